@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the shares of functions and lines in two recordings of the same run, by perf and by `jitlisten record`.
+"""Compares the shares of functions and lines in two recordings of the same run: perf's and `jitlisten record`'s.
 
     benches/agreement.py JITLISTEN [SECONDS, default 120] [truth]
 
@@ -83,7 +83,7 @@ def read_shares(jitlisten, file, truth):
         (sum(row["samples"] for row in report["threads"]), report["samples"]),
     )
     assert all(left == right for left, right in sums), sums
-    # Shares of all samples cannot be compared: only perf also samples the `jitlisten record` command.
+    # Compare shares of compiled code, because only perf also samples the `jitlisten record` command.
     compiled = [row for row in report["functions"] if row["kind"] == "compiled"]
     if truth:
         samples, total_percent = report["compiled"], sum(row["self_percent"] for row in compiled)

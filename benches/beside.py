@@ -55,9 +55,9 @@ for _ in range(int(sys.argv[2])):
     work(out, 2000)
 print(json.dumps([time.process_time() - began, time.perf_counter() - clock]), flush=True)
 '''
-#: Takes about two seconds of processor time.
+#: Number of turns, which takes about two seconds of processor time.
 TURNS = 200
-#: Starts profila, with the system's gdb if profila's own is missing.
+#: Starts profila, with the system's gdb if profila's own is not installed.
 PROFILA = """
 import os, sys, profila._gdb, profila.__main__ as main
 if not os.path.exists(main.GDB_PATH):

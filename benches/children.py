@@ -1,4 +1,4 @@
-"""Cost of recording child processes, and the share of their time that is kept: benches/children.py LIBRARY [ROUNDS]
+"""Cost of recording child processes, and coverage of their run time: benches/children.py LIBRARY [ROUNDS]
 
 Needs cc and perf. Measures children of a C program and of the current Python, with and without a recording of children,
 in turns, as medians. The measures are the processor time of a child that does nothing, and the time that a child uses

@@ -26,7 +26,7 @@ IMAGES = tempfile.mkdtemp(prefix="jitlisten-bench-")
 def environment(library, **variables):
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("JITLISTEN")}
     inherited["OPENBLAS_NUM_THREADS"] = "1"
-    # Without a cache, every process compiles all kernels.
+    # Without a cache directory, every process compiles all kernels.
     inherited.pop("NUMBA_CACHE_DIR", None)
     return inherited | ({"LD_PRELOAD": library} if library else {}) | variables
 

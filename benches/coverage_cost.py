@@ -23,7 +23,7 @@ MODES = ("without", "coverage", "again")
 
 
 def install_coverage(mode):
-    """Installs the patches, as coverage.py does at its start."""
+    """Installs the patches, as coverage.py does when it starts."""
     sys.path.insert(0, os.path.join(HERE, os.pardir, "python"))
     if mode == "coverage":
         from jitlisten._coverage import patches
@@ -229,8 +229,8 @@ def measure_threads(mode):
                 started, processor_time = time.perf_counter(), time.process_time()
                 run(count)
                 wall, processor_time = time.perf_counter() - started, time.process_time() - processor_time
-                # Use the run only if the threads ran in parallel. Waiting for another processor's cache line counts
-                # as processor time.
+                # Discard a run whose threads did not run in parallel. The limit is loose, because waiting for a cache
+                # line that another processor owns also counts as processor time.
                 if wall < 1.2 * processor_time / count:
                     times.append(processor_time / count)
                 if len(times) == 7:

@@ -24,7 +24,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECORD = ROOT / "records/coverage.tsv"
-# Package, its folders to count, and its test modules or files.
+# For each package: the directories to measure, and its test modules or files.
 SUITES = {
     "quantecon": (
         "quantecon",

@@ -2,7 +2,7 @@
 """Cost of very small modules, and of an object with 20,000 functions: extremes.py LIBRARY [ROUNDS, default 9]
 
 Needs a Python with llvmlite. MCJIT compiles the modules, 300 of them after a warm-up of 20; the object comes from the C
-compiler and is only linked. Times are processor time of the process, which other work of the kernel hardly affects;
+compiler and is only linked. Times are processor time of the process, which other work on the machine hardly affects;
 each is the minimum of the interleaved rounds. `default` uses the library's own sinks, `run` those of `jitlisten run`.
 """
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Cost of an object in instructions, by the way it is observed. callgrind counts them, so other work on the machine has
-no influence.
+"""Cost of an object in instructions, for each way to observe it. callgrind counts the instructions, so other work on
+the machine has no influence.
 
     instructions.py [--llvm N] [--objects N] [--part listener|jitlink-listener|jitlink]
 
@@ -32,7 +32,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIBRARY = pathlib.Path(os.environ.get("JITLISTEN_LIBRARY", ROOT / "target/release/libjitlisten.so"))
 FEW = 20
 
-#: Values of JITLISTEN_LLVM. All variants compile the same code, without frame pointers.
+#: Values of JITLISTEN_LLVM by variant. All variants compile the same code, without frame pointers.
 CONFIGURATIONS = {"stock": None, "list": "list", "all": "all", "list again": "list"}
 MATCHER = {"read": re.compile(r"Pattern::of\b"), "found": re.compile(r"placement::Search::search\b")}
 
@@ -65,7 +65,7 @@ def environment(hooks, sinks="perfmap"):
 
 
 def run(command, hooks, **options):
-    """Runs a command with the library preloaded, also into a tool that starts the program."""
+    """Runs a command with the library preloaded, even if a tool such as callgrind starts the program."""
     process = subprocess.Popen(
         [str(word) for word in command], env=environment(hooks), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         **options,

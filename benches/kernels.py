@@ -108,7 +108,7 @@ def parallel(values):
     return total
 
 
-# Consists of calls only: the worst case for the cost of frame pointers.
+# This kernel consists only of calls, which is the worst case for the cost of frame pointers.
 @kernel(lambda: (30,))
 def fib(n):
     return n if n < 2 else fib(n - 1) + fib(n - 2)

@@ -25,7 +25,7 @@ PARTS = (
 )
 
 
-#: Without this class, the shim does not hook diagnostic handlers.
+#: Without a class of this name, the shim does not hook diagnostic handlers.
 HANDLER = b"\0_ZTVN4llvm17DiagnosticHandlerE\0"
 
 
@@ -62,7 +62,7 @@ def count_instructions(jitlisten, sinks, mode, modules=None):
                 if line.startswith("ob="):
                     part = next((part for part, pattern in PARTS if re.search(pattern, line)), "other")
                 elif line.startswith("calls="):
-                    # The next line has the inclusive cost of the call.
+                    # The following line contains the inclusive cost of the call.
                     is_call = True
                 elif cost := re.match(r"\d+ (\d+)$", line):
                     counts[part] += 0 if is_call else int(cost[1])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the time charged to lines of Numba's code: perf's samples beside callgrind's instructions, as Markdown.
+"""Checks the time attributed to lines of Numba's code: perf's samples against callgrind's instructions, as Markdown.
 
     line_shares.py [SECONDS, default 30]      takes some three minutes on a quiet machine
 
@@ -63,12 +63,12 @@ def print_lines(samples, counts):
     for file, function, first_line, last_line in find_functions():
         line_numbers = range(first_line, last_line + 1)
         sampled = {line: samples["%s:%d" % (file, line)] for line in line_numbers}
-        # The line of `def` belongs to the wrapper, which calls the function.
+        # The `def` line belongs to the wrapper that calls the function.
         by_call = counts.all if function == "costly_calls" else counts.own
         counted = {line: (by_call if line > first_line else counts.own)[file, line] for line in line_numbers}
         total_samples, total_counts = sum(sampled.values()), sum(counted.values())
         for line in line_numbers:
-            # A function that is inlined everywhere has hardly any samples at its lines.
+            # A function that is inlined everywhere has almost no samples of its own.
             if total_samples < 200 or total_counts == 0:
                 continue
             shares = sampled[line] / total_samples, counted[line] / total_counts

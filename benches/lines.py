@@ -90,7 +90,7 @@ def measure_kernel(np):
 
     a = np.linspace(0.5, 9.5, 1000)
     run(a, 1)
-    # Use the least disturbed of several runs.
+    # Use the run with the least interference.
     times = []
     for _ in range(15):
         started = time.process_time()
@@ -151,7 +151,7 @@ def main():
         columns = [statistics.median(row[0][index] for row in results) * factor]
         ratios = [interval([row[column][index] / row[0][index] for row in results]) for column in (1, 2)]
         print("| %s, %s | %.1f | %s | %s |" % (quantity, unit, columns[0], *ratios), flush=True)
-    # Other work on the machine affects the quickest rounds least.
+    # Interference from other work is smallest in the quickest rounds.
     without, lines, repeat = (mean_of_quickest([row[column][0] for row in results]) for column in range(3))
     print(
         "| compile, quickest quarter, ms | %.1f | %.3f | %.3f |" % (without * 1000, lines / without, repeat / without)

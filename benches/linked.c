@@ -1,4 +1,4 @@
-/* Objects with many functions, linked by JITLink: for benches/instructions.py.
+/* Program that links objects with many functions through JITLink, for benches/instructions.py.
  *
  *     linked OBJECTS FUNCTIONS [chain] [debug]
  *

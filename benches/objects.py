@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Cost of an object by the way it is observed: processor time for one additional object.
+"""Processor time per additional object, for each way to observe it.
 
     objects.py [--rounds N] [--objects N] [--llvm N] [--jitlink FUNCTIONS]
 

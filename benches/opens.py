@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Cost of searching a library or program for an LLVM: opens.py [--rounds N] [--before LIBRARY] WHAT...
+"""Cost of searching a library or program for LLVM: opens.py [--rounds N] [--before LIBRARY] WHAT...
 
 WHAT is the path of a library: measures the processor time of `dlopen` in a separate program. With NEEDED,FILE, it opens
 NEEDED before, such as libpython for jaxlib's library. With `run:COMMAND`, such as `run:/bin/true` or `run:node -e 0`,
@@ -50,7 +50,7 @@ int main(int count, char **words) {
 
 
 def make_library(megabytes, fraction, directory):
-    """Generates the library described above. One `fraction`-th of it is data."""
+    """Generates the library described above, with a `fraction`-th of its size as data."""
     data = (megabytes << 20) // fraction
     section_bytes = ((megabytes << 20) - data) // 2
     random_source = random.Random(1)

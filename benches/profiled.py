@@ -1,4 +1,4 @@
-"""Cost of a whole profile, with and without the library: `perf record -g` of `workload.py`, then `perf report`.
+"""Cost of a complete profile, with and without the library: `perf record -g` of `workload.py`, then `perf report`.
 
     profiled.py LIBRARY [ROUNDS, default 9]
 

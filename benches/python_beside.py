@@ -54,7 +54,7 @@ shares = [spent[long] / sum(spent.values()), time.process_time() - began, time.p
 print(json.dumps(shares), flush=True)
 '''
 PROGRAMS = ["interpreted", "calls from C", "in C"]
-#: Takes two or three seconds.
+#: Number of turns, which takes two or three seconds.
 TURNS = 20000
 HZ = "199"
 PY_SPY = os.path.join(os.path.dirname(sys.executable), "py-spy")
@@ -120,7 +120,7 @@ def main():
             program = [sys.executable, script, name, str(TURNS)]
             for tool, profile in available_tools().items():
                 true_shares, samples, ratios, relevant_samples = [], [], [], 0
-                # A line of a collapsed file counts several samples.
+                # A line in a collapsed file stands for several samples.
                 count = lambda pairs: len(pairs) if tool == "jitlisten" else int(sum(weight for weight, _ in pairs))
                 while relevant_samples < min_samples:
                     untooled = run(program)

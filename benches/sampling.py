@@ -88,9 +88,8 @@ def print_shares(program, directory):
         )
 
 
-#: Marks of lines in python/tests/lines/truth.py. The first line of a pair runs the same statement three times as often
-#: as
-#: the second.
+#: Markers of lines in python/tests/lines/truth.py. The first line of each pair runs the same statement three times as
+#: often as the second.
 PAIRS = {
     "two loops": ("loop three", "loop one"),
     "inlined callees": ("heavy callee", "light callee"),
@@ -142,14 +141,14 @@ def print_lines(directory, seconds=110):
     our_counts, true_counts = read_line_counts(data), measure_line_instructions(directory, environment)
     print("| lines | samples | callgrind's instructions | ours |\n| --- | --- | --- | --- |")
     for name, (heavy, light) in PAIRS.items():
-        # The cost of a call of `exp` is in the C library, so compare totals.
+        # The cost of calling `exp` is in the C library, so totals are compared for those lines.
         index = 1 if "exp" in name else 0
         share = lambda counts: 100 * counts[heavy][index][0] / (counts[heavy][index][0] + counts[light][index][0])
         sample_count = our_counts[heavy][index][1] + our_counts[light][index][1]
         print(f"| {name} | {sample_count} | {share(true_counts):.1f} % | {share(our_counts):.1f} % |", flush=True)
 
 
-#: Prologue of programs with a `prange`.
+#: Code that precedes each program with a `prange`.
 WAVES = """
 import json, os, sys, time
 import numpy as np
@@ -172,7 +171,7 @@ waves(np.arange(64.0), 10)
 until = time.process_time() + 8
 while time.process_time() < until:
     waves(np.arange(64.0), 100_000)
-# The main thread goes on after this.
+# The main thread continues after this point.
 print({tid: time for tid, time in spent().items() if tid != os.getpid()})
 """
 
@@ -207,7 +206,7 @@ jitlisten.enable("unwind", lines=False)
 work = lambda: waves(np.arange(64.0), 60_000)
 work()
 def timed():
-    # Longer than a second of processor time, so that the start of a recording hardly counts.
+    # Record more than a second of processor time, so that the cost of starting a recording is negligible.
     began, clock = time.process_time(), time.perf_counter()
     for _ in range(40):
         work()

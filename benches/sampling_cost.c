@@ -7,7 +7,7 @@
  * rows, four megabytes are read before each signal, to evict code and data from the inner caches. The cost of reading
  * them is measured separately and subtracted.
  *
- * The last table is about real timers: a loop that only reads the time-stamp counter detects its interruptions, with
+ * The last table uses real timers: a loop that only reads the time-stamp counter detects interruptions, with
  * and without a recording. Interruptions longer than 100 us are time slices of other programs and ignored. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -79,7 +79,7 @@ static void send(int number, uint64_t value)
     syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), number, &info);
 }
 
-/* Sends a burst of signals, or nothing if number is 0; returns nanoseconds for each. */
+/* Sends a burst of signals, or none if `number` is 0. Returns the nanoseconds per signal. */
 static double measure_burst(int number, uint64_t value, int cold)
 {
     double started = thread_time_ns();
@@ -115,7 +115,7 @@ static void print_bursts(const char *path, int rounds)
         if (current.sa_handler != SIG_DFL)
             our_signal = i;
     }
-    /* The main thread has slot 0 with generation 1. */
+    /* Timer value of the main thread: slot 0, generation 1. */
     uint64_t value = 1ull << 32, expected_samples = sample_count();
     puts("| stack | caches | handler that does nothing | a sample | more, ns |\n| --- | --- | --- | --- | --- |");
     int depths[] = {5, 20, 80};

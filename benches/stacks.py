@@ -1,5 +1,6 @@
-"""Percentage of stacks that reach the start of their thread, as a Markdown table: benches/stacks.py LIBRARY [SECONDS
-[whole]]
+"""Percentage of sampled stacks that reach the start of their thread, as a Markdown table.
+
+    benches/stacks.py LIBRARY [SECONDS [whole]]
 
 Needs a Python with Numba, numpy and, for two rows, tbb and greenlet; and target/venv/numba-0.68.1-python-3.12 for
 CPython's perf trampolines. Each row is a separate process that warms up and then records SECONDS of processor time of

@@ -14,7 +14,8 @@ triple=aarch64-unknown-linux-gnu
 work=$PWD/target/aarch64
 built=$PWD/target/$triple/release
 release=trixie
-# QEMU's own pointer authentication, because the standard one takes most of the time; no SVE, for the same reason.
+# Use QEMU's own pointer authentication algorithm, because the architecture's takes most of the time. SVE is off for
+# that reason, too.
 cpu=max,pauth-impdef=on,sve=off
 machine_minutes=${JITLISTEN_AARCH64_MINUTES:-60}
 here=(mmdebstrap qemu-system-arm qemu-user-static binfmt-support gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross
@@ -28,7 +29,7 @@ say() { printf 'aarch64: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
-# retry COMMAND...: three attempts, because mirrors fail occasionally.
+# retry COMMAND...: tries up to three times, because mirrors fail occasionally.
 retry() {
     local attempt
     for attempt in 1 2 3; do
@@ -39,7 +40,7 @@ retry() {
     return 1
 }
 
-# kept NAME KEY: true if NAME was made for this key. `keep NAME KEY` records it.
+# kept NAME KEY: true if NAME was built for this key. `keep NAME KEY` records that.
 kept() { [ "$(cat "$work/$1.key" 2>/dev/null)" = "$2" ]; }
 keep() { printf '%s' "$2" >"$work/$1.key"; }
 
@@ -59,7 +60,7 @@ install_packages() {
 
 # --- the library ----------------------------------------------------------------------------------------------------
 
-# rustup adds the target. Distributions package it as Rust of the other architecture.
+# rustup can add the target. Distributions package its standard library as Rust for another architecture.
 prepare_rust() {
     rustup target add $triple >&2 2>/dev/null && return
     say "rustup cannot add $triple: Debian's rustc-web"
@@ -73,7 +74,7 @@ cross() { CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc ca
 build_library() {
     prepare_rust
     cross build --release -p jitlisten-capi >&2
-    # System requirements: the newest symbol version of each library.
+    # Print the system requirements: the newest symbol version of each library.
     aarch64-linux-gnu-objdump -T "$built/libjitlisten.so" | grep -o '(\(GLIBC\|GCC\)_[0-9.]*)' | tr -d '()' | sort -uV |
         paste -sd ' ' | sed 's/^/aarch64: symbol versions: /' >&2
 }
@@ -85,8 +86,8 @@ enable_foreign_programs() {
     [ -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ] || as_root update-binfmts --enable qemu-aarch64
 }
 
-# Debian's kernel has drivers of the disk and its file system as modules. An initrd with these alone is built in
-# seconds.
+# Debian's kernel builds the drivers of the disk and its file system as modules. An initrd with only these modules is
+# built in seconds.
 initrd_hook() {
     cat <<'EOF'
 set -e
@@ -98,7 +99,7 @@ chmod +x "$1/etc/initramfs-tools/hooks/jitlisten"
 EOF
 }
 
-# shellcheck disable=SC2317 # called by `retry`
+# shellcheck disable=SC2317 # `retry` calls this function
 remake_userland() {
     as_root rm -rf --one-file-system "$work/root"
     as_root mmdebstrap --arch=arm64 --variant=minbase --format=directory --aptopt='Acquire::Retries "5"' \
@@ -127,7 +128,8 @@ install_wheels() {
     retry as_root python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --no-compile --only-binary :all: \
         "${platforms[@]}" --implementation cp --python-version $python --target "$work/root/opt/wheels" "${wheels[@]}" >&2 ||
         fail "pip install"
-    # Compiling Numba's sources takes minutes in the machine, in every process that cannot write the result.
+    # Compile Numba's sources ahead of time: in the machine this takes minutes, in every process that cannot write the
+    # result.
     enable_foreign_programs
     as_root chroot "$work/root" python3 -m compileall -q -j 2 -x /tests/ /opt/wheels >/dev/null || say "not all of the wheels compiles"
     keep wheels "$key"
@@ -164,7 +166,7 @@ compile_programs() {
         -fasynchronous-unwind-tables -emit-llvm -c tests/hosts/chain.c -o "$bin/chain.bc"
     aarch64-linux-gnu-objcopy -N __jit_debug_descriptor -N __jit_debug_register_code \
         "$work/root/opt/wheels/llvmlite/binding/libllvmlite.so" "$work/payload/unlisted.so"
-    # Uses the machine's LLVM, which needs a newer C library than this system has.
+    # Compile against the machine's LLVM, which needs a newer C library than this system has.
     aarch64-linux-gnu-gcc "${strict[@]}" -DOLD_CONTEXTS tests/hosts/embedded.c -o "$bin/embedded" \
         "$work/root/usr/lib/aarch64-linux-gnu/libLLVM.so.19.1" -Wl,--allow-shlib-undefined -lpthread -ldl
     aarch64-linux-gnu-gcc "${strict[@]}" tests/hosts/own_memory.c -o "$bin/own_memory" \
@@ -184,7 +186,7 @@ compile_unit_tests() {
     done <"$work/unit.list"
 }
 
-# The wheel of `make wheel-aarch64`, if present.
+# Unpacks the wheel of `make wheel-aarch64`, if it exists.
 unpack_wheel() {
     local wheel
     wheel=$(find target/wheels -name 'jitlisten-*_aarch64.whl' 2>/dev/null | head -n 1) || true
@@ -199,7 +201,7 @@ make_payload() {
     cp tests/aarch64/scenarios.py "$built/libjitlisten.so" "$work/payload/"
     cp -r tests/hosts "$work/payload/hosts"
     cp -r jitlisten/testdata "$work/payload/testdata"
-    # The unit tests look for it there.
+    # The unit tests look for the manifest at this path.
     echo "$PWD/jitlisten" >"$work/payload/manifest"
     [ $# = 0 ] || printf '%s\n' "$@" >"$work/payload/only"
     unpack_wheel
@@ -221,13 +223,13 @@ boot() {
         -drive "file=$work/payload.img,format=raw,if=none,id=b" -device virtio-blk-pci,drive=b </dev/null || ended=$?
     [ "$ended" != 124 ] || say "not at its end after $machine_minutes minutes"
     rm -rf "$work/results"
-    # A machine that was stopped leaves a journal.
+    # A machine that was stopped leaves a dirty journal.
     e2fsck -fy "$work/payload.img" >/dev/null 2>&1 || true
     debugfs -R "rdump /results $work" "$work/payload.img" 2>/dev/null
     [ -s "$work/results/table.tsv" ] || { tail -n 30 "$work/console.log" >&2; fail "the machine left no results"; }
 }
 
-# Prints the table. Fails if a scenario failed or none finished.
+# Prints the table of results. Fails if a scenario failed or if none finished.
 report() {
     local expected=$1 rows
     echo
@@ -259,5 +261,6 @@ main() {
     report "$expected"
 }
 
-# Bash reads the whole function first: the script runs for long and may be edited meanwhile.
+# Put everything in one function, so that bash reads the whole script first: it runs for long and may be edited
+# meanwhile.
 main "$@"; exit

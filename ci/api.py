@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""What the published crates offer, one item a line, compared with CRATE/public-api.txt: a change of it is seen in
-review, and needs a new version if it takes something away.
+"""Compares the public items of the published crates with CRATE/public-api.txt, one item per line. A change shows up in
+review; a removal needs a new version.
 
     ci/api.py           compares
-    ci/api.py --write   writes the files anew
+    ci/api.py --write   rewrites the files
 
-Read from rustdoc's JSON, which leaves out what is hidden in the documentation (`RUSTC_BOOTSTRAP=1`, as the format is
-not stable; where the toolchain writes another one, the comparison is skipped, and fails in CI). `cargo public-api` does
-the same with a nightly toolchain, which CI would have to have beside the one of the MSRV, and would have to be built
-first.
+The items come from rustdoc's JSON, which omits items hidden in the documentation. Its format is unstable and needs
+`RUSTC_BOOTSTRAP=1`. If the toolchain writes another version of it, the comparison is skipped, and fails in CI.
+`cargo public-api` does the same, but must be built first and needs a nightly toolchain in addition to the MSRV's.
 """
 
 import difflib
@@ -23,10 +22,10 @@ CRATES = {
     "jitlisten": "jitlisten", "jitlisten-files": "files", "jitlisten-names": "names", "jitlisten-unwinder": "unwinder",
     "unwind-register": "unwind-register",
 }
-FORMATS = (57,)
+RUSTDOC_FORMATS = (57,)
 
 
-def documented(package):
+def rustdoc_json(package):
     environment = dict(os.environ, RUSTC_BOOTSTRAP="1")
     subprocess.run(
         ["cargo", "rustdoc", "-q", "-p", package, "--lib", "--", "-Z", "unstable-options", "--output-format", "json"],
@@ -38,75 +37,79 @@ def documented(package):
 
 class Listing:
     def __init__(self, crate):
-        self.index, self.lines = crate["index"], set()
-        self.module(self.index[str(crate["root"])], "")
+        self.index, self.item_lines = crate["index"], set()
+        self.add_module(self.index[str(crate["root"])], "")
 
-    def item(self, number):
-        return self.index.get(str(number))
+    def find_item(self, item_id):
+        return self.index.get(str(item_id))
 
-    def module(self, module, path):
-        for number in module["inner"]["module"]["items"]:
-            item = self.item(number)
+    def add_module(self, module, path):
+        for item_id in module["inner"]["module"]["items"]:
+            item = self.find_item(item_id)
             if item is not None:
-                self.add(item, path)
+                self.add_item(item, path)
 
-    def add(self, item, path, name=None):
+    def add_item(self, item, path, name=None):
         (kind, inner), = item["inner"].items()
-        full = f"{path}{name or item['name']}"
+        full_path = f"{path}{name or item['name']}"
         if kind == "use":
-            target = self.item(inner["id"]) if inner["id"] is not None else None
+            target = self.find_item(inner["id"]) if inner["id"] is not None else None
             if inner["is_glob"]:
                 if target and "module" in target["inner"]:
-                    self.module(target, path)
+                    self.add_module(target, path)
             elif target is None:
-                self.lines.add(f"use {path}{inner['name']} = {inner['source']}")
+                self.item_lines.add(f"use {path}{inner['name']} = {inner['source']}")
             else:
-                self.add(target, path, inner["name"])
+                self.add_item(target, path, inner["name"])
         elif kind == "module":
-            self.lines.add(f"mod {full}")
-            self.module(item, full + "::")
+            self.item_lines.add(f"mod {full_path}")
+            self.add_module(item, full_path + "::")
         elif kind == "function":
-            self.lines.add(self.function(full, inner))
+            self.item_lines.add(self.format_function(full_path, inner))
         elif kind in ("struct", "enum", "union", "trait"):
-            self.container(kind, inner, item, full)
+            self.add_container(kind, inner, item, full_path)
         elif kind == "constant":
-            self.lines.add(f"const {full}: {self.type(inner['type'])}")
+            self.item_lines.add(f"const {full_path}: {self.format_type(inner['type'])}")
         elif kind == "static":
-            self.lines.add(f"static {full}: {self.type(inner['type'])}")
+            self.item_lines.add(f"static {full_path}: {self.format_type(inner['type'])}")
         else:
-            self.lines.add(f"{kind} {full}")
+            self.item_lines.add(f"{kind} {full_path}")
 
-    def container(self, kind, inner, item, full):
+    def add_container(self, kind, inner, item, full_path):
         exhaustive = "" if "non_exhaustive" not in json.dumps(item["attrs"]) else " (non-exhaustive)"
-        self.lines.add(f"{kind} {full}{exhaustive}")
+        self.item_lines.add(f"{kind} {full_path}{exhaustive}")
         if kind == "trait":
-            for number in inner["items"]:
-                self.add(self.item(number), full + "::")
+            for item_id in inner["items"]:
+                self.add_item(self.find_item(item_id), full_path + "::")
             return
         if kind == "enum":
-            for number in inner["variants"]:
-                self.variant(self.item(number), full)
+            for item_id in inner["variants"]:
+                self.add_variant(self.find_item(item_id), full_path)
         else:
             shape = inner["kind"] if kind == "struct" else {"plain": inner}
             fields = shape.get("plain", {}).get("fields", []) if isinstance(shape, dict) else []
             fields += (
-                [number for number in shape.get("tuple", []) if number is not None] if isinstance(shape, dict) else []
+                [item_id for item_id in shape.get("tuple", []) if item_id is not None]
+                if isinstance(shape, dict)
+                else []
             )
-            self.fields(fields, full)
-        for number in inner["impls"]:
-            self.implementation(self.item(number), full)
+            self.add_fields(fields, full_path)
+        for item_id in inner["impls"]:
+            self.add_impl(self.find_item(item_id), full_path)
 
-    def fields(self, numbers, full):
-        for field in filter(None, map(self.item, numbers)):
-            self.lines.add(f"field {full}.{field['name']}: {self.type(field['inner']['struct_field'])}")
+    def add_fields(self, item_ids, full_path):
+        for field in filter(None, map(self.find_item, item_ids)):
+            self.item_lines.add(
+                f"field {full_path}.{field['name']}: {self.format_type(field['inner']['struct_field'])}"
+            )
 
-    def variant(self, variant, full):
-        name, kind = f"{full}::{variant['name']}", variant["inner"]["variant"]["kind"]
-        self.lines.add(f"variant {name}")
+    def add_variant(self, variant, full_path):
+        name, kind = f"{full_path}::{variant['name']}", variant["inner"]["variant"]["kind"]
+        self.item_lines.add(f"variant {name}")
         if isinstance(kind, dict):
-            self.fields(kind["tuple"] if "tuple" in kind else kind["struct"]["fields"], name)
+            self.add_fields(kind["tuple"] if "tuple" in kind else kind["struct"]["fields"], name)
 
-    def implementation(self, item, full):
+    def add_impl(self, item, full_path):
         if item is None:
             return
         inner = item["inner"]["impl"]
@@ -116,62 +119,66 @@ class Listing:
             return
         if inner["trait"] is not None:
             if not item["attrs"] or "automatically_derived" not in json.dumps(item["attrs"]):
-                self.lines.add(f"impl {inner['trait']['path']}{self.arguments(inner['trait']['args'])} for {full}")
+                self.item_lines.add(
+                    f"impl {inner['trait']['path']}{self.format_arguments(inner['trait']['args'])} for {full_path}"
+                )
             else:
-                self.lines.add(f"impl {inner['trait']['path']} for {full}")
+                self.item_lines.add(f"impl {inner['trait']['path']} for {full_path}")
             return
-        for number in inner["items"]:
-            if self.item(number) is not None:
-                self.add(self.item(number), full + "::")
+        for item_id in inner["items"]:
+            if self.find_item(item_id) is not None:
+                self.add_item(self.find_item(item_id), full_path + "::")
 
-    def function(self, full, inner):
+    def format_function(self, full_path, inner):
         header, signature = inner["header"], inner["sig"]
-        words = [
-            word for word, key in (("const", "is_const"), ("unsafe", "is_unsafe"), ("async", "is_async")) if header[key]
+        qualifiers = [
+            qualifier
+            for qualifier, key in (("const", "is_const"), ("unsafe", "is_unsafe"), ("async", "is_async"))
+            if header[key]
         ]
         inputs = ", ".join(
-            name if name == "self" and kind == {"generic": "Self"} else f"{name}: {self.type(kind)}"
-            for name, kind in signature["inputs"]
+            name if name == "self" and parameter == {"generic": "Self"} else f"{name}: {self.format_type(parameter)}"
+            for name, parameter in signature["inputs"]
         )
-        output = f" -> {self.type(signature['output'])}" if signature["output"] else ""
-        return " ".join([*words, f"fn {full}({inputs}){output}"])
+        output = f" -> {self.format_type(signature['output'])}" if signature["output"] else ""
+        return " ".join([*qualifiers, f"fn {full_path}({inputs}){output}"])
 
-    def arguments(self, arguments):
+    def format_arguments(self, arguments):
         if not arguments:
             return ""
         inner = arguments.get("angle_bracketed")
         if inner is None:
-            called = arguments.get("parenthesized", {})
-            output = f" -> {self.type(called['output'])}" if called.get("output") else ""
-            return f"({', '.join(map(self.type, called.get('inputs', [])))}){output}"
-        found = [
-            argument.get("lifetime") or (self.type(argument["type"]) if "type" in argument else "_")
+            parenthesized = arguments.get("parenthesized", {})
+            output = f" -> {self.format_type(parenthesized['output'])}" if parenthesized.get("output") else ""
+            return f"({', '.join(map(self.format_type, parenthesized.get('inputs', [])))}){output}"
+        formatted = [
+            argument.get("lifetime") or (self.format_type(argument["type"]) if "type" in argument else "_")
             for argument in inner["args"]
         ]
-        found += [
-            f"{bound['name']} = {self.type(bound['binding']['equality']['type'])}"
-            for bound in inner["constraints"]
-            if "equality" in bound["binding"] and "type" in bound["binding"]["equality"]
+        formatted += [
+            f"{constraint['name']} = {self.format_type(constraint['binding']['equality']['type'])}"
+            for constraint in inner["constraints"]
+            if "equality" in constraint["binding"] and "type" in constraint["binding"]["equality"]
         ]
-        return f"<{', '.join(found)}>" if found else ""
+        return f"<{', '.join(formatted)}>" if formatted else ""
 
-    def type(self, kind):
-        (name, inner), = kind.items() if isinstance(kind, dict) else ((kind, None),)
+    def format_type(self, type_json):
+        (name, inner), = type_json.items() if isinstance(type_json, dict) else ((type_json, None),)
         if name == "resolved_path":
-            return inner["path"].rpartition("::")[2] + self.arguments(inner["args"])
+            return inner["path"].rpartition("::")[2] + self.format_arguments(inner["args"])
         if name in ("primitive", "generic"):
             return inner
         if name == "borrowed_ref":
             lifetime = f"{inner['lifetime']} " if inner["lifetime"] else ""
-            return f"&{lifetime}{'mut ' if inner['is_mutable'] else ''}{self.type(inner['type'])}"
+            return f"&{lifetime}{'mut ' if inner['is_mutable'] else ''}{self.format_type(inner['type'])}"
         if name == "raw_pointer":
-            return f"*{'mut' if inner['is_mutable'] else 'const'} {self.type(inner['type'])}"
+            return f"*{'mut' if inner['is_mutable'] else 'const'} {self.format_type(inner['type'])}"
         if name == "slice":
-            return f"[{self.type(inner)}]"
+            return f"[{self.format_type(inner)}]"
         if name == "array":
-            return f"[{self.type(inner['type'])}; {inner['len']}]"
+            return f"[{self.format_type(inner['type'])}; {inner['len']}]"
         if name == "tuple":
-            return f"({', '.join(map(self.type, inner))})"
+            return f"({', '.join(map(self.format_type, inner))})"
         if name in ("impl_trait", "dyn_trait"):
             bounds = inner if name == "impl_trait" else inner["traits"]
             traits = [
@@ -179,34 +186,39 @@ class Listing:
                 for bound in bounds
                 if isinstance(bound, dict) and ("trait_bound" in bound or "trait" in bound)
             ]
-            return f"{name[:-6]} " + " + ".join(found["path"] + self.arguments(found["args"]) for found in traits)
+            return f"{name[:-6]} " + " + ".join(
+                bound["path"] + self.format_arguments(bound["args"]) for bound in traits
+            )
         if name == "qualified_path":
-            return f"{self.type(inner['self_type'])}::{inner['name']}"
+            return f"{self.format_type(inner['self_type'])}::{inner['name']}"
         if name == "function_pointer":
-            return f"fn({', '.join(self.type(kind) for _, kind in inner['sig']['inputs'])})"
+            return f"fn({', '.join(self.format_type(parameter) for _, parameter in inner['sig']['inputs'])})"
         return name
 
 
 def main():
-    bad = 0
+    changed_crates = 0
     for package, directory in CRATES.items():
-        crate = documented(package)
-        if crate["format_version"] not in FORMATS:
+        crate = rustdoc_json(package)
+        if crate["format_version"] not in RUSTDOC_FORMATS:
             print(
-                f"SKIPPED api: this toolchain writes format {crate['format_version']} of rustdoc's JSON, not {FORMATS}",
+                f"SKIPPED api: this toolchain writes format {crate['format_version']} of rustdoc's JSON,"
+                f" not {RUSTDOC_FORMATS}",
                 file=sys.stderr,
             )
             sys.exit(1 if os.environ.get("CI") else 0)
-        lines = sorted(Listing(crate).lines)
+        lines = sorted(Listing(crate).item_lines)
         file = ROOT / directory / "public-api.txt"
         if "--write" in sys.argv:
             file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        recorded = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-        difference = list(difflib.unified_diff(recorded, lines, str(file.relative_to(ROOT)), package, n=0, lineterm=""))
-        bad += bool(difference)
-        print("\n".join(difference), end="\n" if difference else "")
+        expected_lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        diff = list(
+            difflib.unified_diff(expected_lines, lines, str(file.relative_to(ROOT)), package, n=0, lineterm="")
+        )
+        changed_crates += bool(diff)
+        print("\n".join(diff), end="\n" if diff else "")
         print(f"api: {package}: {len(lines)} items")
-    sys.exit(1 if bad else 0)
+    sys.exit(1 if changed_crates else 0)
 
 
 main()

@@ -4,19 +4,21 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cargo fmt --all --check
-# Every file that can forbid unsafe code does.
+# Every file that can forbid unsafe code must do so.
 python3 ci/unsafe.py
+# Comments and names are plain English, and comments name files that exist.
+python3 ci/prose.py
 # Files are created in one place.
 python3 ci/files.py
-# Imports have no cycles.
+# Modules must not import each other in a cycle.
 python3 ci/cycles.py
-# Licences and versions of dependencies; contents and API of the published crates.
+# Check the licences and versions of dependencies, and the contents and APIs of the published crates.
 python3 ci/crates.py
 python3 ci/api.py
-# Every block of commands in the documents is run, or gives a reason.
+# Every command block in the documentation must be run by a test, or state why it is not.
 python3 ci/docs.py --check
 python3 ci/support.py --check
-# Only the compiler of the MSRV proves that the MSRV is enough.
+# Only the MSRV's own compiler proves that it is sufficient.
 msrv=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 rustc_version=$(rustc --version | cut -d ' ' -f 2)
 if [ "${rustc_version%.*}" != "$msrv" ]; then
@@ -27,7 +29,7 @@ if [ "${rustc_version%.*}" != "$msrv" ]; then
     fi
     echo "SKIPPED check: $message" >&2
 fi
-# Includes features newer than the MSRV of Cargo.toml (incompatible_msrv).
+# Also reports features newer than the MSRV in Cargo.toml (incompatible_msrv).
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --quiet
 

@@ -12,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venvs=target/venv-coverage
-# Python 3.8 has an older pytest.
+# Python 3.8 supports only older pytest releases.
 tools='pytest<9 pytest-cov pytest-xdist'
 
 who=coverage
@@ -20,7 +20,7 @@ who=coverage
 
 case ${1:-short} in
 short)
-    # shellcheck disable=SC2086 # several words
+    # shellcheck disable=SC2086 # $tools holds several arguments
     make_venv 0.68.1 3.13 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 coverage==7.17.3 $tools
     test_with 0.68.1 -n 2 --dist loadfile python/tests/test_coverage*.py
     ;;
@@ -42,7 +42,7 @@ all)
 suites)
     # shellcheck disable=SC2086
     make_venv suites 3.12 numba==0.68.1 coverage==7.17.3 scipy quantecon==0.13.1 numba-stats==1.14.0 sparse==0.19.3 $tools
-    # The wheel does not contain the project's tests.
+    # The wheel does not include the project's tests.
     "$venvs/suites/bin/python" -m pip download -q --disable-pip-version-check --no-deps --no-binary numba-stats -d "$venvs" numba-stats==1.14.0
     tar xzf "$venvs/numba_stats-1.14.0.tar.gz" -C "$venvs"
     "$venvs/suites/bin/python" benches/coverage_suites.py "$venvs/numba_stats-1.14.0"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Facts about the crates that need no build: licences, versions and sources of what they depend on, and whether those
-that are published have all that their page needs.
+"""Checks facts about the crates that need no build: licences, versions and sources of the dependencies, and whether the
+published crates have everything that their page on crates.io needs.
 
     ci/crates.py
 
-`cargo deny` does the first part, and would have to be built first; it and the registry's advisories are for a release,
-see CONTRIBUTING.md.
+`cargo deny` checks licences and sources, too, but must be built first. It runs before a release, together with the
+registry's advisories: see CONTRIBUTING.md.
 """
 
 import collections
@@ -17,40 +17,42 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGETS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
-# Any one of them is enough, of each part of an expression.
-ALLOWED = {
+# Licences of which every part of an AND expression needs at least one.
+ALLOWED_LICENCES = {
     "0BSD", "MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "Unlicense", "Unicode-3.0",
     "Apache-2.0 WITH LLVM-exception",
 }
-# The licence stays with the files of that crate, which are used unchanged, in the command only.
-EXCEPTIONS = {"inferno": "CDDL-1.0"}
-# In two versions: procedural macros, which are in no binary of ours.
-TWICE = {"syn"}
-# What a package that is published has in it.
-NEEDED = {"LICENSE-MIT", "LICENSE-APACHE", "README.md", "Cargo.toml"}
+# Licences accepted for a single crate. inferno is used unmodified and only by the command; its files keep their
+# licence.
+LICENCE_EXCEPTIONS = {"inferno": "CDDL-1.0"}
+# Crates that may occur in two versions: libraries of procedural macros, which no binary contains.
+ALLOWED_DUPLICATES = {"syn"}
+# Files that every published package must contain.
+REQUIRED_FILES = {"LICENSE-MIT", "LICENSE-APACHE", "README.md", "Cargo.toml"}
 
 
-def metadata():
-    filters = [word for target in TARGETS for word in ("--filter-platform", target)]
-    done = subprocess.run(
+def read_metadata():
+    filters = [argument for target in TARGETS for argument in ("--filter-platform", target)]
+    output = subprocess.run(
         ["cargo", "metadata", "--locked", "--format-version", "1", *filters], cwd=ROOT, check=True,
         stdout=subprocess.PIPE,
     )
-    return json.loads(done.stdout)["packages"]
+    return json.loads(output.stdout)["packages"]
 
 
 def is_allowed(package):
     expression = (package["license"] or "").replace("/", " OR ")
-    if EXCEPTIONS.get(package["name"]) == expression:
+    if LICENCE_EXCEPTIONS.get(package["name"]) == expression:
         return True
-    # AND binds tighter than OR; the parentheses that occur are around an OR.
+    # AND binds more tightly than OR, and parentheses enclose only ORs.
     parts = re.split(r"\s+AND\s+(?![^(]*\))", expression)
     return all(
-        any(choice.strip() in ALLOWED for choice in re.split(r"\s+OR\s+", part.strip().strip("()"))) for part in parts
+        any(choice.strip() in ALLOWED_LICENCES for choice in re.split(r"\s+OR\s+", part.strip().strip("()")))
+        for part in parts
     )
 
 
-def dependencies(packages):
+def dependency_problems(packages):
     versions = collections.defaultdict(set)
     for package in packages:
         versions[package["name"]].add(package["version"])
@@ -58,12 +60,12 @@ def dependencies(packages):
             yield f"{package['name']} {package['version']} has the licence {package['license']!r}"
         if package["source"] not in (None, "registry+https://github.com/rust-lang/crates.io-index"):
             yield f"{package['name']} comes from {package['source']}"
-    for name, found in versions.items():
-        if len(found) > 1 and name not in TWICE:
-            yield f"{name} is there in the versions {', '.join(sorted(found))}"
+    for name, crate_versions in versions.items():
+        if len(crate_versions) > 1 and name not in ALLOWED_DUPLICATES:
+            yield f"{name} is there in the versions {', '.join(sorted(crate_versions))}"
 
 
-def published(package):
+def publication_problems(package):
     name, version = package["name"], package["version"]
     for field in ("description", "license", "readme", "keywords", "categories", "rust_version"):
         if not package[field]:
@@ -71,22 +73,24 @@ def published(package):
     for dependency in package["dependencies"]:
         if dependency["source"] is None and dependency["req"] == "*":
             yield f"{name} names no version of {dependency['name']}"
-    listed = subprocess.run(
+    packaged_files = subprocess.run(
         ["cargo", "package", "--list", "--allow-dirty", "-p", name], cwd=ROOT, check=True, stdout=subprocess.PIPE,
         text=True,
     ).stdout.split("\n")
-    for file in sorted(NEEDED - set(listed)):
+    for file in sorted(REQUIRED_FILES - set(packaged_files)):
         yield f"the package {name} {version} has no {file}"
 
 
 def main():
-    packages = metadata()
-    ours = [package for package in packages if package["source"] is None and package["publish"] != []]
-    problems = list(dependencies(packages)) + [problem for package in ours for problem in published(package)]
+    packages = read_metadata()
+    published = [package for package in packages if package["source"] is None and package["publish"] != []]
+    problems = list(dependency_problems(packages)) + [
+        problem for package in published for problem in publication_problems(package)
+    ]
     for problem in problems:
         print(f"crates: {problem}")
     print(
-        f"crates: {len(packages)} crates, of which {', '.join(package['name'] for package in ours)} are published;"
+        f"crates: {len(packages)} crates, of which {', '.join(package['name'] for package in published)} are published;"
         f" {len(problems)} problems"
     )
     sys.exit(1 if problems else 0)

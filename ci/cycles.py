@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""No file imports in a circle: reads `crate::` and `super::` paths in the sources of each crate (tests left out) and
-prints the circles it finds. What a file takes from a module that only passes it on (`pub use`, and a private `use` for
-its children) is an import of the file it comes from. A parent that uses something of its child imports it; that a
-parent names its children (`mod`, `pub use`) is no import, and neither is what a child takes from its parent.
+"""Finds import cycles between the source files of each crate, by reading `crate::` and `super::` paths. Ignores tests.
+
+An item that a module re-exports (`pub use`, or a private `use` for its children) counts as an import of the file that
+defines the item. A parent that uses an item of its child imports the child. A parent that merely names its children
+(`mod`, `pub use`) does not import them, and a child that uses an item of its parent does not import the parent.
 
     ci/cycles.py [CRATE DIRECTORY...]
 """
@@ -12,15 +13,15 @@ import re
 import sys
 
 
-def modules(source):
-    """Path of each module, as a tuple of names, to its file."""
-    found = {}
+def find_modules(source):
+    """Maps the path of each module, a tuple of names, to its file."""
+    files = {}
     for file in source.rglob("*.rs"):
         parts = list(file.relative_to(source).with_suffix("").parts)
         if parts[-1] in ("mod", "lib", "main"):
             parts.pop()
-        found[tuple(parts)] = file
-    return found
+        files[tuple(parts)] = file
+    return files
 
 
 def without_tests(text):
@@ -29,7 +30,7 @@ def without_tests(text):
 
 
 def flatten(path):
-    """`a::{b, c::{d}}` as its single paths."""
+    """Expands `a::{b, c::{d}}` into single paths."""
     head, brace, rest = path.partition("{")
     if not brace:
         return [path]
@@ -44,45 +45,45 @@ def flatten(path):
     return [flat for item in items + [item] if item.strip() for flat in flatten(head.strip() + item.strip())]
 
 
-def used(text):
-    """Every path of every `use`, as (path, name here)."""
+def use_paths(text):
+    """Yields each path of each `use`, as (path, local name)."""
     for use in re.findall(r"\buse\s+([^;]+);", text):
         for flat in flatten(re.sub(r"\s+", " ", use)):
             path, _, alias = flat.partition(" as ")
             yield path.strip(), alias.strip() or path.split("::")[-1].strip()
 
 
-def locate(module, path, known):
-    """The module that a path written in `module` leads to, and the rest of the path: an item of the module, if any."""
+def resolve_path(module, path, modules):
+    """Returns the module that a path in `module` leads to, and the rest of the path: an item of that module, if any."""
     parts = [part.strip() for part in path.split("::")]
     target = () if parts[0] == "crate" else module
     while parts and parts[0] in ("super", "crate", "self"):
         if parts.pop(0) == "super":
             target = target[:-1]
-    while parts and target + (parts[0],) in known:
+    while parts and target + (parts[0],) in modules:
         target += (parts.pop(0),)
     return target, parts
 
 
-class Names:
-    """What each module passes on, and where it comes from."""
+class Reexports:
+    """Re-exports of each module, and the definitions that they refer to."""
 
     def __init__(self, texts):
-        self.texts, self.passed, self.globs = texts, {}, {}
+        self.texts, self.reexports, self.globs = texts, {}, {}
         for module, text in texts.items():
-            self.passed[module], self.globs[module] = {}, []
-            for path, name in used(text):
-                target, rest = locate(module, path, texts)
+            self.reexports[module], self.globs[module] = {}, []
+            for path, name in use_paths(text):
+                target, rest = resolve_path(module, path, texts)
                 if target == module:
                     continue
                 if name == "*":
                     self.globs[module].append(target)
                 elif name not in ("_", "self"):
-                    self.passed[module][name] = target, rest
-        # `#[macro_export]` puts a macro into the crate's root.
+                    self.reexports[module][name] = target, rest
+        # `#[macro_export]` defines a macro at the crate root.
         for module, text in texts.items():
             for name in re.findall(r"#\[macro_export\]\s*(?:#\[[^\]]*\]\s*)*macro_rules!\s*(\w+)", text):
-                self.passed[()].setdefault(name, (module, [name]))
+                self.reexports[()].setdefault(name, (module, [name]))
 
     def defines(self, module, name):
         return re.search(
@@ -90,68 +91,70 @@ class Names:
             self.texts[module],
         )
 
-    def origin(self, module, rest, seen=()):
-        """The file that `rest`, taken from `module`, comes from."""
+    def find_origin(self, module, rest, seen=()):
+        """Returns the module that defines `rest`, a path relative to `module`."""
         if not rest or module in seen:
             return module
-        if rest[0] in self.passed[module]:
-            target, inner = self.passed[module][rest[0]]
-            # A module that is passed on whole: the rest of the path goes on in it.
-            target, inner = (
-                locate(target, "::".join(inner + rest[1:]), self.texts) if not inner and rest[1:] else (target, inner)
+        if rest[0] in self.reexports[module]:
+            target, inner_path = self.reexports[module][rest[0]]
+            # If a module itself is re-exported, the rest of the path is resolved in that module.
+            target, inner_path = (
+                resolve_path(target, "::".join(inner_path + rest[1:]), self.texts)
+                if not inner_path and rest[1:]
+                else (target, inner_path)
             )
-            return self.origin(target, inner, (*seen, module))
+            return self.find_origin(target, inner_path, (*seen, module))
         for target in self.globs[module]:
-            found = self.origin(target, rest, (*seen, module))
-            if found != target or self.defines(target, rest[0]):
-                return found
+            definition = self.find_origin(target, rest, (*seen, module))
+            if definition != target or self.defines(target, rest[0]):
+                return definition
         return module
 
 
-def imports(module, names):
+def find_imports(module, names):
     children = {
-        known[len(module)] for known in names.texts if len(known) > len(module) and known[: len(module)] == module
+        other[len(module)] for other in names.texts if len(other) > len(module) and other[: len(module)] == module
     }
-    passed_on = rf"\bpub(?:\([^)]*\))?\s+use\s+(?:self::)?(?:{'|'.join(children) or '-'})\b[^;]*;"
-    text = re.sub(passed_on, "", names.texts[module])
-    taken = [path for path, _ in used(text)]
+    reexport_pattern = rf"\bpub(?:\([^)]*\))?\s+use\s+(?:self::)?(?:{'|'.join(children) or '-'})\b[^;]*;"
+    text = re.sub(reexport_pattern, "", names.texts[module])
+    imported_paths = [path for path, _ in use_paths(text)]
     text = re.sub(r"\buse\s+[^;]+;", "", text)
-    taken += re.findall(r"\b(?:crate|super)(?:::\w+)+", text)
-    taken += [path for path in re.findall(r"(?<![\w:])\w+(?:::\w+)+", text) if path.split("::")[0] in children]
-    for path in taken:
+    imported_paths += re.findall(r"\b(?:crate|super)(?:::\w+)+", text)
+    imported_paths += [path for path in re.findall(r"(?<![\w:])\w+(?:::\w+)+", text) if path.split("::")[0] in children]
+    for path in imported_paths:
         if path.split("::")[0] not in {"crate", "super", "self", *children}:
             continue
-        target, rest = locate(module, path, names.texts)
-        target = names.origin(target, rest)
-        # A child belongs to its parent.
+        target, rest = resolve_path(module, path, names.texts)
+        target = names.find_origin(target, rest)
+        # A module may import from its ancestors.
         if target != module and module[: len(target)] != target:
             yield target
 
 
-def circles(graph):
-    """Strongly connected components of more than one module (Tarjan)."""
-    index, low, stack, found = {}, {}, [], []
+def find_cycles(graph):
+    """Finds strongly connected components of more than one module (Tarjan's algorithm)."""
+    index, low, stack, cycles = {}, {}, [], []
 
     def explore(node):
         index[node] = low[node] = len(index)
         stack.append(node)
-        for other in graph[node]:
-            if other not in index:
-                explore(other)
-                low[node] = min(low[node], low[other])
-            elif other in stack:
-                low[node] = min(low[node], index[other])
+        for neighbour in graph[node]:
+            if neighbour not in index:
+                explore(neighbour)
+                low[node] = min(low[node], low[neighbour])
+            elif neighbour in stack:
+                low[node] = min(low[node], index[neighbour])
         if low[node] == index[node]:
             component = []
             while not component or component[-1] != node:
                 component.append(stack.pop())
             if len(component) > 1:
-                found.append(component)
+                cycles.append(component)
 
     for node in graph:
         if node not in index:
             explore(node)
-    return found
+    return cycles
 
 
 def main():
@@ -159,16 +162,16 @@ def main():
     crates = [pathlib.Path(name) for name in sys.argv[1:]] or sorted(
         path.parent for path in root.glob("*/Cargo.toml") if (path.parent / "src").is_dir()
     )
-    bad = 0
+    cycle_count = 0
     for crate in crates:
-        known = modules(crate / "src")
-        names = Names({module: without_tests(file.read_text()) for module, file in known.items()})
-        graph = {module: sorted(set(imports(module, names))) for module in known}
-        for circle in circles(graph):
-            bad += 1
-            print(f"{crate.name}: {' -> '.join('::'.join(module) for module in circle)}")
-    print(f"cycles: {len(crates)} crates, {bad} circles")
-    sys.exit(bad > 0)
+        module_files = find_modules(crate / "src")
+        names = Reexports({module: without_tests(file.read_text()) for module, file in module_files.items()})
+        graph = {module: sorted(set(find_imports(module, names))) for module in module_files}
+        for cycle in find_cycles(graph):
+            cycle_count += 1
+            print(f"{crate.name}: {' -> '.join('::'.join(module) for module in cycle)}")
+    print(f"cycles: {len(crates)} crates, {cycle_count} circles")
+    sys.exit(cycle_count > 0)
 
 
 main()

@@ -15,14 +15,14 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Strip comments, then take every name before a parenthesis.
+# Remove comments, then take every name that precedes a parenthesis.
 cc -fpreprocessed -E -P include/jitlisten.h 2>/dev/null | grep -oE '\bjitlisten_[a-z0-9_]+ *\(' | tr -d ' (' |
     sort -u >"$work/declared"
-# Called by the command: facts of the library (shim/src/doctor/facts.rs), and `record -p` (capi/src/attached.rs).
+# Functions for the command: facts about the library (shim/src/doctor/facts.rs) and `record -p` (capi/src/attached.rs).
 facts=$'jitlisten_facts\njitlisten_attached\njitlisten_record_end'
 printf '%s\n' "$facts" | sort -u - "$work/declared" -o "$work/declared"
-# Interposed libc functions. Through them the recorder sees new threads, the program's signals and exits, and sanitizers
-# (capi/src/sanitizer.rs). They have no version, because programs ask for libc's.
+# Interposed libc functions, through which the recorder sees new threads, signal handlers, exits and sanitizers
+# (capi/src/sanitizer.rs). They have no symbol version, because programs request libc's.
 ours='pthread_create|execv(e|p|pe|eat)?|execl[ep]?|fexecve|_exit|_Exit|quick_exit|sig(action|altstack|nal|nalfd|pending|suspend|timedwait|wait|waitinfo)'
 ours+='|syscall|prctl|chroot|unshare|setns|set(uid|euid|reuid|resuid)|__asan_default_options|__tsan_default_suppressions'
 nm -D --defined-only --with-symbol-versions "$library" | awk '$2 != "A" && $NF !~ /^('"$ours"')(@|$)/ { print $NF }' |
@@ -31,7 +31,7 @@ if [ "$(nm -D --defined-only --with-symbol-versions "$library" | grep -cE " T ($
     echo "exports: $ours: one is missing, or has a version" >&2
     exit 1
 fi
-# The version in the header.
+# Append the version that the header's functions have.
 if [ -n "$versions" ]; then sed -i 's/$/@@JITLISTEN_0.1/' "$work/declared"; fi
 if ! diff -u "$work/declared" "$work/exported"; then
     echo "exports: the header declares (-) and the library exports (+) different things" >&2
@@ -47,19 +47,19 @@ strict=(-Wall -Wextra -Werror -pedantic -Iinclude)
 cc -std=c11 "${strict[@]}" -Wpadded -fsyntax-only -x c include/jitlisten.h
 c++ -std=c++17 "${strict[@]}" -Wpadded -fsyntax-only -x c++ include/jitlisten.h
 
-# compiles STATEMENT: true if it compiles in a function, as C and as C++.
+# compiles STATEMENT: true if the statement compiles inside a function, both as C and as C++.
 compiles() {
     printf '#include <jitlisten.h>\nvoid f(jitlisten_object object, jitlisten_unwind registration);\n%s\n' \
         "void f(jitlisten_object object, jitlisten_unwind registration) { (void)object, (void)registration; $1; }" >"$work/some.c"
     cc -std=c11 "${strict[@]}" -fsyntax-only "$work/some.c" 2>"$work/output" &&
         c++ -std=c++17 "${strict[@]}" -fsyntax-only -x c++ "$work/some.c" 2>>"$work/output"
 }
-# The two kinds of id convert neither to each other nor to integers.
+# Object ids and registration ids must not convert to each other or to integers.
 compiles 'jitlisten_freeing(object), jitlisten_unwind_deregister(registration)' || { cat "$work/output" >&2; exit 1; }
 for mistake in 'jitlisten_freeing(registration)' 'jitlisten_unwind_deregister(object)' 'jitlisten_finalized(1)' 'object = registration'; do
     if compiles "$mistake"; then echo "exports: $mistake compiles" >&2; exit 1; fi
 done
-# C++ names structures without a keyword.
+# In C++, structures must be usable without the `struct` keyword.
 printf '#include <jitlisten.h>\njitlisten_statistics s{}; jitlisten_record_statistics r{}; jitlisten_options o{};\n' |
     c++ -std=c++17 "${strict[@]}" -fsyntax-only -x c++ -
 

@@ -35,13 +35,13 @@ build() {
 [ -x "$python" ] || build || { tail -n 20 target/free-threaded.log >&2; exit 1; }
 [ "$("$python" -c 'import sys; print(sys._is_gil_enabled())')" = False ]
 
-# The path where the tests look for an interpreter.
+# Directory in which the tests look for interpreters.
 venvs=$directory/venvs
 mkdir -p "$venvs/numba-0.68.1/bin"
 ln -sfn "$python" "$venvs/numba-0.68.1/bin/python"
 for other in numba-0.56.4 numba-0.68.1-python-3.12 numba-0.68.1-python-3.13; do
     echo 'only one free-threaded Python is built' >"$venvs/$other.skipped"
 done
-# This Python keeps every function name forever, recorded or not.
+# A free-threaded Python never frees function names, recorded or not.
 JITLISTEN_VENVS=$venvs JITLISTEN_LIBRARY=$library cargo test --workspace --test alone -- --test-threads=1 sampler_python:: \
     --skip functions_that_live_for_one_call

@@ -19,7 +19,7 @@ fuzz/seed.sh
 nightly=target/fuzz-nightly
 build() { cargo +nightly fuzz build --target-dir "$@" 2>&1 | grep -E '^(warning|error)' || true; }
 build $nightly
-# Reads neighbouring memory, as it does in a process: no AddressSanitizer.
+# This target reads neighbouring memory, as the sampler does in a real process, so AddressSanitizer must be off.
 build $nightly-plain --sanitizer none python_frames
 found=$(mktemp -d)
 trap 'rm -rf "$found"' EXIT
@@ -27,7 +27,7 @@ for target in "${targets[@]}"; do
     directory=$nightly
     [ "$target" != python_frames ] || directory=$nightly-plain
     program=$directory/x86_64-unknown-linux-gnu/release/$target
-    # Keep new inputs here: the corpus of a long run must not change.
+    # Store new inputs separately, because this short run must not change the corpus of long runs.
     if ! "$program" -max_len=16384 -max_total_time="$seconds" -seed=1 -timeout=60 \
         -artifact_prefix="fuzz/$target-" "$found" "fuzz/corpus/$target" >"$found.log" 2>&1; then
         tail -n 40 "$found.log"

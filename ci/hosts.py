@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Programs with an LLVM of their own that are too heavy for every run of the suite: `make test-hosts`.
+"""Runs programs that have their own LLVM and are too heavy for every run of the suite: `make test-hosts`.
 
-Each is run as it is shipped, in an environment of its own under target/hosts, without the library and with it: the
-output must be the same, and every object must be heard and become final. How many there are is counted by strace,
-without the library: both LLVMs make memory executable once for each object. Of objects and names there must be as many
-as below, and the functions below must be in the perf map and in images. Prints a table, and writes what was found to
-records/hosts.tsv (`ci/support.py` renders it).
+Each program runs unmodified, in its own environment under target/hosts, without and with the library. The output must
+be the same, and every object must be detected and become final. strace counts the objects of the run without the
+library: both linkers of LLVM make memory executable once per object. The numbers of objects and names must be as below,
+and the functions below must be in the perf map and in images. Prints a table and writes the counts to
+records/hosts.tsv, which `ci/support.py` renders.
 """
 
 import csv
@@ -32,25 +32,33 @@ class Host:
     llvm: str
     linker: str
     note: str
+    # Packages to install into the environment; `None` if the system provides the program.
     packages: list | None
+    # Program and arguments.
     words: list
+    # Minimum number of names in the perf map.
     names: int
+    # Exact number of objects.
     objects: int
+    # Patterns of function names that the perf map and the images must contain.
     wanted: list
+    # Text for standard input.
     typed: str = ""
+    # True if caches in the home directory must be removed before each run.
     is_cold: bool = False
+    # Environment variables of the run with the library.
     variables: dict = dataclasses.field(default_factory=dict)
 
     def command(self):
-        """What is run; the environment is made first."""
+        """Returns the command line; creates the program's virtual environment first."""
         if self.packages is None:
             return self.words
-        place = ROOT / "target/hosts" / "-".join(self.packages).replace("==", "-")
-        if not (place / "complete").exists():
-            subprocess.run([sys.executable, "-m", "venv", "--clear", place], check=True)
-            subprocess.run([place / "bin/pip", "install", "-q", "--only-binary", ":all:", *self.packages], check=True)
-            (place / "complete").touch()
-        return [place / "bin/python", ROOT / "tests/hosts" / self.words[0], *self.words[1:]]
+        venv = ROOT / "target/hosts" / "-".join(self.packages).replace("==", "-")
+        if not (venv / "complete").exists():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True)
+            subprocess.run([venv / "bin/pip", "install", "-q", "--only-binary", ":all:", *self.packages], check=True)
+            (venv / "complete").touch()
+        return [venv / "bin/python", ROOT / "tests/hosts" / self.words[0], *self.words[1:]]
 
     def prepare(self):
         if self.is_cold:
@@ -58,9 +66,7 @@ class Host:
             HOME.mkdir()
 
 
-#: One host of each kind, as records/hosts.tsv has it: program, LLVM and linker, note; what is installed (`None`: the
-#: system has it), the program with its words, what is typed into it, the environment, how many objects and names, names
-#: that must be in the map. Of a `cold` host, the caches are removed before each run; those of the next one stay.
+# One program of each kind. `program`, `llvm`, `linker` and `note` are columns of records/hosts.tsv.
 HOSTS = [
     Host(
         "RTTI", "Taichi 1.7.4", "15", "RuntimeDyld", "", ["taichi==1.7.4"], ["kernels_of_taichi.py"], names=120,
@@ -104,7 +110,7 @@ HOSTS = [
         ["/usr/bin/bpftrace", "-e", 'BEGIN { printf("begun\\n"); exit(); }'], names=0, objects=0, wanted=[],
     ),
 ]
-#: Nothing can be preloaded into it, and `jitlisten run` says so.
+# A statically linked program, into which nothing can be preloaded. `jitlisten run` must report that.
 STATIC = ["/sbin/ldconfig", "--version"]
 
 def run(host, **changes):
@@ -117,94 +123,97 @@ def run(host, **changes):
     return process.pid, (process.returncode, out, err)
 
 
-def linked(host):
-    """How many objects the stock program links: how often it makes memory executable, as the kernel sees it."""
+def count_linked_objects(host):
+    """Counts the objects that the program links without the library: the calls that make memory executable."""
     host.prepare()
-    calls = ROOT / "target" / f"hosts-{os.getpid()}.calls"
+    trace_file = ROOT / "target" / f"hosts-{os.getpid()}.calls"
     command = [
-        "strace", "-f", "-qq", "-e", "trace=mprotect,pkey_mprotect", "-e", "signal=none", "-o", calls, *host.command()
+        "strace", "-f", "-qq", "-e", "trace=mprotect,pkey_mprotect", "-e", "signal=none", "-o", trace_file,
+        *host.command(),
     ]
     environment = {**os.environ, "HOME": str(HOME)}
     subprocess.run(
         command, env=environment, input=host.typed, text=True, stdout=subprocess.DEVNULL, check=True, timeout=600
     )
-    count = len(re.findall(r"mprotect\(.*PROT_EXEC", calls.read_text()))
-    calls.unlink()
+    count = len(re.findall(r"mprotect\(.*PROT_EXEC", trace_file.read_text()))
+    trace_file.unlink()
     return count
 
 
 def check(host):
-    """What is wrong, and how many objects were linked, loaded, final and named, and how many images there were."""
+    """Returns the problems, and the numbers of objects (linked, loaded, final), names and images."""
     log = ROOT / "target" / f"hosts-{os.getpid()}.log"
     log.unlink(missing_ok=True)
-    _, stock = run(host)
+    _, without_library = run(host)
     directory = ROOT / "target" / f"hosts-{os.getpid()}"
     directory.mkdir()
-    pid, ours = run(
+    pid, with_library = run(
         host, LD_PRELOAD=str(LIBRARY), JITLISTEN="perfmap,image", JITLISTEN_DIR=str(directory),
         JITLISTEN_LOG=f"debug:{log}", **host.variables,
     )
     images = list(directory.glob(f"image-{pid}-*/object-*.so"))
-    in_images = subprocess.run(["nm", *images], capture_output=True, text=True).stdout if images else ""
+    image_symbols = subprocess.run(["nm", *images], capture_output=True, text=True).stdout if images else ""
     shutil.rmtree(directory)
     map_file = pathlib.Path(f"/tmp/perf-{pid}.map")
     text = map_file.read_text() if map_file.exists() else ""
     map_file.unlink(missing_ok=True)
     lines = [line.split(" ", 2) for line in text.splitlines() if line.count(" ") >= 2]
     names = [name for start, size, name in lines if (start, size) != ("0", "0")]
-    heard = log.read_text() if log.exists() else ""
+    log_text = log.read_text() if log.exists() else ""
     log.unlink(missing_ok=True)
-    loaded, final = heard.count("debug: loaded ObjectId("), heard.count("debug: finalized ObjectId(")
-    wrong = []
-    if stock[0] != 0:
-        wrong.append(f"fails without the library: {stock}")
-    if stock != ours:
-        wrong.append(f"other output: {ours}, not {stock}")
-    there_are = linked(host)
-    if (there_are, final, loaded) != (host.objects,) * 3:
-        wrong.append(
-            f"{loaded} of {there_are} objects were loaded and {final} became final, of {host.objects} that are expected"
+    loaded, final = log_text.count("debug: loaded ObjectId("), log_text.count("debug: finalized ObjectId(")
+    problems = []
+    if without_library[0] != 0:
+        problems.append(f"fails without the library: {without_library}")
+    if without_library != with_library:
+        problems.append(f"other output: {with_library}, not {without_library}")
+    linked = count_linked_objects(host)
+    if (linked, final, loaded) != (host.objects,) * 3:
+        problems.append(
+            f"{loaded} of {linked} objects were loaded and {final} became final, of {host.objects} that are expected"
         )
     if len(names) < host.names:
-        wrong.append(f"{len(names)} names, of {host.names} that are expected")
+        problems.append(f"{len(names)} names, of {host.names} that are expected")
     if not host.objects:
-        wrong += [line for line in heard.splitlines() if " warn: " in line]
-    shown = [name for name in names if any(re.search(w, name) for w in host.wanted)]
-    wrong += [f"no {name} in images" for name in shown if f" {name}\n" not in in_images]
-    wrong += [
+        problems += [line for line in log_text.splitlines() if " warn: " in line]
+    wanted_names = [name for name in names if any(re.search(pattern, name) for pattern in host.wanted)]
+    problems += [f"no {name} in images" for name in wanted_names if f" {name}\n" not in image_symbols]
+    problems += [
         f"no {pattern} in the map" for pattern in host.wanted if not any(re.search(pattern, name) for name in names)
     ]
-    return wrong, (there_are, loaded, final, len(names), len(images))
+    return problems, (linked, loaded, final, len(names), len(images))
 
 
 def check_static():
-    """What is wrong with how a static program is run."""
-    ran = [
+    """Returns the problems of `jitlisten run` with a static program."""
+    results = [
         subprocess.run([*words, *STATIC], capture_output=True, text=True)
         for words in ([], [LIBRARY.parent / "jitlisten", "run", "--"])
     ]
-    outputs = [(one.returncode, one.stdout) for one in ran]
-    said = "is statically linked, so nothing can be preloaded into it" in ran[1].stderr
-    return (["other output"] if outputs[0] != outputs[1] else []) + ([] if said else [f"not said: {ran[1].stderr}"])
+    outputs = [(result.returncode, result.stdout) for result in results]
+    is_reported = "is statically linked, so nothing can be preloaded into it" in results[1].stderr
+    return (["other output"] if outputs[0] != outputs[1] else []) + (
+        [] if is_reported else [f"not said: {results[1].stderr}"]
+    )
 
 
-def record(found):
-    """Writes what was found into the records: {host: counts}."""
+def record(counts):
+    """Writes the counts, a map from host to numbers, to records/hosts.tsv."""
     with open(RECORDS, encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         columns, rows = reader.fieldnames, list(reader)
     today = datetime.date.today().isoformat()
-    places = {row["program"]: row for row in rows}
-    for host, (there_are, _, final, *_) in found.items():
+    rows_by_program = {row["program"]: row for row in rows}
+    for host, (linked, _, final, *_) in counts.items():
         row = {
-            "program": host.program, "llvm": host.llvm, "linker": host.linker, "found": f"{final} of {there_are}",
+            "program": host.program, "llvm": host.llvm, "linker": host.linker, "found": f"{final} of {linked}",
             "counted by": "strace", "note": host.note, "run by": LANE, "date": today,
         }
-        if host.program in places:
-            places[host.program].update(row)
+        if host.program in rows_by_program:
+            rows_by_program[host.program].update(row)
         else:
-            at = max(at for at, row in enumerate(rows) if row["run by"] == LANE) + 1
-            rows.insert(at, row)
+            index = max(index for index, row in enumerate(rows) if row["run by"] == LANE) + 1
+            rows.insert(index, row)
     with open(RECORDS, "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(
             file, columns, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None, lineterminator="\n"
@@ -214,23 +223,23 @@ def record(found):
 
 
 def main():
-    failures, found = 0, {}
+    failures, counts = 0, {}
     titles = ["linked", "loaded", "final", "names", "images"]
     print(f"{'kind':<19}{'host':<34}", *(f"{title:>7}" for title in titles))
     HOME.mkdir()
     try:
         for host in HOSTS:
-            wrong, numbers = check(host)
-            found |= {} if wrong else {host: numbers}
-            row = f"{host.kind:<19}{host.program:<34} " + " ".join(f"{number:>7}" for number in numbers)
-            print(row, f" {'; '.join(wrong) or 'ok'}", flush=True)
-            failures += bool(wrong)
+            problems, numbers = check(host)
+            counts |= {} if problems else {host: numbers}
+            line = f"{host.kind:<19}{host.program:<34} " + " ".join(f"{number:>7}" for number in numbers)
+            print(line, f" {'; '.join(problems) or 'ok'}", flush=True)
+            failures += bool(problems)
     finally:
         shutil.rmtree(HOME)
-    wrong = check_static()
-    print(f"{'static':<19}{STATIC[0]:<75}", "; ".join(wrong) or "ok")
-    record(found)
-    return 1 if failures or wrong else 0
+    problems = check_static()
+    print(f"{'static':<19}{STATIC[0]:<75}", "; ".join(problems) or "ok")
+    record(counts)
+    return 1 if failures or problems else 0
 
 
 if __name__ == "__main__":

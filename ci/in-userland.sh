@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs a command in a userland that ci/userland.sh created, in a separate mount namespace: /proc, /sys and /dev are this
-# machine's, the repository has the same path as here, /tmp is empty. No mount outlives the command.
+# Runs a command in a userland that ci/userland.sh created, in a separate mount namespace. /proc, /sys and /dev are
+# those of this machine, the repository has the same path as here, and /tmp is empty. The mounts disappear with the
+# command.
 #
 #   ci/in-userland.sh NAME COMMAND...
 set -euo pipefail
@@ -10,7 +11,7 @@ root=$(realpath "target/userlands/${1:?a userland}")
 shift
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n --preserve-env "$@"; fi; }
 
-# shellcheck disable=SC2016 # the words are those of the inner shell
+# shellcheck disable=SC2016 # the inner shell expands these variables
 as_root unshare --mount sh -euc '
     root=$1 repository=$2
     shift 2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Creates a libgcc_s.so.1 to link against. zig would link its own libunwind into the library, and an `.eh_frame` that
-# LLVM passes to `__register_frame` would end there instead of in the process's libgcc_s.
+# Creates a stub libgcc_s.so.1 for linking. zig would otherwise link its own libunwind into the library, so an
+# `.eh_frame` that LLVM passes to `__register_frame` would not reach the process's libgcc_s.
 #
 #   ci/libgcc-stub.sh DIRECTORY COMPILER...    the compiler, such as `zig cc -target aarch64-linux-gnu`
 set -euo pipefail
@@ -14,8 +14,8 @@ declare -A functions=(
     [GCC_3.3]='_Unwind_Backtrace _Unwind_FindEnclosingFunction _Unwind_GetCFA'
     [GCC_4.2.0]='_Unwind_GetIPInfo'
 )
-# libgcc's list for glibc (`libgcc/config/libgcc-glibc.ver`) gives them the versions that glibc once had. x86_64 has no
-# symbols of that age.
+# libgcc's version script for glibc (`libgcc/config/libgcc-glibc.ver`) gives these functions the versions under which
+# glibc once exported them. x86_64 has no symbols that old.
 registry=GCC_3.0
 case "$*" in *aarch64*) registry=GLIBC_2.0 ;; esac
 functions[$registry]+=' __register_frame __deregister_frame'

@@ -60,7 +60,7 @@ all | same-code)
         [ $# -lt 2 ] || [[ " ${*:2} " = *" $name "* ]] || continue
         row="^${name%-python-*} \\([0-9]+\\), $version\\t.*\\t${JITLISTEN_LINES_BUILDER:-}\$"
         [ "$part" = all ] || ! grep -qP "$row" records/same-code.tsv || continue
-        # shellcheck disable=SC2086 # several words
+        # shellcheck disable=SC2086 # $requirements holds several arguments
         make_venv "$name" "$version" $requirements pytest || { skipped+=("$name"); continue; }
         test_with "$name" "${tests[@]}" && compared=$((compared + 1)) || failed+=("$name")
     done <<'MATRIX'
@@ -94,7 +94,7 @@ all | same-code)
 0.68.1-python-3.13 3.13 numba==0.68.1
 MATRIX
     echo "lines: $compared compared, ${#failed[@]} failed: ${failed[*]}; ${#skipped[@]} skipped: ${skipped[*]}"
-    # A skipped program was not compared, but the list in versions.py claims that it was.
+    # A skipped program was not compared, although versions.py lists it as compared.
     [ ${#failed[@]} = 0 ] && [ ${#skipped[@]} = 0 ]
     ;;
 *)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs the pure parts under miri: parsers of foreign bytes, and encoders. Tests are left out if they take hours there
-# (every byte changed, a name of a megabyte) or depend on the machine.
+# Runs the pure parts under Miri: encoders, and parsers of untrusted bytes. Excludes tests that depend on the machine or
+# take hours under Miri (every byte changed, a name of a megabyte).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Tree borrows, because iced-x86's decoder tables violate stacked borrows. Test data is read from files.
+# Use tree borrows, because iced-x86's decoder tables violate stacked borrows. Isolation is off, because test data is in
+# files.
 export MIRIFLAGS='-Zmiri-disable-isolation -Zmiri-tree-borrows'
 miri() { cargo +nightly miri test -q "$@"; }
 

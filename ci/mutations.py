@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Takes the safeguards of tests/mutations.toml away, one after the other, and runs the tests that must fail then.
+"""Removes the safeguards in tests/mutations.toml one by one, and runs the tests that must then fail.
 
-    ci/mutations.py [WORD...]        those whose safeguard, file or tests contain one of the words; all by default
+    ci/mutations.py [WORD...]        only safeguards whose name, file or tests contain one of the words; default: all
 
-Each is an edit of a copy of the sources under target/mutations, which the library is built from as `cargo build` does
-it. The tests run before, against that build without an edit, and must pass. Writes records/mutations.tsv. Fails where a
-test passes without its safeguard, and where an edit fits its file no more. `cargo mutants` invents edits by itself, and
-asks whether any test fails: it does not know which edit is a safeguard, and runs the whole suite for each.
+Each mutation edits a copy of the sources under target/mutations, from which `cargo build` builds the library. First,
+the tests run against that build without a mutation, and must pass. Writes records/mutations.tsv. Fails if a test
+passes without its safeguard, or if an edit no longer fits its file. `cargo mutants` invents edits and runs the whole
+suite for each of them; it does not know which edit removes a safeguard.
 """
 
 import datetime
@@ -19,80 +19,83 @@ import time
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COPY = ROOT / "target/mutations/sources"
-BUILT = ROOT / "target/mutations/cargo"
-RECORD = ROOT / "records/mutations.tsv"
-#: The unit tests of the crate `jitlisten`.
-UNIT = "jitlisten::"
-#: A host that hangs without its safeguard has failed: seconds for the tests of one mutation.
-PATIENCE = 240
-ENVIRONMENT = dict(os.environ, CI="", JITLISTEN_LIBRARY=str(BUILT / "debug/libjitlisten.so"))
+SOURCES_COPY = ROOT / "target/mutations/sources"
+BUILD_DIRECTORY = ROOT / "target/mutations/cargo"
+RECORD_FILE = ROOT / "records/mutations.tsv"
+# Prefix of the unit tests of the `jitlisten` crate.
+UNIT_TEST_PREFIX = "jitlisten::"
+# Timeout in seconds for the tests of one mutation. A host program that hangs without its safeguard counts as failed.
+TEST_TIMEOUT = 240
+ENVIRONMENT = dict(os.environ, CI="", JITLISTEN_LIBRARY=str(BUILD_DIRECTORY / "debug/libjitlisten.so"))
 
 
 def copy_sources():
-    """Everything that git knows, as it is here; what has not changed keeps its time, or cargo would build it once
-    more."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-    for name in listed.decode().split("\0")[:-1]:
-        source, place = ROOT / name, COPY / name
-        if source.is_file() and (not place.exists() or place.read_bytes() != source.read_bytes()):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(source.read_bytes())
+    """Copies the working tree's tracked files. Unchanged files keep their time, so that cargo does not rebuild them."""
+    tracked_files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    for name in tracked_files.decode().split("\0")[:-1]:
+        source, copy = ROOT / name, SOURCES_COPY / name
+        if source.is_file() and (not copy.exists() or copy.read_bytes() != source.read_bytes()):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(source.read_bytes())
 
 
 def build():
-    words = ["cargo", "build", "--quiet", "-p", "jitlisten-capi", "--target-dir", BUILT]
-    return subprocess.run(words, cwd=COPY, stderr=subprocess.PIPE, text=True)
+    command = ["cargo", "build", "--quiet", "-p", "jitlisten-capi", "--target-dir", BUILD_DIRECTORY]
+    return subprocess.run(command, cwd=SOURCES_COPY, stderr=subprocess.PIPE, text=True)
 
 
 def test_programs():
-    """The two by name."""
-    said = subprocess.run(
+    """Returns the paths of the two test binaries by name."""
+    cargo_output = subprocess.run(
         ["cargo", "test", "--workspace", "--test", "together", "--test", "alone", "--no-run"], cwd=ROOT,
         stderr=subprocess.PIPE, text=True, check=True,
     ).stderr
-    return {name: ROOT / path for name, path in re.findall(r"tests/(\w+)/main\.rs \((.*)\)", said)}
+    return {name: ROOT / path for name, path in re.findall(r"tests/(\w+)/main\.rs \((.*)\)", cargo_output)}
 
 
-def failed_tests(programs, names):
-    """Which of the tests with these names fail; all of them where they run too long. And whether any ran."""
+def find_failed_tests(programs, names):
+    """Returns the failed tests among these, or all of them if they time out; and whether every kind of test ran."""
     by_kind = {"unit": [], "together": [], "alone": []}
     for name in names:
         is_alone = (ROOT / "tests/tests/alone" / f"{name.split('::')[0]}.rs").exists()
-        by_kind["unit" if name.startswith(UNIT) else "alone" if is_alone else "together"].append(name)
-    failed, ran = [], []
-    for kind, its in by_kind.items():
-        if not its:
+        by_kind["unit" if name.startswith(UNIT_TEST_PREFIX) else "alone" if is_alone else "together"].append(name)
+    failed, kinds_run = [], []
+    for kind, kind_tests in by_kind.items():
+        if not kind_tests:
             continue
         if kind == "unit":
-            words = ["cargo", "test", "-p", "jitlisten", "--lib", "--target-dir", BUILT, "--"]
-            found, has_run = failed_in([*words, *(name.removeprefix(UNIT) for name in its)], COPY, its)
-            found = [UNIT + name for name in found]
+            command = ["cargo", "test", "-p", "jitlisten", "--lib", "--target-dir", BUILD_DIRECTORY, "--"]
+            kind_failed, has_run = run_tests(
+                [*command, *(name.removeprefix(UNIT_TEST_PREFIX) for name in kind_tests)], SOURCES_COPY, kind_tests
+            )
+            kind_failed = [UNIT_TEST_PREFIX + name for name in kind_failed]
         else:
-            # As `ci/test.sh` runs them.
+            # Use the same number of threads as `ci/test.sh`.
             threads = 1 if kind == "alone" else 2
-            found, has_run = failed_in([programs[kind], f"--test-threads={threads}", *its], ROOT / "tests", its)
-        failed += found
-        ran.append(has_run)
-    return failed, all(ran)
+            kind_failed, has_run = run_tests(
+                [programs[kind], f"--test-threads={threads}", *kind_tests], ROOT / "tests", kind_tests
+            )
+        failed += kind_failed
+        kinds_run.append(has_run)
+    return failed, all(kinds_run)
 
 
-def failed_in(words, directory, names):
+def run_tests(command, directory, names):
     process = subprocess.Popen(
-        words, cwd=directory, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        command, cwd=directory, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     )
     try:
-        said, _ = process.communicate(timeout=PATIENCE)
+        output, _ = process.communicate(timeout=TEST_TIMEOUT)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         process.communicate()
         return names, True
-    ran = [line.split()[1:] for line in said.splitlines() if line.startswith("test ") and " ... " in line]
-    return [words[0] for words in ran if words[-1] == "FAILED"], bool(ran) and "SKIPPED" not in said
+    test_lines = [line.split()[1:] for line in output.splitlines() if line.startswith("test ") and " ... " in line]
+    return [parts[0] for parts in test_lines if parts[-1] == "FAILED"], bool(test_lines) and "SKIPPED" not in output
 
 
-def mutated(text, mutation):
+def apply_mutation(text, mutation):
     for old, new in [(mutation["old"], mutation["new"]), *mutation.get("also", [])]:
         if text.count(old) != 1:
             return None
@@ -100,26 +103,26 @@ def mutated(text, mutation):
     return text
 
 
-def outcome(programs, mutation):
-    """A word for the record: `fails` is what must be."""
-    place = COPY / mutation["file"]
-    text = place.read_text() if place.exists() else ""
-    changed = mutated(text, mutation)
-    if changed is None:
+def test_mutation(programs, mutation):
+    """Returns the result for the record; `fails` is the expected one."""
+    source_file = SOURCES_COPY / mutation["file"]
+    text = source_file.read_text() if source_file.exists() else ""
+    mutated_text = apply_mutation(text, mutation)
+    if mutated_text is None:
         return "the edit does not fit the file"
     try:
-        place.write_text(changed)
-        built = build()
-        if built.returncode:
+        source_file.write_text(mutated_text)
+        build_result = build()
+        if build_result.returncode:
             return "does not compile: " + next(
-                (line for line in built.stderr.splitlines() if line.startswith("error")), "?"
+                (line for line in build_result.stderr.splitlines() if line.startswith("error")), "?"
             )
-        failed, ran = failed_tests(programs, mutation["tests"])
+        failed, ran = find_failed_tests(programs, mutation["tests"])
     finally:
-        place.write_text(text)
+        source_file.write_text(text)
     if not ran:
         return "no test ran"
-    missing = [name for name in mutation["tests"] if not any(name in found for found in failed)]
+    missing = [name for name in mutation["tests"] if not any(name in failed_name for failed_name in failed)]
     return "passes: " + ", ".join(missing) if missing else "fails"
 
 
@@ -127,34 +130,35 @@ def main():
     with open(ROOT / "tests/mutations.toml", "rb") as file:
         mutations = tomllib.load(file)["mutation"]
     words = sys.argv[1:]
-    mutations = [one for one in mutations if not words or any(word in str(one) for word in words)]
+    mutations = [mutation for mutation in mutations if not words or any(word in str(mutation) for word in words)]
     copy_sources()
-    built = build()
-    if built.returncode:
-        raise SystemExit(built.stderr)
+    build_result = build()
+    if build_result.returncode:
+        raise SystemExit(build_result.stderr)
     programs = test_programs()
-    failed, ran = failed_tests(programs, sorted({name for one in mutations for name in one["tests"]}))
+    failed, ran = find_failed_tests(programs, sorted({name for mutation in mutations for name in mutation["tests"]}))
     if failed or not ran:
         raise SystemExit(f"mutations: with every safeguard, these tests fail, or none ran: {failed}")
-    rows, today = [], datetime.date.today()
+    rows, date = [], datetime.date.today()
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
     ).stdout.strip()
     for mutation in mutations:
-        began, said = time.monotonic(), outcome(programs, mutation)
+        start, result = time.monotonic(), test_mutation(programs, mutation)
         rows.append(
-            f"{mutation['safeguard']}\t{mutation['file']}\t{', '.join(mutation['tests'])}\t{said}\t{commit}\t{today}\n"
+            f"{mutation['safeguard']}\t{mutation['file']}\t{', '.join(mutation['tests'])}\t{result}\t{commit}\t{date}\n"
         )
-        print(f"mutations: {mutation['safeguard']}: {said}, {time.monotonic() - began:.0f} s", flush=True)
-        head = "safeguard\tfile\ttests\twithout the safeguard\tcommit\tdate\n"
-        kept = RECORD.read_text().splitlines(keepends=True)[1:] if RECORD.exists() else []
-        done = {tuple(row.split("\t")[:2]) for row in rows}
-        RECORD.write_text(
-            head + "".join(sorted([*(row for row in kept if tuple(row.split("\t")[:2]) not in done), *rows]))
+        print(f"mutations: {mutation['safeguard']}: {result}, {time.monotonic() - start:.0f} s", flush=True)
+        header = "safeguard\tfile\ttests\twithout the safeguard\tcommit\tdate\n"
+        recorded_rows = RECORD_FILE.read_text().splitlines(keepends=True)[1:] if RECORD_FILE.exists() else []
+        tested = {tuple(row.split("\t")[:2]) for row in rows}
+        RECORD_FILE.write_text(
+            header
+            + "".join(sorted([*(row for row in recorded_rows if tuple(row.split("\t")[:2]) not in tested), *rows]))
         )
-    bad = [row for row in rows if row.split("\t")[3] != "fails"]
-    print(f"mutations: {len(rows) - len(bad)} of {len(rows)} tests fail without their safeguard")
-    sys.exit(1 if bad else 0)
+    survivors = [row for row in rows if row.split("\t")[3] != "fails"]
+    print(f"mutations: {len(rows) - len(survivors)} of {len(rows)} tests fail without their safeguard")
+    sys.exit(1 if survivors else 0)
 
 
 main()

@@ -14,8 +14,8 @@ PATH=$PWD/target/tools:$PATH
 
 # --- selection ------------------------------------------------------------------------------------------------------------
 
-# Prints the Rust files that contain a test with this name: functions after `#[test]`; in files where macros (`row`,
-# `rows`) define tests, any function, and the names of rows.
+# Prints the Rust files that contain a test of this name. Tests are functions after `#[test]`. In files where macros
+# (`row`, `rows`) define tests, any function and any row name counts.
 rust_files_with() {
     local all
     mapfile -t all < <(find "${crates[@]/%//src}" {jitlisten,names,unwind-register,report,tests}/tests -name '*.rs' ! -name main.rs)
@@ -23,7 +23,7 @@ rust_files_with() {
     grep -lE 'macro_rules! rows?' "${all[@]}" | xargs grep -lE "fn [a-z0-9_]*$1|^ *[a-z0-9_]*$1[a-z0-9_]*: " || true
 }
 
-# shellcheck disable=SC2016 # words of awk
+# shellcheck disable=SC2016 # awk expands these
 below_test='FNR == 1 { pending = 0 }
     /#\[test\]/ { pending = 1 }
     match($0, /fn [a-z0-9_]+/) {
@@ -41,7 +41,7 @@ with_module() {
     done
 }
 
-# Looks for files first, then for tests. `words` selects tests in these files.
+# Look for files first, then for tests. `words` selects tests in those files.
 file=${name%%::*}
 mapfile -t files < <(find "${crates[@]}" python -path '*/tests/*' \( -name "$file.rs" -o -name "$file.py" \) -print | sort)
 if [ ${#files[@]} -gt 0 ]; then
@@ -55,7 +55,7 @@ fi
 
 # --- commands -------------------------------------------------------------------------------------------------------------
 
-# Files in tests/tests are modules of a few binaries. libtest cannot filter by a module and a name in it.
+# Files in tests/tests are modules of a few binaries, and libtest cannot filter by module and test name together.
 module_of() {
     local only="--workspace --test $1 --"
     if [ -z "$words" ]; then echo "$only $2::"; else
@@ -63,7 +63,7 @@ module_of() {
     fi
 }
 
-# Prints the arguments of `cargo test` for one Rust file.
+# Prints the `cargo test` arguments for one Rust file.
 command_of() {
     local directory=${1%%/*} package
     package=$(sed -n 's/^name = "\(.*\)"/\1/p' "$directory/Cargo.toml" | head -n 1)
@@ -74,7 +74,7 @@ command_of() {
     esac
 }
 
-# The script that runs all tests of this kind creates their environment.
+# The script that runs all tests of this kind also creates their environment.
 lines_test() {
     local venv=target/venv-lines/0.68.1/bin
     if [ -x $venv/python ]; then
@@ -94,7 +94,7 @@ for file in "${files[@]}"; do
     *.rs) tests+=("cargo test $(command_of "$file")") ;;
     esac
 done
-# Several files may hold unit tests of one crate.
+# Several of the files may contain unit tests of the same crate.
 mapfile -t tests < <(printf '%s\n' "${tests[@]}" | awk 'NF && !seen[$0]++')
 only=${words:+ -k ${words##*::}}
 if [ ${#wheel[@]} -gt 0 ]; then

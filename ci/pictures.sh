@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes docs/pictures from the demo: the page of `jitlisten lines --html` in light and dark, a flame graph, and
+# Creates docs/pictures from the demo: the page of `jitlisten lines --html` in light and dark mode, a flame graph, and
 # `jitlisten top`.
 #
 #   ci/pictures.sh [FILE.perf.data]     without a file, the demo is recorded first
@@ -25,7 +25,7 @@ picture() {
     rm -rf "$scratch/browser"
 }
 
-# In a terminal of 80 by 24, after twelve looks at the compiled code.
+# Uses a terminal of 80 by 24, after twelve refreshes that show compiled code.
 picture_of_top() {
     local tmux=(tmux -S "$scratch/tmux" -f /dev/null) looks=0 shown=
     (cd "$scratch" && NUMBA_THREADING_LAYER=workqueue LC_ALL=C.UTF-8 PATH=$(dirname "$python"):$PATH \

@@ -6,7 +6,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# A processor that is missing here is not a failure, even in CI: no machine has them all. ci/test.sh counts it.
+# A processor that is missing here is not a failure, even in CI, because no machine has them all. ci/test.sh counts the
+# skip.
 skip() { echo "SKIPPED processors: $1" | tee -a "${JITLISTEN_SKIPS:-/dev/null}" >&2; }
 
 if [ "$(uname -m)" != x86_64 ]; then
@@ -28,7 +29,7 @@ tests=(
     unwinders::with_images_libunwind unwinders::rules_are_read_from_code
 )
 
-# for_processor NAME [FLAG...]: runs them if this processor has all flags.
+# for_processor NAME [FLAG...]: runs the tests if this machine's processor has all the flags.
 for_processor() {
     local name=$1 flag began=$SECONDS failed=
     shift

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The lane for contributors: checks, unit tests, and one tool of each kind with the newest wheel and an unoptimised
+# Quick tests for contributors: checks, unit tests, and one tool of each kind with the newest wheel and an unoptimised
 # library, which builds twice as fast. `make test` runs everything.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -21,7 +21,8 @@ step() {
     fi
 }
 
-# One integration with one tool of each kind. All steps name the same packages, or cargo would rebuild them.
+# One integration with one tool of each kind. All steps name the same packages, because cargo would otherwise rebuild
+# them.
 tools=(table::numba_0_68_1 image_perf::perf_attached jitdump_perf::frame_pointers_lead_out image_python_stacks::py_spy_dumps_the_chain
     unwinders::with_images_libunwind host_safety_fork::multiprocessing)
 

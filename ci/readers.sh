@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Opens what `jitlisten export` writes with the programs that it is for, where the test suite knows only the formats:
-# the Firefox Profiler's own code (as profiler-cli), and speedscope in a headless Chromium. By hand: needs node, npm,
-# chromium.
+# Opens the output of `jitlisten export` in the programs that it is for, because the test suite checks only the formats.
+# Uses the Firefox Profiler's own code (as profiler-cli), and speedscope in headless Chromium. Run by hand: needs node,
+# npm and chromium.
 #
 #   ci/readers.sh [PICTURE.png of what speedscope shows]
 set -euo pipefail
@@ -19,7 +19,7 @@ export_as() {
 }
 
 export_as firefox
-# A busy machine needs a second try.
+# On a busy machine, the first attempt may time out.
 "$profiler" load "$scratch/firefox.json" >/dev/null 2>&1 || sleep 5
 threads=$("$profiler" thread list)
 functions=$("$profiler" thread functions)

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""What must hold before a release, as far as it can be checked here: `make release-check`, after `make wheel`.
+"""Checks the preconditions of a release, as far as possible on this machine: `make release-check`, after `make wheel`.
 
-* One version: the workspace, `include/jitlisten.h`, CHANGELOG.md, the names of the wheels and of the source
-  distribution.
-* The published crates are packaged as a registry would have them, twice, with equal bytes.
-* Every wheel has a licence text of each crate that is linked into its binaries, and names it in its bill of materials.
-* Package indexes accept the wheels and the source distribution (`twine check`), and no file of a wheel names a path of
-  this machine.
+* The workspace, `include/jitlisten.h`, CHANGELOG.md, and the names of the wheels and of the source distribution have
+  the same version.
+* The published crates are packaged as for a registry, twice, with identical bytes.
+* Every wheel contains a licence text for each crate linked into its binaries, and lists the crate in its bill of
+  materials.
+* Package indexes accept the wheels and the source distribution (`twine check`), and no file of a wheel contains a path
+  of this machine.
 
-No tool knows where this project repeats its version, or which crates are in its wheels; `cargo package` does not
-compare two runs. The wheel of another clone of the same commit has equal bytes: not checked here, because it takes a
-second build.
+No existing tool knows where this project repeats its version, or which crates are in its wheels. `cargo package` does
+not compare two runs. A wheel built from another clone of the same commit has identical bytes; that is not checked here,
+because it takes a second build.
 """
 
 import json
@@ -29,7 +30,7 @@ WHEELS = ROOT / "target/wheels"
 PUBLISHED = ["jitlisten-files", "jitlisten-names", "jitlisten-unwinder", "unwind-register", "jitlisten"]
 
 
-def version():
+def workspace_version():
     return re.search(r'^version = "(.+)"', (ROOT / "Cargo.toml").read_text(), re.M)[1]
 
 
@@ -41,24 +42,27 @@ def other_versions():
         yield path.name, re.match(r"jitlisten-([^-]+?)(?:-|\.tar)", path.name)[1]
 
 
-def packaged(directory):
-    words = [word for crate in PUBLISHED for word in ("-p", crate)]
+def package_crates(directory):
+    arguments = [argument for crate in PUBLISHED for argument in ("-p", crate)]
     subprocess.run(
-        ["cargo", "package", *words, "--no-verify", "--offline", "--allow-dirty", "--quiet", "--target-dir", directory],
+        [
+            "cargo", "package", *arguments, "--no-verify", "--offline", "--allow-dirty", "--quiet", "--target-dir",
+            directory,
+        ],
         cwd=ROOT, check=True,
     )
     return {path.name: path.read_bytes() for path in pathlib.Path(directory, "package").glob("*.crate")}
 
 
-def problems():
-    for place, found in other_versions():
-        if found != version():
-            yield f"{place} has version {found}, the workspace {version()}"
+def find_problems():
+    for location, other_version in other_versions():
+        if other_version != workspace_version():
+            yield f"{location} has version {other_version}, the workspace {workspace_version()}"
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
-        crates, again = packaged(first), packaged(second)
+        crates, repackaged = package_crates(first), package_crates(second)
     if len(crates) != len(PUBLISHED):
         yield f"{len(crates)} of {len(PUBLISHED)} crates were packaged"
-    yield from (f"{name} differs between two runs" for name in crates if crates[name] != again.get(name))
+    yield from (f"{name} differs between two runs" for name in crates if crates[name] != repackaged.get(name))
     wheels = list(WHEELS.glob("*.whl"))
     if not wheels:
         yield "there is no wheel: make wheel"
@@ -73,26 +77,26 @@ def problems():
             "licence texts": {name for heading in headings for name in heading.split(", ")},
             "bill of materials": {component["name"] for component in bill["components"]},
         }
-        for what, named in lists.items():
-            missing = sorted(crate["name"] for crate in third_party.linked_crates() if crate["name"] not in named)
+        for list_name, names in lists.items():
+            missing = sorted(crate["name"] for crate in third_party.linked_crates() if crate["name"] not in names)
             if missing:
-                yield f"{wheel.filename}: {what} without {len(missing)} linked crates: {', '.join(missing)}"
-        here = [bytes(path) for path in (ROOT, pathlib.Path.home() / ".cargo")]
+                yield f"{wheel.filename}: {list_name} without {len(missing)} linked crates: {', '.join(missing)}"
+        local_paths = [bytes(path) for path in (ROOT, pathlib.Path.home() / ".cargo")]
         for name, text in contents.items():
-            if any(path in text for path in here):
+            if any(path in text for path in local_paths):
                 yield f"{wheel.filename}: {name} contains paths of this machine"
     twine = [ROOT / "target/wheel/tools/bin/twine", "check", "--strict", *map(str, WHEELS.glob("jitlisten-*"))]
-    checked = subprocess.run(twine, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    if checked.returncode:
-        yield f"twine: {checked.stdout}"
+    twine_result = subprocess.run(twine, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if twine_result.returncode:
+        yield f"twine: {twine_result.stdout}"
 
 
 def main():
-    found = list(problems())
-    for problem in found:
+    problems = list(find_problems())
+    for problem in problems:
         print("release:", problem)
-    print(f"release: version {version()}, {len(found)} problems")
-    sys.exit(1 if found else 0)
+    print(f"release: version {workspace_version()}, {len(problems)} problems")
+    sys.exit(1 if problems else 0)
 
 
 main()

@@ -10,8 +10,8 @@
 #   ci/setup.sh quick    requirements of ci/quick.sh
 #   ci/setup.sh suites   requirements of ci/suites.sh
 #
-# A package that this system lacks is reported and skipped, as are the tests that need it. In CI, a package that exists
-# and cannot be installed in three attempts is a failure: otherwise half of the suite would be skipped.
+# Packages that this system lacks are reported and skipped, as are the tests that need them. In CI, it is a failure if a
+# package exists but cannot be installed in three attempts, because half of the suite might otherwise be skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -34,7 +34,7 @@ as_root() {
 may_install() {
     command -v apt-get >/dev/null || return 1
     [ "$(id -u)" = 0 ] && return
-    # Ask for a password only at a terminal.
+    # Ask for a password only if standard input is a terminal.
     command -v sudo >/dev/null && { sudo -n true 2>/dev/null || { [ -t 0 ] && sudo true; }; }
 }
 
@@ -49,7 +49,7 @@ install_packages() {
     local listed=yes
     if may_install; then update_lists || listed=; fi
     for package in "${missing[@]}"; do
-        # Without package lists, every package looks unavailable.
+        # Without package lists, every package would seem unavailable.
         if [ -z "$listed" ] || apt-cache show "$package" >/dev/null 2>&1; then available+=("$package"); else
             lack "install $package: this system does not have it"
         fi
@@ -67,13 +67,13 @@ install_packages() {
         sleep $((attempt * 5))
         update_lists || true
     done
-    # One failing package must not fail the others.
+    # Install packages one by one, so that a failing one does not affect the others.
     for package in "${available[@]}"; do
         is_installed "$package" || apt_get install -y --no-install-recommends "$package" || fail "install $package"
     done
 }
 
-# Outdated lists name packages that the archive has removed.
+# Package lists that are out of date name packages that the archive has removed.
 update_lists() {
     local attempt
     for attempt in 1 2 3; do
@@ -104,8 +104,8 @@ install_perf() {
 
 # --- virtual environments -------------------------------------------------------------------------------------------
 
-# Prints the path of a Python of this version that can create virtual environments, from PATH or pyenv. pyenv's shims
-# may refuse to run, so each candidate is tried.
+# Prints the path of a Python of this version that can create virtual environments, from PATH or pyenv. Each candidate
+# is tried, because pyenv's shims may refuse to run.
 find_python() {
     local version=$1 candidate
     for candidate in "python$version" python3 "/usr/bin/python$version" \
@@ -123,7 +123,7 @@ find_python() {
 make_venv() {
     local name=$1 versions=$2 version python=
     shift 2
-    # Programs in an environment contain the path of their Python: recreate an environment that was moved.
+    # Programs in an environment contain the path of their Python, so recreate an environment that was moved.
     local made
     made="$(realpath -m "$venvs/$name"): $*"
     [ "$(cat "$venvs/$name/.requirements" 2>/dev/null)" = "$made" ] && [ -x "$venvs/$name/bin/python" ] && return
@@ -159,23 +159,23 @@ other_venvs() {
     make_venv numba-0.60.0 "3.11 3.12 3.10" numba==0.60.0 llvmlite==0.43.0 numpy==2.0.2 memray==1.20.0
     make_venv numba-0.57.1 "3.11 3.10" numba==0.57.1 llvmlite==0.40.1 numpy==1.24.4
     make_venv numba-0.56.4 "3.10" numba==0.56.4 llvmlite==0.39.1 numpy==1.23.5 setuptools==65.5.0
-    # A host with its own LLVM (tests/tests/together/foreign_hosts.rs).
+    # A host program with its own LLVM (tests/tests/together/foreign_hosts.rs).
     make_venv jax "3.11 3.12 3.13" jax==0.10.2 jaxlib==0.10.2 numpy==2.4.6
     # Tools that do not need Numba.
     make_venv tools "3.11 3.12 3.10 3.13" pystack==1.7.2
-    # Libraries that start threads and processes for Numba programs. Shares the Python of the first environment.
+    # Libraries that start threads and processes for Numba programs, in the Python version of the first environment.
     make_venv pools "3.11 3.12 3.13" tbb==2023.2.0 greenlet==3.5.6 objgraph==3.7.0 joblib==1.6.0 distributed==2026.8.0 mpi4py==4.1.2
-    # The first Python with `-X perf`.
+    # First Python release with `-X perf`.
     make_venv numba-0.68.1-python-3.12 "3.12 3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
-    # The first Python with `-X perf_jit`.
+    # First Python release with `-X perf_jit`.
     make_venv numba-0.68.1-python-3.13 "3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
 }
 
-# zig links against an old glibc.
+# zig can link against an old glibc.
 wheel_venv() {
     local venvs=target/wheel
     make_venv tools "3.11 3.12 3.13 3.10" maturin==1.16.0 twine==7.0.0 ziglang==0.17.1 cargo-zigbuild==0.24.0 pytest==8.4.2 pytest-xdist==3.8.0 mypy==1.18.2
-    # For the tests of the notebook magics. Shares the Python of the first environment.
+    # Environment for tests of the notebook magics, with the Python version of the first environment.
     make_venv notebook "3.11 3.12 3.13" ipykernel==7.1.0 nbclient==0.10.2
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs third-party test suites without the library and with it: the failures must be the same. Takes about an hour. The
-# results are in records/suites.tsv.
+# Runs third-party test suites with and without the library, and checks that the failures are the same. Takes about an
+# hour. The results are in records/suites.tsv.
 #
 #   [LIBRARY=target/release/libjitlisten.so] ci/suites.sh [llvmlite|cpython|numba|lines|sampled|python...]    default: all
 set -euo pipefail
@@ -17,13 +17,13 @@ results=$PWD/target/suites
 rm -rf "$results"
 status=0
 
-# The parts of Numba's suite that load, free, cache, fork, raise through or debug compiled code. test_parfors and
-# test_cuda are left out: each takes hours.
+# Parts of Numba's suite that load, free, cache, fork, raise through or debug compiled code. test_parfors and test_cuda
+# are excluded, because each takes hours.
 numba=(caching compile_cache exceptions try_except nrt nrt_refct refop_pruning generators debug debuginfo gdb_bindings gdb_dwarf
     codegen profiler num_threads threadsafety parfors_caching parallel_backend)
 
-# Tests that each compile one kind of code, for the comparison with and without line tables. Three classes of parfors,
-# which takes hours.
+# Tests that each compile one kind of code, to compare runs with and without line tables. The parfors tests take hours,
+# so only three of their classes are included.
 lines=(closure recursion generators looplifting object_mode inlining ir_inlining overlap cfunc unpack_sequence array_exprs exceptions
     jitclasses extending dispatcher caching withlifting mixed_tuple_unroller comprehension listobject dictobject stencils debuginfo
     parfors_passes parfors.TestParforBasic parfors.TestPrangeBasic parfors.TestParforsLeaks)
@@ -59,11 +59,11 @@ for suite in "$@"; do
         ;;
     cpython) for venv in numba-0.68.1-python-3.1{2,3}; do compare "$venv" cpython; done ;;
     numba) compare suites numba "${numba[@]/#/numba.tests.test_}" ;;
-    # Recorded at 1,000 samples per second of CPU time; llvmlite's suite also by wall-clock time.
+    # Record 1,000 samples per second of CPU time, and for llvmlite's suite also of wall-clock time.
     sampled)
         compare numba-0.68.1 sampled "${llvmlite[@]/#/llvmlite.tests.test_}"
         compare numba-0.68.1 sampled-wall "${llvmlite[@]/#/llvmlite.tests.test_}"
-        # gdb stops at the sampler's signal.
+        # Exclude the gdb test, because gdb stops at the sampler's signal.
         mapfile -t numba < <(printf '%s\n' "${numba[@]}" | grep -vx gdb_dwarf)
         compare suites sampled "${numba[@]/#/numba.tests.test_}"
         ;;

@@ -4,8 +4,8 @@
 #
 #   [LIBRARY=target/release/libjitlisten.so] ci/systems.sh NAME...        trixie, sid, bullseye
 #
-# If the C library of a userland is too old for the library, the wheel's library is tested, unless LIBRARY names one.
-#
+# If a userland's C library is too old for this library, the library from the wheel is tested, unless LIBRARY names
+# another.
 # Prints a table for each release and writes it to target/systems/NAME.md. A userland that cannot be created is a
 # failure in CI and is skipped with a message elsewhere.
 set -euo pipefail
@@ -21,8 +21,8 @@ inside() { nice -n "${NICE:-0}" ci/in-userland.sh "$name" "$@"; }
 
 # --- test programs --------------------------------------------------------------------------------------------------------
 
-# Builds the programs of the tests that run side by side and of those that run alone. Sets `program` and `alone` to
-# their paths.
+# Builds the test programs: one for tests that run concurrently and one for tests that run alone. Sets `program` and
+# `alone` to their paths.
 build_program() {
     if ! cargo test --no-run --test together --test alone "$@" >"$work/cargo" 2>&1; then
         cat "$work/cargo" >&2
@@ -32,7 +32,7 @@ build_program() {
     alone=$(sed -n 's|^ *Executable tests/alone/main\.rs (\(.*\))$|\1|p' "$work/cargo")
 }
 
-# A program linked here needs the C library of this system or a newer one; elsewhere it has to be linked statically.
+# A program linked here needs this system's C library or a newer one, so for other systems it is linked statically.
 choose_program() {
     build_program --workspace
     if ! inside "$program" --list >/dev/null 2>&1; then
@@ -44,14 +44,14 @@ choose_program() {
 
 loads() { inside python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$under_test" >"$results/loads" 2>&1; }
 
-# Copied, together with the static library: the userland may not have the path of LIBRARY.
+# Copy the shared and the static library, because LIBRARY's path may not exist in the userland.
 take_library() {
     under_test=$results/libjitlisten.so
     cp "$1" "$under_test"
     if [ -f "${1%.so}.a" ]; then cp "${1%.so}.a" "$results/"; fi
 }
 
-# A library linked here needs this C library or a newer one. The wheel's library is linked against an old one.
+# A library linked here needs this system's C library or a newer one. The wheel's library is linked against an old one.
 choose_library() {
     take_library "$library"
     loads && return
@@ -90,7 +90,7 @@ scenario() {
     variables=(JITLISTEN_USERLAND="$name" JITLISTEN_VENVS=/opt/venv JITLISTEN_LIBRARY="$under_test" JITLISTEN_TEST_LLVM="$llvm"
         JITLISTEN_SKIPS="$results/skips" "${variables[@]}")
     if inside env "${variables[@]}" "$program" --test-threads=2 --include-ignored "$@" >"$log" 2>&1; then result=ok; fi
-    # Words that match no test prove nothing.
+    # Fail if no test matches, because such a run proves nothing.
     if grep -q '^running 0 tests' "$log"; then result=FAILED; fi
     row "$title" "$result" "$(outcome)" $((SECONDS - began))
 }
@@ -125,11 +125,11 @@ every_scenario() {
     scenario 'gdb, attached and started' table::$numba::gdb
     scenario 'gdb, unwind tables alone' environment::unwind_tables_alone_serve_gdb
     scenario 'py-spy, images' image_python_stacks::py_spy_dumps_the_chain
-    # With Python 3.14 and newer, py-spy 0.4.3 puts Python's own frames in the wrong place among them.
+    # With Python 3.14 and newer, py-spy 0.4.3 puts Python's own frames in the wrong place.
     [ "$name" = sid ] || scenario 'py-spy, images, over Python' \
         image_python_stacks::py_spy_records image_python_stacks::py_spy_dumps_names image_python_stacks::stock_stacks
     scenario 'libgcc and libunwind inside' unwinders::
-    # Not tried there: needs a library linked against that C library.
+    # Untested there, because it needs a library linked against that release's C library.
     [ "$name" = bullseye ] || scenario 'lists of modules' modules::every_way modules::a_child_has modules::switched_on_late
     [ "$name" != sid ] || scenario 'the report of a crash in Python' modules::the_report_of_a_crash
     scenario 'fork' host_safety_fork::
@@ -153,7 +153,7 @@ of_python_3_15() {
 }
 
 installed() {
-    # shellcheck disable=SC2016 # the words are those of the inner shell
+    # shellcheck disable=SC2016 # the inner shell expands these variables
     command_succeeds 'installed library' sh -euc '
         PREFIX=/tmp/prefix BUILT=$1 capi/install.sh install
         JITLISTEN_VENVS=/opt/venv JITLISTEN_LIBRARY=/tmp/prefix/lib/libjitlisten.so "$2" "$3"
@@ -187,7 +187,7 @@ system() {
     llvm=$(cd "$directory" && find usr/lib -name 'libLLVM*.so.*' | head -n 1)
     llvm=/$llvm
     choose_program
-    # shellcheck disable=SC2016 # the words are those of the inner shell
+    # shellcheck disable=SC2016 # the inner shell expands these variables
     printf '%s: %s\n' "$name" "$(inside sh -c 'getconf GNU_LIBC_VERSION; gdb --version | head -n 1; perf --version
         /opt/venv/numba-0.68.1/bin/python -c "import sys, numba; print(sys.version.split()[0], \"Numba\", numba.__version__)"' |
         tr '\n' ';')" | tee -a "$table"

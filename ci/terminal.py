@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes a page of what `tmux capture-pane -e -p` prints, for a picture: `terminal.py <CAPTURED >PAGE`."""
+"""Converts the output of `tmux capture-pane -e -p` to an HTML page for a screenshot: `terminal.py <CAPTURED >PAGE`."""
 
 import html
 import re
@@ -22,20 +22,20 @@ pre {{ margin: 12px 16px; font: 15px/1.3 "DejaVu Sans Mono", monospace; }}</styl
 
 
 def page(text):
-    parts, on = [], set()
-    for at, part in enumerate(re.split("\x1b\\[([0-9;]*)m", text)):
-        if at % 2 == 0:
-            style = ";".join(STYLES[code] for code in sorted(on) if code in STYLES)
+    parts, active_codes = [], set()
+    for index, part in enumerate(re.split("\x1b\\[([0-9;]*)m", text)):
+        if index % 2 == 0:
+            style = ";".join(STYLES[code] for code in sorted(active_codes) if code in STYLES)
             parts.append(f'<span style="{style}">{html.escape(part)}</span>' if style else html.escape(part))
             continue
         # `38;5;9` is one code, `0;1` are two.
         for code in re.findall("[34]8;5;[0-9]+|[0-9]+", part) or ["0"]:
             if code == "0":
-                on.clear()
+                active_codes.clear()
             elif code == "39":
-                on = {known for known in on if not known.startswith(("3", "9"))}
+                active_codes = {active_code for active_code in active_codes if not active_code.startswith(("3", "9"))}
             else:
-                on.add(code)
+                active_codes.add(code)
     return PAGE.format("".join(parts))
 
 

@@ -14,13 +14,13 @@ cd "$(dirname "$0")/.." || exit
 
 lane=${1:-test}
 log=target/test.log
-# Nothing is compiled twice here, so incremental builds only cost gigabytes.
+# Nothing is compiled twice here, so incremental builds would only waste gigabytes of disk space.
 [ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
 export CARGO_TARGET_DIR=$PWD/target JITLISTEN_SKIPS=$PWD/target/test.skips JITLISTEN_SUPPORT=$PWD/target/test.support
 mkdir -p target
-# A reused pid finds the perf map of a dead process. Distributions raise the limit, too.
+# Raise the PID limit, as distributions do, because a reused PID finds the perf map of a dead process.
 [ -z "${CI:-}" ] || { echo 4194304 >/proc/sys/kernel/pid_max; } 2>/dev/null
-# The second directory is readable by other users (tests/src/paths.rs).
+# Other users can read the second directory (tests/src/paths.rs).
 rm -rf target/scratch "/opt/jitlisten-scratch${PWD//\//-}" "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_SUPPORT"
 touch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_SUPPORT"
 PATH=$PWD/target/tools:$PATH
@@ -29,7 +29,7 @@ failures=()
 
 # --- steps ----------------------------------------------------------------------------------------------------------------
 
-# ran NAME BEGAN STATUS: prints the result and the time of a step, and the total time of the lane.
+# ran NAME START STATUS: prints the result and duration of a step, and the time since the start of the lane.
 ran() {
     local result=ok
     [ "$3" = 0 ] || result=FAILED
@@ -39,7 +39,7 @@ ran() {
         "$(df -h --output=avail . | awk 'NR == 2 { print $1 }')"
 }
 
-# step NAME COMMAND...: runs a command that passes or fails as a whole.
+# step NAME COMMAND...: runs a command that passes or fails as a unit.
 step() {
     local name=$1 began=$SECONDS status=0
     shift
@@ -57,14 +57,14 @@ tests() {
     cargo test --workspace --no-fail-fast "$@" 2>&1 | tee $output || status=$?
     ran "$name" "$began" $status
     cat $output >>"$log"
-    # A crash or a compile error leaves no test line. A run without tests proves nothing.
+    # A crash or a compile error prints no test results. A run without tests proves nothing.
     if [ $status != 0 ] && ! grep -q '^test result: FAILED' $output || ! grep -q '^test result: .* [1-9][0-9]* passed' $output; then
         failed=$((failed + 1)) failures+=("$name")
     fi
 }
 
-# beside NAME COMMAND...: starts a step in the background, for steps that leave a processor idle. `step NAME ended NAME`
-# waits for it.
+# beside NAME COMMAND...: starts a step in the background while other steps leave a processor idle. `step NAME ended
+# NAME` waits for it to end.
 declare -A beside=()
 beside() {
     local name=$1
@@ -84,13 +84,13 @@ skip() {
     printf '\nSKIPPED %s: %s\n' "$1" "$2" | tee -a target/test.skips.steps
 }
 
-# drop PATH...: frees disk space in CI. Developers keep the files for the next run.
+# drop PATH...: frees disk space in CI. Developers keep the files for their next run.
 drop() { [ -z "${CI:-}" ] || rm -rf "$@"; }
 
 # Counts the tests and steps that skipped something.
 count_skips() { awk '/^SKIPPED/ { print $2 }' "$JITLISTEN_SKIPS" | sort -u | wc -l; }
 
-# Sums libtest's lines `test result: ok. 14 passed; 0 failed; 1 ignored; ...`. A test that skipped a part counts as
+# Sums up libtest's lines `test result: ok. 14 passed; 0 failed; 1 ignored; ...`. A partly skipped test counts as
 # skipped.
 count_tests() {
     local sums skips
@@ -101,7 +101,7 @@ count_tests() {
     mapfile -t -O "${#failures[@]}" failures < <(awk '/^test .* FAILED$/ { print $2 }' "$log" | sort -u)
 }
 
-# Prints the first and last lines of each failure message, for readers who only see the end of the log.
+# Prints the first and last lines of each failure message, for readers who see only the end of the log.
 why() {
     awk '/^---- .* stdout ----$/ { end(); on = 1 } /^failures:$/ { end() }
         on && NF { lines[count++] = substr($0, 1, 300) }
@@ -137,7 +137,7 @@ test_lane() {
     step wheel-tests ci/wheel.sh test
     tests 'unit tests'
     tests 'tests together' --test together -- --test-threads=4 "${slow[@]/#/--skip=}"
-    # `alone` occupies one processor. Neither of these two measures time.
+    # `alone` occupies only one processor, and neither step measures time.
     beside coverage nice -n 19 ci/coverage.sh
     beside docs nice -n 19 ci/docs.py target/wheel/venv/bin
     tests 'tests alone' --test alone -- --test-threads=1
@@ -146,8 +146,8 @@ test_lane() {
     step lines ci/lines.sh
 }
 
-# A third of the time of the tests that run four at a time. Other tests cover the same code with another LLVM, Numba or
-# tool; some take a minute each. Substrings of test names.
+# Substrings of test names that take a third of the time of the concurrent tests; some take a minute each. Other tests
+# cover the same code with another LLVM, Numba or tool.
 slow=(
     host_safety_threads::a_minute image_lifetime::ten_thousand short_lived_functions::deleted
     integration_cpp::llvm_15 integration_cpp::llvm_16 integration_cpp::llvm_19 integration_rust:: integration_llvmlite::
@@ -158,7 +158,7 @@ slow=(
 
 # --- the long lane ----------------------------------------------------------------------------------------------------------
 
-# later MINUTES COMMAND NAME WORD...: runs a step of the long lane if that many minutes are left.
+# later MINUTES COMMAND NAME WORD...: runs a step of the long lane if at least that many minutes are left.
 later() {
     local needed=$1
     shift
@@ -184,16 +184,16 @@ slow_tests() {
 
 in_debian_13() {
     ci/systems.sh trixie || return
-    # Without permission to create the userland, ci/systems.sh has skipped it with a message.
+    # If the userland could not be created, ci/systems.sh has already reported the skip.
     [ ! -d target/userlands/trixie/opt ] || ci/wheel.sh userland trixie
 }
 
 miri() { if cargo +nightly miri --version >/dev/null 2>&1; then ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi; }
 
-# Builds each package from its own files, as a registry does.
+# Builds each package from its own files, like a registry.
 packages() { cargo package --quiet --allow-dirty -p jitlisten-files -p jitlisten-names -p jitlisten-unwinder -p unwind-register -p jitlisten; }
 
-# Ordered by usefulness.
+# Most useful steps first.
 long_lane() {
     later 15 slow_tests 'slow tests'
     later 3 step fuzz ci/fuzz.sh

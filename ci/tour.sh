@@ -50,8 +50,9 @@ if has valgrind; then
     tour valgrind valgrind -q --error-exitcode=1 --fair-sched=yes "$work/c"
 fi
 
-# ThreadSanitizer must see every access, in the library and in Rust's standard library: a nightly toolchain builds both.
-# Its own runtime is linked: those of gcc 12 and clang 13 lack functions that its compiler calls.
+# Builds the library and Rust's standard library with a nightly toolchain, because ThreadSanitizer must see every
+# access. Links that toolchain's own runtime, because those of gcc 12 and clang 13 lack functions that its compiler
+# calls.
 nightly_runtime() {
     local sysroot
     sysroot=$(rustc +nightly --print sysroot 2>/dev/null) && [ -d "$sysroot/lib/rustlib/src/rust/library" ] || return 1
@@ -63,7 +64,7 @@ if runtime=$(nightly_runtime); then
     RUSTFLAGS=-Zsanitizer=thread cargo +nightly build --quiet -Zbuild-std --target $target --target-dir target/tsan --release \
         -p jitlisten-capi --no-default-features
     link=('-Wl,--whole-archive' "$runtime" '-Wl,--no-whole-archive' "${private[@]}")
-    # ThreadSanitizer must be able to fail.
+    # Check first that ThreadSanitizer detects a data race.
     printf '%s\n' '#include <pthread.h>' 'int shared; void *work(void *none) { shared++; return none; }' \
         'int main(void) { pthread_t t; pthread_create(&t, 0, work, 0); work(0); return pthread_join(t, 0); }' >"$work/race.c"
     cc -g -fsanitize=thread -c "$work/race.c" -o "$work/race.o"
@@ -81,7 +82,7 @@ fi
 PREFIX=$work/prefix BUILT=$built capi/install.sh install
 if has pkg-config; then
     export PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig
-    # shellcheck disable=SC2046 # several words
+    # shellcheck disable=SC2046 # pkg-config prints several arguments
     cc -std=c11 "${strict[@]}" tests/c/tour.c -o "$work/installed" $(pkg-config --cflags --libs jitlisten) -lpthread
     tour installed env LD_LIBRARY_PATH="$work/prefix/lib" "$work/installed"
     # shellcheck disable=SC2046

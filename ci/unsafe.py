@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""`#![forbid(unsafe_code)]` stands in every source file of a crate that can have it: no `unsafe` in it, nor in a module
-below it. Tests, examples and fuzz targets are programs of their own, and are not looked at. No lint of rustc or clippy
-asks for the attribute.
+"""Checks that every source file contains `#![forbid(unsafe_code)]` if neither it nor a module below it uses `unsafe`.
+Tests, examples and fuzz targets are separate programs and are not checked. No lint of rustc or clippy requires the
+attribute.
 
-    ci/unsafe.py         names the files where it is missing
-    ci/unsafe.py --fix   writes it
+    ci/unsafe.py         lists the files without the attribute
+    ci/unsafe.py --fix   adds the attribute
 """
 
 import pathlib
@@ -19,8 +19,8 @@ def uses_unsafe(file):
     return re.search(r"\bunsafe\b(?!_)|\b(?:no_mangle|export_name|link_section)\b|\basm!", text) is not None
 
 
-def below(file):
-    """The files of the modules below the module in `file`."""
+def descendants(file):
+    """Returns the files of the modules below the module in `file`."""
     if file.name == "lib.rs" or file.name == "main.rs" or file.name == "mod.rs":
         directory = file.parent
     else:
@@ -28,12 +28,12 @@ def below(file):
     return [other for other in directory.rglob("*.rs") if other != file] if directory.is_dir() else []
 
 
-def add(file):
+def add_attribute(file):
     lines = file.read_text(encoding="utf-8").split("\n")
-    at = 0
-    while at < len(lines) and lines[at].startswith("//!"):
-        at += 1
-    lines[at:at] = ["", ATTRIBUTE] if at else [ATTRIBUTE, ""]
+    index = 0
+    while index < len(lines) and lines[index].startswith("//!"):
+        index += 1
+    lines[index:index] = ["", ATTRIBUTE] if index else [ATTRIBUTE, ""]
     file.write_text("\n".join(lines), encoding="utf-8")
 
 
@@ -42,15 +42,15 @@ def main():
     missing = 0
     for source in sorted(path.parent / "src" for path in root.glob("*/Cargo.toml") if (path.parent / "src").is_dir()):
         for file in sorted(source.rglob("*.rs")):
-            if any(map(uses_unsafe, [file, *below(file)])):
+            if any(map(uses_unsafe, [file, *descendants(file)])):
                 continue
-            ancestors = [file, *(other for other in source.rglob("*.rs") if file in below(other))]
+            ancestors = [file, *(other for other in source.rglob("*.rs") if file in descendants(other))]
             if any(ATTRIBUTE in other.read_text(encoding="utf-8") for other in ancestors):
                 continue
             missing += 1
             print(f"unsafe: {file.relative_to(root)} can forbid it")
             if "--fix" in sys.argv:
-                add(file)
+                add_attribute(file)
     sys.exit(1 if missing and "--fix" not in sys.argv else 0)
 
 

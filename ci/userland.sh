@@ -3,9 +3,8 @@
 # kept until the list of packages changes.
 #
 #   ci/userland.sh trixie|sid|bullseye    prints the directory, and nothing else, on standard output
-#
-# Requires root (or sudo without a password) and mmdebstrap. Exits with status 3 without them: callers skip, and fail in
-# CI.
+# Requires root (or sudo without a password) and mmdebstrap. Without them, exits with status 3, on which callers skip
+# the userland, or fail in CI.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -39,16 +38,16 @@ directory=target/userlands/$suite
 
 # --- packages -------------------------------------------------------------------------------------------------------
 
-# The mirror of this machine's own packages, if it has Debian's archive.
+# Prints this machine's own package mirror, if it carries Debian's archive.
 mirror() {
     local found
-    # shellcheck disable=SC2016 # a format of apt's own
+    # shellcheck disable=SC2016 # apt expands this format
     found=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -E '/debian/?$' | head -n 1)
     echo "${found:-http://deb.debian.org/debian}"
 }
 
 make_userland() {
-    # The Release files of unsupported releases have expired. Documentation is not needed.
+    # The signatures of unsupported releases have expired. Documentation is not needed.
     local attempt options=(--variant=minbase --components=main "--include=$(IFS=,; echo "${packages[*]}")"
         '--aptopt=Acquire::Check-Valid-Until "false"' '--aptopt=Acquire::Retries "5"'
         '--dpkgopt=path-exclude=/usr/share/doc/*' '--dpkgopt=path-exclude=/usr/share/man/*'
@@ -59,7 +58,7 @@ make_userland() {
         as_root rm -rf "$directory" "$directory.new" "$directory.stamp"
         if as_root env TMPDIR=/tmp mmdebstrap "${options[@]}" "$suite" "$directory.new" "$(mirror)" >"$directory.log" 2>&1; then
             as_root mv "$directory.new" "$directory"
-            # Its perf runs the perf of the running kernel's version.
+            # The perf wrapper of this release looks for a perf that matches the running kernel.
             [ -e "$directory/usr/bin/perf" ] || as_root ln -s perf_5.10 "$directory/usr/bin/perf"
             printf '%s' "$stamp" >"$directory.stamp"
             return
@@ -80,7 +79,7 @@ fi
 
 # --- virtual environments -------------------------------------------------------------------------------------------
 
-# pip runs outside the userland, which then needs no network set-up.
+# Run pip outside the userland, which then needs no network configuration.
 fetch_wheels() {
     local version=$1 wheels=$2 attempt pip
     shift 2

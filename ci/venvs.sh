@@ -7,7 +7,7 @@
 make_venv() {
     local name=$1 version=$2 python
     shift 2
-    # The environment may have been created from a shorter list of requirements.
+    # The environment may have been created from fewer requirements.
     [ "$(cat "$venvs/$name/.complete" 2>/dev/null)" = "$*" ] && return
     python=$(command -v "python$version" || true)
     "$python" -c 'import venv, ensurepip' 2>/dev/null ||
@@ -21,7 +21,7 @@ make_venv() {
     printf '%s' "$*" >"$venvs/$name/.complete"
 }
 
-# NAME WORD...: runs pytest with these words in that environment.
+# test_with NAME WORD...: runs pytest with these arguments in the environment NAME.
 test_with() {
     echo "$who: $1"
     PATH="$PWD/$venvs/$1/bin:$PATH" "$venvs/$1/bin/python" -m pytest -q -p no:cacheprovider "${@:2}"

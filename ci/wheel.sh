@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 glibc=2.28
-# Limit in bytes: people download the wheel just to try it.
+# Maximum size in bytes, since people download the wheel just to try it.
 most=$((6 << 20))
 tools=$PWD/target/wheel/tools
 venv=$PWD/target/wheel/venv
@@ -44,7 +44,7 @@ library() {
 build() {
     local target=$1-unknown-linux-gnu out=$PWD/target/wheel/cargo
     library "$1"
-    # The backend puts the library into the package. maturin is called directly because only then does it accept --zig.
+    # The backend copies the library into the package. maturin is called directly, because it accepts --zig only then.
     PYTHONPATH=python/build python3 -B -c 'import backend; backend.prepare()'
     maturin build --quiet --zig --target "$target" --compatibility "manylinux_${glibc/./_}" --target-dir "$out" --out "$wheels"
     check_symbols "$out/$target/wheel/jitlisten"
@@ -52,17 +52,17 @@ build() {
 
 # The libraries that PEP 600 allows, restricted to those we need.
 allowed='libc.so.6 libm.so.6 libpthread.so.0 libdl.so.2 librt.so.1 libgcc_s.so.1 ld-linux-x86-64.so.2 ld-linux-aarch64.so.1'
-# Newest symbol version of each library in RHEL 8 (glibc 2.28, GCC 8). libgcc has exported `__register_frame` and the
-# unwinder's functions since GCC 3.0 on both processors, `_Unwind_GetIPInfo` since 4.2.
+# Newest symbol version of each library in RHEL 8 (glibc 2.28, GCC 8). On both processors, libgcc has exported
+# `__register_frame` and the unwinder's functions since GCC 3.0, and `_Unwind_GetIPInfo` since 4.2.
 declare -A newest_allowed=([GLIBC]=$glibc [GCC]=7.0.0)
 
-# Both files may only need libraries and symbols that a system of that age has.
+# Both files may need only libraries and symbols that exist on a system of that age.
 check_symbols() {
     local needed version family
     for needed in $(readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'); do
         [[ " $allowed " == *" $needed "* ]] || fail "$1 needs $needed"
     done
-    # Only required versions, not those that the file defines.
+    # Consider only the versions that the file requires, not those that it defines.
     mapfile -t versions < <(readelf -VW "$1" | awk '/^Version needs/ { on = 1 } on' | sed -n 's/.*Name: \([^ ]*\).*/\1/p' | sort -uV)
     for version in "${versions[@]}"; do
         family=${version%%_*}
@@ -74,7 +74,7 @@ check_symbols() {
 
 is_at_most() { [ "$(printf '%s\n' "$1" "$2" | sort -V | tail -n 1)" = "$2" ]; }
 
-# part_of WHEEL NAME: prints a file of the wheel's metadata.
+# part_of WHEEL NAME: prints a file in the wheel's metadata.
 part_of() {
     python3 -c 'import sys, zipfile
 wheel = zipfile.ZipFile(sys.argv[1])
@@ -91,7 +91,8 @@ check_wheel() {
         scripts/jitlisten; do
         grep -q "$part" <<<"$names" || fail "$1 lacks $part"
     done
-    # Read the whole output before searching: grep exits at the first match, and the writer would fail.
+    # Capture the whole output before the search: grep exits at the first match, and the writing program would then
+    # fail.
     metadata=$(part_of "$1" METADATA)
     tags=$(part_of "$1" WHEEL)
     ! grep -q '^Requires-Dist' <<<"$metadata" || fail "$1 has dependencies"
@@ -114,16 +115,16 @@ build_all() {
     PYTHONPATH=python/build python3 -B -c 'import backend, sys; print("wheel:", backend.build_sdist(sys.argv[1]))' $wheels
 }
 
-# Creates a fresh environment with the wheel and the requirements of its tests, and nothing of the source tree.
+# Creates a fresh environment that contains the wheel and its tests' requirements, but nothing from the source tree.
 make_venv() {
     local numba=target/venv/numba-0.68.1/bin/python
     [ -x $numba ] || fail "no $numba: see ci/setup.sh"
     rm -rf "$venv"
     "$(realpath $numba)" -m venv "$venv"
-    # The packages of the pinned environment, by path: nothing is downloaded again.
+    # Reuse the packages of the pinned environment by path, to avoid downloading them again.
     "$numba" -c 'import site; print(site.getsitepackages()[0])' >"$("$venv/bin/python" -c 'import site
 print(site.getsitepackages()[0])')/pinned.pth"
-    # Likewise a kernel for the magics, joblib, Dask and mpi4py; without them, those tests are skipped.
+    # Also reuse a notebook kernel, joblib, Dask and mpi4py by path; without them, their tests are skipped.
     local name environment
     for environment in target/wheel/notebook target/venv/pools; do
         name=${environment##*/}
@@ -136,20 +137,20 @@ print(site.getsitepackages()[0])')/pinned.pth"
 run_tests() {
     [ -n "$(of_this_machine)" ] || fail "no wheel: ci/wheel.sh build"
     make_venv
-    # Checks types as a user's type checker does, for the oldest and the newest Python that mypy supports.
+    # Checks the types like a user's type checker, for the oldest and the newest Python that mypy supports.
     local version what=()
     for version in 3.9 3.14; do
         "$tools/bin/mypy" --python-executable "$venv/bin/python" --python-version $version --strict -p jitlisten
     done
-    # Without a file or directory among the arguments, run all tests.
+    # If the arguments name no file or directory, run all tests.
     for version in "$@"; do if [ -e "${version%%::*}" ]; then what=("$@"); fi; done
     [ ${#what[@]} -gt 0 ] || what=(python/tests/wheel -m 'not slow' "$@")
-    # Most tests wait. Tests of one group run one after another.
+    # Use several workers, because most tests mainly wait. Tests in the same group run one after another.
     JITLISTEN_TEST_PYTHON=$venv/bin/python PYTHONDONTWRITEBYTECODE=1 "$tools/bin/pytest" -q -p no:cacheprovider -n 6 --dist loadgroup \
         "${what[@]}"
 }
 
-# Builds as pip does, in a separate environment. Fetches maturin, and crates that cargo has not cached.
+# Builds in an isolated environment, as pip does. Downloads maturin, and any crates that cargo has not cached.
 from_source() {
     local source fresh=$PWD/target/wheel/sdist-venv began=$SECONDS pid
     source=$(find "$wheels" -name "jitlisten-$(version).tar.gz")
@@ -167,7 +168,7 @@ from_source() {
     rm -rf "$fresh"
 }
 
-# Without aarch64 hardware: runs the command and loads the library through the package, in the userland of
+# Tests without aarch64 hardware: runs the command and loads the library through the package, in the userland of
 # ci/aarch64.sh.
 on_aarch64() {
     local wheel root=${JITLISTEN_AARCH64_ROOT:-$PWD/target/aarch64/root} unpacked
@@ -180,8 +181,8 @@ on_aarch64() {
     mkdir "$unpacked/bin"
     mv "$unpacked"/jitlisten-*.data/scripts/jitlisten "$unpacked/bin/"
     chmod 755 "$unpacked/bin/jitlisten"
-    # binfmt_misc makes the kernel start qemu for every program inside. Nothing is written into the userland.
-    # shellcheck disable=SC2016 # the words are those of the inner shells
+    # binfmt_misc makes the kernel start qemu for every program in the userland. Nothing is written there.
+    # shellcheck disable=SC2016 # the inner shells expand these variables
     unshare --mount sh -euc '
         mount --rbind /proc "$1/proc"; mount --rbind /dev "$1/dev"; mount -t tmpfs -o mode=1777 tmpfs "$1/tmp"
         mkdir "$1/tmp/wheel"; mount --bind "$2" "$1/tmp/wheel"
@@ -194,12 +195,12 @@ on_aarch64() {
     '
 }
 
-# Checks on an old or new system: the command starts and finds its library, and Numba's code has names.
+# Checks, in an old or new userland, that the command finds its library and that Numba's code has names.
 in_userland() {
     local unpacked=$PWD/target/wheel/unpacked python
     rm -rf "$unpacked"
     python3 -m zipfile -e "$(of_this_machine)" "$unpacked"
-    # The layout of `pip install --target`.
+    # Directory layout of `pip install --target`.
     mkdir -p "$unpacked/bin"
     mv "$unpacked"/jitlisten-*.data/scripts/jitlisten "$unpacked/bin/"
     chmod 755 "$unpacked/bin/jitlisten"
@@ -210,7 +211,7 @@ in_userland() {
 
 # one_userland NAME PREFIX PYTHON
 one_userland() {
-    # shellcheck disable=SC2016 # the words are those of the inner shell
+    # shellcheck disable=SC2016 # the inner shell expands these variables
     ci/in-userland.sh "$1" sh -euc '
         "$1/bin/jitlisten" --version
         ldd --version | head -n 1
@@ -219,7 +220,7 @@ one_userland() {
         pid=$(sed -n "s/^pid //p" /tmp/output)
         grep -F "__main__.burn(int64)" "/tmp/perf-$pid.map" | head -n 1
         PYTHONPATH=$1 "$2" -B -c "import jitlisten, sys; jitlisten.enable(); print(sys.version.split()[0], jitlisten.status().sinks)"
-        # A process that was not started by jitlisten.
+        # Process that was started without jitlisten.
         : >/tmp/running
         "$2" python/tests/wheel/programs/kernel.py >>/tmp/running & pid=$!
         trap "kill $pid" EXIT

@@ -14,7 +14,7 @@ make_venv 0.57.1 3.11 numba==0.57.1 numpy==1.24.4 scipy==1.11.4
 make_venv 0.61.2 3.11 numba==0.61.2 scipy
 make_venv 0.63.1 3.11 numba==0.63.1 scipy
 make_venv 0.68.1 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 scipy
-# The command and the package of the wheel, separate from these environments.
+# Environment with the wheel's command and package, separate from those of the Numba releases.
 python3 -m venv target/why
 target/why/bin/pip install -q --disable-pip-version-check --no-index --force-reinstall target/wheels/jitlisten-*"$(uname -m)".whl
 
@@ -24,7 +24,7 @@ benches/why/table.py target/why/bin/jitlisten --write records/why.tsv 0.57.1=$ve
     0.63.1=$venvs/0.63.1/bin/python 0.68.1=$newest "0.68.1 nehalem"=$newest,nehalem \
     "0.68.1 skylake-avx512"=$newest,skylake-avx512 || failed=1
 NUMBA_NUM_THREADS=1 $newest benches/why/kernels.py compare all >target/why-speedups.tsv
-# Following the advice must make every kernel faster.
+# Every kernel must become faster when it follows the advice.
 awk -F '\t' 'NR > 1 && $3 <= 1.0 { print "why: " $2 " is not faster"; bad = 1 } END { exit bad }' target/why-speedups.tsv || failed=1
 mv target/why-speedups.tsv records/why-speedups.tsv
 exit "$failed"

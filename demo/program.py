@@ -1,8 +1,8 @@
 """The program that `make demo` profiles: a small simulation, as varied as real Numba programs.
 
 A galaxy of bodies attracts itself (`simulate` calls `advance`, which calls `accelerations`). Heat spreads over a grid
-in parallel (`diffuse`). Distances are sorted by a recursive `quicksort` and counted in a histogram. The program knows
-nothing of profilers.
+in parallel (`diffuse`). Distances are sorted by a recursive `quicksort` and counted in a histogram. The program
+contains no code for profilers.
 
     program.py [FRACTION OF THE WORK, default 1.0]
 """
@@ -16,7 +16,7 @@ from numba import njit, prange
 
 @njit
 def accelerations(position, mass, out):
-    """Computes the acceleration of every body by every other one."""
+    """Computes each body's acceleration due to all others."""
     count = position.shape[0]
     for i in range(count):
         x, y, z = 0.0, 0.0, 0.0

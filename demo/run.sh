@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make demo`: a Numba program under perf, without and with jitlisten. Does its own set-up; no step is repeated.
+# `make demo`: a Numba program under perf, with and without jitlisten. Performs its own set-up, and repeats no step.
 #
 # If the kernel or a container forbids perf, gdb shows the same stacks. It starts the program itself, so it works even where
 # attaching is forbidden.
@@ -10,7 +10,8 @@ out=target/demo
 python=target/venv/numba-0.68.1/bin/python
 library=$PWD/target/release/libjitlisten.so
 PATH=$PWD/target/tools:$PATH
-# A private cache: code cached by earlier runs would have the stacks of those runs. Every wheel contains workqueue.
+# Use a private cache, because code cached by an earlier run would show that run's stacks. Every wheel contains
+# workqueue.
 export NUMBA_CACHE_DIR=$out/cache NUMBA_THREADING_LAYER=workqueue OPENBLAS_NUM_THREADS=1
 
 heading() { printf '\n\033[1m%s\033[0m\n' "$*"; }
@@ -27,7 +28,7 @@ prepare() {
 
 perf_is_allowed() { perf record -q -e cpu-clock -g -o $out/trial.data -- true >$out/trial.log 2>&1; }
 
-# record NAME FRACTION [VARIABLE=VALUE]...: samples cpu-clock, because virtual machines often have no hardware counters.
+# record NAME FRACTION [VARIABLE=VALUE]...: samples cpu-clock, because virtual machines often lack hardware counters.
 record() {
     local name=$1 fraction=$2
     shift 2
@@ -35,14 +36,14 @@ record() {
         tee "$out/$name.txt"
 }
 
-# table DATA ROWS: functions by self time; perf's table without header and padding.
+# table DATA ROWS: prints functions by self time, as perf's table without its header and padding.
 table() {
     perf report -i "$1" --stdio --no-children -g none --percent-limit 0.5 --sort dso,symbol 2>/dev/null |
         sed -E '/^#/d; /^ *$/d; s/\[JIT\] tid [0-9]+/JIT/; s/ +- +- *$//; s/ +/ /g; s/^ /  /' | cut -c 1-110 | head -n "$2"
 }
 
-# summary DATA: the share of samples in JIT code that have a name, and of those with a stack that reaches Numba's C code
-# (the dispatcher, or the thread pool of prange).
+# summary DATA: prints the share of samples in JIT code that have a name, and the share whose stack reaches Numba's C
+# code (the dispatcher, or the thread pool of prange).
 summary() {
     perf script -i "$1" --no-inline -F ip,sym,dso 2>/dev/null | awk '
         function end_sample() { if (jit) { total++; names += named; stacks += whole } leaf = 1; jit = named = whole = 0 }
@@ -54,7 +55,7 @@ summary() {
             total, 100 * names / total, 100 * stacks / total }'
 }
 
-# stack_through DATA FUNCTION: the most frequent stack that contains the function, leaf first.
+# stack_through DATA FUNCTION: prints the most frequent stack that contains the function, leaf first.
 stack_through() {
     perf script -i "$1" --no-inline -F ip,sym,dso 2>/dev/null | awk -v function_name="$2" '
         function end_sample() { if (index(stack, function_name)) count[stack]++; stack = "" }
@@ -116,7 +117,7 @@ print_wheel_commands() {
     echo "  jitlisten doctor -- python program.py      # what you will see, and what to do about the rest"
 }
 
-# Stops the program from time to time while it computes, and prints each stack.
+# Stops the program occasionally while it computes, and prints each stack.
 demo_with_gdb() {
     echo "demo: perf may not be used here:" >&2
     sed 's/^/    /' $out/trial.log >&2

@@ -1,4 +1,4 @@
-/* Measures one size of one dimension, and prints milliseconds of processor time: growth DIMENSION SIZE
+/* Measures one dimension at one size, and prints milliseconds of processor time: growth DIMENSION SIZE
  *
  * Without the preloaded library, only the JIT's own work is measured. See run.py. */
 #define _GNU_SOURCE
@@ -22,7 +22,7 @@ static __typeof__(&jitlisten_code_loaded) code_loaded;
 static __typeof__(&jitlisten_finalized) finalized;
 static __typeof__(&jitlisten_freeing) freeing;
 
-/* Processor time of all threads and of children that were waited for: the machine may be busy with other programs. */
+/* Processor time of all threads and of reaped children. Wall-clock time would depend on other programs. */
 static double processor_ms(void) {
     struct timespec now;
     struct rusage children;
@@ -72,7 +72,7 @@ static double measure(const char *dimension, size_t size, const char *directory)
         started = processor_ms();
         load_object(code, size, 16);
     } else if (!strcmp(dimension, "ranges")) {
-        /* The functions are not adjacent, so each is a separate text range. */
+        /* Functions that are not adjacent become separate text ranges. */
         unsigned char *code = map_code(size * 64);
         started = processor_ms();
         load_object(code, size, 64);

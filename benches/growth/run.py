@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Growth of processor time when one dimension doubles: benches/growth/run.py LIBRARY [DIMENSION...]
+"""Growth of processor time as one dimension doubles: benches/growth/run.py LIBRARY [DIMENSION...]
 
 Prints a Markdown table: milliseconds of processor time for each size without and with the library, and the exponent of
 the growth (least squares over the logarithms). The verdict is `worse` if the exponent exceeds that of n log n by more
@@ -16,7 +16,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).parent
 DIMENSIONS = {
-    # name: (smallest size, number of sizes, description of one unit, sinks, limit of the address space in KiB)
+    # name: (smallest size, number of sizes, description of one unit, sinks, address space limit in KiB)
     "objects": (2_000, 4, "objects of one function", "perfmap,jitdump,unwind", None),
     "images": (500, 4, "objects of one function", "image", None),
     "functions": (2_000, 5, "functions in one object, each a text range of its own", "perfmap,jitdump,unwind", None),

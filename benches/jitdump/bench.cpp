@@ -1,18 +1,19 @@
-// Cost of a jitdump: compares LLVM's own listener with ours, which get the same objects in one run.
+// Cost of a jitdump: compares LLVM's own listener with ours, on the same objects in one run.
 //
 //   bench DIRECTORY COUNT OBJECT.o...
 //
 // RuntimeDyld loads and relocates every object file COUNT times and passes it to both listeners in alternating order.
-// The measured calls are LLVM's notifyObjectLoaded, and our *loaded* and *finalized* with all their work (copy, parse,
-// names, lines, tables, write). *loaded* copies and parses the object and makes its names, for all sinks; *finalized*
-// writes the jitdump and examines frame pointers. Both listeners write to a file in DIRECTORY. The debug object that we
-// receive is made outside of the measured time, because LLVM's GDB listener, which MCJIT always has, needs one anyway.
-// Its cost is printed separately, and added to ours in the last column.
+// The measured calls are LLVM's notifyObjectLoaded, and our *loaded* and *finalized* with all their work. *loaded*
+// copies and parses the object and formats its names, for all sinks. *finalized* writes the jitdump, with lines and
+// tables, and examines frame pointers. Both listeners write to a file in DIRECTORY. The debug object that we receive is
+// made outside of the measured time, because LLVM's GDB listener, which MCJIT always has, needs one anyway. Its cost is
+// printed separately, and included in the last column.
 //
-// ORC's perf plugin gets every tenth object: see orc.cpp. It needs a different linker, so its order does not alternate.
+// Every tenth object also goes to ORC's perf plugin: see orc.cpp. It needs another linker, so its order does not
+// alternate.
 //
-// Numbers are medians. Means are of the middle 90 %: a file is slowest when it gets a new page, and medians hide costs
-// that do not occur each time. A/A is the ratio of alternate samples to the others; smaller deviations from 1 are
+// Numbers are medians. Means are of the middle 90 %, because medians hide costs that do not occur each time, and a file
+// is slowest when it gets a new page. A/A is the ratio of alternate samples to the others; smaller deviations from 1 are
 // noise.
 
 #include "orc.h"
@@ -46,7 +47,7 @@ double elapsed_us(Clock::time_point start) {
     return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// Memory manager with one large mapping: separate mappings would reach vm.max_map_count before 50,000 objects.
+// Memory manager with one large mapping. Separate mappings would exceed vm.max_map_count before 50,000 objects.
 class Arena : public llvm::RuntimeDyld::MemoryManager {
     uint8_t *next = nullptr, *end = nullptr;
     std::vector<std::pair<uint8_t *, size_t>> code;
@@ -68,7 +69,7 @@ class Arena : public llvm::RuntimeDyld::MemoryManager {
     }
 
 public:
-    // Starts a new page for each object, as the managers of JITs do.
+    // Starts a new page for each object, like the memory managers of JITs.
     void align_to_page() { next = reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(next) + 4095) & ~uintptr_t(4095)); }
     uint8_t *allocateCodeSection(uintptr_t size, unsigned alignment, unsigned, llvm::StringRef) override {
         if (!pages_become_final)

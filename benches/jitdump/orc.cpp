@@ -34,7 +34,7 @@ shared::CWrapperFunctionBuffer timed_write(const char *data, size_t size) {
     return result;
 }
 
-// Plugin that calls a function at its position in the order of the plugins.
+// JITLink plugin that calls a function at its position in the plugin order.
 class CallbackPlugin : public ObjectLinkingLayer::Plugin {
     void (*function)();
 
@@ -52,7 +52,7 @@ public:
     void notifyTransferringResources(JITDylib &, ResourceKey, ResourceKey) override {}
 };
 
-// Defines every requested symbol at a dummy address.
+// Defines every requested symbol with a dummy address.
 class DummyDefinitions : public DefinitionGenerator {
     Error tryToGenerate(LookupState &, LookupKind, JITDylib &dylib, JITDylibLookupFlags,
                         const SymbolLookupSet &symbols) override {

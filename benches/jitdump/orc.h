@@ -1,4 +1,4 @@
-// Times ORC's perf plugin: see orc.cpp.
+// Timing of ORC's perf plugin, implemented in orc.cpp.
 #pragma once
 
 #include "llvm/Support/MemoryBuffer.h"
@@ -9,7 +9,7 @@ class OrcPlugin {
 public:
     OrcPlugin();
     ~OrcPlugin();
-    // Links the object with JITLink. Returns the time in microseconds that the plugin took to create and write its records.
+    // Links the object with JITLink. Returns the microseconds that the plugin needed to create and write its records.
     double link(llvm::MemoryBufferRef object);
 
 private:

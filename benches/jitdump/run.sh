@@ -16,7 +16,7 @@ read -r -a libraries <<< "$($config --ldflags --libs | tr "\n" " ")"
 "${CXX:-clang++-22}" -O2 -fno-rtti "${flags[@]}" bench.cpp orc.cpp "$target/release/libjitdump_bench.a" "${libraries[@]}" \
     -Wl,-rpath,"$($config --libdir)" -o "$target/bench"
 
-# Use memory rather than a disk, if code may be mapped from there.
+# Prefer memory to a disk, if that file system allows executable mappings.
 parent=/dev/shm
 findmnt -no OPTIONS --target "$parent" 2> /dev/null | grep -qw noexec && parent=${TMPDIR:-/tmp}
 directory=$(mktemp -d "$parent/jitdump-bench-XXXXXX")

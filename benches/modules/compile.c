@@ -1,4 +1,4 @@
-/* C interface of tests/hosts/llvmlite.h, for a C++ program. */
+/* Compiles tests/hosts/llvmlite.h as C, for use in a C++ program. */
 #include "../../tests/hosts/llvmlite.h"
 
 void *compiler_open(const char *path) { return llvmlite_open(path, RTLD_NOW); }

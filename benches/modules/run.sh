@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Cost of exceptions through compiled frames and of the lists of modules, with and without images in them. `stock` runs
-# twice: the difference between the two is noise.
+# Cost of exceptions through compiled frames and of the module lists, with and without images in those lists. `stock`
+# runs twice, to show the noise.
 #
 #     benches/modules/run.sh LIBLLVMLITE LIBRARY [FUNCTIONS [THROWS [ROUNDS]]]
 #

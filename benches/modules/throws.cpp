@@ -1,4 +1,4 @@
-// Cost of images in the lists of modules: exceptions through compiled frames, and iteration over the lists.
+// Cost of images in the module lists: exceptions through compiled frames, and iteration over the lists.
 //
 //     throws LIBLLVMLITE FUNCTIONS THROWS
 //

@@ -1,6 +1,7 @@
-"""Clock of the profiled programs: each program times its own phases while it is recorded.
+"""Helper of the profiled programs, each of which times its own phases while it is recorded.
 
-A phase is a function of a length. A line of the program that ends with `# NAME` belongs to the phase of that name.
+A phase is a function whose argument is a length. A line of the program that ends with `# NAME` belongs to the phase
+of that name.
 
     PHASES=seconds:seed:file python programs/loops.py
 """
@@ -32,7 +33,7 @@ def run():
     totals = {name: [0.0, 0] for name, _, _ in _phases}
     lengths = {}
     for name, function, clock in _phases:
-        # Compiles the function; its own run time is negligible.
+        # Compile the function. Its own run time is negligible.
         function(1)
         gc.collect()
         lengths[name] = _calibrate(name, function, clock, totals)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that each line of Numba's code is charged the time that it takes.
+"""Checks that each line of Numba's code is attributed the time that it takes.
 
     run.py [--recorder ours,perf] [--seconds S] [--seed N] [--rate HZ] [--write FILE] [PROGRAM...]
 
@@ -28,8 +28,8 @@ COMMAND = os.environ.get("JITLISTEN_COMMAND", str(ROOT / "target" / "release" / 
 TOLERANCE = 0.10
 SIGMAS = 3
 LINE_ZERO = 3.0
-#: Phases that perf cannot measure: OpenBLAS's assembly has no unwind tables, which hides its callers; Python has no
-#: lines.
+#: Phases that perf cannot measure: OpenBLAS's assembly code lacks unwind tables, so its callers are unknown; Python
+#: functions have no lines.
 UNMEASURABLE = {
     ("perf", "linear_algebra", "norm"), ("perf", "ahead_of_time", "divided"), ("perf", "ahead_of_time", "hypotenuse")
 }
@@ -92,15 +92,15 @@ def judge(program, truth, data):
             if leaf["name"].endswith(("_[j]", "_[i]")):
                 compiled += weight
                 line_zero += weight if "file" in leaf and "line" not in leaf else 0
-    # Equal consecutive samples are merged, so the mean would be too long.
+    # Use the median, because merging equal consecutive samples would inflate the mean.
     period = statistics.median(weight for thread in profile["profiles"] for weight in thread["weights"]) / 1e9
     phases = [Phase(name, spent, seconds[name], sigma(spent, runs, period)) for name, (spent, runs) in truth.items()]
     return Verdict(phases, 100 * line_zero / max(compiled, 1), compiled / 1e9)
 
 
 def sigma(seconds, runs, period):
-    """Standard error of a phase's seconds by samples. Each run starts and ends between two samples. In addition, up
-    to a tenth of the samples may be on another line, which is a binomial variable."""
+    """Standard error of a phase's time, as estimated from samples. Each run starts and ends between two samples. In
+    addition, up to a tenth of the samples may be on another line, which is a binomial variable."""
     share = TOLERANCE
     return (runs * period * period / 6 + seconds * period * share * (1 - share)) ** 0.5
 

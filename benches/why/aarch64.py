@@ -9,7 +9,7 @@ import os
 import pathlib
 import re
 
-# Numba's output must not be optimised yet, since that would target this processor.
+# Keep Numba from optimising the IR, because it would target this machine's processor.
 os.environ["NUMBA_OPT"] = "0"
 
 import llvmlite.binding as llvm

@@ -261,7 +261,8 @@ def refused_changed(a, out):
         out[i] = a[i] * 2.0
 
 
-# --- Kernels outside `make test`: for all releases and other processors -----------------------------------------------
+# --- Kernels that `make test` skips, for all Numba releases and other processors
+# --------------------------------------------
 
 
 @njit
@@ -1011,7 +1012,7 @@ RULES = {
     "appended": "list-growth",
     "refused": "exception-exit",
 }
-#: Expected rules of the other kernels.
+#: Expected rules of the kernels below the line.
 MORE = {
     "counted_while": "fp-order",
     "row_sums": "fp-order",
@@ -1089,7 +1090,7 @@ ALL = {**RULES, **MORE}
 with open(__file__, encoding="utf-8") as file:
     SOURCE = file.read().splitlines()
 FUNCTIONS = {node.name: node for node in ast.parse("\n".join(SOURCE)).body if isinstance(node, ast.FunctionDef)}
-#: Exceptions by Numba release, or by release and processor: these generate different code.
+#: Exceptions by Numba release, or by release and processor, because each generates different code.
 EXCEPTIONS = {
     # LLVM 14 adds 0.0 where the kernel adds nothing, so fastmath={"reassoc"} alone is 9.5 times faster.
     "0.57.1": {"present": "fp-order", "enumerated": "-", "of_list": "exception-exit"},
@@ -1109,7 +1110,7 @@ def make_dict():
 
 
 def arguments():
-    """Arguments by parameter name; callables create the values that must be compiled first."""
+    """Returns the arguments by parameter name. Values that must be compiled first are callables that create them."""
     random = np.random.default_rng(0)
     a, x, m = random.random(N) + 0.5, random.integers(1, 100_000, N), random.random((512, 512)) + 0.5
     records = np.zeros(N, dtype=[("x", np.float64), ("y", np.float64)])
@@ -1169,7 +1170,7 @@ def measure_seconds(kernel, values, repetitions):
 
 
 def compare(names):
-    """Measures both variants in turns of a few milliseconds."""
+    """Measures both variants alternately, for a few milliseconds each."""
     print("rule", "kernel", "times faster", "numba", "date", sep="\t")
     for name in names:
         slow, changed = globals()[name], globals().get(f"{name}_changed")

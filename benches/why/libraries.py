@@ -21,7 +21,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NUMBA = "numba==0.68.1"
-#: Prologue of each program: `spin` calls a function for some seconds of processor time.
+#: Code that precedes each program: `spin` calls a function for some seconds of processor time.
 SPIN = """\
 import time
 import numpy as np
@@ -43,7 +43,7 @@ for name in ("sum", "mean", "var", "max", "min"):
     spin(lambda: getattr(frame.groupby("k"), name)(engine="numba"))
     spin(lambda: getattr(frame.v.rolling(50), name)(engine="numba"))
 spin(lambda: frame.v.rolling(50).apply(lambda window: (window * window).sum(), raw=True, engine="numba"))
-# Its compilation needs gigabytes for long series.
+# Compiling this for long series takes gigabytes of memory.
 short = frame.v[:2000]
 spin(lambda: short.ewm(alpha=0.1).mean(engine="numba"))
 """,

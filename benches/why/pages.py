@@ -113,7 +113,7 @@ def run(directory):
             files[-1].write_text(block["text"], encoding="utf-8")
         data = f"{scratch}/data"
         jitlisten, program = directory / "jitlisten", [directory / "python", __file__, "--driver", SECONDS, *files]
-        # A low rate, because a busy machine skips samples with deep stacks that would take too long.
+        # Use a low rate, because a busy machine skips samples of deep stacks that would take too long.
         subprocess.run(
             [jitlisten, "record", "-r", "499", "-o", data, "--", *program],
             check=True, env=dict(os.environ, NUMBA_NUM_THREADS="1"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Table of the rule that each kernel of kernels.py gets, by release of Numba and by processor.
+"""Prints which rule each kernel in kernels.py gets, by Numba release and processor.
 
 A cell is `RULE` if the kernel gets exactly the expected advice, else `RULE (expected ...)`, and the exit status is 1.
 """
@@ -13,13 +13,13 @@ import sys
 import tempfile
 
 KERNELS = pathlib.Path(__file__).resolve().parent / "kernels.py"
-#: Kernels per recording: a loop with less than 1 % of the samples gets no advice.
+#: Number of kernels per recording. A loop with less than 1 % of the samples gets no advice.
 BATCH = 24
 SECONDS = "0.35"
 
 
 def rules(command, data, names):
-    """Returns the rules of the loops in each kernel's lines."""
+    """Returns the rules reported for the loops in each kernel's lines."""
     report = json.loads(
         subprocess.run([command, "lines", "--json", "-", data], check=True, stdout=subprocess.PIPE).stdout
     )

@@ -1,4 +1,4 @@
-//! `jitlisten attach`: makes the code of a running process visible.
+//! `jitlisten attach`: makes JIT-compiled code in a running process visible.
 //!
 //! ```text
 //!   method    mechanism           source       result

@@ -1,5 +1,5 @@
-//! Bundles: a folder with a recording and all files that its readers need on another machine. `record --bundle` writes
-//! one. Commands that read recordings accept it in place of a file; any other folder stands for the recordings in it.
+//! Bundles: directories that hold a recording and all files needed to read it on another machine. `record --bundle`
+//! creates them. Commands that read recordings also accept a bundle, or any directory with recordings in it.
 //!
 //! ```text
 //!   FOLDER/jitlisten-bundle   marker: the version, then a line for each file that we wrote below root
@@ -7,9 +7,9 @@
 //!   FOLDER/perf.data.images/  compilations of Numba
 //!   FOLDER/root/...           images, libraries, sources and perf maps, each below its own path
 //! ```
-//! Files have mode 0600 in directories of mode 0700 whatever the umask, because a source may be private. An existing
-//! folder is replaced only if it has the marker: the listed files are removed one by one, then empty directories. Any
-//! other file stays, and the command refuses to continue.
+//! Files have mode 0600 and directories 0700, regardless of the umask, because source files may be private. An existing
+//! directory is replaced only if it contains the marker: the files that the marker lists are removed one by one, then
+//! empty directories. If any other file remains, the command stops with an error.
 
 #![forbid(unsafe_code)]
 
@@ -30,10 +30,10 @@ use crate::problem::Problem;
 const RECORDING: &str = "perf.data";
 const ROOT: &str = "root";
 const MARKER: &str = "jitlisten-bundle";
-/// File beside a recording, written by `python/jitlisten/_compilations.py`.
+/// Numba's compilations, in the image directory of a recording; written by `python/jitlisten/_compilations.py`.
 const COMPILATIONS: &str = "compilations.jsonl";
 const MARKER_VERSION: &str = "jitlisten bundle 1";
-/// Larger than any marker that we write.
+/// Upper bound for the size of a marker file.
 const MAX_MARKER_BYTES: u64 = 64 << 20;
 
 /// Path of the recording in a bundle.
@@ -41,40 +41,40 @@ pub(crate) fn recording_in(folder: &Path) -> PathBuf {
     folder.join(RECORDING)
 }
 
-/// Creates the folder for a new recording. An existing one must be empty or a bundle of this user.
+/// Creates the directory for a new recording. An existing directory must be empty or a bundle of this user.
 pub(crate) fn create(folder: &Path) -> Result<(), Problem> {
-    let failed = |error: io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
+    let io_problem = |error: io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
     if fs::symlink_metadata(folder).is_ok() {
         refuse_shared_directory(folder)?;
-        let is_empty = fs::read_dir(folder).map_err(failed)?.next().is_none();
-        // Files can be replaced by others in a folder that belongs to another user or that others may write to.
-        let opened = rustix::fs::open(folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-        let opened = opened.map_err(|error| failed(error.into()))?;
-        if rustix::fs::fstat(&opened).map_err(|error| failed(error.into()))?.st_uid != geteuid().as_raw() {
+        let is_empty = fs::read_dir(folder).map_err(io_problem)?.next().is_none();
+        // A directory that other users own or can write to is unsafe, because they could replace files in it.
+        let opened_folder = rustix::fs::open(folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let opened_folder = opened_folder.map_err(|error| io_problem(error.into()))?;
+        if rustix::fs::fstat(&opened_folder).map_err(|error| io_problem(error.into()))?.st_uid != geteuid().as_raw() {
             return Err(Problem::new(format!("{} belongs to another user", folder.display())));
         }
         if !is_empty {
             remove_old(folder)?;
         }
-        rustix::fs::fchmod(&opened, Mode::RWXU).map_err(|error| failed(error.into()))?;
+        rustix::fs::fchmod(&opened_folder, Mode::RWXU).map_err(|error| io_problem(error.into()))?;
         let _ = fs::remove_file(folder.join(MARKER));
     }
-    // A link to a folder was made by the user, so it is followed.
+    // The user created any symbolic link here, so it is followed.
     let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
     let create_contents = || {
         let folder = OwnDirectory::create(&folder)?;
         writeln!(folder.create_file(OsStr::new(MARKER))?, "{MARKER_VERSION}")?;
         OwnDirectory::create_new(&folder.path().join(ROOT))
     };
-    create_contents().map(drop).map_err(failed)
+    create_contents().map(drop).map_err(io_problem)
 }
 
 /// Refuses `/`, the home directory and the working directory.
 fn refuse_shared_directory(folder: &Path) -> Result<(), Problem> {
     let identity = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    let protected = [Some(PathBuf::from("/")), home, std::env::current_dir().ok()];
-    if protected
+    let protected_directories = [Some(PathBuf::from("/")), home, std::env::current_dir().ok()];
+    if protected_directories
         .into_iter()
         .flatten()
         .any(|directory| identity(&directory).is_some_and(|directory| identity(folder) == Some(directory)))
@@ -87,12 +87,12 @@ fn refuse_shared_directory(folder: &Path) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Removes an old bundle: only files that its marker lists.
+/// Removes an old bundle, but only the files that its marker lists.
 fn remove_old(folder: &Path) -> Result<(), Problem> {
-    let not_a_bundle =
+    let not_a_bundle_problem =
         || Problem::new(format!("{} exists and is not a bundle", folder.display())).help("choose another -o");
-    let listed_files = read_marker(folder).ok_or_else(not_a_bundle)?;
-    // Directories come after their contents.
+    let listed_files = read_marker(folder).ok_or_else(not_a_bundle_problem)?;
+    // Files are removed first, because only empty directories can be removed.
     for path in &listed_files {
         let _ = remove_plain(folder, path);
     }
@@ -118,7 +118,7 @@ fn remove_old(folder: &Path) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Files below the folder that its marker lists; `None` without a valid marker.
+/// Reads the paths of files from the marker in `folder`; `None` without a valid marker.
 fn read_marker(folder: &Path) -> Option<Vec<PathBuf>> {
     let file = OwnDirectory::open(folder).and_then(|folder| folder.open_file(OsStr::new(MARKER))).ok()?;
     if file.metadata().ok()?.len() > MAX_MARKER_BYTES {
@@ -135,20 +135,20 @@ fn read_marker(folder: &Path) -> Option<Vec<PathBuf>> {
     Some(lines.map(|line| PathBuf::from(OsStr::from_bytes(line))).filter(is_plain).collect())
 }
 
-/// Removes a regular file below the folder, unless its path contains a link.
+/// Removes a regular file below `folder`, unless its path contains a symbolic link.
 fn remove_plain(folder: &Path, path: &Path) -> io::Result<()> {
     let parent = path.parent().unwrap_or(Path::new(""));
     let is_file = fs::symlink_metadata(folder.join(path))?.is_file();
     if is_file && has_no_link(folder, parent) { fs::remove_file(folder.join(path)) } else { Ok(()) }
 }
 
-/// Returns true if every component of the path below the folder is a directory.
+/// Returns true if every component of `path` below `folder` is a directory rather than a symbolic link.
 fn has_no_link(folder: &Path, path: &Path) -> bool {
     let parts = path.ancestors().filter(|part| !part.as_os_str().is_empty());
     parts.map(|part| folder.join(part)).all(|part| fs::symlink_metadata(part).is_ok_and(|metadata| metadata.is_dir()))
 }
 
-/// Copies the files that the folder's recordings reference into it.
+/// Copies all files referenced by the recordings in `folder` into it.
 pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
     let recordings = bundle_recordings(folder);
     if recordings.is_empty() {
@@ -181,14 +181,15 @@ pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Directory in which the sampler keeps the files of a recording (`sampler/src/output.rs`).
+/// Directory in which the sampler stores the images of a recording (`sampler/src/output.rs`).
 fn image_directory(recording: &Path) -> PathBuf {
     let mut directory = recording.as_os_str().to_owned();
     directory.push(".images");
     directory.into()
 }
 
-/// Removes the images beside a recording, which are below the root now. Numba's compilations stay.
+/// Removes the images in a recording's image directory, because the bundle now has copies of them. Numba's compilations
+/// are kept.
 fn remove_images(recording: &Path) {
     let directory = image_directory(recording);
     if let Ok(images) = OwnDirectory::open(&directory) {
@@ -216,7 +217,7 @@ fn bundle_recordings(folder: &Path) -> Vec<PathBuf> {
     recordings
 }
 
-/// All recordings in a folder, whatever their names.
+/// Returns all recordings in a directory, regardless of their names.
 fn folder_recordings(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut recordings: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_recording(path)).collect();
@@ -224,14 +225,14 @@ fn folder_recordings(folder: &Path) -> Vec<PathBuf> {
     recordings
 }
 
-/// Returns true for a file with the magic number of `perf.data`, in either byte order.
+/// Returns true if the file has the magic number of `perf.data`, in either byte order.
 pub(crate) fn is_recording(path: &Path) -> bool {
     let mut magic = [0; 8];
     let mut read_magic = || File::open(path)?.read_exact(&mut magic);
     path.is_file() && read_magic().is_ok() && [*b"PERFILE2", *b"2ELIFREP"].contains(&magic)
 }
 
-/// Recordings at a path, and the root directory for their files if they are in a bundle.
+/// Returns the recordings at a path, and the root directory for their files if they are in a bundle.
 pub(crate) fn resolve_recordings(path: &Path) -> (Vec<PathBuf>, Option<PathBuf>) {
     let root = |folder: &Path| Some(folder.join(ROOT)).filter(|root| root.is_dir());
     if path.is_dir() {
@@ -299,7 +300,7 @@ mod tests {
         create(&folder).unwrap();
         assert!(!ours.exists() && !folder.join("root/usr").exists() && !folder.join("perf.data.12").exists());
         assert!(notes.exists() && folder.join(ROOT).is_dir());
-        // A foreign file below the root makes the command refuse.
+        // An unlisted file below the root directory makes the command fail.
         let foreign_file = directory.write("folder/root/usr/notes", "notes");
         assert!(refusal(&folder).contains("has other files in it"));
         assert!(foreign_file.exists() && notes.exists());

@@ -1,8 +1,8 @@
-//! `jitlisten clean`: removes perf maps, images and jitdumps of this user's dead processes, and saved texts of notebook
-//! cells that are old, which belong to no process.
+//! `jitlisten clean`: removes perf maps, images and jitdumps that this user's dead processes left, and old saved
+//! sources of notebook cells, which belong to no process.
 //!
-//! The library follows the same rules (`perf_map/left.rs`, `process_directory.rs`), but keeps recent files and searches
-//! only the directories that it writes to.
+//! The library applies the same rules (`perf_map/left.rs`, `process_directory.rs`), but it keeps recent files and
+//! searches only the directories that it writes to.
 //!
 //! | file | proof that it is ours | its process is dead if it |
 //! | --- | --- | --- |
@@ -11,7 +11,7 @@
 //! | `sources/NAME-HASH.py` | `jitlisten-sources` beside it; its hash | (no process) was written over 30 days ago |
 //! | `$TMPDIR/jitlisten-{top,lines,doctor}-XXXXXX/` | `jitlisten-scratch` in it | holds no lock; is older than a minute |
 //!
-//! Files of a `jitlisten run` that is not over stay: see `liveness.rs` of the library.
+//! Files of an active `jitlisten run` are kept: see the library's `liveness.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -54,52 +54,53 @@ pub(crate) struct Clean {
     all: bool,
 }
 
-/// Retention of saved cell texts: a kernel or a recording may still need them, which we cannot know.
+/// Retention time of saved cell sources. A notebook kernel or a recording may still need them, but we cannot detect
+/// that.
 const MAX_CELL_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Larger texts are not saved (`python/jitlisten/_lines/sources.py`).
+/// Maximum size of a saved cell source, as in `python/jitlisten/_lines/sources.py`.
 const MAX_CELL_BYTES: u64 = 4 << 20;
-/// File name and content of the marker in the directory of saved texts.
+/// File name and content of the marker in the directory of saved cell sources.
 const CELLS_MARKER: (&str, &[u8]) = ("jitlisten-sources", b"texts of notebook cells, saved by jitlisten\n");
-/// Longer than the first line of any perf map that we write.
+/// Upper bound for the length of a perf map's first line.
 const MAX_FIRST_LINE_BYTES: u64 = 256;
 
 /// Files that `clean` can remove.
-enum Remains {
-    /// An open perf map and its directory.
+enum Leftovers {
+    /// A perf map, held open and locked, and its directory.
     Map {
         directory: OwnedFd,
         name: String,
         file: File,
     },
     Directory(MarkedDirectory),
-    /// Saved texts of notebook cells and their directory.
+    /// Saved sources of notebook cells, and their directory.
     CellTexts(OwnDirectory, Vec<PathBuf>),
 }
 
-/// Removable files of one dead process.
-struct Dead {
-    /// PID; 0 for files that belong to no process.
+/// Removable files of one dead process, or removable files that belong to no process.
+struct RemovableFiles {
+    /// Process ID; 0 for files that belong to no process.
     pid: u32,
     kind: &'static str,
     path: PathBuf,
     bytes: u64,
-    remains: Remains,
+    leftovers: Leftovers,
 }
 
 impl Clean {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         let namespace = pid_namespace();
-        let mut dead = perf_maps(Path::new("/tmp"), self.all, namespace);
+        let mut removable = perf_maps(Path::new("/tmp"), self.all, namespace);
         for directory in output_directories() {
-            dead.extend(process_directories(&directory, namespace));
-            dead.extend(old_cell_texts(&directory));
+            removable.extend(process_directories(&directory, namespace));
+            removable.extend(old_cell_texts(&directory));
         }
-        dead.retain(|dead| self.pids.is_empty() || self.pids.contains(&dead.pid));
+        removable.retain(|removable| self.pids.is_empty() || self.pids.contains(&removable.pid));
         let mut out = String::new();
         let (mut count, mut total_bytes, mut failed) = (0, 0, false);
-        for Dead { kind, path, bytes, remains, .. } in dead {
-            let removed = if self.dry_run { Ok(()) } else { remains.remove() };
-            match removed {
+        for RemovableFiles { kind, path, bytes, leftovers, .. } in removable {
+            let removal = if self.dry_run { Ok(()) } else { leftovers.remove() };
+            match removal {
                 Ok(()) => {
                     count += 1;
                     total_bytes += bytes;
@@ -112,10 +113,10 @@ impl Clean {
                 }
             }
         }
-        let abandoned = if self.pids.is_empty() { scratch::abandoned() } else { Vec::new() };
-        for path in &abandoned {
-            let removed = if self.dry_run { Ok(()) } else { std::fs::remove_dir_all(path) };
-            match removed {
+        let find_abandoned = if self.pids.is_empty() { scratch::find_abandoned() } else { Vec::new() };
+        for path in &find_abandoned {
+            let removal = if self.dry_run { Ok(()) } else { std::fs::remove_dir_all(path) };
+            match removal {
                 Ok(()) => {
                     count += 1;
                     let _ = writeln!(out, "{:<8} {:>10}  {}", "scratch", "", path.display());
@@ -134,15 +135,16 @@ impl Clean {
     }
 }
 
-impl Remains {
+impl Leftovers {
     fn remove(self) -> io::Result<()> {
         match self {
-            // We hold the map's lock until it is closed, so no new process with this PID has started to write it.
-            Remains::Map { directory, name, file: _locked } => {
+            // We hold the map's lock until `file` is closed, so no new process with this PID can have started writing
+            // to it.
+            Leftovers::Map { directory, name, file: _locked } => {
                 Ok(rustix::fs::unlinkat(directory, name, AtFlags::empty())?)
             }
-            Remains::Directory(directory) => directory.remove(),
-            Remains::CellTexts(directory, files) => {
+            Leftovers::Directory(directory) => directory.remove(),
+            Leftovers::CellTexts(directory, files) => {
                 files.iter().try_for_each(|file| directory.remove_file(file.as_os_str()))
             }
         }
@@ -157,7 +159,7 @@ fn format_size(bytes: u64) -> String {
     }
 }
 
-/// Directories that may hold images and jitdumps: see `Options` and `sink/image/directory.rs` in the library.
+/// Directories that may contain images and jitdumps: see `Options` and `sink/image/directory.rs` in the library.
 fn output_directories() -> Vec<PathBuf> {
     let default_directory = PathBuf::from(format!("/var/tmp/jitlisten-{}", geteuid().as_raw()));
     let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -171,7 +173,7 @@ fn output_directories() -> Vec<PathBuf> {
     directories
 }
 
-/// The sorted names in a directory.
+/// Returns the names of a directory's entries, sorted.
 fn sorted_names(directory: &Path) -> Vec<OsString> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
@@ -179,7 +181,7 @@ fn sorted_names(directory: &Path) -> Vec<OsString> {
     names
 }
 
-fn perf_maps(directory: &Path, all: bool, namespace: u64) -> Vec<Dead> {
+fn perf_maps(directory: &Path, all: bool, namespace: u64) -> Vec<RemovableFiles> {
     let maps = sorted_names(directory).into_iter().filter_map(|name| match FileName::parse(&name)? {
         FileName::PerfMap { pid } => perf_map(directory, pid, all, namespace),
         _ => None,
@@ -187,9 +189,9 @@ fn perf_maps(directory: &Path, all: bool, namespace: u64) -> Vec<Dead> {
     maps.collect()
 }
 
-fn perf_map(directory: &Path, pid: u32, all: bool, namespace: u64) -> Option<Dead> {
+fn perf_map(directory: &Path, pid: u32, all: bool, namespace: u64) -> Option<RemovableFiles> {
     let name = FileName::PerfMap { pid }.to_string();
-    // The directory is held open, so replacing it with another one or a link cannot redirect the removal.
+    // The removal uses the open directory, so replacing its path with another directory or a link cannot redirect it.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let open_directory = rustix::fs::open(directory, flags | OFlags::DIRECTORY, Mode::empty()).ok()?;
     let file = File::from(rustix::fs::openat(&open_directory, &name, flags, Mode::empty()).ok()?);
@@ -204,11 +206,12 @@ fn perf_map(directory: &Path, pid: u32, all: bool, namespace: u64) -> Option<Dea
         None => all && process::start_time(pid).is_none(),
     };
     let path = directory.join(&name);
-    let remains = (is_dead && is_unlocked(&file)).then_some(Remains::Map { directory: open_directory, name, file })?;
-    Some(Dead { pid, kind: "perf map", path, bytes: metadata.len(), remains })
+    let leftovers =
+        (is_dead && is_unlocked(&file)).then_some(Leftovers::Map { directory: open_directory, name, file })?;
+    Some(RemovableFiles { pid, kind: "perf map", path, bytes: metadata.len(), leftovers })
 }
 
-/// Parses the first line of a perf map that jitlisten wrote, from inside the process or from outside.
+/// Parses the first line of a perf map, which jitlisten wrote from inside or from outside the process.
 fn parse_first_line(line: &str) -> Option<FirstLine> {
     FirstLine::parse(line.replacen(outside::MARK, "0 0 jitlisten ", 1).as_bytes())
 }
@@ -218,22 +221,22 @@ fn is_dead(first_line: &FirstLine, namespace: u64) -> bool {
     has_ended && !first_line.owner.belongs_to_running(namespace, None)
 }
 
-/// Removable images and jitdumps in a directory.
-fn process_directories(parent: &Path, namespace: u64) -> Vec<Dead> {
-    let dead = sorted_names(parent).into_iter().filter_map(|name| {
+/// Finds removable images and jitdumps in a directory.
+fn process_directories(parent: &Path, namespace: u64) -> Vec<RemovableFiles> {
+    let removable = sorted_names(parent).into_iter().filter_map(|name| {
         let directory = MarkedDirectory::open(parent, &name)?;
         if directory.owner.belongs_to_running(namespace, None) || !directory.is_dead(namespace) {
             return None;
         }
         let kind = if matches!(directory.name, FileName::Images { .. }) { "images" } else { "jitdump" };
         let (pid, bytes) = (directory.owner.process.pid, directory.bytes());
-        Some(Dead { pid, kind, path: parent.join(&name), bytes, remains: Remains::Directory(directory) })
+        Some(RemovableFiles { pid, kind, path: parent.join(&name), bytes, leftovers: Leftovers::Directory(directory) })
     });
-    dead.collect()
+    removable.collect()
 }
 
-/// Old texts that `python/jitlisten/_lines/sources.py` saved.
-fn old_cell_texts(parent: &Path) -> Option<Dead> {
+/// Finds expired cell sources, which `python/jitlisten/_lines/sources.py` saved.
+fn old_cell_texts(parent: &Path) -> Option<RemovableFiles> {
     let path = parent.join("sources");
     let directory = OwnDirectory::open(&path).ok()?;
     if !directory.has_file(CELLS_MARKER.0, CELLS_MARKER.1) {
@@ -248,11 +251,12 @@ fn old_cell_texts(parent: &Path) -> Option<Dead> {
             files.push(name.into());
         }
     }
-    let remains = (!files.is_empty()).then_some(Remains::CellTexts(directory, files))?;
-    Some(Dead { pid: 0, kind: "sources", path, bytes, remains })
+    let leftovers = (!files.is_empty()).then_some(Leftovers::CellTexts(directory, files))?;
+    Some(RemovableFiles { pid: 0, kind: "sources", path, bytes, leftovers })
 }
 
-/// Metadata and content of a file that belongs to this user, has one link, and is not too long.
+/// Reads a file and its metadata. `None` unless the file belongs to this user, has a single link and fits in
+/// `max_bytes`.
 fn read_own_file(directory: &OwnDirectory, name: &OsStr, max_bytes: u64) -> Option<(fs::Metadata, Vec<u8>)> {
     let mut file = directory.open_file(name).ok()?;
     let metadata = file.metadata().ok().filter(|file| unacceptable(file).is_none() && file.len() <= max_bytes)?;
@@ -261,14 +265,14 @@ fn read_own_file(directory: &OwnDirectory, name: &OsStr, max_bytes: u64) -> Opti
     Some((metadata, text))
 }
 
-/// Returns true for a name `NAME-HASH.py` with the first twelve digits of the text's hash.
+/// Returns true if the name is `NAME-HASH.py`, where HASH is the first twelve digits of the content's hash.
 fn is_cell_text(name: &OsStr, text: &[u8]) -> bool {
     let hash = name.to_str().and_then(|name| name.strip_suffix(".py")?.rsplit_once('-'));
     hash.is_some_and(|(_, hash)| source_hash(text).get(..12) == Some(hash))
 }
 
-/// Returns true if no process holds a lock on the file (`flock(2)`), in this PID namespace or another. The lock lasts
-/// until `file` is closed.
+/// Returns true if no process holds a lock on the file (`flock(2)`), in this PID namespace or another. This function
+/// acquires the lock, which lasts until `file` is closed.
 fn is_unlocked(file: &File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }

@@ -1,5 +1,5 @@
-//! The user's command: finds the program, checks that the loader will preload a library into it, waits for it, and
-//! returns its exit status.
+//! The user's command: finds its program, checks that the loader can preload a library into it, waits for it to exit,
+//! and derives our exit status from it.
 
 #![forbid(unsafe_code)]
 
@@ -21,8 +21,8 @@ use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::system::{BlockedSignals, send_signal};
 
-/// Completes a command and checks that it can be started: `prog.py` and `-m module` run in the Python of this
-/// environment.
+/// Resolves the user's command and checks that it can be started. The Python of this environment runs `prog.py` and `-m
+/// module`.
 pub(crate) fn resolve_command(words: &[OsString]) -> Result<Vec<OsString>, Problem> {
     let first = words.first().ok_or_else(|| Problem::new("no command is given"))?;
     let mut words = words.to_vec();
@@ -34,20 +34,20 @@ pub(crate) fn resolve_command(words: &[OsString]) -> Result<Vec<OsString>, Probl
     Ok(words)
 }
 
-/// Returns true if the word names Python code rather than a program.
+/// Returns true if the argument names Python code rather than a program.
 pub(crate) fn needs_python(word: &OsStr) -> bool {
     let path = Path::new(word);
     word == "-m" || (path.extension().is_some_and(|extension| extension == "py") && path.is_file())
 }
 
-/// The Python that started this command, else the one for which it was installed, else the first in PATH.
+/// Finds Python: the interpreter that started this command, the one for which it was installed, or the first in PATH.
 fn python() -> Option<PathBuf> {
     let starting_python = std::env::var_os(PYTHON).map(PathBuf::from).filter(|python| python.is_file());
     let find_in_path = || find("python3".as_ref()).or_else(|| find("python".as_ref()));
     starting_python.or_else(Installation::python).or_else(find_in_path)
 }
 
-/// Finds a program and explains why the library could not be loaded into it.
+/// Finds a program, and fails with the reason if the library cannot be loaded into it.
 fn check_program(program: &OsStr) -> Result<(), Problem> {
     let path = find(program).ok_or_else(|| {
         let path = Path::new(program);
@@ -63,16 +63,17 @@ fn check_program(program: &OsStr) -> Result<(), Problem> {
     }
 }
 
-/// Waits for a command and returns with signals blocked. A termination signal for this process is meant for the
-/// command.
+/// Waits for a command to exit, and leaves signals blocked. A termination signal sent to this process is forwarded to
+/// the command.
 ///
-/// Other signals do not end this process. A batch system may send `SIGUSR1` to all processes of a job, and the program
-/// handles it. It is not passed on, because the program would get it twice.
+/// Other signals do not terminate this process. A batch system may send `SIGUSR1` to all processes of a job, for the
+/// program to handle. We do not forward such a signal, because the program would receive it twice.
 ///
-/// Ctrl-C and Ctrl-\ of the terminal reach the command, too, so they are not passed on either. Python does not notice
-/// Ctrl-C in compiled code: see [`Interrupts`].
+/// Ctrl-C and Ctrl-\ at the terminal signal the whole process group, so they are not forwarded either. Python does not
+/// handle Ctrl-C while compiled code runs: see [`Interrupts`].
 pub(crate) fn wait(child: &mut Child) -> io::Result<(ExitStatus, BlockedSignals)> {
-    // Signals blocked before the start would be inherited by the command. SIGCHLD reports its end.
+    // Block signals only after the command has started, because it would inherit the mask. SIGCHLD wakes us when it
+    // exits.
     let signals = BlockedSignals::all_external();
     let mut interrupts = Interrupts::None;
     loop {
@@ -80,12 +81,12 @@ pub(crate) fn wait(child: &mut Child) -> io::Result<(ExitStatus, BlockedSignals)
             return Ok((status, signals));
         }
         let wait_signal = signals.wait_signal(Duration::from_millis(500));
-        let passed_on = match wait_signal {
+        let forwarded_signal = match wait_signal {
             Some(Signal::TERM | Signal::HUP) => wait_signal,
             Some(Signal::INT) => interrupts.register(Instant::now()),
             _ => None,
         };
-        if let Some(signal) = passed_on {
+        if let Some(signal) = forwarded_signal {
             send_signal(child.id(), signal);
         }
         if interrupts.is_advice_due(Instant::now()) {
@@ -94,26 +95,26 @@ pub(crate) fn wait(child: &mut Child) -> io::Result<(ExitStatus, BlockedSignals)
     }
 }
 
-/// Time for a program to end after an interrupt, and time for which the advice to interrupt it again is valid.
+/// Time that a program has to exit after an interrupt, and time during which a second interrupt follows our advice.
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(2);
 const ADVICE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Escalation for a program that ignores interrupts. The program gets the first ones itself; the next one after some
-/// advice becomes SIGTERM, and another one SIGKILL.
+/// Escalation for a program that ignores interrupts. The terminal delivers the first ones to the program. After we have
+/// printed advice, the next interrupt becomes SIGTERM, and the one after it SIGKILL.
 enum Interrupts {
     None,
     First(Instant),
     Advised(Instant),
-    Ended,
+    Terminated,
 }
 
 impl Interrupts {
-    /// Registers an interrupt; returns the signal to send to the program, if any.
+    /// Records an interrupt; returns the signal to send to the program, if any.
     fn register(&mut self, now: Instant) -> Option<Signal> {
         match self {
-            Interrupts::Ended => return Some(Signal::KILL),
+            Interrupts::Terminated => return Some(Signal::KILL),
             Interrupts::Advised(advised_at) if now < *advised_at + ADVICE_TIMEOUT => {
-                *self = Interrupts::Ended;
+                *self = Interrupts::Terminated;
                 return Some(Signal::TERM);
             }
             Interrupts::First(_) => {}
@@ -122,7 +123,7 @@ impl Interrupts {
         None
     }
 
-    /// Returns true once if the program still runs some time after an interrupt.
+    /// Returns true, a single time, if the program is still running well after an interrupt.
     fn is_advice_due(&mut self, now: Instant) -> bool {
         let is_due = matches!(self, Interrupts::First(interrupted_at) if now >= *interrupted_at + INTERRUPT_TIMEOUT);
         if is_due {
@@ -132,7 +133,7 @@ impl Interrupts {
     }
 }
 
-/// Describes the end of a program, to be printed after its name.
+/// Describes how a program ended, in words that follow the program's name.
 pub(crate) fn describe_exit(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) if code != 0 => format!("has ended with status {code}"),
@@ -141,13 +142,13 @@ pub(crate) fn describe_exit(status: ExitStatus) -> String {
     }
 }
 
-/// Exit status for this process: that of the command, or for a signal the value that a shell uses.
+/// Exit status of this process: the command's own, or 128 plus the signal number, as in a shell.
 pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     u8::try_from(code).unwrap_or(1)
 }
 
-/// The file that `execvp(3)` would run.
+/// Finds the file that `execvp(3)` would execute.
 pub(crate) fn find(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(program)).filter(|path| is_executable(path));
@@ -160,8 +161,8 @@ fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// Reason why the loader would not preload our library into this program. A script, or a program without a loader, is
-/// accepted: it may start other programs.
+/// Returns the reason why the loader would not preload our library into this program. A script or a program without a
+/// loader is accepted, because it may start other programs.
 fn preload_refusal(path: &Path) -> Option<&'static str> {
     if gains_privileges(path) {
         return Some(
@@ -174,26 +175,28 @@ fn preload_refusal(path: &Path) -> Option<&'static str> {
     if !head.starts_with(b"\x7fELF") {
         return None;
     }
-    // `e_ident[EI_CLASS]` of elf(5).
+    // `e_ident[EI_CLASS]` in elf(5).
     if head.get(4) != Some(&2) {
         return Some("is a 32-bit program; jitlisten is for 64-bit programs");
     }
-    // The path of the loader (`PT_INTERP`) is in the first pages.
+    // The loader's path (`PT_INTERP`) is in the first pages of the file.
     let is_musl = head.windows(b"/ld-musl-".len()).any(|window| window == b"/ld-musl-");
     is_musl.then_some("is built for musl; jitlisten is for programs with glibc")
 }
 
-/// Advice for a program into which no library can be preloaded.
+/// Advice for a statically linked program, into which no library can be preloaded.
 pub(crate) const STATIC_ADVICE: &str = "build it without -static; programs that it starts can be observed";
 
-/// Returns true if the program has no loader (`PT_INTERP` of `elf(5)`). It may still start programs that have one.
+/// Returns true if the program has no loader (`PT_INTERP` in `elf(5)`). Such a program may still start others that have
+/// one.
 pub(crate) fn is_static(path: &Path) -> bool {
     let mut first_bytes = Vec::new();
     let result = File::open(path).and_then(|file| file.take(1 << 16).read_to_end(&mut first_bytes));
     result.is_ok() && has_no_loader(&first_bytes) == Some(true)
 }
 
-/// Searches the program headers for a loader; `None` if `head` does not contain them, or is not a 64-bit program.
+/// Searches the program headers for a loader. `None` if `first_bytes` does not contain them, or the file is not a
+/// 64-bit program.
 fn has_no_loader(first_bytes: &[u8]) -> Option<bool> {
     const PT_INTERP: u32 = 3;
     let word = |offset: usize| Some(u16::from_le_bytes(first_bytes.get(offset..offset + 2)?.try_into().ok()?));
@@ -210,9 +213,9 @@ fn gains_privileges(path: &Path) -> bool {
     let Ok(metadata) = fs::metadata(path) else { return false };
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     let mode = Mode::from_raw_mode(metadata.mode());
-    let gains_user = mode.contains(Mode::SUID) && metadata.uid() != user;
-    let gains_group = mode.contains(Mode::SGID | Mode::XGRP) && metadata.gid() != group;
-    gains_user || gains_group || (user != 0 && has_capabilities(path))
+    let sets_user_id = mode.contains(Mode::SUID) && metadata.uid() != user;
+    let sets_group_id = mode.contains(Mode::SGID | Mode::XGRP) && metadata.gid() != group;
+    sets_user_id || sets_group_id || (user != 0 && has_capabilities(path))
 }
 
 /// Returns true if the file has capabilities (`capabilities(7)`).

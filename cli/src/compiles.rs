@@ -1,4 +1,4 @@
-//! `jitlisten compiles`: what Numba compiled, for how long and why.
+//! `jitlisten compiles`: shows which functions Numba compiled, how long that took, and why.
 
 #![forbid(unsafe_code)]
 
@@ -61,7 +61,7 @@ impl Compiles {
     }
 }
 
-/// Returns true if a file is a table of compilations, which has no room for a mark: each row has all of our columns.
+/// Recognizes our JSON table of compilations, which cannot carry a mark, by the columns that every row must have.
 fn is_table(text: &[u8]) -> bool {
     const COLUMNS: [&str; 5] = ["exclusive", "function", "llvm", "signature", "why"];
     let rows = serde_json::from_slice::<Vec<serde_json::Map<String, serde_json::Value>>>(text);

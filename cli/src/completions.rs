@@ -1,4 +1,4 @@
-//! `jitlisten completions` and `jitlisten man-pages`: files for shells and `man`, written by clap's generators.
+//! `jitlisten completions` and `jitlisten man-pages`: write shell completions and man pages with clap's generators.
 
 #![forbid(unsafe_code)]
 
@@ -51,7 +51,7 @@ impl ManPages {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Writes the page of a command and those of its subcommands.
+    /// Writes the man page of a command and of each subcommand.
     fn write(&self, command: &clap::Command) -> io::Result<()> {
         for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
             self.write(subcommand)?;

@@ -1,5 +1,5 @@
-//! `jitlisten coverage`: sets the environment and executes the command. Its Python processes then measure compiled code
-//! when they run coverage.py (`python/jitlisten/_coverage`). The native library is not used.
+//! `jitlisten coverage`: sets environment variables and executes the command. Python processes in it that run
+//! coverage.py then also measure compiled code (`python/jitlisten/_coverage`). The native library is not used.
 
 #![forbid(unsafe_code)]
 

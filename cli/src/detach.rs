@@ -1,4 +1,4 @@
-//! `jitlisten detach`: turns off the sinks of a process and ends its recording.
+//! `jitlisten detach`: disables the sinks in a process and ends its recording.
 
 #![forbid(unsafe_code)]
 

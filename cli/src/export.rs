@@ -1,4 +1,4 @@
-//! `jitlisten export`: a recording in the format of another tool.
+//! `jitlisten export`: converts a recording to the format of another tool.
 
 #![forbid(unsafe_code)]
 
@@ -39,8 +39,8 @@ enum Format {
 }
 
 impl Format {
-    /// Format for a file name: the usual names of the tools, and those in our documentation.
-    fn of_name(path: &Path) -> Option<Format> {
+    /// Chooses a format by file name: each tool's usual extensions, and those used in our documentation.
+    fn from_file_name(path: &Path) -> Option<Format> {
         let name = path.file_name()?.to_str()?.to_lowercase();
         let ends_with_any = |ends_with_any: &[&str]| ends_with_any.iter().any(|end| name.ends_with(end));
         match () {
@@ -55,7 +55,7 @@ impl Format {
 
 impl Export {
     pub(crate) fn execute(mut self) -> Result<ExitCode, Problem> {
-        let format = self.format.or_else(|| Format::of_name(self.output.as_deref()?)).ok_or_else(|| {
+        let format = self.format.or_else(|| Format::from_file_name(self.output.as_deref()?)).ok_or_else(|| {
             Problem::new("no format is given")
                 .help("-f firefox, speedscope, collapsed or callgrind, or -o with the usual name of one")
         })?;
@@ -75,8 +75,8 @@ impl Export {
     }
 }
 
-/// Returns true if a file contains nothing but collapsed stacks, which have no room for a mark: a stack and a count on
-/// each line, sorted, no stack twice.
+/// Recognizes collapsed stacks, which cannot carry a mark. Each line must have a stack and a count; the lines are
+/// sorted, and no stack occurs twice.
 fn is_collapsed(text: &[u8]) -> bool {
     let Some(lines) = std::str::from_utf8(text).ok().and_then(|text| text.strip_suffix('\n')) else { return false };
     let parse_line = |line| {

@@ -1,16 +1,16 @@
-# Runs in the process to which `jitlisten attach` attaches: see inject.rs. Prints nothing, raises nothing.
+# Code that `jitlisten attach` runs in the target process: see inject.rs. Prints nothing and raises no exception.
 def _jitlisten_attached():
     import ctypes
     import os
     import sys
 
     state = ctypes.c_uint64.from_address(@MEMORY@)
-    # The request was cancelled, or this process is a forked child.
+    # Stop if the request was cancelled, or if this process is a forked child.
     if state.value != 0 or os.getpid() != @PID@:
         return
     state.value = 1
     try:
-        # Do not search sys.path: other packages installed beside ours must not become importable here.
+        # Import by path, because a search of sys.path would also make other packages from our directory importable.
         if "jitlisten" not in sys.modules:
             from importlib.machinery import PathFinder
             from importlib.util import module_from_spec

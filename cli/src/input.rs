@@ -1,6 +1,6 @@
-//! Input of a command: existing recordings, or a program to record first.
+//! Input of a report command: existing recordings, or a program to record first.
 //!
-//! `--` before the program may be omitted: the first word decides ([`with_dashes`]).
+//! The user may omit `--` before the program; the first positional argument then decides ([`insert_dashes`]).
 
 #![forbid(unsafe_code)]
 
@@ -36,21 +36,21 @@ pub(crate) struct Input {
     recorder: Recorder,
 }
 
-/// Recordings to read.
+/// Recordings to read, and the exit status of the program that was recorded.
 pub(crate) struct Recordings {
     pub(crate) files: Vec<PathBuf>,
-    /// Exit status of the recorded command; 0 without one.
+    /// Exit status of the recorded command; 0 if no command was run.
     status: u8,
     kept_path: Option<PathBuf>,
     _scratch: Option<Scratch>,
 }
 
 impl Input {
-    /// Returns the named recordings, or runs the command and returns its recordings. These stay in `output`, or in the
-    /// default file.
+    /// Returns the recordings that the user named, or runs the command and returns its recordings. New recordings are
+    /// written to `output`, or to the default file.
     pub(crate) fn recordings(&self, output: Option<&Path>, event: &mut Option<String>) -> Result<Recordings, Problem> {
         if !self.command.is_empty() {
-            // The counted event is the only one in the recording.
+            // A new recording contains only this event, so reading it needs no selection.
             return self.record(output, event.take());
         }
         if output.is_some() || self.recorder != Recorder::default() {
@@ -74,13 +74,13 @@ impl Input {
         };
         let old_files = list_recordings(&path);
         let mut recorder = self.recorder.command(&path, &[("-e", event)])?;
-        // After a signal, the recording up to it is still shown.
+        // If a signal ended the recording early, the part up to then is still shown.
         let (status, waiting) = recorder::record(&mut recorder, &self.command)?;
         waiting.release();
         if !status.success() {
             let _ = writeln!(std::io::stderr(), "jitlisten: the program {}", command::describe_exit(status));
         }
-        // An earlier recording may have been renamed, so compare identities.
+        // The recorder may have renamed an earlier recording, so compare inode numbers and times rather than names.
         let new_files = list_recordings(&path)
             .into_iter()
             .filter(|(_, identity)| !old_files.values().any(|old_identity| old_identity == identity));
@@ -101,13 +101,13 @@ impl Input {
 }
 
 impl Recordings {
-    /// Calls `show` and returns the exit status of the command, which takes precedence over a failure of `show`.
+    /// Calls `show` and returns the command's exit status, which takes precedence over a failure of `show`.
     pub(crate) fn show(&self, show: impl FnOnce(&Recordings) -> Result<(), Problem>) -> Result<ExitCode, Problem> {
         show(self).map_err(|problem| problem.with_program_status(self.status))?;
         Ok(ExitCode::from(self.status))
     }
 
-    /// Prints the path of the recording and other commands that show it.
+    /// Prints where the recording was kept, and which other commands can show it.
     pub(crate) fn announce_kept(&self) {
         let Some(path) = &self.kept_path else { return };
         let name = if path == Path::new(DEFAULT_OUTPUT) { String::new() } else { format!(" {}", path.display()) };
@@ -119,24 +119,25 @@ impl Recordings {
     }
 }
 
-/// Files in the directory of `path` whose names start like it: recordings of children have a numeric suffix
-/// (`sampler/src/options.rs`), and `%p` in a name becomes a number. The values change whenever a file is written.
+/// Lists the files beside `path` whose names share its prefix. Recordings of children have a numeric suffix
+/// (`sampler/src/options.rs`), and `%p` in a name becomes a number. The value of an entry changes whenever its file is
+/// written.
 fn list_recordings(path: &Path) -> HashMap<PathBuf, (u64, i64, i64)> {
     let name = path.file_name().unwrap_or_default().as_bytes();
     let prefix = name.split(|byte| *byte == b'%').next().unwrap_or_default();
     let entries = fs::read_dir(path.parent().unwrap_or(Path::new("."))).into_iter().flatten().flatten();
     let siblings = entries.filter(|entry| entry.file_name().as_bytes().starts_with(prefix));
-    let with_identity = |entry: fs::DirEntry| {
+    let path_with_identity = |entry: fs::DirEntry| {
         let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;
         Some((entry.path(), (metadata.ino(), metadata.mtime(), metadata.mtime_nsec())))
     };
-    siblings.filter_map(with_identity).collect()
+    siblings.filter_map(path_with_identity).collect()
 }
 
-/// Inserts `lines` before a program, a recording or `--` that stands where a subcommand is expected.
-pub(crate) fn with_default_subcommand(app: &clap::Command, words: Vec<OsString>) -> Vec<OsString> {
-    let mut with_lines = words.clone();
-    with_lines.insert(1, "lines".into());
+/// Inserts `lines` if a program, a recording or `--` takes the position of the subcommand.
+pub(crate) fn insert_default_subcommand(app: &clap::Command, words: Vec<OsString>) -> Vec<OsString> {
+    let mut words_with_lines = words.clone();
+    words_with_lines.insert(1, "lines".into());
     let is_path = |word: &OsString| {
         let path = Path::new(word);
         path.exists() || path.extension().is_some_and(|extension| extension == "py" || extension == "data")
@@ -145,16 +146,16 @@ pub(crate) fn with_default_subcommand(app: &clap::Command, words: Vec<OsString>)
     let names_input = match (words.get(1), app.find_subcommand("lines")) {
         (Some(word), _) if is_subcommand(word) => false,
         (Some(word), _) if word == "--" => true,
-        (_, Some(lines)) => first_word(lines, &with_lines)
-            .is_some_and(|first| is_command(&with_lines[first]) || is_path(&with_lines[first])),
+        (_, Some(lines)) => first_word(lines, &words_with_lines)
+            .is_some_and(|first| is_command(&words_with_lines[first]) || is_path(&words_with_lines[first])),
         _ => false,
     };
-    if names_input { with_lines } else { words }
+    if names_input { words_with_lines } else { words }
 }
 
-/// Inserts the optional `--`. Subcommands with an [`Input`] get it before a command; all others only before `-m`, which
-/// clap would parse as an option.
-pub(crate) fn with_dashes(app: &clap::Command, mut words: Vec<OsString>) -> Vec<OsString> {
+/// Inserts a missing `--`. For subcommands with an [`Input`], it goes before the user's command. For all others, only
+/// before `-m`, which clap would parse as an option.
+pub(crate) fn insert_dashes(app: &clap::Command, mut words: Vec<OsString>) -> Vec<OsString> {
     let subcommand = words.get(1).and_then(|name| app.find_subcommand(name));
     let has_argument =
         |id| subcommand.is_some_and(|subcommand| subcommand.get_arguments().any(|argument| argument.get_id() == id));
@@ -167,8 +168,8 @@ pub(crate) fn with_dashes(app: &clap::Command, mut words: Vec<OsString>) -> Vec<
     words
 }
 
-/// Index of the first word after the options, their values, and the positional arguments that precede recordings and
-/// commands. `None` if `--` comes first. `-m` is not one of our options.
+/// Returns the index of the first recording or command among the arguments, after our options, their values and any
+/// other positional arguments. `None` if `--` comes first. `-m` does not count as an option of ours.
 fn first_word(subcommand: &clap::Command, words: &[OsString]) -> Option<usize> {
     let is_input = |argument: &&clap::Arg| argument.get_id() == "files" || argument.get_id() == "command";
     let mut skipped_positionals = subcommand.get_positionals().take_while(|argument| !is_input(argument)).count();
@@ -182,7 +183,8 @@ fn first_word(subcommand: &clap::Command, words: &[OsString]) -> Option<usize> {
             Some("") => return None,
             Some(long) => takes_value(&|argument| argument.get_long() == Some(long)),
             None => match text.strip_prefix('-').filter(|shorts| !shorts.is_empty() && *shorts != "m") {
-                // The rest of a cluster of short options is the value of the first one that takes a value.
+                // In a cluster of short options, the first that takes a value consumes the rest of the cluster as its
+                // value.
                 Some(shorts) => shorts
                     .char_indices()
                     .find(|(_, short)| takes_value(&|argument| argument.get_short() == Some(*short)))
@@ -199,8 +201,8 @@ fn first_word(subcommand: &clap::Command, words: &[OsString]) -> Option<usize> {
     None
 }
 
-/// Returns true if the word is to be run. A recording may have the name of a command, and so may a folder without
-/// recordings.
+/// Returns true if the argument is a command to run. A recording, or a directory of recordings, takes precedence over a
+/// command of the same name.
 fn is_command(word: &OsStr) -> bool {
     let path = Path::new(word);
     let is_recording = bundle::is_recording(path) || (path.is_dir() && !bundle::resolve_recordings(path).0.is_empty());
@@ -226,10 +228,10 @@ mod tests {
         Why(crate::why::Why),
     }
 
-    /// The command line with the inserted `--`.
-    fn separated(line: &str) -> String {
+    /// Applies `insert_dashes` to a command line.
+    fn run_insert_dashes(line: &str) -> String {
         let words = line.split(' ').map(OsString::from).collect();
-        with_dashes(&Arguments::command(), words).join(OsStr::new(" ")).into_string().unwrap()
+        insert_dashes(&Arguments::command(), words).join(OsStr::new(" ")).into_string().unwrap()
     }
 
     #[test]
@@ -244,7 +246,7 @@ mod tests {
             "jitlisten why true -r 99 | true -x",
             "jitlisten record -r 99 | -m pkg.module -x",
         ] {
-            assert_eq!(separated(&line.replace("| ", "")), line.replace('|', "--"));
+            assert_eq!(run_insert_dashes(&line.replace("| ", "")), line.replace('|', "--"));
         }
     }
 
@@ -252,7 +254,7 @@ mod tests {
     fn a_program_or_a_recording_without_a_subcommand_means_lines() {
         let complete = |line: &str| {
             let words = line.split(' ').map(OsString::from).collect();
-            with_default_subcommand(&Arguments::command(), words).join(OsStr::new(" ")).into_string().unwrap()
+            insert_default_subcommand(&Arguments::command(), words).join(OsStr::new(" ")).into_string().unwrap()
         };
         for line in [
             "jitlisten | true",
@@ -291,7 +293,7 @@ mod tests {
             "jitlisten why true",
             "jitlisten why true no-such.data",
         ] {
-            assert_eq!(separated(line), line);
+            assert_eq!(run_insert_dashes(line), line);
         }
     }
 }

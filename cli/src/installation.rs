@@ -52,20 +52,20 @@ impl Installation {
             })
     }
 
-    /// The Python of the environment in which `pip` installed this command.
+    /// Python of the environment into which `pip` installed this command.
     pub(crate) fn python() -> Option<PathBuf> {
         let bin = own_executable().ok()?.parent()?.to_owned();
         package_below(bin.parent()?)?;
         ["python3", "python"].iter().map(|name| bin.join(name)).find(|python| python.is_file())
     }
 
-    /// Path of the library.
+    /// Path of the native library.
     pub(crate) fn library(&self) -> &Path {
         &self.library
     }
 
-    /// Path of the library, if `LD_PRELOAD` can express it.
-    pub(crate) fn preloadable(&self) -> Result<&Path, Problem> {
+    /// Path of the native library. Fails if `LD_PRELOAD` cannot contain that path.
+    pub(crate) fn preloadable_library(&self) -> Result<&Path, Problem> {
         let path = self.library.to_string_lossy();
         if path.contains([' ', ':', '$']) {
             return Err(Problem::new(format!(
@@ -76,7 +76,7 @@ impl Installation {
         Ok(&self.library)
     }
 
-    /// Directory of the `sitecustomize` module that enables line tables.
+    /// Directory with the `sitecustomize` module that enables line tables.
     pub(crate) fn site(&self) -> Option<PathBuf> {
         self.package.as_ref().map(|package| package.join("_site")).filter(|site| site.is_dir())
     }
@@ -94,7 +94,8 @@ impl Installation {
     }
 }
 
-/// The package that `pip` installed below `prefix`. With several, the one that has the version of this command.
+/// Finds the package that `pip` installed below `prefix`. Among several, the one with this command's version is
+/// preferred.
 fn package_below(prefix: &Path) -> Option<PathBuf> {
     let mut directories = vec![prefix.to_owned()];
     for lib in ["lib", "lib64"] {

@@ -1,6 +1,6 @@
-//! The GDB JIT list in which an LLVM in another process keeps its objects; read, never changed. gdb's manual documents
-//! it in "JIT Compilation Interface". The list is found through the files that the process maps and read from its
-//! memory (`memory.rs`).
+//! GDB JIT lists in another process. Each copy of LLVM registers its objects in such a list; we only read it. gdb's
+//! manual documents the format in "JIT Compilation Interface". The list is located through the files that the process
+//! maps, and read from the process's memory (`memory.rs`).
 //!
 //! ```text
 //!   __jit_debug_descriptor   u32 version (1), u32 action, u64 relevant_entry, u64 first_entry
@@ -18,21 +18,21 @@ use crate::process::Process;
 use crate::symbols;
 
 const DESCRIPTOR: &str = "__jit_debug_descriptor";
-/// Size below which a file cannot hold an LLVM with a code generator. Files with LLVM in their name are exempt.
+/// Minimum size of a file that may contain LLVM's code generator. Files with `llvm` in their names are always searched.
 const MIN_FILE_BYTES: u64 = 4 << 20;
-/// Limit on entries, in case the list is circular.
+/// Maximum number of entries to follow, in case the list is circular.
 const MAX_OBJECTS: usize = 1_000_000;
-/// Limit for one read of a process, which may present gigabytes.
+/// Time limit for reading one process, which may present gigabytes of entries.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// GDB JIT list of one LLVM.
+/// GDB JIT list of one copy of LLVM.
 pub(crate) struct JitList {
-    /// File that contains the LLVM, as the process names it.
+    /// Path of the file that contains LLVM, in the process's mount namespace.
     pub(crate) library: PathBuf,
     descriptor: u64,
 }
 
-/// Entry for one object. LLVM may reuse the address of an entry, so all fields identify it.
+/// List entry of one object. LLVM may reuse an entry's address, so only all fields together identify the entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Entry {
     entry_address: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Entry {
     object_size: u64,
 }
 
-/// GDB JIT lists of all LLVMs in a process.
+/// Finds the GDB JIT list of every copy of LLVM in a process.
 pub(crate) fn find_lists(process: &Process) -> Vec<JitList> {
     let deadline = Instant::now() + READ_TIMEOUT;
     let libraries = process.libraries().into_iter().take_while(|_| Instant::now() < deadline);
@@ -49,8 +49,8 @@ pub(crate) fn find_lists(process: &Process) -> Vec<JitList> {
 }
 
 impl JitList {
-    /// Reads the entries, newest first, because LLVM inserts at the front. The process keeps running: a list that
-    /// changes during the read is read again.
+    /// Reads the entries, newest first, because LLVM inserts them at the front. The process keeps running, so the list
+    /// is read again if it changes meanwhile.
     pub(crate) fn entries(&self, process: &Process) -> io::Result<Vec<Entry>> {
         let mut result = self.read(process.pid);
         for _ in 1..3 {
@@ -65,7 +65,7 @@ impl JitList {
     fn read(&self, pid: u32) -> io::Result<Vec<Entry>> {
         let [head, _, first] = words(&read(pid, self.descriptor, 24)?);
         let mut entries = Vec::new();
-        // The only defined version.
+        // Version 1 is the only version that the interface defines.
         if head as u32 != 1 {
             return Ok(entries);
         }
@@ -83,17 +83,17 @@ impl JitList {
 }
 
 impl Entry {
-    /// Copies the object; `None` if its memory is unmapped by now.
+    /// Copies the object; `None` if its memory has been unmapped.
     pub(crate) fn object(&self, process: &Process) -> Option<Vec<u8>> {
         read(process.pid, self.object_address, usize::try_from(self.object_size).ok()?).ok()
     }
 }
 
-/// Address of a library's descriptor in the process.
+/// Finds the list descriptor of a library in the process.
 fn find_descriptor(process: &Process, library: &Path) -> Option<u64> {
     let file = process.open_file(library).ok()?;
     let name = library.file_name()?.to_string_lossy().to_lowercase();
-    // Our own library has a list for code that no LLVM compiled (the gdb sink).
+    // Our own library has a list of its own, which the gdb sink fills with code that LLVM did not compile.
     if name.starts_with("libjitlisten") {
         return None;
     }

@@ -1,4 +1,4 @@
-//! `jitlisten lines`: shows which line is slow.
+//! `jitlisten lines`: shows the cost of each source line.
 
 #![forbid(unsafe_code)]
 
@@ -75,7 +75,7 @@ impl Lines {
     }
 
     fn show(&self, files: &[PathBuf]) -> Result<(), Problem> {
-        // The page lets its reader choose a thread.
+        // Only `--threads` needs shares by thread: the HTML page derives them from the samples.
         let report = self.reading.open(files, self.threads, false)?;
         if let Some(out) = &self.html {
             recording::write(Some(out), to_html(&report).as_bytes(), Recognition::ByMark)?;

@@ -1,7 +1,7 @@
-//! The command `jitlisten`: arguments, environment, files and messages around the library and its reports.
+//! The `jitlisten` command: command line, environment, files and messages on top of the library and its reports.
 //!
-//! A subcommand is one file: a `clap::Args` struct with a method `execute`. To add one, write the file, name it below
-//! with `mod`, add a variant to [`Command`] and a line to [`Command::execute`].
+//! Each subcommand is one file, with a `clap::Args` struct and its `execute` method. To add a subcommand, write the
+//! file, declare the module below, and extend [`Command`] and [`Command::execute`].
 //!
 //! A failure prints a few short lines on standard error and exits with status 2. Standard output carries the requested
 //! output and nothing else.
@@ -109,14 +109,14 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    system::keep_closed();
+    system::keep_descriptors_closed();
     let mut words: Vec<_> = std::env::args_os().collect();
     if words.len() < 2 {
         let _ = writeln!(std::io::stderr(), "{START}\n\n`jitlisten --help` lists all commands.");
         return ExitCode::from(2);
     }
     let app = Arguments::command();
-    words = input::with_dashes(&app, input::with_default_subcommand(&app, words));
+    words = input::insert_dashes(&app, input::insert_default_subcommand(&app, words));
     match Arguments::parse_from(words).command.execute() {
         Ok(status) => status,
         Err(problem) => {

@@ -5,10 +5,10 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-/// Larger than any debug object, and than anything else that is read in one call.
+/// Maximum size of one read, larger than any debug object.
 const MAX_READ_BYTES: usize = 256 << 20;
 
-/// Reads `size` bytes at `address` in a process.
+/// Reads `size` bytes at `address` of a process.
 pub(crate) fn read(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
     if size > MAX_READ_BYTES {
         return Err(io::ErrorKind::InvalidData.into());
@@ -16,7 +16,7 @@ pub(crate) fn read(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; size];
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: size };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: size };
-    // SAFETY: the local vector describes `bytes`; the kernel checks the remote one.
+    // SAFETY: the local iovec describes `bytes`, and the kernel checks the remote one.
     let read = unsafe { libc::process_vm_readv(pid as i32, &raw const local, 1, &raw const remote, 1, 0) };
     match read {
         _ if read == size as isize => Ok(bytes),
@@ -33,11 +33,11 @@ pub(crate) fn read(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Writes to memory that is writable for the process itself.
+/// Writes to memory that the process itself may write.
 pub(crate) fn write(pid: u32, address: u64, bytes: &[u8]) -> io::Result<()> {
     let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes.len() };
-    // SAFETY: the local vector describes readable memory; the kernel checks the remote one.
+    // SAFETY: the local iovec describes readable memory, and the kernel checks the remote one.
     let written = unsafe { libc::process_vm_writev(pid as i32, &raw const local, 1, &raw const remote, 1, 0) };
     if written == bytes.len() as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,5 +1,5 @@
-//! Injected calls without a signal frame, on aarch64: a function returns to address 0, a fault that only the tracer
-//! sees. The interface is that of `signal_frame.rs`.
+//! Injected calls without a signal frame, for aarch64. The called function returns to address 0, which raises a fault
+//! that only the tracer sees. The interface is the same as in `signal_frame.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +25,7 @@ impl ReturnPath {
         registers.regs[0]
     }
 
-    pub(crate) fn take(self, registers: &mut Registers, _: &Frame) {
+    pub(crate) fn redirect(self, registers: &mut Registers, _: &Frame) {
         registers.pc = 0;
     }
 }

@@ -1,6 +1,5 @@
-//! `attach --no-inject`: names for compiled code without any change to the process. Reads its GDB JIT lists
-//! (`jit_list.rs`) and writes `perf-PID.map` in the process's `/tmp`, with the PID that the process has in its own
-//! namespace.
+//! `attach --no-inject`: names compiled code without changing the process. Reads the GDB JIT lists of the process
+//! (`jit_list.rs`) and writes a perf map into its `/tmp`, named after the process's PID in its own namespace.
 
 #![forbid(unsafe_code)]
 
@@ -22,10 +21,10 @@ use crate::memory;
 use crate::problem::Problem;
 use crate::process::Process;
 
-/// Interval between two reads of the lists.
+/// Interval at which the lists are read again.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Writes the perf map of existing code, and with `watch` appends later code until the process exits. `refusal` is the
+/// Writes a perf map of existing code; with `watch`, also appends new code until the process exits. `refusal` is the
 /// reason why injection failed.
 pub(crate) fn read(process: &Process, watch: bool, refusal: Option<&Problem>) -> Result<ExitCode, Problem> {
     let with_refusal = |problem: Problem| match refusal {
@@ -73,7 +72,7 @@ fn check_access(process: &Process) -> Result<(), Problem> {
     })
 }
 
-/// Progress of reading one process.
+/// Reads the JIT lists of one process, and remembers the entries that were read.
 struct Reader<'a> {
     process: &'a Process,
     lists: Vec<JitList>,
@@ -119,7 +118,7 @@ fn write_map_lines(debug_object: &[u8], lines: &mut String) -> usize {
     object.functions().len()
 }
 
-/// The perf map at the path where perf expects it.
+/// A perf map at the path where perf expects it.
 struct Map {
     path: PathBuf,
     file: File,
@@ -149,11 +148,11 @@ impl Map {
     }
 }
 
-/// Start of the first line of a map written from outside. perf reads it as an empty function at address 0. The rest of
-/// the line identifies the process for `jitlisten clean`.
+/// Prefix of the first line in a perf map that was written from outside the process. perf parses the line as an empty
+/// function at address 0. The rest of the line identifies the process for `jitlisten clean`.
 pub(crate) const MARK: &str = "0 0 jitlisten-outside ";
 
-/// Returns true if there is no map, or only one that was written from outside or by an earlier process with this PID.
+/// Returns true if no map exists, or if it was written from outside or by an earlier process with the same PID.
 fn is_replaceable(process: &Process, directory: &OwnedFd, name: &str) -> io::Result<bool> {
     let descriptor =
         match rustix::fs::openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {

@@ -1,4 +1,4 @@
-//! Error type of every command: the failure and its object, then lines with the causes and with advice.
+//! Error type of all commands: a message that names the failure and its object, followed by causes and advice.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use jitlisten_report::sanitize;
 
-/// A failure described in words, without a full stop.
+/// A failure, as a message without a full stop.
 #[derive(Debug)]
 pub(crate) struct Problem {
     message: String,
@@ -16,16 +16,16 @@ pub(crate) struct Problem {
     status: u8,
 }
 
-/// Exit status of a failed command.
+/// Exit status for a failed command.
 const FAILURE: u8 = 2;
 
 impl Problem {
-    /// Creates a failure from its description, which names the object, and the cause if it is short.
+    /// Creates a failure. The message names the object, and the cause if it is short.
     pub(crate) fn new(message: impl Display) -> Problem {
         Problem { message: message.to_string(), causes: Vec::new(), help: None, status: FAILURE }
     }
 
-    /// Adds the causing problem. Its advice is used if this problem has none yet.
+    /// Adds an underlying problem as a cause. Also adopts its advice, unless this problem already has some.
     pub(crate) fn because(mut self, problem: &Problem) -> Problem {
         self.causes.push(problem.message.clone());
         self.causes.extend_from_slice(&problem.causes);
@@ -38,7 +38,7 @@ impl Problem {
         Problem { help: Some(advice.to_string()), ..self }
     }
 
-    /// Makes the exit status that of the user's program, if the program has failed.
+    /// Uses the exit status of the user's program if the program has failed.
     pub(crate) fn with_program_status(self, program: u8) -> Problem {
         Problem { status: if program == 0 { self.status } else { program }, ..self }
     }
@@ -51,7 +51,7 @@ impl Problem {
 
 impl Display for Problem {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        // The text may contain names of files and events from a foreign recording.
+        // The message may quote file names and event names from an untrusted recording.
         formatter.write_str(&sanitize(&self.message))?;
         let causes = self.causes.iter().map(|cause| ("because", cause));
         let mut lines = causes.chain(self.help.iter().map(|advice| ("help", advice)));

@@ -1,8 +1,8 @@
-//! A process as `/proc` shows it, and access to its files.
+//! A process as seen through `/proc`, and access to its files.
 //!
-//! The process may belong to another user, run in a container, and be hostile. Its paths are resolved below its root
-//! directory, which is held open (`openat2(2)` with `RESOLVE_IN_ROOT`), so no link leads out of it. Only regular files
-//! are opened, never pipes or devices.
+//! The process may belong to another user, run in a container, or be hostile. Its paths are resolved below its root
+//! directory, through a descriptor (`openat2(2)` with `RESOLVE_IN_ROOT`), so no link can lead outside. Only regular
+//! files are opened, never pipes or devices.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +23,7 @@ use rustix::process::{Gid, Uid, geteuid};
 
 use crate::problem::Problem;
 
-/// PID namespace of a process, as an inode number. `process` is `self` or a PID.
+/// Inode number that identifies the PID namespace of a process. `process` is `self` or a PID.
 pub(crate) fn pid_namespace(process: &str) -> Option<u64> {
     fs::metadata(format!("/proc/{process}/ns/pid")).ok().map(|metadata| metadata.ino())
 }
@@ -44,12 +44,12 @@ pub(crate) struct Mapping {
     pub(crate) offset: u64,
     pub(crate) is_executable: bool,
     pub(crate) is_main_stack: bool,
-    /// Empty if no file is mapped.
+    /// Mapped file; empty for anonymous memory.
     pub(crate) path: PathBuf,
 }
 
 impl Process {
-    /// Opens a running process, or explains why that is impossible.
+    /// Opens a running process, or fails with the reason why this user cannot inspect it.
     pub(crate) fn open(pid: u32) -> Result<Process, Problem> {
         let no_such_process = || Problem::new(format!("no such process: {pid}"));
         let start = start_time(pid).ok_or_else(no_such_process)?;
@@ -78,7 +78,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Rejects 32-bit programs.
+    /// Fails for 32-bit programs.
     fn check_class(&self) -> Result<(), Problem> {
         let mut head = [0; 5];
         let read = File::open(format!("/proc/{}/exe", self.pid)).and_then(|mut file| file.read_exact(&mut head));
@@ -91,7 +91,7 @@ impl Process {
         Ok(())
     }
 
-    /// Returns true if the process that was opened still runs.
+    /// Returns true if the process that was opened is still running.
     pub(crate) fn is_alive(&self) -> bool {
         start_time(self.pid) == Some(self.start) && !is_zombie(self.pid)
     }
@@ -101,7 +101,7 @@ impl Process {
         Problem::new(format!("process {} has ended", self.pid))
     }
 
-    /// Files mapped as executable, without adjacent duplicates.
+    /// Returns the files with executable mappings, without adjacent duplicates.
     pub(crate) fn libraries(&self) -> Vec<&Path> {
         let mut paths: Vec<&Path> = self
             .mappings
@@ -113,7 +113,7 @@ impl Process {
         paths
     }
 
-    /// Path of a file of the process as seen from here; the process may be in a container.
+    /// Translates a path in the process, which may be in a container, to a path in our own mount namespace.
     pub(crate) fn visible_path(&self, path: &Path) -> PathBuf {
         if !self.sees_different_file(path) {
             return path.to_owned();
@@ -121,13 +121,13 @@ impl Process {
         PathBuf::from(format!("/proc/{}/root", self.pid)).join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Opens a directory below the root directory of the process, or a file with `O_PATH`.
+    /// Opens a directory below the process's root directory, or a file with `O_PATH`.
     pub(crate) fn resolve(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
-            // Linux before 5.6, or a seccomp filter that does not know openat2. A process with our root directory needs
-            // no confinement.
+            // Linux before 5.6 lacks openat2, and a seccomp filter may reject it. A process with our own root directory
+            // needs no confinement.
             Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) if self.has_our_root() => {
                 Ok(rustix::fs::open(path, flags, Mode::empty())?)
             }
@@ -135,7 +135,7 @@ impl Process {
         }
     }
 
-    /// Opens a regular file of the process for reading.
+    /// Opens a regular file of the process, read-only.
     pub(crate) fn open_file(&self, path: &Path) -> io::Result<File> {
         reopen_regular(self.resolve(path, OFlags::PATH)?)
     }
@@ -145,36 +145,37 @@ impl Process {
         our_identity.is_some() && rustix::fs::fstat(&self.root).ok().map(|stat| identity(&stat)) == our_identity
     }
 
-    /// Path of the program, as the process sees it.
+    /// Path of the program's executable, inside the process's root directory.
     pub(crate) fn program(&self) -> Option<PathBuf> {
         let path = fs::read_link(format!("/proc/{}/exe", self.pid)).ok()?;
         let root = fs::read_link(format!("/proc/{}/root", self.pid)).unwrap_or_default();
         Some(relative_to_root(&root, &path))
     }
 
-    /// Path of the program, if it is among the mapped files.
+    /// Path of the program's executable, if it is mapped.
     pub(crate) fn executable(&self) -> Option<&Path> {
         let program = self.program()?;
         self.libraries().into_iter().find(|library| *library == program)
     }
 
-    /// The first library with this file name.
+    /// Finds the first library with this file name.
     pub(crate) fn library_named(&self, name: &str) -> Option<&Path> {
         self.libraries().into_iter().find(|path| path.file_name().is_some_and(|file_name| file_name == name))
     }
 
-    /// The first library whose file name starts with `name`.
+    /// Finds the first library whose file name starts with `name`.
     pub(crate) fn library_with_prefix(&self, name: &str) -> Option<&Path> {
         let has_prefix =
             |path: &Path| path.file_name().is_some_and(|file_name| file_name.as_bytes().starts_with(name.as_bytes()));
         self.libraries().into_iter().find(|path| has_prefix(path))
     }
 
-    /// Version of the Python in the process, such as 3.11, from the names of mapped files.
+    /// Version of the Python in the process, such as 3.11, derived from the names of the executable and of mapped
+    /// files.
     pub(crate) fn python(&self) -> Option<(u32, u32)> {
         let executable = self.program().unwrap_or_default();
-        let mapped = self.mappings.iter().map(|mapping| mapping.path.as_path());
-        std::iter::once(executable.as_path()).chain(mapped).find_map(python_version)
+        let mapped_paths = self.mappings.iter().map(|mapping| mapping.path.as_path());
+        std::iter::once(executable.as_path()).chain(mapped_paths).find_map(python_version)
     }
 
     /// PID of the process in its innermost namespace.
@@ -191,20 +192,19 @@ impl Process {
         line.trim().parse().ok().filter(|tracer| *tracer != 0)
     }
 
-    /// PID namespace of the process; 0 if unknown.
+    /// PID namespace of the process, as an inode number; 0 if unknown.
     pub(crate) fn namespace(&self) -> u64 {
         pid_namespace(&self.pid.to_string()).unwrap_or(0)
     }
 
-    /// Returns true if `path` is a different file for the process, which may have a root directory or mounts of its
-    /// own.
+    /// Returns true if `path` names a different file in the process, which may have its own root directory or mounts.
     pub(crate) fn sees_different_file(&self, path: &Path) -> bool {
-        let inside = self.resolve(path, OFlags::PATH).and_then(|stat| Ok(rustix::fs::fstat(stat)?));
-        let outside = rustix::fs::statat(CWD, path, AtFlags::empty());
-        inside.ok().map(|stat| identity(&stat)) != outside.ok().map(|stat| identity(&stat))
+        let inside_stat = self.resolve(path, OFlags::PATH).and_then(|stat| Ok(rustix::fs::fstat(stat)?));
+        let outside_stat = rustix::fs::statat(CWD, path, AtFlags::empty());
+        inside_stat.ok().map(|stat| identity(&stat)) != outside_stat.ok().map(|stat| identity(&stat))
     }
 
-    /// Start of the process, as wall-clock time.
+    /// Wall-clock time at which the process started.
     pub(crate) fn started_at(&self) -> Option<SystemTime> {
         let ticks = rustix::param::clock_ticks_per_second();
         let since_boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -218,15 +218,15 @@ impl Process {
         self.started_at()?.elapsed().ok()
     }
 
-    /// Returns true if a file was last written before this process started: an earlier process with the same PID wrote
-    /// it.
+    /// Returns true if a file was last modified before this process started, so an earlier process with the same PID
+    /// wrote it.
     pub(crate) fn started_after(&self, file: &File) -> bool {
         let modified = file.metadata().and_then(|metadata| metadata.modified());
         self.started_at().is_some_and(|started_at| modified.is_ok_and(|modified| modified < started_at))
     }
 
-    /// Returns true if these addresses are mapped as they were when the process was opened. An `execve(2)` changes
-    /// that.
+    /// Returns true if the mappings at these addresses are still those found when the process was opened. `execve(2)`
+    /// replaces them.
     pub(crate) fn still_maps(&self, addresses: &[u64]) -> bool {
         let Ok(current_mappings) = mappings(self.pid) else { return false };
         let find_mapping = |mappings: &[Mapping], address| {
@@ -248,15 +248,15 @@ impl Process {
         state(self.pid) == Some('T')
     }
 
-    /// Gives this thread the rights of the process's user until the guard is dropped. Used when we create or read files
-    /// for that process.
+    /// Gives this thread the rights of the process's user until the guard is dropped, to create or read files on behalf
+    /// of that user.
     pub(crate) fn act_as_owner(&self) -> io::Result<ActingAs> {
         let (user, group) = owner(self.pid).ok_or(io::ErrorKind::NotFound)?;
         ActingAs::begin(user, group)
     }
 }
 
-/// Guard of [`Process::act_as_owner`]; holds the IDs to restore.
+/// Guard of [`Process::act_as_owner`], with the IDs to restore.
 pub(crate) struct ActingAs(Option<(Uid, Gid, Vec<Gid>)>);
 
 impl ActingAs {
@@ -277,7 +277,7 @@ impl ActingAs {
 impl Drop for ActingAs {
     fn drop(&mut self) {
         if let Some((user, group, groups)) = &self.0 {
-            // Each call restores a saved ID, so none can fail.
+            // Restoring saved IDs cannot fail.
             let _ = rustix::thread::set_thread_res_uid(None, *user, None);
             let _ = rustix::thread::set_thread_res_gid(None, *group, None);
             let _ = rustix::thread::set_thread_groups(groups);
@@ -299,8 +299,8 @@ fn mappings(pid: u32) -> io::Result<Vec<Mapping>> {
     Ok(mappings)
 }
 
-/// Makes a path from `/proc/PID` relative to the root directory of the process. The kernel prefixes such paths with
-/// that directory if it is not ours.
+/// Makes a path from `/proc/PID` relative to the root directory of the process. The kernel includes that directory in
+/// the path if it differs from ours.
 fn relative_to_root(root: &Path, path: &Path) -> PathBuf {
     match path.strip_prefix(root) {
         Ok(inside) if root.is_absolute() && path.is_absolute() => Path::new("/").join(inside),
@@ -319,7 +319,8 @@ fn state(pid: u32) -> Option<char> {
     stat.get(end + 2).map(|byte| char::from(*byte))
 }
 
-/// User and group of a process for file access. `/proc/PID` itself belongs to root if the process is not dumpable.
+/// User and group of a process, from its status file. `/proc/PID` itself belongs to root if the process is not
+/// dumpable.
 fn owner(pid: u32) -> Option<(u32, u32)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let last_number = |name: &str| {
@@ -329,7 +330,7 @@ fn owner(pid: u32) -> Option<(u32, u32)> {
     Some((last_number("Uid:")?, last_number("Gid:")?))
 }
 
-/// Returns true for a library of glibc. Versions before 2.34 have several.
+/// Returns true for the libraries of glibc, which before 2.34 consisted of several files.
 pub(crate) fn is_libc(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let is_versioned = |library: &str| name.strip_prefix(library).is_some_and(|rest| rest.starts_with("-2."));

@@ -1,6 +1,7 @@
 //! `jitlisten record`: samples a command or a running process from inside.
-//!
 //! A command is executed as by `jitlisten run`, with `JITLISTEN_RECORD` in its environment (`sampler/src/options.rs`).
+//! In a process that is already running, injected Python code or an injected thread starts and stops the sampler
+//! (`inject.rs`).
 //! In a running process, injected Python code or a thread starts and stops the sampler (`inject.rs`).
 
 #![forbid(unsafe_code)]
@@ -68,28 +69,28 @@ pub(crate) struct Record {
     command: Vec<OsString>,
 }
 
-/// Default file for a recording.
+/// Default output file of a recording.
 pub(crate) const DEFAULT_OUTPUT: &str = "jitlisten.perf.data";
 
-/// Replaces `%p` by the PID and `%h` by the name of this host.
+/// Replaces `%p` with the PID and `%h` with the host name.
 fn expand_placeholders(path: &Path, pid: u32) -> PathBuf {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Options::new(path).path(pid, host.trim())
 }
 
-/// Identity of this process for the recorded one, which stops recording when this process ends. `None` in another PID
-/// namespace, where this process has another PID.
+/// Identity of this process, passed to the recorded process, which stops recording when this process exits. `None` if
+/// the two are in different PID namespaces, where our PID would be wrong.
 fn own_identity(process: &Process) -> Option<jitlisten_sampler::Process> {
     let pid = std::process::id();
     let start = process::start_time(pid)?;
     (process::pid_namespace("self") == Some(process.namespace())).then_some(jitlisten_sampler::Process { pid, start })
 }
 
-/// Absolute path of a new recording or bundle, after checking that it can be created. `pid` is the running process to
+/// Absolute path of a new recording or bundle, after a check that it can be created. `pid` is the running process to
 /// record, if any.
 pub(crate) fn resolve_output(output: &Path, bundle: bool, pid: Option<u32>) -> Result<PathBuf, Problem> {
-    // The recording process names its recording. A bundle's folder exists before the command, so it has the PID of this
-    // process: a different one for each rank of an mpirun.
+    // The recording process expands placeholders for a plain recording. A bundle's directory exists before the command
+    // starts, so its name contains the PID of this process, which differs for each rank of an MPI job.
     let naming_pid = pid.unwrap_or_else(std::process::id);
     let output = if bundle { expand_placeholders(output, naming_pid) } else { output.to_owned() };
     let path = std::path::absolute(&output).map_err(|error| Problem::new(format!("{}: {error}", output.display())))?;
@@ -99,8 +100,8 @@ pub(crate) fn resolve_output(output: &Path, bundle: bool, pid: Option<u32>) -> R
             Problem::new(format!("{} is not a directory", parent.display())).help("make it, or choose another -o")
         );
     }
-    let has_right_type = if bundle { Path::is_dir } else { Path::is_file };
-    if path.exists() && !has_right_type(&path) {
+    let is_expected_type = if bundle { Path::is_dir } else { Path::is_file };
+    if path.exists() && !is_expected_type(&path) {
         let kind = if path.is_dir() {
             "a directory"
         } else if bundle {
@@ -110,7 +111,7 @@ pub(crate) fn resolve_output(output: &Path, bundle: bool, pid: Option<u32>) -> R
         };
         return Err(Problem::new(format!("{} is {kind}", path.display())).help("choose another -o"));
     }
-    // A running process may have other rights, and reports an error itself.
+    // A running process may have other permissions, and reports errors itself.
     if pid.is_none() && !is_writable(parent) {
         return Err(Problem::new(format!("{} cannot be written", parent.display())).help("choose another -o"));
     }
@@ -122,8 +123,8 @@ pub(crate) fn resolve_output(output: &Path, bundle: bool, pid: Option<u32>) -> R
     Ok(path)
 }
 
-/// Checks that a timer can be created. Each thread needs one; `RLIMIT_SIGPENDING` limits their number for a user, and
-/// the command inherits it.
+/// Checks that a timer can be created, because the sampler needs one per thread. `RLIMIT_SIGPENDING` limits the number
+/// of timers per user, and the command inherits that limit.
 fn check_timers() -> Result<(), Problem> {
     let advice = "raise the limit of pending signals (ulimit -i), or count events: -e cpu-clock";
     Clock::Cpu.permitted().map_err(|error| Problem::new(format!("cannot make a timer: {error}: {advice}")))
@@ -146,12 +147,13 @@ impl Record {
         }
     }
 
-    /// Records into a folder with a child process, then copies the files that the recording references.
+    /// Records into a bundle's directory, then copies the files that the recording references. A command runs in a
+    /// child process.
     fn make_bundle(&self, folder: &Path) -> Result<ExitCode, Problem> {
         let recording = bundle::recording_in(folder);
         if let Some(pid) = self.pid {
-            // The process writes the recording and may reference any file in it, so files are copied with the rights of
-            // its user.
+            // The recorded process writes the recording and could reference any file in it. Files are therefore copied
+            // with the rights of that process's user.
             let process = Process::open(pid)?;
             let run_as_owner = |action: fn(&Path) -> Result<(), Problem>| {
                 let rights = process.act_as_owner();
@@ -165,7 +167,7 @@ impl Record {
             return Ok(ExitCode::SUCCESS);
         }
         bundle::create(folder)?;
-        // Signals stay blocked, because the files of the program are still to be copied.
+        // Signals stay blocked until the program's files have been copied.
         let options =
             [("-d", self.duration.map(|seconds| seconds.to_string())), ("-e", self.event.as_ref().map(Counter::name))];
         let (status, _waiting) = recorder::record(&mut self.recorder.command(&recording, &options)?, &self.command)?;
@@ -174,7 +176,7 @@ impl Record {
         Ok(ExitCode::from(status))
     }
 
-    /// Checks that the kernel counts the event for this process, and thus very likely for the command.
+    /// Checks that the kernel counts the event for this process; the same then very likely holds for the command.
     fn check_event(&self) -> Result<(), Problem> {
         let Some(event) = &self.event else { return Ok(()) };
         event.clone().permitted(self.recorder.rate).map(drop).map_err(|error| {
@@ -191,7 +193,7 @@ impl Record {
             let _ = writeln!(io::stderr(), "jitlisten: recording into {}", path.display());
         }
         command.env("JITLISTEN_RECORD", self.encode_options(path)).env_remove("JITLISTEN_RECORD_BEGUN");
-        // Errors of the recorder go to standard error, unless a log is configured.
+        // Without a configured log, errors of the recorder go to standard error.
         if std::env::var_os("JITLISTEN_LOG").is_none() {
             command.env("JITLISTEN_LOG", "error:stderr");
         }
@@ -226,7 +228,7 @@ impl Record {
             lines: !run_environment.no_lines,
             options: Options { recorder: own_identity(&process), ..self.options(path) },
         };
-        // Termination signals end the recording rather than this process.
+        // A termination signal must end the recording, not this process.
         let (signals, timeout) = (BlockedSignals::termination(), Duration::from_secs(self.timeout));
         let reply = inject::inject(&process, &installation, &Request::Start(start), timeout, &signals)?;
         if process.python().is_some() && reply.is_empty() {
@@ -245,7 +247,7 @@ impl Record {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Ends the recording of a process, whichever command started it.
+    /// Ends the recording of a process, regardless of which command started it.
     fn stop(pid: u32, timeout: Duration) -> Result<ExitCode, Problem> {
         let process = Process::open(pid)?;
         inject::inject(&process, &Installation::find()?, &Request::Stop, timeout, &BlockedSignals::termination())?;

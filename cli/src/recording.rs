@@ -1,4 +1,4 @@
-//! Reading of recordings and writing of reports, for all commands that read a recording.
+//! Reading of recordings and writing of reports, shared by all report commands.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use crate::bundle;
 use crate::problem::Problem;
 
-/// Options for the selection of samples, and for the lookup of code and sources.
+/// Options that select samples and locate code and source files.
 #[derive(Args)]
 pub(crate) struct Reading {
     /// Only this process
@@ -52,7 +52,7 @@ pub(crate) enum Colour {
 }
 
 impl Reading {
-    /// Opens and merges recordings. Without any, opens the default one of the working directory.
+    /// Opens and merges recordings. If `files` is empty, opens the default recording in the working directory.
     pub(crate) fn open(&self, files: &[PathBuf], by_thread: bool, kernel: bool) -> Result<Report, Problem> {
         let paths = if files.is_empty() { vec![default_file()?] } else { files.to_vec() };
         let mut files = Vec::new();
@@ -95,7 +95,7 @@ impl Colour {
     }
 }
 
-/// Default recording of `jitlisten record`, or that of perf.
+/// Finds the default recording of `jitlisten record`, or that of perf.
 fn default_file() -> Result<PathBuf, Problem> {
     let names = ["jitlisten.perf.data", "perf.data", "jitlisten.bundle"];
     let existing = names.iter().map(PathBuf::from).find(|path| path.exists());
@@ -119,17 +119,17 @@ fn terminal_columns() -> Option<usize> {
     (size.ws_col != 0).then_some(usize::from(size.ws_col))
 }
 
-/// Method of recognising an earlier output of the same kind.
+/// Method to recognize an earlier output of the same kind.
 pub(crate) enum Recognition {
-    /// The file starts like the new output, up to the first `jitlisten`. No other program writes that there.
+    /// The file has the same first bytes as the new output, up to `jitlisten`. No other program writes them.
     ByMark,
-    /// The file has the format of the output, which has no room for a mark.
+    /// The file has the same format as the new output. Used for formats that have no room for a mark.
     ByFormat(fn(&[u8]) -> bool),
 }
 
 /// Writes the output to a file, or to standard output if `out` is `-` or `None`. A new file is private, because it
-/// contains text of sources. An existing file is replaced only if it is empty or an earlier output of the same kind:
-/// `--html perf.data` is a typo and must not destroy a recording.
+/// contains source text. An existing file is replaced only if it is empty or an earlier output of the same kind, so a
+/// typo such as `--html perf.data` cannot destroy a recording.
 pub(crate) fn write(out: Option<&Path>, content: &[u8], recognition: Recognition) -> Result<(), Problem> {
     match out.filter(|path| *path != Path::new("-")) {
         Some(path) if !is_replaceable(path, content, recognition) => {
@@ -151,15 +151,15 @@ pub(crate) fn write(out: Option<&Path>, content: &[u8], recognition: Recognition
 /// Writes to standard output.
 pub(crate) fn print(content: &[u8]) -> Result<(), Problem> {
     match std::io::stdout().lock().write_all(content) {
-        // A pipe may be closed before the end of the output.
+        // The reader may close the pipe early.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => result.map_err(|error| Problem::new(format!("cannot write to standard output: {error}"))),
     }
 }
 
-/// Writes a file that the user named. A new file is renamed into its place, so that a full disk or a kill loses
-/// nothing. Anything that is not a regular file is written in place, and so is a file in a directory that cannot be
-/// changed. `new` is the visibility of a file that did not exist; an existing file keeps its owner and mode.
+/// Writes a file that the user named. The content goes to a new file that is then renamed, so a full disk or a kill
+/// loses nothing. Anything but a regular file is written in place, as is a file in a read-only directory.
+/// `new_visibility` applies to a file that did not exist; an existing file keeps its owner and mode.
 pub(crate) fn save(path: &Path, content: &[u8], new_visibility: Visibility) -> io::Result<()> {
     let old_metadata = fs::metadata(path).ok();
     if is_descriptor(path) || old_metadata.as_ref().is_some_and(|old_metadata| !old_metadata.is_file()) {
@@ -168,7 +168,8 @@ pub(crate) fn save(path: &Path, content: &[u8], new_visibility: Visibility) -> i
     let visibility = if old_metadata.is_some() { Visibility::Umask } else { new_visibility };
     match replace(path, content, visibility, old_metadata.as_ref()) {
         Err(error)
-            if old_metadata.is_some() && error.raw_os_error().map(Errno::from_raw_os_error).is_some_and(is_fixed) =>
+            if old_metadata.is_some()
+                && error.raw_os_error().map(Errno::from_raw_os_error).is_some_and(forbids_rename) =>
         {
             write_in_place(path, content)
         }
@@ -176,8 +177,8 @@ pub(crate) fn save(path: &Path, content: &[u8], new_visibility: Visibility) -> i
     }
 }
 
-/// Returns true if the file cannot be renamed over: its directory is read-only, or it is a mount point.
-fn is_fixed(error: Errno) -> bool {
+/// Returns true if the file cannot be replaced by renaming, because its directory is read-only or it is a mount point.
+fn forbids_rename(error: Errno) -> bool {
     [Errno::ACCESS, Errno::PERM, Errno::ROFS, Errno::BUSY].contains(&error)
 }
 
@@ -192,7 +193,7 @@ fn replace(path: &Path, content: &[u8], visibility: Visibility, old_metadata: Op
         return Err(Errno::PERM.into());
     }
     file.write_all(content)?;
-    // Some file systems report a full disk only now.
+    // Some file systems report a full disk only when data is synchronized.
     file.sync_data()?;
     replacement.commit()
 }
@@ -201,7 +202,7 @@ fn write_in_place(path: &Path, content: &[u8]) -> io::Result<()> {
     open_in_place(path)?.write_all(content)
 }
 
-/// Returns true if the path leads to a descriptor in `/proc`, as `/dev/stdout` does.
+/// Returns true if the path resolves to a descriptor in `/proc`, like `/dev/stdout`.
 fn is_descriptor(path: &Path) -> bool {
     const MAX_LINKS: usize = 8;
     let mut path = path.to_owned();
@@ -216,7 +217,7 @@ fn is_descriptor(path: &Path) -> bool {
     false
 }
 
-/// Returns true if `content` may replace the file. A missing or empty file, a pipe and a device accept anything.
+/// Returns true if `content` may replace the file. Missing and empty files, pipes and devices can always be written.
 fn is_replaceable(path: &Path, content: &[u8], recognition: Recognition) -> bool {
     if !fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0) {
         return true;
@@ -230,19 +231,19 @@ fn is_replaceable(path: &Path, content: &[u8], recognition: Recognition) -> bool
             let mark = marked_start(content);
             !mark.is_empty() && read_start(mark.len() as u64).is_ok_and(|start| start == mark)
         }
-        // A file that exceeds the limit is not replaced: its end was not checked.
+        // A file that exceeds the limit is not replaced, because its end was not checked.
         Recognition::ByFormat(is_ours) => {
-            read_start(MAX_FORM_BYTES).is_ok_and(|text| (text.len() as u64) < MAX_FORM_BYTES && is_ours(&text))
+            read_start(MAX_COMPARED_BYTES).is_ok_and(|text| (text.len() as u64) < MAX_COMPARED_BYTES && is_ours(&text))
         }
     }
 }
 
 const MARK: &[u8] = b"jitlisten";
-/// More bytes than precede the mark in any output.
+/// Upper bound for the offset at which the mark of an output ends.
 const MAX_MARKED_BYTES: usize = 4 << 10;
-const MAX_FORM_BYTES: u64 = 1 << 30;
+const MAX_COMPARED_BYTES: u64 = 1 << 30;
 
-/// The start of an output up to and including its mark; empty without one.
+/// Returns the start of an output, up to and including its mark; empty if the output has no mark.
 fn marked_start(content: &[u8]) -> &[u8] {
     let start = &content[..content.len().min(MAX_MARKED_BYTES)];
     let offset = start.windows(MARK.len()).position(|window| window == MARK);
@@ -251,7 +252,7 @@ fn marked_start(content: &[u8]) -> &[u8] {
 
 const PROGRESS_DELAY: Duration = Duration::from_secs(1);
 
-/// Message on standard error while reading takes longer than a second.
+/// Progress message on standard error, shown if reading takes longer than a second.
 struct Progress {
     done: mpsc::Sender<()>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -267,11 +268,11 @@ impl Progress {
     }
 
     fn show_after(text: String, delay: Duration, mut out: impl Write + Send + 'static) -> Option<Progress> {
-        let (done_sender, finished) = mpsc::channel::<()>();
+        let (done_sender, done_receiver) = mpsc::channel::<()>();
         let show = move || {
-            if finished.recv_timeout(delay) == Err(mpsc::RecvTimeoutError::Timeout) {
+            if done_receiver.recv_timeout(delay) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let _ = write!(out, "{text}").and_then(|()| out.flush());
-                let _ = finished.recv();
+                let _ = done_receiver.recv();
                 let _ = write!(out, "\r\x1b[K");
             }
         };
@@ -293,7 +294,7 @@ impl Drop for Progress {
 mod tests {
     use super::*;
 
-    /// Sends the written text to a channel.
+    /// Writer that sends each text to a channel.
     struct Pipe(mpsc::Sender<String>);
 
     impl Write for Pipe {

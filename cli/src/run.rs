@@ -1,5 +1,5 @@
-//! `jitlisten run`: sets the environment and executes the command in place of itself. `capi/src/give_back.rs` restores
-//! the variables for the children of the program.
+//! `jitlisten run`: sets environment variables and executes the command in place of this process.
+//! `capi/src/give_back.rs` restores the variables for the program's children.
 
 #![forbid(unsafe_code)]
 
@@ -73,7 +73,8 @@ pub(crate) fn exec_command(mut command: Command) -> Problem {
 }
 
 impl RunEnvironment {
-    /// The command with its environment set, after checking that it exists and that the loader will accept the library.
+    /// Builds the command with its environment, after a check that the program exists and that the loader will accept
+    /// the library.
     pub(crate) fn command(&self, words: &[OsString]) -> Result<Command, Problem> {
         let words = command::resolve_command(words)?;
         if is_set(COVERAGE) {
@@ -94,8 +95,8 @@ impl RunEnvironment {
     }
 
     fn environment(&self, installation: &Installation) -> Result<Vec<(&'static str, OsString)>, Problem> {
-        let library = installation.preloadable()?;
-        let mut variables = vec![("LD_PRELOAD", preload(library)?)];
+        let library = installation.preloadable_library()?;
+        let mut variables = vec![("LD_PRELOAD", ld_preload_value(library)?)];
         let mut features =
             vec![if self.subprocesses { "children" } else { "program" }.to_owned(), current_run().to_string()];
         let sinks = self.sinks.clone().or_else(|| (!is_set("JITLISTEN")).then(Sinks::available_defaults));
@@ -118,44 +119,44 @@ impl RunEnvironment {
     }
 }
 
-/// Identity of this process, which becomes the command; or that of an enclosing `jitlisten run` that still runs.
+/// Identity of this process, which becomes the command. Inside another `jitlisten run` that is still active, the
+/// identity of that run.
 fn current_run() -> plumbing::Run {
     let enclosing_run = env::var("JITLISTEN_RUN").ok().and_then(|value| plumbing::Run::named_in(&value));
     let is_running = |run: &plumbing::Run| run.0.is_alive(plumbing::pid_namespace()) == Some(true);
     enclosing_run.filter(is_running).unwrap_or_else(|| plumbing::Run(ProcessIdentity::own()))
 }
 
-/// Name prefixes of the sanitizer runtimes of gcc and clang, which must be loaded before the libraries that they
-/// instrument.
+/// Name prefixes of gcc's and clang's sanitizer runtimes, which must be loaded before any library that they instrument.
 const SANITIZER_PREFIXES: [&str; 6] = ["libasan.", "libhwasan.", "liblsan.", "libtsan.", "libubsan.", "libclang_rt."];
 
-/// Inserts the library into the list after the last sanitizer runtime, or else in front.
+/// Inserts the library after the last sanitizer runtime in the list, or at the front.
 fn insert_after_runtimes(library: &Path, list: &str) -> OsString {
     let is_separator = |byte: char| matches!(byte, ' ' | ':');
     let is_runtime = |path: &&str| {
         let name = path.rsplit('/').next().unwrap_or_default();
         SANITIZER_PREFIXES.iter().any(|start| name.starts_with(start))
     };
-    // Each entry is a slice of the list, so its address gives its offset.
+    // Each entry is a slice of the list, so pointer differences give offsets.
     let end_offset = |entry: &str| entry.as_ptr().addr() + entry.len() - list.as_ptr().addr();
     let end = list.rsplit(is_separator).find(is_runtime).map_or(0, end_offset);
     let rest = list[end..].trim_matches(is_separator);
-    let mut joined = OsString::from(&list[..end]);
+    let mut joined_list = OsString::from(&list[..end]);
     for (text, needs_separator) in [(library.as_os_str(), end != 0), (rest.as_ref(), true)] {
         if !text.is_empty() {
-            joined.push(if needs_separator { ":" } else { "" });
-            joined.push(text);
+            joined_list.push(if needs_separator { ":" } else { "" });
+            joined_list.push(text);
         }
     }
-    joined
+    joined_list
 }
 
 /// Value of `LD_PRELOAD`: the user's list with the library inserted.
-fn preload(library: &Path) -> Result<OsString, Problem> {
+fn ld_preload_value(library: &Path) -> Result<OsString, Problem> {
     let old_list = env::var("LD_PRELOAD").unwrap_or_default();
     let is_ours = |path: &&str| Path::new(path).file_name().is_some_and(|name| name == "libjitlisten.so");
     match old_list.split([' ', ':']).find(is_ours) {
-        // This branch also serves a list that is not UTF-8.
+        // This branch also handles a list that is not valid UTF-8.
         None if old_list.is_empty() => Ok(prepend_path(library.into(), "LD_PRELOAD")),
         None => Ok(insert_after_runtimes(library, &old_list)),
         Some(other) if Path::new(other) == library => Ok(old_list.into()),

@@ -1,14 +1,13 @@
-//! Safe points: decides if a stopped thread may call `pthread_create` and `dlopen`, which allocate. It may not while it
-//! is inside `malloc`, the loader, or a signal handler that may have interrupted one of these.
-//!
+//! Safe points: whether a stopped thread may call `pthread_create` and `dlopen`, which allocate. It must not call them
+//! while it is inside `malloc`, the loader, or a signal handler that may have interrupted one of these.
 //! ```text
 //!   state of the thread                                            conclusion
 //!   executes code outside libc, the loader and malloc libraries    none of their functions is active
-//!   waits in a system call that they never wait in                 only libc's wrapper of that call is active
-//!   has a signal frame on its stack                                a handler runs, or a stale frame: assume the former
+//!   waits in a system call that these functions never wait in      only libc's wrapper of that call is active
+//!   has a signal frame on its stack                                a handler runs, or the frame is stale: assume a handler
 //! ```
-//! Callbacks, such as constructors that the loader calls or the comparison function of `qsort`, run while such a
-//! function is active. Programs allocate in those, too, so they are safe points.
+//! Callbacks run while such a function is active: constructors that the loader calls, for example, or the comparison
+//! function of `qsort`. Programs allocate in callbacks, too, so these are safe points.
 
 #![forbid(unsafe_code)]
 
@@ -23,12 +22,12 @@ use crate::signal_frame;
 use crate::symbols::Symbols;
 use crate::trace::StoppedThread;
 
-/// Larger stacks are not searched.
+/// Maximum size of a stack that is searched for signal frames.
 const MAX_STACK_BYTES: u64 = 8 << 20;
-/// Room for a signal frame with the vector registers of any machine, and for a system call.
+/// Minimum free stack space: a signal frame with the largest vector registers, plus a system call.
 const MIN_FREE_STACK_BYTES: u64 = 16 << 10;
 
-/// System calls in which a thread waits for others; neither `malloc` nor the loader waits in them.
+/// System calls in which a thread waits for external events. Neither `malloc` nor the loader waits in these calls.
 #[cfg(target_arch = "x86_64")]
 const WAITING_CALLS: &[libc::c_long] = &[
     libc::SYS_accept,
@@ -51,11 +50,11 @@ const WAITING_CALLS: &[libc::c_long] = &[
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const WAITING_CALLS: &[libc::c_long] = &[];
-/// Further such calls, if `malloc` is libc's: other allocators sleep between two attempts to take a lock. A sleep that
-/// was interrupted, perhaps by an earlier check of ours, continues as `restart_syscall`.
+/// Further system calls that are harmless if the process uses libc's `malloc`. Other allocators sleep between attempts
+/// to take a lock. An interrupted sleep, perhaps by an earlier check of ours, continues as `restart_syscall`.
 const SLEEPING_CALLS: &[libc::c_long] = &[libc::SYS_clock_nanosleep, libc::SYS_nanosleep, libc::SYS_restart_syscall];
 
-/// Code of a process in which a thread must not be interrupted.
+/// Code in which a thread must not be used for calls, and the stacks of the process.
 pub(crate) struct SafePoints {
     forbidden_code: Vec<Range<u64>>,
     has_own_malloc: bool,
@@ -69,9 +68,9 @@ impl SafePoints {
         let is_loader = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld"));
         let is_system_library = |path: &&Path| is_libc(path) || is_loader(path);
         let libraries: BTreeSet<&Path> = process.libraries().into_iter().collect();
-        let (system_libraries, others): (BTreeSet<&Path>, BTreeSet<&Path>) =
+        let (system_libraries, other_libraries): (BTreeSet<&Path>, BTreeSet<&Path>) =
             libraries.into_iter().partition(is_system_library);
-        let allocators: BTreeSet<&Path> = others.into_iter().filter(|path| defines_malloc(path)).collect();
+        let allocators: BTreeSet<&Path> = other_libraries.into_iter().filter(|path| defines_malloc(path)).collect();
         let code = process.mappings.iter().filter(|mapping| mapping.is_executable);
         let is_forbidden = |path: &Path| system_libraries.contains(path) || allocators.contains(path);
         let code = code.filter(|mapping| is_forbidden(&mapping.path)).map(|mapping| mapping.start..mapping.end);
@@ -82,41 +81,44 @@ impl SafePoints {
         }
     }
 
-    /// Returns why the thread must not be used where it is, or where it arrives soon after.
+    /// Returns the reason why the thread cannot be used, after giving it a short time to reach a safe point.
     pub(crate) fn refusal(&self, process: &Process, thread: &mut StoppedThread) -> io::Result<Option<&'static str>> {
-        // Some programs are in `malloc` nearly all the time.
-        thread.resume_until(|pc| self.is_outside(pc))?;
+        // Some programs spend nearly all their time in `malloc`.
+        thread.resume_until(|pc| self.is_outside_forbidden_code(pc))?;
         let (pc, sp) = thread.pc_and_sp();
         Ok(match thread.blocking_syscall() {
-            Some((call, second_argument)) if !self.is_outside(pc) && !self.is_harmless(call, second_argument) => {
+            Some((call, second_argument))
+                if !self.is_outside_forbidden_code(pc) && !self.is_harmless(call, second_argument) =>
+            {
                 Some("in a system call or a lock")
             }
-            None if !self.is_outside(pc) => Some("in the C library"),
+            None if !self.is_outside_forbidden_code(pc) => Some("in the C library"),
             _ => match self.stacks.has_signal_frame(process, sp) {
                 Some(false) => None,
-                Some(true) => Some(IN_HANDLER),
+                Some(true) => Some(IN_HANDLER_REASON),
                 None => Some("on a stack that cannot be read"),
             },
         })
     }
 
-    fn is_outside(&self, pc: u64) -> bool {
+    fn is_outside_forbidden_code(&self, pc: u64) -> bool {
         !self.forbidden_code.iter().any(|range| range.contains(&pc))
     }
 
     fn is_harmless(&self, call: u64, second_argument: u64) -> bool {
-        // glibc's locks wait with FUTEX_WAIT; its condition variables, semaphores and thread joins with this operation.
+        // glibc's locks wait with FUTEX_WAIT. Its condition variables, semaphores and thread joins use
+        // FUTEX_WAIT_BITSET.
         const FUTEX_WAIT_BITSET: u64 = 9;
-        const OPTIONS: u64 = (libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME) as u64;
-        let is_one_of = |calls: &[libc::c_long]| calls.contains(&(call as libc::c_long));
-        let is_condition = call == libc::SYS_futex as u64 && second_argument & !OPTIONS == FUTEX_WAIT_BITSET;
-        is_one_of(WAITING_CALLS) || !self.has_own_malloc && (is_one_of(SLEEPING_CALLS) || is_condition)
+        const FUTEX_OPTION_BITS: u64 = (libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME) as u64;
+        let is_listed_in = |calls: &[libc::c_long]| calls.contains(&(call as libc::c_long));
+        let is_condition = call == libc::SYS_futex as u64 && second_argument & !FUTEX_OPTION_BITS == FUTEX_WAIT_BITSET;
+        is_listed_in(WAITING_CALLS) || !self.has_own_malloc && (is_listed_in(SLEEPING_CALLS) || is_condition)
     }
 }
 
-const IN_HANDLER: &str = "in a signal handler";
+const IN_HANDLER_REASON: &str = "in a signal handler";
 
-/// The stacks of a process.
+/// Stacks of a process, and the return addresses that mark signal frames on them.
 pub(crate) struct Stacks {
     mappings: Vec<Mapping>,
     restorers: Vec<u64>,
@@ -129,19 +131,19 @@ impl Stacks {
         Stacks { restorers: restorers.collect(), mappings: process.mappings.clone() }
     }
 
-    /// Returns why no call can be made on the thread's own stack. A signal stack may be nearly full.
+    /// Returns the reason why no call can be made on the thread's current stack. A signal stack may be nearly full.
     pub(crate) fn refusal(&self, process: &Process, thread: &StoppedThread) -> Option<&'static str> {
         let (_, sp) = thread.pc_and_sp();
         match self.find_mapping(sp) {
             Some(mapping) if mapping.is_main_stack => None,
             Some(mapping) if sp < mapping.start + MIN_FREE_STACK_BYTES => Some("on a stack without room"),
             Some(_) if self.has_signal_frame(process, sp) == Some(false) => None,
-            Some(_) => Some(IN_HANDLER),
+            Some(_) => Some(IN_HANDLER_REASON),
             None => Some("on no stack"),
         }
     }
 
-    /// The mapping of this stack. The main stack may have grown below its recorded start.
+    /// Finds the mapping that contains this stack. The main stack may have grown below its recorded start.
     fn find_mapping(&self, sp: u64) -> Option<&Mapping> {
         self.mappings.iter().find(|mapping| sp < mapping.end)
     }

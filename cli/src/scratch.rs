@@ -1,6 +1,6 @@
-//! Temporary directories for recordings and output, which only their user can enter. A directory is named
-//! `TMPDIR/jitlisten-KIND-XXXXXX`, with a random suffix. It is removed when dropped; `jitlisten clean` removes it if
-//! its process was killed. A process holds a lock (`flock(2)`) on its directories while it runs.
+//! Temporary directories for recordings and output, accessible only to their user. The name of each is
+//! `TMPDIR/jitlisten-KIND-XXXXXX`, with a random suffix. A directory is removed when dropped, or by `jitlisten clean`
+//! if its process was killed. A process holds a lock (`flock(2)`) on its directories while it runs.
 
 #![forbid(unsafe_code)]
 
@@ -16,23 +16,23 @@ use rustix::process::geteuid;
 
 use crate::problem::Problem;
 
-/// Purpose of a directory.
+/// Purpose of a scratch directory.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
-    /// Recording of `jitlisten top`, and the output of its program.
+    /// Recording of `jitlisten top`, and the output of the recorded program.
     Top,
     /// Recording of a command whose working directory is not writable.
     Lines,
-    /// The library's log in a program of `jitlisten doctor`.
+    /// Log that the library writes in a program started by `jitlisten doctor`.
     Doctor,
 }
 
 const KINDS: [Kind; 3] = [Kind::Top, Kind::Lines, Kind::Doctor];
-/// Length of the random suffix, in letters and digits.
+/// Length of the random suffix, which consists of letters and digits.
 const RANDOM_LENGTH: usize = 6;
 /// File name and content of the marker in directories that we create.
 const MARKER: (&str, &[u8]) = ("jitlisten-scratch", b"temporary files of jitlisten\n");
-/// A younger directory may not be locked yet.
+/// Minimum age for removal: a younger directory may not be locked yet.
 const MIN_AGE: Duration = Duration::from_secs(60);
 
 impl Kind {
@@ -45,13 +45,13 @@ impl Kind {
     }
 }
 
-/// Returns true for the name of a scratch directory.
+/// Returns true if `name` has the form of a scratch directory's name.
 pub(crate) fn is_scratch_name(name: &str) -> bool {
     let is_random = |rest: &str| rest.len() == RANDOM_LENGTH && rest.bytes().all(|byte| byte.is_ascii_alphanumeric());
     KINDS.iter().any(|kind| name.strip_prefix(kind.prefix()).is_some_and(is_random))
 }
 
-/// A temporary directory with its lock.
+/// A locked temporary directory.
 pub(crate) struct Scratch {
     pub(crate) path: PathBuf,
     _lock: File,
@@ -60,10 +60,11 @@ pub(crate) struct Scratch {
 impl Scratch {
     pub(crate) fn new(kind: Kind) -> Result<Scratch, Problem> {
         let parent = temp_dir();
-        let created = OwnDirectory::create_random(&parent, kind.prefix());
-        let with_marker = created.and_then(|directory| directory.write(MARKER.0, MARKER.1).map(|()| directory));
+        let created_directory = OwnDirectory::create_random(&parent, kind.prefix());
+        let marked_directory =
+            created_directory.and_then(|directory| directory.write(MARKER.0, MARKER.1).map(|()| directory));
         let problem = |error| Problem::new(format!("cannot make a directory in {}: {error}", parent.display()));
-        let path = with_marker.map_err(problem)?.path().to_owned();
+        let path = marked_directory.map_err(problem)?.path().to_owned();
         let lock = open_locked(&path).ok_or_else(|| Problem::new(format!("cannot lock {}", path.display())));
         lock.map(|lock| Scratch { path, _lock: lock })
     }
@@ -75,8 +76,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Scratch directories of this user whose processes have exited.
-pub(crate) fn abandoned() -> Vec<PathBuf> {
+/// Finds this user's scratch directories whose processes have exited.
+pub(crate) fn find_abandoned() -> Vec<PathBuf> {
     let entries = fs::read_dir(temp_dir()).into_iter().flatten().flatten();
     let scratch_directories = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_scratch_name));
     scratch_directories.map(|entry| entry.path()).filter(|path| is_abandoned(path)).collect()

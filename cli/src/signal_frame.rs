@@ -1,10 +1,10 @@
 //! Signal frames of Linux on x86_64: the structure that the kernel pushes onto a thread's stack for a handler, and that
-//! `rt_sigreturn(2)` pops. See `arch/x86/kernel/signal_64.c` and `fpu/signal.c` of the kernel.
+//! `rt_sigreturn(2)` pops. See the kernel's `arch/x86/kernel/signal_64.c` and `fpu/signal.c`.
 //!
-//! A call that `trace.rs` makes in a thread returns into such a frame, from which the thread restores itself.
+//! Functions that `trace.rs` calls in a thread return into such a frame, so the thread restores its own state.
 //!
 //! ```text
-//!   at      address of `xchg %eax, %ebx; ret` in libc: keeps the result, which the next one would overwrite
+//!   0       address of `xchg %eax, %ebx; ret` in libc: saves the result, which `__restore_rt` would overwrite
 //!   8       address of `__restore_rt` in libc
 //!   16      flags, link, signal stack, registers, signal mask (struct ucontext)
 //!   320     siginfo, empty
@@ -22,14 +22,14 @@ use crate::process::{Process, is_libc};
 
 /// glibc's `__restore_rt`, to which every handler returns: `mov $15, %rax; syscall`.
 const RESTORE_RT_CODE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-/// `xchg %eax, %ebx; ret` may also start in the middle of another instruction.
+/// `xchg %eax, %ebx; ret`, which may also be found inside another instruction.
 const KEEP_RESULT_CODE: [u8; 2] = [0x93, 0xc3];
 
 const CONTEXT_OFFSET: u64 = 16;
 const VECTORS_OFFSET: u64 = 448;
 /// `UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`.
 const UC_FLAGS: u64 = 7;
-/// Not a valid mode of a signal stack, so `rt_sigreturn` keeps the thread's signal stack.
+/// Invalid `ss_flags` value that makes `rt_sigreturn` leave the thread's signal stack alone.
 const INVALID_SIGNAL_STACK_MODE: u64 = 0x7fff_ffff;
 
 /// Code segment selector of 64-bit programs.
@@ -41,11 +41,11 @@ const FEATURES_OFFSET: usize = 512;
 const HEADER_END: usize = 576;
 const MAGIC1: u32 = 0x4650_5853;
 const MAGIC2: u32 = 0x4650_5845;
-/// x87 and SSE are always in the area, and so is PKRU (bit 9) if the machine has it.
+/// Features that every area contains: x87 and SSE. PKRU (bit 9) is added if the machine has it.
 const X87_AND_SSE: u64 = 3;
 const PKRU: u64 = 1 << 9;
 
-/// Code in the libc of a process through which an injected call returns.
+/// Addresses in the process's libc through which an injected call returns.
 #[derive(Clone, Copy)]
 pub(crate) struct ReturnPath {
     keep_result: u64,
@@ -60,28 +60,29 @@ impl ReturnPath {
         Some(ReturnPath { keep_result: find_first(&KEEP_RESULT_CODE)?, restorer: find_first(&RESTORE_RT_CODE)? })
     }
 
-    /// Returns true if the thread has finished the call and is about to restore itself.
+    /// Returns true if the call has returned and `rt_sigreturn` is about to restore the thread.
     pub(crate) fn has_returned(self, registers: &Registers, frame: &Frame) -> bool {
         registers.rip == self.restorer + RESTORE_RT_CODE.len() as u64
             && registers.orig_rax == libc::SYS_rt_sigreturn as u64
             && registers.rsp == frame.stack_pointer + CONTEXT_OFFSET
     }
 
-    /// Result of the call: the low 32 bits, or all bits of its last system call if the low halves agree.
+    /// Result of the call: its low 32 bits, extended to all bits of the last system call's result if the low halves are
+    /// equal.
     pub(crate) fn result(registers: &Registers, last_system_call: u64) -> u64 {
         let result = registers.rbx as u32;
         if last_system_call as u32 == result { last_system_call } else { result.into() }
     }
 
-    /// Redirects a thread to `rt_sigreturn`, so that it restores itself next.
-    pub(crate) fn take(self, registers: &mut Registers, frame: &Frame) {
+    /// Redirects the thread to `rt_sigreturn`, so it next restores its own state.
+    pub(crate) fn redirect(self, registers: &mut Registers, frame: &Frame) {
         registers.rip = self.restorer;
         registers.rsp = frame.stack_pointer + CONTEXT_OFFSET;
         registers.orig_rax = u64::MAX;
     }
 }
 
-/// A signal frame to write into the memory of a thread.
+/// A signal frame, and the address at which it must be written.
 pub(crate) struct Frame {
     /// Stack pointer on entry to the called function.
     pub(crate) stack_pointer: u64,
@@ -89,13 +90,13 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Builds the frame below `top` that restores these registers, vector registers (`NT_X86_XSTATE`) and signal mask.
+    /// Builds a frame below `top` that restores these registers, vector registers (`NT_X86_XSTATE`) and signal mask.
     pub(crate) fn new(top: u64, return_path: ReturnPath, registers: &Registers, vectors: &[u8], mask: u64) -> Frame {
         let vectors = signal_vectors(vectors);
         let vectors_at = top.wrapping_sub(vectors.len() as u64) & !63;
         let stack_pointer = (vectors_at.wrapping_sub(VECTORS_OFFSET) & !15).wrapping_sub(8);
-        let restored = with_restarted_syscall(registers);
-        let regs = &restored;
+        let resumed_registers = restart_interrupted_syscall(registers);
+        let regs = &resumed_registers;
         let segments = regs.cs & 0xffff | (regs.ss & 0xffff) << 48;
         let return_addresses = [return_path.keep_result, return_path.restorer];
         let head = [UC_FLAGS, 0, 0, INVALID_SIGNAL_STACK_MODE, 0];
@@ -112,7 +113,7 @@ impl Frame {
     }
 }
 
-/// Vector registers in the format of a signal frame: with a magic number after the last component in use.
+/// Converts vector registers to the format of a signal frame, with a magic number after the last component in use.
 fn signal_vectors(vectors: &[u8]) -> Vec<u8> {
     let word = |offset: usize| {
         vectors.get(offset..offset + 8).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()))
@@ -131,36 +132,36 @@ fn signal_vectors(vectors: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// End offset of a feature's registers in an XSAVE area.
+/// End offset of a feature's state in an XSAVE area.
 fn feature_end(feature: u32) -> usize {
     let leaf = std::arch::x86_64::__cpuid_count(0xd, feature);
     leaf.eax as usize + leaf.ebx as usize
 }
 
-/// Registers with which user code continues. An interrupted system call restarts, as when the kernel delivers no
-/// signal. A restarted sleep ends early instead, as after a signal: the kernel forgets the remaining time.
-fn with_restarted_syscall(registers: &Registers) -> Registers {
-    let mut restarted = *registers;
+/// Registers with which user code resumes. An interrupted system call restarts, as if the kernel had delivered no
+/// signal. A sleep returns early instead, as after a signal, because the kernel forgets the remaining time.
+fn restart_interrupted_syscall(registers: &Registers) -> Registers {
+    let mut resumed_registers = *registers;
     if registers.orig_rax as i64 >= 0 {
         match registers.rax as i64 {
-            // ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND of <linux/errno.h>
-            -514..=-512 => (restarted.rax, restarted.rip) = (registers.orig_rax, registers.rip - 2),
+            // ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND (kernel-internal error numbers)
+            -514..=-512 => (resumed_registers.rax, resumed_registers.rip) = (registers.orig_rax, registers.rip - 2),
             // ERESTART_RESTARTBLOCK
-            -516 => restarted.rax = -i64::from(libc::EINTR) as u64,
+            -516 => resumed_registers.rax = -i64::from(libc::EINTR) as u64,
             _ => {}
         }
     }
-    restarted
+    resumed_registers
 }
 
-/// Addresses in this code to which signal handlers return.
+/// Finds the addresses in this code to which signal handlers return.
 pub(crate) fn find_restorers(process: &Process, range: &Range<u64>) -> Vec<u64> {
     Code::read(process, range).map(|code| code.find_all(&RESTORE_RT_CODE)).unwrap_or_default()
 }
 
 /// Returns true if this memory, which begins with an address from [`find_restorers`], is the frame of an active
-/// handler. Stacks also contain such addresses from handlers that returned long ago, in locals that were never
-/// initialised; their frames are partly overwritten.
+/// handler. Uninitialized locals may also contain such addresses, left by handlers that returned long ago. The frames
+/// of those handlers are partly overwritten.
 pub(crate) fn is_signal_frame(frame: &[u8]) -> bool {
     let word = |offset: usize| {
         frame.get(offset * 8..offset * 8 + 8).and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)))
@@ -171,7 +172,7 @@ pub(crate) fn is_signal_frame(frame: &[u8]) -> bool {
         && segments.is_some_and(|selectors| selectors & 0xffff == USER_CODE_SEGMENT)
 }
 
-/// A copy of a range of a process's code.
+/// A copy of part of a process's code.
 struct Code {
     start: u64,
     bytes: Vec<u8>,

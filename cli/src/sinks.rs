@@ -1,4 +1,4 @@
-//! Lists of sinks, as in `--sinks` and `JITLISTEN`.
+//! Lists of sinks, as given to `--sinks` and in `JITLISTEN`.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use rustix::fs::{Access, access};
 
 use crate::problem::Problem;
 
-/// A list of at least one sink.
+/// A nonempty list of sinks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sinks(Vec<SinkKind>);
 
@@ -50,7 +50,7 @@ impl Sinks {
         self.0.iter().map(|kind| kind.name())
     }
 
-    /// Default sinks that work here. Without a writable /tmp, only images provide names; a message says so.
+    /// Default sinks that work on this system. If `/tmp` is not writable, the perf map is left out with a message.
     pub(crate) fn available_defaults() -> Sinks {
         let mut sinks = Sinks::default();
         if !is_writable(Path::new("/tmp")) {
@@ -60,7 +60,7 @@ impl Sinks {
         sinks
     }
 
-    /// Checks that the directories for the files of these sinks are writable.
+    /// Checks that the directories where these sinks create files are writable.
     pub(crate) fn check_places(&self) -> Result<(), Problem> {
         if self.0.contains(&SinkKind::PerfMap) && !is_writable(Path::new("/tmp")) {
             return Err(Problem::new("/tmp, where perf maps go, cannot be written").help("use --sinks image,unwind"));
@@ -75,7 +75,7 @@ impl Sinks {
     }
 }
 
-/// Returns true for a directory in which this user may create files.
+/// Returns true if this user may create files in the directory.
 pub(crate) fn is_writable(directory: &Path) -> bool {
     directory.is_dir() && access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }

@@ -1,4 +1,4 @@
-//! Addresses of a library's symbols in a process, from the file that the process maps.
+//! Addresses of library symbols in a process, determined from the file that the process maps.
 
 #![forbid(unsafe_code)]
 
@@ -13,18 +13,18 @@ use crate::memory;
 use crate::process::{Mapping, Process};
 
 const PAGE: u64 = 4096;
-/// Larger than any symbol table. A hostile file could otherwise make us allocate its claimed size.
+/// Maximum size of one read. A hostile file could otherwise make us allocate whatever size it claims.
 const MAX_READ_BYTES: u64 = 512 << 20;
-/// Bytes of a function that are compared between file and memory.
+/// Number of bytes of a function that are compared between file and memory.
 const COMPARED_BYTES: usize = 16;
 
-type Elf<'a> = ElfFile64<'a, Endianness, Bounded<'a>>;
+type Elf<'a> = ElfFile64<'a, Endianness, BoundedReader<'a>>;
 
-/// A file that is read only in parts of limited size.
+/// File reader that limits the size of each read.
 #[derive(Clone, Copy)]
-struct Bounded<'a>(&'a ReadCache<File>);
+struct BoundedReader<'a>(&'a ReadCache<File>);
 
-impl<'a> ReadRef<'a> for Bounded<'a> {
+impl<'a> ReadRef<'a> for BoundedReader<'a> {
     fn len(self) -> Result<u64, ()> {
         self.0.len()
     }
@@ -38,8 +38,8 @@ impl<'a> ReadRef<'a> for Bounded<'a> {
     }
 }
 
-/// Address of a function that `library` defines. Requires the same code in the file and in memory, because the library
-/// may have been replaced on disk since the process mapped it.
+/// Address of a function that `library` defines. The code in the file must match the code in memory, because the
+/// library may have been replaced on disk since the process mapped it.
 pub(crate) fn function(process: &Process, library: &Path, name: &str) -> Option<u64> {
     let (address, file_code) = Symbols::open(process, library)?.code(name, COMPARED_BYTES)?;
     let matches_memory =
@@ -67,19 +67,19 @@ impl Symbols {
     }
 
     fn address(&self, name: &str) -> Option<u64> {
-        let elf = Elf::parse(Bounded(&self.cache)).ok()?;
+        let elf = Elf::parse(BoundedReader(&self.cache)).ok()?;
         Some(self.bias(&elf)?.wrapping_add(find_symbol(&elf, name)?))
     }
 
-    /// Tells for each name if the library defines it.
+    /// Returns true for each name that the library defines.
     pub(crate) fn defined(&self, names: &[&str]) -> Vec<bool> {
-        let Ok(elf) = Elf::parse(Bounded(&self.cache)) else { return Vec::new() };
+        let Ok(elf) = Elf::parse(BoundedReader(&self.cache)) else { return Vec::new() };
         names.iter().map(|name| find_symbol(&elf, name).is_some()).collect()
     }
 
-    /// Address of a symbol in the process, and at most `size` bytes at its address in the file.
+    /// Address of a symbol in the process, and up to `size` bytes of its code in the file.
     pub(crate) fn code(&self, name: &str, size: usize) -> Option<(u64, Vec<u8>)> {
-        let elf = Elf::parse(Bounded(&self.cache)).ok()?;
+        let elf = Elf::parse(BoundedReader(&self.cache)).ok()?;
         let symbol_value = find_symbol(&elf, name)?;
         let file_code = elf.segments().find_map(|segment| {
             let remaining = segment.address().checked_add(segment.size())?.checked_sub(symbol_value)?;
@@ -88,8 +88,9 @@ impl Symbols {
         Some((self.bias(&elf)?.wrapping_add(symbol_value), file_code.to_owned()))
     }
 
-    /// Difference between addresses in the process and in the file, from the first mapping of an executable segment. A
-    /// mapping that is not executable may map the whole file for reading: our own library does that with each LLVM.
+    /// Difference between addresses in the process and in the file, from the first mapping of an executable segment.
+    /// Mappings without execute permission do not count: our own library, for example, maps the whole file of each LLVM
+    /// to read it.
     fn bias(&self, elf: &Elf<'_>) -> Option<u64> {
         let endian = elf.endian();
         let headers = elf.elf_header().program_headers(endian, elf.data()).ok()?;
@@ -106,8 +107,8 @@ impl Symbols {
 }
 
 fn find_symbol(elf: &Elf<'_>, name: &str) -> Option<u64> {
-    let exported = elf.dynamic_symbols().find(|symbol| symbol.is_definition() && symbol.name() == Ok(name));
+    let exported_symbol = elf.dynamic_symbols().find(|symbol| symbol.is_definition() && symbol.name() == Ok(name));
     let symbol =
-        exported.or_else(|| elf.symbols().find(|symbol| symbol.is_definition() && symbol.name() == Ok(name)))?;
+        exported_symbol.or_else(|| elf.symbols().find(|symbol| symbol.is_definition() && symbol.name() == Ok(name)))?;
     Some(symbol.address())
 }

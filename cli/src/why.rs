@@ -1,4 +1,4 @@
-//! `jitlisten why`: why one line is slow.
+//! `jitlisten why`: explains why a line is slow.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Files that the command and `capi/install.sh` may remove or overwrite: those that we wrote, and no others.
+//! Files that the command and `capi/install.sh` remove or overwrite must be our own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ impl TestDirectory {
         command.args(words).current_dir(&self.0).env("HOME", &self.0).output().expect("started")
     }
 
-    /// Asserts that the command refuses with one sentence and lines of advice, and starts nothing.
+    /// Asserts that the command fails with a one-line error and advice, and starts nothing.
     fn assert_refused(&self, words: &[&str], reason: &str) {
         let output = self.run_jitlisten(words);
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -70,7 +70,7 @@ fn a_recording_does_not_replace_another_file() {
     assert_content(&program, "print(1)");
 }
 
-/// Marker of the directory of a dead process.
+/// Content of the marker file in a process's directory.
 fn marker(pid: u32) -> String {
     use std::os::unix::fs::MetadataExt as _;
     let namespace = fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
@@ -104,7 +104,7 @@ fn clean_removes_nothing_by_way_of_a_link() {
     assert!(directory.0.join("image-4194306-1/object-1.so").is_symlink() && !image.exists());
 }
 
-/// Covers a link, a file with other permissions, and a link to a device.
+/// Covers a symbolic link, a file with unusual permissions, and a link to a device.
 #[test]
 fn man_pages_replace_files_and_nothing_is_left_beside_them() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -129,7 +129,7 @@ fn man_pages_replace_files_and_nothing_is_left_beside_them() {
     assert!(unexpected_files.is_empty(), "{unexpected_files:?}");
 }
 
-/// A full disk must be reported for every command that writes to standard output.
+/// Every command that writes to standard output must report a full disk.
 #[test]
 fn a_full_disk_is_told() {
     for words in [&["completions", "bash"][..], &["doctor"], &["doctor", "--json"], &["clean", "-n", "4194305"]] {

@@ -1,4 +1,4 @@
-//! Fuzz target: arbitrary bytes as a debug object. A strict reader must accept each image that we make of it.
+//! Fuzz target that parses arbitrary bytes as a debug object. A strict reader must accept each image made from one.
 
 #![no_main]
 
@@ -13,7 +13,7 @@ use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _, SectionH
 use object::{Object as _, ObjectSymbol as _};
 
 fuzz_target!(|data: &[u8]| {
-    // The last byte chooses, because the first ones are always the ELF magic.
+    // Choose by the last byte, because the first bytes are always the ELF magic number.
     let choice = data.last().copied().unwrap_or(0);
     let style = if choice & 0x80 == 0 { NameStyle::Readable } else { NameStyle::Linkage };
     for image in images(data, choice & 3, style) {
@@ -21,12 +21,12 @@ fuzz_target!(|data: &[u8]| {
         check_sections(&image);
         check_symbols(&image);
         check_unwind_tables(&image);
-        // Parsing the image again must end, whatever the debug information was.
+        // Parsing the image again must terminate, regardless of its debug information.
         let _ = (LineRows::parse(&image.file), LoadedObject::parse(&image.file));
     }
 });
 
-/// Checks that one linear segment maps the code byte for byte, and nothing else.
+/// Checks that a single segment maps exactly the bytes of the code, and nothing else.
 fn check_segments(image: &Image) {
     let elf = ElfFile64::<LE>::parse(&*image.file).expect("an ELF file");
     let header = elf.elf_header();
@@ -54,7 +54,8 @@ fn check_segments(image: &Image) {
     }
 }
 
-/// Checks that sections are inside the file, do not overlap, and have their offset as address if allocated.
+/// Checks that sections lie inside the file and do not overlap, and that the address of allocated sections equals their
+/// offset.
 fn check_sections(image: &Image) {
     let elf = ElfFile64::<LE>::parse(&*image.file).expect("an ELF file");
     let table = elf.elf_section_table();
@@ -77,7 +78,7 @@ fn check_sections(image: &Image) {
     assert_eq!(elf.build_id().expect("a readable note"), Some(&[0x5a; 20][..]));
 }
 
-/// Checks that every function has a symbol with its shown name inside a text section, after the local symbols.
+/// Checks that every function has a symbol with its display name, inside a text section and after the local symbols.
 fn check_symbols(image: &Image) {
     let elf = ElfFile64::<LE>::parse(&*image.file).expect("an ELF file");
     let globals: Vec<_> = elf.symbols().filter(|symbol| symbol.is_global()).collect();
@@ -94,7 +95,7 @@ fn check_symbols(image: &Image) {
     assert!(is_local.is_sorted_by(|previous, next| previous >= next), "local symbols come first");
 }
 
-/// Checks that the search table is sorted, and that each entry leads to the rules of its function.
+/// Checks that the search table is sorted, and that each of its entries leads to the rules of its function.
 fn check_unwind_tables(image: &Image) {
     let Some((hdr_address, eh_frame_address)) = image.unwind else { return };
     let elf = ElfFile64::<LE>::parse(&*image.file).expect("an ELF file");
@@ -123,7 +124,7 @@ fn check_unwind_tables(image: &Image) {
         let fde = section.fde_from_offset(&bases, offset, EhFrame::cie_from_offset).expect("an entry");
         assert_eq!(fde.initial_address(), start);
         assert!(image.code <= start && start < image.code_end, "an entry about other code");
-        // The header stores distances as 32-bit numbers, and readers search by these.
+        // The header stores distances as 32-bit numbers, which readers compare.
         let distance = start.wrapping_sub(hdr_address) as i32;
         assert!(previous.is_none_or(|previous| previous <= distance), "the search table is not sorted");
         previous = Some(distance);

@@ -1,5 +1,5 @@
-//! Fuzz target: arbitrary bytes as a line table are rejected, or parsed into rows with the documented invariants. The
-//! rows of each function in a jitdump have them, too.
+//! Fuzz target that parses arbitrary bytes as a line table. The parser must reject it, or return rows that satisfy the
+//! documented invariants. The same invariants must hold for the rows of each function in a jitdump.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use object::LittleEndian as LE;
 use object::read::elf::FileHeader as _;
 
-/// Object files with the DWARF versions that LLVM writes.
+/// Object files with each DWARF version that LLVM writes.
 const TEMPLATES: [&[u8]; 4] = [
     include_bytes!("../../jitlisten/testdata/numba-0.68-llvm22-dwarf4.o"),
     include_bytes!("../../jitlisten/testdata/lli-14-mcjit-dwarf4.o"),
@@ -17,7 +17,8 @@ const TEMPLATES: [&[u8]; 4] = [
     include_bytes!("../../jitlisten/testdata/clang-22-aarch64-dwarf5.o"),
 ];
 
-// The first byte chooses the object, and if the relocations of its line table stay; the rest is the line table.
+// The first byte chooses the object file, and whether to keep the relocations of its line table. The rest is the line
+// table.
 fuzz_target!(|data: &[u8]| {
     let Some((&choice, table)) = data.split_first() else { return };
     let template = TEMPLATES[usize::from(choice) % TEMPLATES.len()];

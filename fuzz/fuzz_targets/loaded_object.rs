@@ -1,4 +1,5 @@
-//! Fuzz target: arbitrary bytes are rejected, or parsed into an object with the documented invariants.
+//! Fuzz target that parses arbitrary bytes as an object. The parser must reject it, or uphold the documented
+//! invariants.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Fuzz target: every linkage name becomes one line that all readers of perf maps accept.
+//! Fuzz target that checks that every linkage name becomes a single line, which all readers of perf maps accept.
 
 #![no_main]
 

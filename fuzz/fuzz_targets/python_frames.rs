@@ -1,5 +1,5 @@
-//! Fuzz target: walks the frames of an interpreter with arbitrary memory. The walk must end, and only read existing
-//! memory. See `sampler/src/python/fuzzing.rs`.
+//! Fuzz target that walks the frames of an interpreter in arbitrary memory. The walk must terminate and must read only
+//! mapped memory. See `sampler/src/python/fuzzing.rs`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

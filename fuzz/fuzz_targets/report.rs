@@ -1,8 +1,8 @@
-//! Fuzz target: reads an arbitrary recording, image, source or perf map, and renders every output.
+//! Fuzz target that reads an arbitrary recording, image, source or perf map, and renders all outputs.
 //!
-//! The first byte of the input selects what the rest replaces. 0: the recording. 1: the image of a good recording. 2:
-//! its source. 3: its perf map. 4: nothing; the rest is a recording to merge with the good one. The good recording is
-//! small, to allow many executions.
+//! The first byte selects the file that the rest replaces: 0 the recording, 1 the image of a valid recording, 2 its
+//! source, 3 its perf map. With 4, the rest is a recording to merge with the valid one. The valid recording is small,
+//! to allow many executions.
 #![no_main]
 
 use std::fs;
@@ -19,20 +19,20 @@ use unicode_width::UnicodeWidthStr as _;
 
 const IMAGE: &str = "object-22.so";
 
-/// PID of the good recording.
+/// PID in the valid recording.
 const PID: u32 = 19001;
 
 struct Fixture {
     root: PathBuf,
     recording: Vec<u8>,
-    /// Image, source and perf map with their good content.
+    /// Image, source and perf map, with their valid contents.
     files: [(PathBuf, Vec<u8>); 3],
 }
 
 /// Index of the file that currently has fuzzed content.
 static REPLACED: Mutex<Option<usize>> = Mutex::new(None);
 
-/// Copies of the image and the source of a test recording, in a directory of this process.
+/// Copies the image and the source of a test recording to a directory of this process.
 fn scene() -> &'static Fixture {
     static SCENE: OnceLock<Fixture> = OnceLock::new();
     SCENE.get_or_init(|| {
@@ -53,7 +53,7 @@ fn scene() -> &'static Fixture {
     })
 }
 
-/// Restores the previously replaced file, and replaces another one if requested. Most inputs replace none, and then
+/// Restores the file that was replaced before, and replaces another one if requested. Most inputs replace no file, so
 /// nothing is written.
 fn set_files(fixture: &Fixture, replacement: Option<(usize, &[u8])>) {
     let mut replaced = REPLACED.lock().unwrap();

@@ -1,5 +1,5 @@
-//! Fuzz target: unwinds an arbitrary stack with an arbitrary `.eh_frame`. The walk must end, and only read existing
-//! memory.
+//! Fuzz target that unwinds an arbitrary stack with an arbitrary `.eh_frame`. The walk must terminate and must read
+//! only mapped memory.
 //!
 //! ```text
 //!   2 bytes     size of the .eh_frame

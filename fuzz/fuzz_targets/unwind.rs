@@ -1,5 +1,5 @@
-//! Fuzz target: arbitrary bytes as a live `.eh_frame`. The tables that we derive for perf must have the same rules, and
-//! the registry of unwinders must keep its documented invariants.
+//! Fuzz target that uses arbitrary bytes as a live `.eh_frame`. The tables derived for perf must contain the same
+//! rules, and the unwinder registry must keep its documented invariants.
 
 #![no_main]
 
@@ -13,7 +13,7 @@ use unwind_register::{ByHost, Registry, Section};
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Address of the section.
+/// Address at which the section appears to be loaded.
 const SECTION_ADDRESS: u64 = 0x7f00_0010_0000;
 
 fuzz_target!(|data: &[u8]| {
@@ -29,15 +29,16 @@ fuzz_target!(|data: &[u8]| {
     );
 });
 
-/// Checks that perf finds exactly one function in our tables, at its address, with the rules of the live section.
+/// Checks that perf finds exactly one function in our tables, at the right address and with the rules of the live
+/// section.
 fn check_jitdump(live: &[u8], start: u64, size: u64) {
     let (Some(section_range), Some(function_range)) =
         (fuzzing::range(SECTION_ADDRESS, live.len() as u64), fuzzing::range(start, size))
     else {
         return;
     };
-    // perf's records cannot describe a function that ends outside the address space, or that exceeds the range of an
-    // offset.
+    // perf's records can describe neither a function that ends outside the address space nor one larger than an offset
+    // can express.
     if size == 0 || size > 1 << 30 || start.checked_add(size + 0x1_0000).is_none() {
         return;
     }
@@ -56,7 +57,7 @@ fn check_jitdump(live: &[u8], start: u64, size: u64) {
     let table = hdr.table().expect("a search table");
     let fde = table.fde_for_address(&section, &bases, start, EhFrame::cie_from_offset).expect("the function");
     assert_eq!((fde.initial_address(), fde.len(), fde.lsda(), fde.personality()), (start, size, None, None));
-    // Compare the rules at both ends and in the middle, where gimli can evaluate the live section.
+    // Compare the rules at both ends and in the middle, wherever gimli can evaluate the live section.
     let mut live_section = EhFrame::new(live, LittleEndian);
     live_section.set_address_size(8);
     let live_bases = BaseAddresses::default().set_eh_frame(SECTION_ADDRESS);
@@ -71,7 +72,7 @@ fn check_jitdump(live: &[u8], start: u64, size: u64) {
 
 type Fde<'a> = gimli::FrameDescriptionEntry<Bytes<'a>>;
 
-/// The first FDE in file order, which our own reader uses as well.
+/// Finds the first FDE in file order, which our own reader also uses.
 fn first_fde<'a>(section: &EhFrame<Bytes<'a>>, bases: &BaseAddresses, start: u64) -> Option<Fde<'a>> {
     let mut entries = section.entries(bases);
     while let Some(entry) = entries.next().ok()? {
@@ -87,14 +88,14 @@ fn first_fde<'a>(section: &EhFrame<Bytes<'a>>, bases: &BaseAddresses, start: u64
 fn unwind_row(section: &EhFrame<Bytes<'_>>, bases: &BaseAddresses, fde: &Fde<'_>, address: u64) -> Option<String> {
     let mut context = gimli::UnwindContext::new();
     let row = fde.unwind_info_for_address(section, bases, &mut context, address).ok()?;
-    // gimli identifies an expression by its offset, which differs.
+    // Ignore offsets of expressions, which differ between the sections.
     let rules = format!("{:?} {:?}", row.cfa(), row.registers().collect::<Vec<_>>());
     (!rules.contains("Expression")).then_some(rules)
 }
 
 fn check_registration(live: &[u8], functions: &[Range<usize>]) {
     let section = Section::new(live, SECTION_ADDRESS as usize).functions(functions).by_host(ByHost::Everything);
-    // SAFETY: no stack is walked in this process, so these addresses are never unwound.
+    // SAFETY: no stack is walked in this process, so no unwinder follows these rules.
     let Ok(registration) = (unsafe { Registry::process().register(&section) }) else { return };
     let coverage = registration.coverage();
     assert!(coverage.synthesized == 0, "nothing was said of frame pointers");

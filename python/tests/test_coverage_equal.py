@@ -1,5 +1,5 @@
-"""Compiled code is covered as coverage.py covers the same functions where they run as Python: line for line, arc for
-arc."""
+"""Coverage of compiled code must equal coverage.py's measurement of the same functions in the interpreter, line by line
+and arc by arc."""
 
 import json
 import os
@@ -13,8 +13,8 @@ PROGRAM = os.path.join(HERE, "coverage_cases", "measure.py")
 PACKAGE = os.path.join(HERE, os.pardir, "jitlisten")
 
 
-def measured(tmp_path, branch, truth="", **environment):
-    out = tmp_path / ("truth" if truth else "compiled")
+def measure_coverage(tmp_path, branch, truth="", **environment):
+    output = tmp_path / ("truth" if truth else "compiled")
     environment = dict(
         os.environ,
         COVERAGE_TRUTH=truth,
@@ -22,40 +22,44 @@ def measured(tmp_path, branch, truth="", **environment):
         PYTHONDONTWRITEBYTECODE="1",
         **environment,
     )
-    subprocess.run([sys.executable, PROGRAM, "cases", str(out), branch], check=True, env=environment)
-    return json.loads(out.read_text())
+    subprocess.run([sys.executable, PROGRAM, "cases", str(output), branch], check=True, env=environment)
+    return json.loads(output.read_text())
 
 
-def source(line):
+def source_line(line):
     with open(os.path.join(HERE, "coverage_cases", "cases.py")) as file:
         return file.read().splitlines()[abs(line) - 1].strip()
 
 
-def assert_equal(truth, found):
-    missing, wrong = set(truth["missing"]), set(found["missing"])
-    assert {line: source(line) for line in wrong - missing} == {}, "lines that ran and are not covered"
-    assert {line: source(line) for line in missing - wrong} == {}, "lines that did not run and are covered"
-    for ran, covered, what in ((truth, found, "not covered"), (found, truth, "did not run")):
-        arcs = {tuple(arc) for arc in ran.get("arcs", ())} - {tuple(arc) for arc in covered.get("arcs", ())}
-        assert {arc: source(arc[0]) for arc in arcs} == {}, what
-    assert found.get("branches") == truth.get("branches")
+def assert_equal(expected, actual):
+    expected_missing, actual_missing = set(expected["missing"]), set(actual["missing"])
+    assert {line: source_line(line) for line in actual_missing - expected_missing} == {}, (
+        "lines that ran and are not covered"
+    )
+    assert {line: source_line(line) for line in expected_missing - actual_missing} == {}, (
+        "lines that did not run and are covered"
+    )
+    for executed, covered, message in ((expected, actual, "not covered"), (actual, expected, "did not run")):
+        arcs = {tuple(arc) for arc in executed.get("arcs", ())} - {tuple(arc) for arc in covered.get("arcs", ())}
+        assert {arc: source_line(arc[0]) for arc in arcs} == {}, message
+    assert actual.get("branches") == expected.get("branches")
 
 
 @pytest.mark.parametrize("branch", ["", "branch"])
 def test_equal(tmp_path, branch):
-    truth, found = measured(tmp_path, branch, truth="1"), measured(tmp_path, branch)
-    assert found["numba"] and not truth["numba"]
-    assert len(truth["missing"]) > 50 and len(truth["statements"]) > 500
-    assert_equal(truth, found)
+    expected, actual = measure_coverage(tmp_path, branch, truth="1"), measure_coverage(tmp_path, branch)
+    assert actual["numba"] and not expected["numba"]
+    assert len(expected["missing"]) > 50 and len(expected["statements"]) > 500
+    assert_equal(expected, actual)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is of Python 3.12")
 def test_equal_with_the_core_of_sys_monitoring(tmp_path):
-    # Arcs need Python 3.14.
+    # To measure arcs, coverage.py's sysmon core needs Python 3.14.
     branch = "branch" if sys.version_info >= (3, 14) else ""
-    found = measured(tmp_path, branch, COVERAGE_CORE="sysmon")
-    assert_equal(measured(tmp_path, branch, truth="1"), found)
+    actual = measure_coverage(tmp_path, branch, COVERAGE_CORE="sysmon")
+    assert_equal(measure_coverage(tmp_path, branch, truth="1"), actual)
 
 
 def test_equal_without_optimization(tmp_path):
-    assert_equal(measured(tmp_path, "branch", truth="1"), measured(tmp_path, "branch", NUMBA_OPT="0"))
+    assert_equal(measure_coverage(tmp_path, "branch", truth="1"), measure_coverage(tmp_path, "branch", NUMBA_OPT="0"))

@@ -1,5 +1,4 @@
-"""Line tables: when they are there, when not, and what they say. The comparison of code is in
-`test_lines_same_code.py`."""
+"""Line tables: which code has them, and their contents. `test_lines_same_code.py` compares the code itself."""
 
 import hashlib
 import os
@@ -14,44 +13,52 @@ import pytest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "lines"))
 
-from compiled import CAPTURE, LIBRARY, PACKAGE, dwarfdump, inlined_calls, rows, rows_of, run, source
+from compiled import (
+    CAPTURE, LIBRARY, PACKAGE, compiled_rows, dwarfdump, inlined_calls, line_table_rows, run_python, write_module
+)
 
 pytest.importorskip("numba")
 
-HEAD = "import jitlisten._lines as lines\n"
-STATUS = "print(lines.status()['active'], lines.status()['reason'])\n"
+IMPORT_LINES = "import jitlisten._lines as lines\n"
+PRINT_STATUS = "print(lines.status()['active'], lines.status()['reason'])\n"
 
 
 def test_importing_the_package_does_nothing():
     program = (
         "import sys; before = list(sys.meta_path); import jitlisten, jitlisten._lines; print(before == sys.meta_path)"
     )
-    assert run(program) == "True\n"
+    assert run_python(program) == "True\n"
 
 
 def test_numba_may_come_before_or_after():
-    assert run(HEAD + "lines.install(); lines.install(); " + STATUS) == "False numba has not been imported\n"
-    assert run(HEAD + "lines.install(); import numba; " + STATUS) == "True None\n"
-    assert run(HEAD + "import numba; lines.install(); " + STATUS) == "True None\n"
+    assert (
+        run_python(IMPORT_LINES + "lines.install(); lines.install(); " + PRINT_STATUS)
+        == "False numba has not been imported\n"
+    )
+    assert run_python(IMPORT_LINES + "lines.install(); import numba; " + PRINT_STATUS) == "True None\n"
+    assert run_python(IMPORT_LINES + "import numba; lines.install(); " + PRINT_STATUS) == "True None\n"
 
 
 def test_the_finder_leaves_when_all_is_patched():
     program = (
-        HEAD
+        IMPORT_LINES
         + "import sys; before = list(sys.meta_path); lines.install(); import numba\nimport"
         " numba.parfors.parfor_lowering, numba.core.pylowering, numba.core.inline_closurecall,"
         " numba.core.pythonapi\nimport numba.core.debuginfo, numba.core.typed_passes\nprint(before == sys.meta_path,"
         " numba.core.lowering.__spec__.loader.__dict__.get('exec_module'))"
     )
-    assert run(program) == "True None\n"
+    assert run_python(program) == "True None\n"
 
 
 def test_it_can_be_switched_off():
-    assert run(HEAD + "lines.install(); import numba; " + STATUS, JITLISTEN_LINES="0") == "False JITLISTEN_LINES=0\n"
+    assert (
+        run_python(IMPORT_LINES + "lines.install(); import numba; " + PRINT_STATUS, JITLISTEN_LINES="0")
+        == "False JITLISTEN_LINES=0\n"
+    )
 
 
-# Everything that Numba and llvmlite have in their modules and classes.
-CONTENTS = """
+# Lists all attributes of Numba's and llvmlite's modules and classes.
+LIST_CONTENTS = """
 import importlib, sys, types
 for name in ("core.lowering", "core.pylowering", "core.pythonapi", "core.codegen", "core.debuginfo",
              "core.inline_closurecall", "core.typed_passes", "parfors.parfor_lowering"):
@@ -71,7 +78,7 @@ def changed(before, after):
     return sorted(word for _, word in kept if not isinstance(after.get((_, word)), types.ModuleType))
 """
 
-REPLACED = (
+REPLACED_NAMES = (
     "BaseLower.__init__ Block.descr CPUCodeLibrary.add_ir_module CPUCodegen.magic_tuple Cache.save_overload"
     " CodeLibrary.__init__ InlineWorker.inline_ir Loc.__copy__"
     " Loc.__deepcopy__ Loc.__getstate__ PreLowerStripPhis._strip_phi_nodes PyLower.lower_inst"
@@ -81,16 +88,16 @@ REPLACED = (
 
 
 def test_what_is_replaced_is_replaced_once_and_stays():
-    program = HEAD + CONTENTS + (
+    program = IMPORT_LINES + LIST_CONTENTS + (
         "stock = contents(); lines.install(); ours = contents(); lines.remove(); lines.install(); again = contents()\n"
         "lines.remove()\nprint(' '.join(changed(stock, ours)))\nprint(changed(ours, again))\n"
     )
-    replaced, anew, status = run(program + STATUS).splitlines()
-    assert replaced.split() == REPLACED
-    assert anew == "[]" and status == "False not installed"
+    replaced, after_reinstall, status = run_python(program + PRINT_STATUS).splitlines()
+    assert replaced.split() == REPLACED_NAMES
+    assert after_reinstall == "[]" and status == "False not installed"
 
 
-SWITCHED = """
+SWITCH_PROGRAM = """
 import numba
 from numba import njit
 from numba.core import lowering
@@ -114,62 +121,64 @@ print(switched(on, off), switched(off, on), switched(off, off))
 
 
 def test_a_function_has_lines_as_it_was_when_its_code_was_begun():
-    assert run(SWITCHED) == "(2, True) (2, False) (2, False)\n"
+    assert run_python(SWITCH_PROGRAM) == "(2, True) (2, False) (2, False)\n"
 
 
 def test_numba_may_be_half_imported():
-    program = HEAD + (
+    program = IMPORT_LINES + (
         "import sys\n"
         "class Finder:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == 'numba.core.pythonapi': lines.install(); print('numba.core.lowering' in sys.modules)\n"
-        "sys.meta_path.insert(0, Finder()); import numba.core.lowering\n" + STATUS + "numba.njit(lambda x: x)(2)"
+        "sys.meta_path.insert(0, Finder()); import numba.core.lowering\n" + PRINT_STATUS + "numba.njit(lambda x: x)(2)"
     )
-    assert run(program).splitlines()[-1] == "True None"
+    assert run_python(program).splitlines()[-1] == "True None"
 
 
 def test_every_version_that_gets_lines_is_one_that_is_compared():
     program = "from jitlisten._lines.versions import COMPARED\nfor v in sorted(COMPARED): print('%d.%d.%d' % v)"
     with open(os.path.join(PACKAGE, os.pardir, "ci", "lines.sh")) as file:
-        compared = set(re.findall(r"^(\d+\.\d+\.\d+)\S* \d\.\d+ numba==\1\b", file.read(), re.M))
-    assert compared == set(run(program).split())
+        compared_versions = set(re.findall(r"^(\d+\.\d+\.\d+)\S* \d\.\d+ numba==\1\b", file.read(), re.M))
+    assert compared_versions == set(run_python(program).split())
 
 
-# The last three are of minor versions that are known.
+# The last three versions are unknown patch releases of known minor versions.
 @pytest.mark.parametrize("version", ["0.55.2", "0.99.0", "0.68.0rc1", "0+unknown", "0.56.1", "0.57.2", "0.68.2"])
 def test_an_unknown_version_gets_no_lines_and_a_word_in_the_log(version, tmp_path):
     log = tmp_path / "log"
-    program = HEAD + (
+    program = IMPORT_LINES + (
         "import numba; numba.__version__ = %r; lines.install()\n" % version
         + "print(numba.njit(lambda x: x + 1)(2)); print(lines.status()['active'])"
     )
-    assert run(program, JITLISTEN_LOG=str(log)) == "3\nFalse\n"
+    assert run_python(program, JITLISTEN_LOG=str(log)) == "3\nFalse\n"
     (line,) = log.read_text().splitlines()
     assert "no lines: unsupported Numba " + version in line
 
 
 def test_code_that_would_be_padded_otherwise_has_lines_only_by_force(tmp_path):
     log = tmp_path / "log"
-    program = HEAD + "import numba; numba.__version__ = '0.56.4'; lines.install(); print(lines.status()['active'])\n"
-    assert run(program, JITLISTEN_LOG=str(log), JITLISTEN_LINES="1") == "False\n"
+    program = (
+        IMPORT_LINES + "import numba; numba.__version__ = '0.56.4'; lines.install(); print(lines.status()['active'])\n"
+    )
+    assert run_python(program, JITLISTEN_LOG=str(log), JITLISTEN_LINES="1") == "False\n"
     assert "no lines: numba 0.56.4 pads code that has lines otherwise" in log.read_text()
-    assert run(program, JITLISTEN_LINES="force") == "True\n"
+    assert run_python(program, JITLISTEN_LINES="force") == "True\n"
 
 
 def test_something_else_in_the_place_of_a_class_is_no_trouble(tmp_path):
     log = tmp_path / "log"
-    program = HEAD + (
+    program = IMPORT_LINES + (
         "import numba, numba.core.typed_passes as t; found = t.PreLowerStripPhis\n"
         "t.PreLowerStripPhis = None; lines.install(); t.PreLowerStripPhis = found\n"
         "print(lines.status()['active'], numba.njit(lambda x: x + 1)(2))"
     )
-    assert run(program, JITLISTEN_LOG=str(log)) == "False 3\n"
+    assert run_python(program, JITLISTEN_LOG=str(log)) == "False 3\n"
     assert len(log.read_text().splitlines()) == 1
 
 
 def test_a_defect_of_ours_costs_the_lines_only(tmp_path):
     log = tmp_path / "log"
-    program = HEAD + (
+    program = IMPORT_LINES + (
         "lines.install(); from numba import njit; from jitlisten._lines import metadata\n"
         "def bad(self, scope, line, call=None):\n"
         "    return self.add('!DILocation(line: -5, scope: %s)' % scope.get_reference())\n"
@@ -179,11 +188,11 @@ def test_a_defect_of_ours_costs_the_lines_only(tmp_path):
         "metadata.ModuleLines.location = bad\n"
         "print(njit(lambda x: f(x) * 2)(2.5))\n"
     )
-    assert run(program, JITLISTEN_LOG=str(log)) == "6\n7.0\n"
+    assert run_python(program, JITLISTEN_LOG=str(log)) == "6\n7.0\n"
     assert "no lines for" in log.read_text()
 
 
-# The sum of a value before it is there.
+# Intrinsic that uses a value before its definition.
 BAD_INTRINSIC = """
 from numba import njit, types
 from numba.extending import intrinsic
@@ -206,32 +215,32 @@ print(njit(lambda x: x + 1)(2))
 
 
 def test_code_that_llvm_refuses_is_an_exception_as_without_lines():
-    install = HEAD + "import numba; lines.install(); lines.remove(); lines.install()\n"
-    stock = run(BAD_INTRINSIC)
-    assert stock.endswith(" True\n3\n") and run(install + BAD_INTRINSIC) == stock
+    install_code = IMPORT_LINES + "import numba; lines.install(); lines.remove(); lines.install()\n"
+    stock = run_python(BAD_INTRINSIC)
+    assert stock.endswith(" True\n3\n") and run_python(install_code + BAD_INTRINSIC) == stock
 
 
 @pytest.mark.parametrize("name", ['a"b.py', "a\\b\n.py", "/tmp/\xfc/\udcff.py", "", '<x"y>', "!dbg.py"])
 def test_any_name_of_a_file_is_no_trouble(name):
-    program = HEAD + (
+    program = IMPORT_LINES + (
         "lines.install(); from numba import njit\n"
         "exec(compile('def f(x):\\n    return x + 1\\n', %a, 'exec'))\nprint(njit(f)(2))" % name
     )
-    assert run(program) == "3\n"
+    assert run_python(program) == "3\n"
 
 
 def test_a_users_own_debug_information_stays():
-    program = HEAD + (
+    program = IMPORT_LINES + (
         "lines.install(); import numba\n"
         "@numba.njit(debug=True)\ndef f(x): return x\nf(1)\n"
         "@numba.njit\ndef g(x): return x\ng(1)\n"
         "f, g = [next(iter(h.inspect_llvm().values())) for h in (f, g)]\n"
         "print('DILocalVariable' in f, 'LineTablesOnly' in f, 'LineTablesOnly' in g)"
     )
-    assert run(program) == "True False True\n"
+    assert run_python(program) == "True False True\n"
 
 
-CACHED = """
+CACHE_PROGRAM = """
 import sys, jitlisten._lines as lines
 lines.install()
 sys.path.insert(0, {directory!r})
@@ -243,36 +252,36 @@ print(sum(cached.f.stats.cache_hits.values()))
 
 def test_cached_code_with_lines_and_without_are_kept_apart(tmp_path):
     (tmp_path / "cached.py").write_text("from numba import njit\n@njit(cache=True)\ndef f(x):\n    return x ** 0.5\n")
-    program = CACHED.format(directory=str(tmp_path))
+    program = CACHE_PROGRAM.format(directory=str(tmp_path))
     assert os.path.exists(LIBRARY), "make build makes it"
 
-    def hits(lines, number):
-        """Hits of the cache, and whether the code that was loaded has the line."""
-        images = tmp_path / str(number)
+    def count_hits(with_lines, run_number):
+        """Number of cache hits, and true if the loaded code has the line."""
+        images = tmp_path / str(run_number)
         images.mkdir()
         sinks = {"LD_PRELOAD": os.path.abspath(LIBRARY), "JITLISTEN": "image", "JITLISTEN_DIR": str(images)}
-        switch = {"JITLISTEN_LINES": "force" if lines else "0"}
-        found = run(program, NUMBA_CACHE_DIR=str(tmp_path / "cache"), **sinks, **switch)
-        return found.strip(), ("cached.py", 4) in rows_of(images, "image-*/object-*.so")
+        lines_setting = {"JITLISTEN_LINES": "force" if with_lines else "0"}
+        output = run_python(program, NUMBA_CACHE_DIR=str(tmp_path / "cache"), **sinks, **lines_setting)
+        return output.strip(), ("cached.py", 4) in line_table_rows(images, "image-*/object-*.so")
 
-    # What was cached without lines is not used with lines, nor the other way round; each finds its own.
-    found = [hits(lines, number) for number, lines in enumerate((False, True, True, False))]
-    assert found == [("0", False), ("0", True), ("1", True), ("1", False)]
+    # Runs with line tables do not use code that was cached without them, nor vice versa. Each mode finds its own code.
+    hits = [count_hits(lines, number) for number, lines in enumerate((False, True, True, False))]
+    assert hits == [("0", False), ("0", True), ("1", True), ("1", False)]
 
 
 def test_code_cached_by_an_older_builder_is_compiled_again(tmp_path):
     (tmp_path / "cached.py").write_text("from numba import njit\n@njit(cache=True)\ndef f(x):\n    return x ** 0.5\n")
-    program = CACHED.format(directory=str(tmp_path))
+    program = CACHE_PROGRAM.format(directory=str(tmp_path))
     cache = str(tmp_path / "cache")
-    # The first one's marker, from before inlined calls had frames.
-    older = "import jitlisten._lines.patches as patches\npatches.MARKER = 'jitlisten-lines-1'\n" + program
-    assert [run(text, NUMBA_CACHE_DIR=cache).strip() for text in (older, older, program, program)] == [
-        "0", "1", "0", "1"
-    ]
+    # The marker of an older builder, which had no frames for inlined calls.
+    older_builder = "import jitlisten._lines.patches as patches\npatches.MARKER = 'jitlisten-lines-1'\n" + program
+    assert [
+        run_python(code, NUMBA_CACHE_DIR=cache).strip() for code in (older_builder, older_builder, program, program)
+    ] == ["0", "1", "0", "1"]
 
 
-# The text of a module, and a line that its compiled code has to have. The last one has it in two objects.
-KINDS = {
+# Source of a module, and a line number that its compiled code must have. For the last module, two objects must have it.
+CODE_KINDS = {
     "loop": (
         (
             "from numba import njit\n@njit\ndef f(n):\n    s = 0.0\n    for i in range(n):\n        s += i ** 0.5\n   "
@@ -375,64 +384,65 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory):
-    """The rows of each kind of code: all compiled by one process."""
+    """Directory with the objects of each kind of code, all compiled in one process."""
     directory = tmp_path_factory.mktemp("kinds")
     program = "sys.path.insert(0, %r)\n" % str(directory)
-    for number, (text, _) in enumerate(KINDS[kind] for kind in sorted(KINDS)):
-        (directory / ("prog%d.py" % number)).write_text(text)
+    for number, (source_text, _) in enumerate(CODE_KINDS[kind] for kind in sorted(CODE_KINDS)):
+        (directory / ("prog%d.py" % number)).write_text(source_text)
         program += "import prog%d\n" % number
         program += "for i, data in enumerate(objects.CAPTURED): open('%s/%d-%%d.o' %% i, 'wb').write(data)\n" % (
             directory,
             number,
         )
         program += "del objects.CAPTURED[:]\n"
-    run(CAPTURE + program)
+    run_python(CAPTURE + program)
     return directory
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", sorted(CODE_KINDS))
 def test_every_kind_of_code_has_the_line(kind, kinds):
-    number = sorted(KINDS).index(kind)
-    found = rows_of(kinds, "%d-*.o" % number)
-    row = ("prog%d.py" % number, KINDS[kind][1])
-    assert row in found, sorted(found)
+    number = sorted(CODE_KINDS).index(kind)
+    rows = line_table_rows(kinds, "%d-*.o" % number)
+    row = ("prog%d.py" % number, CODE_KINDS[kind][1])
+    assert row in rows, sorted(rows)
     if kind == "several signatures":
-        assert len([one for one in kinds.glob("%d-*.o" % number) if row in rows_of(kinds, one.name)]) == 2
-    # Lines of text that Numba generated (`<string>`) are the user's line.
-    assert not [row for row in found if row[0] == "<string>"], sorted(found)
+        assert len([path for path in kinds.glob("%d-*.o" % number) if row in line_table_rows(kinds, path.name)]) == 2
+    # Lines of code that Numba generated from a string (`<string>`) are mapped to the user's line.
+    assert not [row for row in rows if row[0] == "<string>"], sorted(rows)
 
 
 def test_text_without_a_file_has_its_own_lines(tmp_path):
-    text = (
+    code = (
         "names = {}\nexec('def g(x):\\n    y = x * 3\\n    return y ** 0.5\\n', names)\nimport"
         " numba\nnumba.njit(names['g'])(2.0)\n"
     )
-    found = rows(source(tmp_path, text), tmp_path)
-    assert ("<string>", 3) in found and not [row for row in found if row[0] == "prog.py"], sorted(found)
+    rows = compiled_rows(write_module(tmp_path, code), tmp_path)
+    assert ("<string>", 3) in rows and not [row for row in rows if row[0] == "prog.py"], sorted(rows)
 
 
 def test_a_users_directory_may_be_called_numba(tmp_path):
     directory = tmp_path / "numba" / "app"
     directory.mkdir(parents=True)
-    text = "from numba import njit\n@njit\ndef f(x):\n    return x ** 0.5\nf(2.0)\n"
-    program = source(directory, text, "users.py")
-    rows(program, tmp_path)
-    described = dwarfdump("--debug-info", tmp_path.glob("*.o"))
-    # The hash of the source, by which a report sees that it was changed; and `def`, not the decorator.
-    assert "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:32] in described, described
-    function = described[described.index('"users.f(') :]
-    assert re.search(r"decl_line\s+\((\d+)\)", function)[1] == "3", function[:500]
+    code = "from numba import njit\n@njit\ndef f(x):\n    return x ** 0.5\nf(2.0)\n"
+    program = write_module(directory, code, "users.py")
+    compiled_rows(program, tmp_path)
+    debug_info = dwarfdump("--debug-info", tmp_path.glob("*.o"))
+    # The debug information has the hash of the source, by which a report detects that the file has changed, and the
+    # line of `def`, not of the decorator.
+    assert "sha256:" + hashlib.sha256(code.encode()).hexdigest()[:32] in debug_info, debug_info
+    function_info = debug_info[debug_info.index('"users.f(') :]
+    assert re.search(r"decl_line\s+\((\d+)\)", function_info)[1] == "3", function_info[:500]
 
 
 def test_what_numba_inlines_has_the_file_it_comes_from(tmp_path):
-    source(
+    write_module(
         tmp_path, "\n" * 40 + "from numba import njit\n@njit(inline='always')\ndef g(x):\n    return x ** 0.5\n",
         "callee.py",
     )
-    text = "from numba import njit\nimport callee\n@njit\ndef f(x):\n    return callee.g(x) + 1\nf(2.0)\n"
-    found = rows(source(tmp_path, text), tmp_path)
-    assert ("callee.py", 44) in found and ("prog.py", 5) in found, sorted(found)
-    assert not {row for row in found if row[0] == "prog.py" and row[1] > 6}, sorted(found)
+    code = "from numba import njit\nimport callee\n@njit\ndef f(x):\n    return callee.g(x) + 1\nf(2.0)\n"
+    rows = compiled_rows(write_module(tmp_path, code), tmp_path)
+    assert ("callee.py", 44) in rows and ("prog.py", 5) in rows, sorted(rows)
+    assert not {row for row in rows if row[0] == "prog.py" and row[1] > 6}, sorted(rows)
 
 
 CALLEE = """from numba import njit
@@ -486,85 +496,87 @@ f(2.0), overloads(2.0), closes(2.0), loops(np.ones(9)), sums(np.ones(9)), fills(
 
 
 def test_what_numba_inlines_has_a_frame_of_its_own(tmp_path):
-    source(tmp_path, CALLEE, "callee.py")
-    found = rows(source(tmp_path, CALLER), tmp_path)
-    # The last statement of `g`, and the one that it calls.
-    assert {("callee.py", 4), ("callee.py", 9)} <= found, sorted(found)
+    write_module(tmp_path, CALLEE, "callee.py")
+    rows = compiled_rows(write_module(tmp_path, CALLER), tmp_path)
+    # Line 9 is the last statement of `g`; line 4 is in `deeper`, which `g` calls.
+    assert {("callee.py", 4), ("callee.py", 9)} <= rows, sorted(rows)
     calls = inlined_calls(dwarfdump("--debug-info", tmp_path.glob("*.o")))
-    whole = [("callee.g", "prog.py", 13), ("callee.deeper", "callee.py", 8)]
+    expected_calls = [("callee.g", "prog.py", 13), ("callee.deeper", "callee.py", 8)]
 
-    def of(start):
+    def calls_in(start):
         (name,) = [name for name in calls if name.startswith(start)]
         return calls[name]
 
-    assert of("prog.f(") == whole, calls
-    assert of("prog.overloads(") == [("prog.overloaded.<locals>.impl", "prog.py", 16)], calls
-    assert of("prog.closes(") == [("prog.closes.<locals>.closed", "prog.py", 21)], calls
-    # LLVM has unrolled the loop.
-    assert set(of("prange kernel prog.py:25 ")) == {("callee.g", "prog.py", 26), whole[1]}, calls
-    # What starts the threads is called in the line of the loop, not of the statement before.
-    assert {at for _, file, at in of("prog.fills(") if file == "prog.py"} == {34}, calls
-    # A NumPy function that Numba makes a loop of: its kernel is named by the call of the user's.
-    kernel = of("gufunc::prange kernel prog.py:30 in prog.sums ")
-    assert any(re.match(r"numba\.parfors\..*sum", name) and at == ["prog.py", 30] for name, *at in kernel), calls
+    assert calls_in("prog.f(") == expected_calls, calls
+    assert calls_in("prog.overloads(") == [("prog.overloaded.<locals>.impl", "prog.py", 16)], calls
+    assert calls_in("prog.closes(") == [("prog.closes.<locals>.closed", "prog.py", 21)], calls
+    # LLVM unrolls the loop, so the calls repeat.
+    assert set(calls_in("prange kernel prog.py:25 ")) == {("callee.g", "prog.py", 26), expected_calls[1]}, calls
+    # The call that starts the threads has the line of the loop, not that of the preceding statement.
+    assert {line for _, file, line in calls_in("prog.fills(") if file == "prog.py"} == {34}, calls
+    # Numba turns this NumPy function into a loop, whose kernel is named after the line of the user's call.
+    kernel = calls_in("gufunc::prange kernel prog.py:30 in prog.sums ")
+    assert any(
+        re.match(r"numba\.parfors\..*sum", name) and call_site == ["prog.py", 30] for name, *call_site in kernel
+    ), calls
 
 
 def test_a_prange_kernel_is_named_by_its_line(kinds):
-    number = sorted(KINDS).index("prange")
-    names = dwarfdump("--debug-info", kinds.glob("%d-*.o" % number))
-    assert '"gufunc::prange kernel prog%d.py:6"' % number in names
-    assert '"prange kernel prog%d.py:6"' % number in names
-    # Most tools show the linkage name: with its function.
+    number = sorted(CODE_KINDS).index("prange")
+    debug_info = dwarfdump("--debug-info", kinds.glob("%d-*.o" % number))
+    assert '"gufunc::prange kernel prog%d.py:6"' % number in debug_info
+    assert '"prange kernel prog%d.py:6"' % number in debug_info
+    # Most tools show the linkage name, which includes the function.
     assert re.search(
-        r'linkage_name.*"gufunc::prange kernel prog%d.py:6 in prog%d.f \[v\d+\]"' % (number, number), names
-    ), names
+        r'linkage_name.*"gufunc::prange kernel prog%d.py:6 in prog%d.f \[v\d+\]"' % (number, number), debug_info
+    ), debug_info
 
 
 def test_without_lines_a_prange_kernel_is_named_by_its_function(tmp_path):
-    text = (
+    code = (
         "import numpy as np\nfrom numba import njit, prange\n@njit(parallel=True)\ndef diffuse(a):\n    s = 0.0\n"
         "    for i in prange(a.size):\n        s += np.sqrt(a[i])\n    return s\n"
         "diffuse(np.ones(9))\nimport os\nprint(open('/tmp/perf-%d.map' % os.getpid()).read())"
     )
-    (tmp_path / "prog.py").write_text(text)
-    variables = dict(os.environ, LD_PRELOAD=os.path.abspath(LIBRARY), JITLISTEN="perfmap", JITLISTEN_LINES="0")
-    done = subprocess.run(
-        [sys.executable, "prog.py"], cwd=str(tmp_path), env=variables, stdout=subprocess.PIPE, timeout=600
+    (tmp_path / "prog.py").write_text(code)
+    environment = dict(os.environ, LD_PRELOAD=os.path.abspath(LIBRARY), JITLISTEN="perfmap", JITLISTEN_LINES="0")
+    result = subprocess.run(
+        [sys.executable, "prog.py"], cwd=str(tmp_path), env=environment, stdout=subprocess.PIPE, timeout=600
     )
-    kernels = {line.split(" ", 2)[2] for line in done.stdout.decode().splitlines() if "prange kernel" in line}
+    kernels = {line.split(" ", 2)[2] for line in result.stdout.decode().splitlines() if "prange kernel" in line}
     assert any(re.match(r"gufunc::prange kernel in __main__\.diffuse \[v\d+\]$", name) for name in kernels), kernels
 
 
 def test_a_jitclass_constructor_belongs_to_the_class(kinds):
-    number = sorted(KINDS).index("jitclass")
-    names = dwarfdump("--debug-info", kinds.glob("%d-*.o" % number))
-    assert re.search(r'linkage_name.*"prog%d.C.ctor\(float64\) \[v\d+\]"' % number, names), names
-    assert '"C.add.method"' in names
-    # The line of `def __init__`.
-    ctor = names[names.index('"C.ctor"') :]
-    assert re.search(r"decl_line\s+\((\d+)\)", ctor)[1] == "5", ctor[:500]
+    number = sorted(CODE_KINDS).index("jitclass")
+    debug_info = dwarfdump("--debug-info", kinds.glob("%d-*.o" % number))
+    assert re.search(r'linkage_name.*"prog%d.C.ctor\(float64\) \[v\d+\]"' % number, debug_info), debug_info
+    assert '"C.add.method"' in debug_info
+    # Line 5 is `def __init__`.
+    constructor_info = debug_info[debug_info.index('"C.ctor"') :]
+    assert re.search(r"decl_line\s+\((\d+)\)", constructor_info)[1] == "5", constructor_info[:500]
 
 
 def test_lambdas_and_closures_have_their_qualified_names(tmp_path):
-    text = (
+    code = (
         "from numba import njit\ndef make(k):\n    @njit\n    def g(x):\n        return x + k\n    return g,"
         " njit(lambda x: x * k)\n"
     )
-    program = source(tmp_path, text) + "[f(3) for f in prog.make(2)]\n"
-    rows(program, tmp_path)
-    names = dwarfdump("--debug-info", tmp_path.glob("*.o"))
+    program = write_module(tmp_path, code) + "[f(3) for f in prog.make(2)]\n"
+    compiled_rows(program, tmp_path)
+    debug_info = dwarfdump("--debug-info", tmp_path.glob("*.o"))
     for name in ("make.<locals>.g", "make.<locals>.<lambda>"):
-        assert '"%s"' % name in names and '"prog.%s(int64) [v' % name in names, names
+        assert '"%s"' % name in debug_info and '"prog.%s(int64) [v' % name in debug_info, debug_info
 
 
 def test_what_is_inlined_has_the_name_of_the_symbol(tmp_path):
-    text = (
+    code = (
         "from numba import njit\n@njit\ndef g(x):\n    return x ** 0.5\n@njit\ndef f(x):\n    return g(x) + 1\nf(2.0)\n"
     )
-    rows(source(tmp_path, text), tmp_path)
-    names = dwarfdump("--debug-info", tmp_path.glob("*.o"))
-    inlined = names[names.index("DW_TAG_inlined_subroutine") :]
-    assert re.search(r'abstract_origin.*"prog.g\(float64\) \[v\d+\]"', inlined), names
+    compiled_rows(write_module(tmp_path, code), tmp_path)
+    debug_info = dwarfdump("--debug-info", tmp_path.glob("*.o"))
+    inlined_info = debug_info[debug_info.index("DW_TAG_inlined_subroutine") :]
+    assert re.search(r'abstract_origin.*"prog.g\(float64\) \[v\d+\]"', inlined_info), debug_info
 
 
 def test_the_text_of_a_notebook_cell_is_kept(tmp_path):
@@ -574,23 +586,23 @@ def test_the_text_of_a_notebook_cell_is_kept(tmp_path):
         "linecache.cache[name] = (len(text), None, text.splitlines(True), name)\n"
         "exec(compile(text, name, 'exec'))\nf(2.0)\n" % cell
     )
-    found = rows(program, tmp_path, JITLISTEN_DIR=str(tmp_path))
-    (kept,) = (tmp_path / "sources").glob("*.py")
+    rows = compiled_rows(program, tmp_path, JITLISTEN_DIR=str(tmp_path))
+    (saved,) = (tmp_path / "sources").glob("*.py")
     assert (tmp_path / "sources/jitlisten-sources").is_file(), "the marker"
-    assert kept.name.startswith("ipython-input-3-0123abcd-") and kept.read_text() == cell
-    assert kept.stat().st_mode & 0o777 == 0o600
-    assert (kept.name, 4) in found, sorted(found)
+    assert saved.name.startswith("ipython-input-3-0123abcd-") and saved.read_text() == cell
+    assert saved.stat().st_mode & 0o777 == 0o600
+    assert (saved.name, 4) in rows, sorted(rows)
 
 
 def test_the_text_of_a_module_in_a_zip_file_is_kept(tmp_path):
-    text = "from numba import njit\n@njit(\n    nogil=True)\ndef f(x):\n    return x ** 0.5\n"
+    code = "from numba import njit\n@njit(\n    nogil=True)\ndef f(x):\n    return x ** 0.5\n"
     with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
-        archive.writestr("kernels.py", text)
+        archive.writestr("kernels.py", code)
     program = "sys.path.insert(0, %r)\nimport kernels\nkernels.f(2.0)\n" % str(tmp_path / "app.zip")
-    found = rows(program, tmp_path, JITLISTEN_DIR=str(tmp_path))
-    (kept,) = (tmp_path / "sources").glob("*.py")
-    assert kept.read_text() == text
-    assert {line for name, line in found if name == kept.name} - {0} == {4, 5}, sorted(found)
+    rows = compiled_rows(program, tmp_path, JITLISTEN_DIR=str(tmp_path))
+    (saved,) = (tmp_path / "sources").glob("*.py")
+    assert saved.read_text() == code
+    assert {line for name, line in rows if name == saved.name} - {0} == {4, 5}, sorted(rows)
 
 
 def test_where_the_text_cannot_be_kept_there_are_lines_all_the_same(tmp_path):
@@ -601,6 +613,6 @@ def test_where_the_text_cannot_be_kept_there_are_lines_all_the_same(tmp_path):
         "exec(compile(text, name, 'exec'))\nimport numba\nnumba.njit(f)(2.0)\n"
     )
     log = tmp_path / "log"
-    found = rows(program, tmp_path, JITLISTEN_DIR=str(tmp_path), JITLISTEN_LOG=str(log))
-    assert ("<ipython-input-3-0123abcd>", 2) in found, sorted(found)
+    rows = compiled_rows(program, tmp_path, JITLISTEN_DIR=str(tmp_path), JITLISTEN_LOG=str(log))
+    assert ("<ipython-input-3-0123abcd>", 2) in rows, sorted(rows)
     assert "cannot save the sources of notebook cells" in log.read_text()

@@ -1,7 +1,7 @@
-"""callgrind's exact counts of instructions per line, on programs whose distribution is known: `truth.py`, thirty
-rounds.
+"""Exact instruction counts per line, measured by callgrind, for programs with a known distribution: thirty rounds of
+`truth.py`.
 
-What runs is the optimised code, for a processor that valgrind knows (`NUMBA_CPU_NAME=generic`).
+The code is optimised for a processor that valgrind supports (`NUMBA_CPU_NAME=generic`).
 """
 
 import collections
@@ -30,7 +30,7 @@ PAIRS = [
 
 
 class Counts:
-    """Instructions by (file, line): of the line itself, and with all that it calls."""
+    """Instructions by (file, line): those of the line itself, and those including all callees."""
 
     def __init__(self, profile):
         self.own, self.all = collections.Counter(), collections.Counter()
@@ -42,7 +42,7 @@ class Counts:
                 if name:
                     file = os.path.basename(name[1])
                 elif line.startswith("calls="):
-                    # The next line is what the call cost.
+                    # The next line has the cost of the call.
                     is_call = True
                 elif cost and file:
                     self.all[file, int(cost[1])] += int(cost[2])
@@ -52,12 +52,12 @@ class Counts:
 
 
 def counted(directory):
-    """Of thirty rounds of `truth.py`."""
+    """Instruction counts of thirty rounds of `truth.py`."""
     profile = str(directory / "profile")
-    words = [tools.need("valgrind"), "-q", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"]
-    words.append("--callgrind-out-file=" + profile)
+    command = [tools.require_tool("valgrind"), "-q", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"]
+    command.append("--callgrind-out-file=" + profile)
     environment = tools.environment(directory, "image", NUMBA_NUM_THREADS="1", NUMBA_CPU_NAME="generic")
-    subprocess.run(words + tools.program("truth.py", "0"), env=environment, check=True, timeout=1800)
+    subprocess.run(command + tools.program("truth.py", "0"), env=environment, check=True, timeout=1800)
     return Counts(profile)
 
 
@@ -69,30 +69,30 @@ def counts(tmp_path_factory):
 def place(mark):
     for name in FILES:
         try:
-            return name, tools.line_of(name, mark)
+            return name, tools.line_marked(name, mark)
         except StopIteration:
             pass
     raise AssertionError(mark)
 
 
-@pytest.mark.parametrize("three, one", PAIRS)
-def test_a_statement_run_three_times_as_often_has_three_quarters(counts, three, one):
-    # What a call costs is inside of the C library.
-    counted = counts.all if three.startswith("costly") else counts.own
-    pair = [counted[place(three)], counted[place(one)]]
+@pytest.mark.parametrize("triple_mark, single_mark", PAIRS)
+def test_a_statement_run_three_times_as_often_has_three_quarters(counts, triple_mark, single_mark):
+    # The instructions of an `exp` call are counted inside the C library.
+    instructions = counts.all if triple_mark.startswith("costly") else counts.own
+    pair = [instructions[place(triple_mark)], instructions[place(single_mark)]]
     assert min(pair) > 100000 and abs(100 * pair[0] / sum(pair) - 75) < 3, pair
 
 
 def test_every_line_over_five_percent_is_a_marked_one_or_its_loop(counts):
     marked = {place(mark) for pair in PAIRS for mark in pair}
-    own = {key: count for key, count in counts.own.items() if key[0] in FILES}
-    for key, count in own.items():
-        if count > 0.05 * sum(own.values()):
+    self_instructions = {key: count for key, count in counts.own.items() if key[0] in FILES}
+    for key, count in self_instructions.items():
+        if count > 0.05 * sum(self_instructions.values()):
             assert key in marked or (key[0], key[1] + 1) in marked, (key, count)
-    # The loops' own lines: the counting is three to one as well. Not around `exp`, where the compiler moves one loop's
-    # to the body.
+    # The lines of the loop headers also have a ratio of three to one, except for loops around `exp`, where the compiler
+    # moves one loop's counting into the body.
     for pair in (PAIRS[0], PAIRS[4]):
-        loops = [own[name, line - 1] for name, line in map(place, pair)]
+        loops = [self_instructions[name, line - 1] for name, line in map(place, pair)]
         assert min(loops) > 10000 and abs(100 * loops[0] / sum(loops) - 75) < 3, (pair, loops)
-    # No line is what the compiler cannot say.
-    assert sum(own.get((name, 0), 0) for name in FILES) < 0.02 * sum(own.values())
+    # The compiler assigned hardly any code to line 0.
+    assert sum(self_instructions.get((name, 0), 0) for name in FILES) < 0.02 * sum(self_instructions.values())

@@ -1,8 +1,9 @@
-"""Programs that time their own phases while they are recorded: each phase's seconds are at its lines.
+"""Programs that time their own phases while they are recorded. The report must attribute each phase's time to its
+lines.
 
-A few of `benches/truth/`; `make test-truth` runs all of them, with perf's samples, too. Times are processor time of the
-program's own, in the run that is recorded, and the tolerance counts what a sampler cannot see: other programs do not
-matter.
+This is a selection from `benches/truth/`; `make test-truth` runs all of them, also with perf's samples. Phases are
+measured in the program's own CPU time, during the recorded run, so other processes do not influence the result. The
+tolerance covers time that a sampler cannot observe.
 """
 
 import os

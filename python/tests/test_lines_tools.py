@@ -1,6 +1,6 @@
-"""Real tools on the optimised code with line tables: `hot.py` runs `outer`, into which LLVM has inlined `inner`.
+"""Tests of real tools on optimised code with line tables. `hot.py` runs `outer`, into which LLVM inlines `inner`.
 
-perf, py-spy, pystack, addr2line, llvm-symbolizer and the jitdump, each with lines, files and inlined calls. gdb is in
+Checks lines, files and inlined calls in perf, py-spy, pystack, addr2line, llvm-symbolizer and the jitdump. gdb is in
 `test_lines_gdb.py`, callgrind in `test_lines_callgrind.py`.
 """
 
@@ -18,79 +18,96 @@ import tools  # noqa: E402
 
 pytest.importorskip("numba")
 
-HOT = tools.line_of("hot.py", "hot")
-CALL = tools.line_of("hot.py", "call")
-INNER, OUTER = r"__main__\.inner\(float64\)", r"__main__\.outer\(array\(float64, 1d, C\), int64\)"
+HOT_LINE = tools.line_marked("hot.py", "hot")
+CALL_LINE = tools.line_marked("hot.py", "call")
+INNER_PATTERN, OUTER_PATTERN = r"__main__\.inner\(float64\)", r"__main__\.outer\(array\(float64, 1d, C\), int64\)"
 
 
-def annotated(perf, data, directory):
-    """perf's share of each line of `hot.py` in `outer`."""
-    report = tools.text_of(
+def annotate(perf, data, directory):
+    """Percentage of the samples in `outer` for each line of `hot.py`, from perf annotate."""
+    report = tools.combined_output(
         [perf, "report", "-i", data, "--no-children", "-g", "none", "--sort", "sym", "--stdio"], cwd=str(directory)
     )
-    symbol = re.search(OUTER + r" \[v\d+\]", report)
+    symbol = re.search(OUTER_PATTERN + r" \[v\d+\]", report)
     assert symbol, report[-2000:]
-    text = tools.text_of([perf, "annotate", "-i", data, "-l", "--stdio", "-s", symbol[0]], cwd=str(directory))
+    text = tools.combined_output([perf, "annotate", "-i", data, "-l", "--stdio", "-s", symbol[0]], cwd=str(directory))
     shares = re.findall(r"^ +([0-9.]+) +hot\.py:(\d+)", text, re.M)
     return {int(line): float(share) for share, line in shares}
 
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory):
-    perf = tools.need("perf")
+    perf = tools.require_tool("perf")
     directory = tmp_path_factory.mktemp("recording")
     data = str(directory / "perf.data")
     record = [perf, "record", "-q", "-e", "cpu-clock:u", "-F", "299", "--call-graph", "dwarf,4096", "-o", data]
-    done = subprocess.run(
+    result = subprocess.run(
         record + tools.program("hot.py", "3"), env=tools.environment(directory, "image"), stdout=subprocess.DEVNULL,
         timeout=300,
     )
-    assert done.returncode == 0
+    assert result.returncode == 0
     return perf, data, directory
 
 
 def test_perf_annotate_has_percent_per_line(recording):
-    shares = annotated(*recording)
-    assert max(shares, key=shares.get) == HOT and shares[HOT] > 50, shares
+    shares = annotate(*recording)
+    assert max(shares, key=shares.get) == HOT_LINE and shares[HOT_LINE] > 50, shares
 
 
-def dso(directory):
-    (image,) = [image for image in tools.images(directory) if " _ZN8__main__5outer" in tools.text_of(["nm", image])]
+def image_name(directory):
+    (image,) = [
+        image for image in tools.image_paths(directory) if " _ZN8__main__5outer" in tools.combined_output(["nm", image])
+    ]
     return os.path.basename(image)
 
 
 def test_perf_report_sorts_by_source_line(recording):
     perf, data, directory = recording
-    words = [
+    arguments = [
         "report", "-i", data, "--stdio", "--no-children", "-g", "none", "--sort", "sym,srcline", "--dsos",
-        dso(directory),
+        image_name(directory),
     ]
-    rows = [line for line in tools.text_of([perf] + words).splitlines() if "%" in line and not line.startswith("#")]
-    assert re.search(r"(inner|outer)\(.* hot\.py:%d *$" % HOT, rows[0]), rows
+    rows = [
+        line
+        for line in tools.combined_output([perf] + arguments).splitlines()
+        if "%" in line and not line.startswith("#")
+    ]
+    assert re.search(r"(inner|outer)\(.* hot\.py:%d *$" % HOT_LINE, rows[0]), rows
 
 
 def test_perf_script_has_inlined_calls_as_frames(recording):
     perf, data, directory = recording
-    text = tools.text_of([perf, "script", "-i", data, "--inline", "-F", "ip,sym", "--dsos", dso(directory)])
-    chain = r"%s \[v\d+\] \(inlined\)\s+[0-9a-f]+ %s \[v\d+\]\s+[0-9a-f]+ cpython::%s" % (INNER, OUTER, OUTER)
+    text = tools.combined_output(
+        [perf, "script", "-i", data, "--inline", "-F", "ip,sym", "--dsos", image_name(directory)]
+    )
+    chain = r"%s \[v\d+\] \(inlined\)\s+[0-9a-f]+ %s \[v\d+\]\s+[0-9a-f]+ cpython::%s" % (
+        INNER_PATTERN,
+        OUTER_PATTERN,
+        OUTER_PATTERN,
+    )
     assert re.search(chain, text), text[:2000]
 
 
 def test_symbolizers_know_line_and_inlined_calls(recording):
     _, _, directory = recording
-    image = str(next(path for path in directory.glob("image-*/" + dso(directory))))
-    address, size = next(
-        (int(words[0], 16), int(words[1], 16))
-        for words in (line.split() for line in tools.text_of(["nm", "-S", image]).splitlines())
-        if words[3].startswith("_ZN8__main__5outer")
+    image = str(next(path for path in directory.glob("image-*/" + image_name(directory))))
+    start, size = next(
+        (int(fields[0], 16), int(fields[1], 16))
+        for fields in (line.split() for line in tools.combined_output(["nm", "-S", image]).splitlines())
+        if fields[3].startswith("_ZN8__main__5outer")
     )
-    addresses = [hex(at) for at in range(address, address + size)]
-    chain = r"%s \[v\d+\]\n\S*hot\.py:%d\S*\n%s \[v\d+\]\n\S*hot\.py:%d" % (INNER, HOT, OUTER, CALL)
+    addresses = [hex(address) for address in range(start, start + size)]
+    chain = r"%s \[v\d+\]\n\S*hot\.py:%d\S*\n%s \[v\d+\]\n\S*hot\.py:%d" % (
+        INNER_PATTERN,
+        HOT_LINE,
+        OUTER_PATTERN,
+        CALL_LINE,
+    )
     for tool in (
-        [tools.need("addr2line"), "-i", "-f", "-e", image],
-        [tools.need("llvm-symbolizer-22", "llvm-symbolizer-14", "llvm-symbolizer"), "-e", image],
+        [tools.require_tool("addr2line"), "-i", "-f", "-e", image],
+        [tools.require_tool("llvm-symbolizer-22", "llvm-symbolizer-14", "llvm-symbolizer"), "-e", image],
     ):
-        assert re.search(chain, tools.text_of(tool + addresses)), tool
+        assert re.search(chain, tools.combined_output(tool + addresses)), tool
 
 
 @pytest.fixture(scope="module")
@@ -104,29 +121,39 @@ def running(tmp_path_factory):
 
 
 def test_py_spy_has_lines_and_inlined_calls(running):
-    spy = [tools.need("py-spy"), "dump", "--native", "-p", str(running)]
-    chain = r"%s \[v\d+\] \(hot\.py:%d\)\n +%s \[v\d+\] \(hot\.py:%d\)\n +cpython::" % (INNER, HOT, OUTER, CALL)
-    # The process runs on: it may be elsewhere in its loop.
-    dumps = (tools.text_of(spy) for _ in range(30))
-    assert any(re.search(chain, text) for text in dumps), tools.text_of(spy)
+    dump_command = [tools.require_tool("py-spy"), "dump", "--native", "-p", str(running)]
+    chain = r"%s \[v\d+\] \(hot\.py:%d\)\n +%s \[v\d+\] \(hot\.py:%d\)\n +cpython::" % (
+        INNER_PATTERN,
+        HOT_LINE,
+        OUTER_PATTERN,
+        CALL_LINE,
+    )
+    # The process keeps running, so it may be at a different point of its loop.
+    dumps = (tools.combined_output(dump_command) for _ in range(30))
+    assert any(re.search(chain, text) for text in dumps), tools.combined_output(dump_command)
 
 
 def test_pystack_has_lines_and_inlined_calls(running):
-    stack = [tools.need("pystack"), "remote", "--native", str(running)]
-    chain = r'line %d, in %s \[v\d+\] \(.*\n.*hot\.py", line %d, in %s \[v\d+\] \(inlined\)' % (CALL, OUTER, HOT, INNER)
-    dumps = (tools.text_of(stack) for _ in range(30))
-    assert any(re.search(chain, text) for text in dumps), tools.text_of(stack)
+    dump_command = [tools.require_tool("pystack"), "remote", "--native", str(running)]
+    chain = r'line %d, in %s \[v\d+\] \(.*\n.*hot\.py", line %d, in %s \[v\d+\] \(inlined\)' % (
+        CALL_LINE,
+        OUTER_PATTERN,
+        HOT_LINE,
+        INNER_PATTERN,
+    )
+    dumps = (tools.combined_output(dump_command) for _ in range(30))
+    assert any(re.search(chain, text) for text in dumps), tools.combined_output(dump_command)
 
 
 def test_the_jitdump_has_lines(tmp_path):
-    perf = tools.need("perf")
+    perf = tools.require_tool("perf")
     data, injected = str(tmp_path / "perf.data"), str(tmp_path / "injected.data")
     record = [perf, "record", "-q", "-k", "1", "-e", "cpu-clock:u", "-F", "299", "-g", "-o", data]
     environment = tools.environment(tmp_path, "jitdump")
-    done = subprocess.run(
+    result = subprocess.run(
         record + tools.program("hot.py", "3"), env=environment, stdout=subprocess.DEVNULL, timeout=300
     )
-    assert done.returncode == 0
+    assert result.returncode == 0
     subprocess.run([perf, "inject", "--jit", "-i", data, "-o", injected], cwd=str(tmp_path), check=True, timeout=300)
-    shares = annotated(perf, injected, tmp_path)
-    assert max(shares, key=shares.get) == HOT and shares[HOT] > 50, shares
+    shares = annotate(perf, injected, tmp_path)
+    assert max(shares, key=shares.get) == HOT_LINE and shares[HOT_LINE] > 50, shares

@@ -1,6 +1,6 @@
-"""perf's samples on programs whose distribution over lines is known.
+"""perf samples of programs with a known distribution of time over lines.
 
-The image sink makes files of the compiled code; llvm-symbolizer reads the lines of the sampled addresses from them.
+The image sink writes files of the compiled code; llvm-symbolizer finds the lines of the sampled addresses in them.
 """
 
 import collections
@@ -26,59 +26,60 @@ PAIRS = [
 pytest.importorskip("numba")
 
 
-def stacks(data):
-    """The addresses of each sample, from the inside out, and where the images are mapped."""
+def read_stacks(data):
+    """Returns the addresses of each sample, innermost first, and the mappings of the images."""
     command = ["perf", "script", "-i", data, "--show-mmap-events", "-F", "ip,dso", "--no-inline"]
-    text = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=900).stdout.decode()
-    mapped, found = collections.defaultdict(list), [[]]
-    for line in text.splitlines():
+    script = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=900).stdout.decode()
+    mappings, stacks = collections.defaultdict(list), [[]]
+    for line in script.splitlines():
         event = re.search(r"MMAP2? .*\[0x([0-9a-f]+)\(0x([0-9a-f]+)\) @ (\w+) .* (\S+object-\d+\.so)$", line)
         frame = re.search(r"([0-9a-f]+) .*\((.+)\)$", line)
         if event:
-            mapped[event[4]].append((int(event[1], 16), int(event[2], 16), int(event[3], 16)))
+            mappings[event[4]].append((int(event[1], 16), int(event[2], 16), int(event[3], 16)))
         elif frame:
-            found[-1].append((frame[2], int(frame[1], 16)))
+            stacks[-1].append((frame[2], int(frame[1], 16)))
         else:
-            found.append([])
-    return [stack for stack in found if stack], mapped
+            stacks.append([])
+    return [stack for stack in stacks if stack], mappings
 
 
-def addresses(data):
-    """How often each offset of each image was sampled, itself or in what it calls outside of compiled code."""
-    samples, mapped = stacks(data)
-    found = collections.Counter()
+def count_addresses(data):
+    """Number of samples by image and offset of the innermost compiled frame, whether that frame itself or a native
+    callee was running."""
+    samples, mappings = read_stacks(data)
+    counts = collections.Counter()
     for stack in samples:
-        depth = next((at for at, (dso, _) in enumerate(stack) if dso in mapped), None)
-        # `exp` is two functions, and nothing else calls compiled code from within a library.
+        depth = next((index for index, (dso, _) in enumerate(stack) if dso in mappings), None)
+        # An `exp` call has two frames. In deeper stacks, the sample does not belong to a call from compiled code.
         if depth is None or depth > 3:
             continue
         dso, address = stack[depth]
-        # Of a caller, the call and not what is behind it.
+        # A caller's return address follows the call; subtracting one points into the call.
         address -= depth > 0
-        # perf shows frames of a stack as offsets in their files, and single addresses as they are.
-        offsets = [address - start + offset for start, size, offset in mapped[dso] if start <= address < start + size]
-        found[(dso, offsets[0] if offsets else address)] += 1
-    return found
+        # perf prints the frames of a stack as file offsets, but single addresses as they are.
+        offsets = [address - start + offset for start, size, offset in mappings[dso] if start <= address < start + size]
+        counts[(dso, offsets[0] if offsets else address)] += 1
+    return counts
 
 
-def sampled(directory, seconds, hertz, **more):
-    """Samples by file and line of `truth.py`, which runs for this long."""
+def sampled(directory, seconds, hertz, **overrides):
+    """Number of samples by file and line of `truth.py`, which runs for ``seconds``."""
     data = str(directory / "perf.data")
     environment = dict(
         os.environ, LD_PRELOAD=os.path.abspath(LIBRARY), JITLISTEN="image", JITLISTEN_DIR=str(directory),
         NUMBA_NUM_THREADS="1",
     )
-    environment.update(more)
+    environment.update(overrides)
     program = [sys.executable, os.path.join(HERE, "lines", "truth.py"), str(seconds)]
     record = ["perf", "record", "-q", "-e", "cpu-clock:u", "-F", str(hertz), "--call-graph", "dwarf,2048", "-o", data]
     subprocess.run(record + program, env=environment, check=True, timeout=1800)
-    counted = addresses(data)
-    asked = "\n".join("%s 0x%x" % key for key in counted)
+    counts = count_addresses(data)
+    queries = "\n".join("%s 0x%x" % key for key in counts)
     command = [SYMBOLIZER, "--output-style=GNU", "--no-inlines"]
-    done = subprocess.run(command, input=asked, stdout=subprocess.PIPE, universal_newlines=True, check=True)
+    result = subprocess.run(command, input=queries, stdout=subprocess.PIPE, universal_newlines=True, check=True)
     lines = collections.Counter()
-    for count, place in zip(counted.values(), done.stdout.splitlines()[1::2]):
-        lines[os.path.basename(place).split(" ")[0]] += count
+    for count, location in zip(counts.values(), result.stdout.splitlines()[1::2]):
+        lines[os.path.basename(location).split(" ")[0]] += count
     return lines
 
 
@@ -100,12 +101,12 @@ def place(mark):
     raise AssertionError(mark)
 
 
-@pytest.mark.parametrize("three, one", PAIRS)
-def test_the_same_statement_run_three_times_as_often_has_three_quarters(samples, three, one):
-    counts = [samples[place(three)], samples[place(one)]]
+@pytest.mark.parametrize("triple_mark, single_mark", PAIRS)
+def test_the_same_statement_run_three_times_as_often_has_three_quarters(samples, triple_mark, single_mark):
+    counts = [samples[place(triple_mark)], samples[place(single_mark)]]
     total = sum(counts)
     assert total >= 1000, samples.most_common(12)
-    share = 100 * counts[0] / total
-    # Time is not instructions, on no two processors alike: 73 to 80 was seen. Samples on a wrong line would be 25
-    # points.
-    assert abs(share - 75) < 7, (counts, share)
+    percentage = 100 * counts[0] / total
+    # Time is not proportional to instructions and differs by processor: 73 to 80 was measured. Samples on a wrong line
+    # would add 25 points.
+    assert abs(percentage - 75) < 7, (counts, percentage)

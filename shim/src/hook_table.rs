@@ -3,12 +3,12 @@
 
 #![forbid(unsafe_code)]
 
-use std::ffi::{c_int, c_void};
-
+use crate::forwarding::{Forwarding, Returned};
 use crate::llvm::symbol_file::SymbolFile;
-use crate::process::held::Identity;
+use crate::process::detour::HookFunction;
+use crate::process::forward::{self, Function};
 use crate::process::library::Library;
-use crate::process::next::Function;
+use crate::process::mapped_proof::Identity;
 
 /// Maximum number of observed libraries with LLVM in a process.
 pub(crate) const SLOTS: usize = 16;
@@ -27,25 +27,6 @@ macro_rules! for_each_slot {
 }
 pub(crate) use for_each_slot;
 
-/// A function of the host without arguments or result, or our hook of it.
-pub(crate) type HookFunction = unsafe extern "C" fn();
-
-/// Type of `RuntimeDyldELF::loadObject`, with extra arguments: the excess words are forwarded unread. On aarch64 the
-/// result is returned in memory, and its address is not among the arguments: see
-/// `channels/runtime_dyld/load_object.rs`.
-pub(crate) type LoadObject =
-    unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
-
-/// A returned value, in both registers that the ABI uses for results.
-#[repr(C)]
-pub(crate) struct Returned([usize; 2]);
-
-/// Type of `ObjectLinkingLayer::emit`, with extra arguments like [`LoadObject`].
-pub(crate) type Emit = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> Returned;
-
-/// Type of a function that generates code for a module, with extra arguments like [`LoadObject`].
-pub(crate) type GenerateCode = LoadObject;
-
 /// Number of hooked code generators: a function of each class, and one of the C API.
 pub(crate) const CODE_GENERATORS: usize = 5;
 
@@ -59,25 +40,19 @@ pub(crate) struct HookTable {
     /// Hooks of `__jit_debug_register_code`, by slot of the LLVM.
     pub(crate) register_code: [HookFunction; SLOTS],
     /// Hooks of `RuntimeDyldELF::loadObject`, by slot of the LLVM.
-    pub(crate) load_object: [LoadObject; SLOTS],
+    pub(crate) load_object: [Forwarding; SLOTS],
     /// Hooks of `ObjectLinkingLayer::emit`, by slot of the LLVM and by vtable.
-    pub(crate) emit: [[Emit; EMIT_VTABLES]; SLOTS],
+    pub(crate) emit: [[Forwarding<Returned>; EMIT_VTABLES]; SLOTS],
     /// Hooks of the functions that generate code, by slot of the LLVM.
-    pub(crate) generate_code: [[GenerateCode; CODE_GENERATORS]; SLOTS],
+    pub(crate) generate_code: [[Forwarding; CODE_GENERATORS]; SLOTS],
     /// Entry code that runs before `dlsym` and jumps to it.
     pub(crate) before_dlsym: HookFunction,
-    pub(crate) mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
+    /// Returns the hook of a memory function for libraries with an LLVM.
+    pub(crate) memory: fn(Function) -> usize,
+    /// Returns the hook of a memory function for libraries without LLVM.
+    pub(crate) memory_without_llvm: fn(Function) -> usize,
     /// Hook of `mprotect` in a library whose code no other hook reports.
-    pub(crate) mprotect_unnamed: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
-    pub(crate) munmap: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
-    pub(crate) mmap: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
-    pub(crate) register_frame: unsafe extern "C" fn(*const c_void),
-    pub(crate) pkey_mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int) -> c_int,
-    pub(crate) mremap: unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void,
-    /// Hook of `mprotect` in libraries without LLVM.
-    pub(crate) mprotect_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
-    pub(crate) munmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
-    pub(crate) mmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
+    pub(crate) mprotect_unnamed: forward::Mprotect,
     /// Instruments a library that exports llvmlite's functions.
     pub(crate) attach_llvmlite: fn(&Library<'_>, Option<SymbolFile>),
     /// Forgets a closed library if it was an llvmlite.
@@ -85,36 +60,13 @@ pub(crate) struct HookTable {
 }
 
 impl HookTable {
-    /// Returns the hook of a memory function.
-    pub(crate) fn memory(&self, function: Function) -> usize {
-        match function {
-            Function::Mprotect => self.mprotect as usize,
-            Function::Munmap => self.munmap as usize,
-            Function::Mmap => self.mmap as usize,
-            Function::RegisterFrame => self.register_frame as usize,
-            Function::PkeyMprotect => self.pkey_mprotect as usize,
-            Function::Mremap => self.mremap as usize,
-        }
-    }
-
     /// Returns the hook for a library with an LLVM. If that library also defines `malloc` (a program with its own
     /// allocator), our allocations under our locks end there, and the allocator maps memory under its own lock. Such a
     /// library gets the hooks that take no lock for calls that do not concern code.
-    pub(crate) fn memory_of(&self, library: &Library<'_>, function: Function) -> usize {
-        match library.dynamic_symbol("malloc") {
-            Some(_) => self.memory_elsewhere(function),
-            None => self.memory(function),
-        }
-    }
-
-    /// Returns the hook for a library without LLVM.
-    pub(crate) fn memory_elsewhere(&self, function: Function) -> usize {
-        match function {
-            Function::Mprotect => self.mprotect_elsewhere as usize,
-            Function::Munmap => self.munmap_elsewhere as usize,
-            Function::Mmap => self.mmap_elsewhere as usize,
-            // These hooks also take no lock for calls that do not concern code.
-            Function::RegisterFrame | Function::PkeyMprotect | Function::Mremap => self.memory(function),
+    pub(crate) fn memory_hook_for(&self, library: &Library<'_>, function: Function) -> usize {
+        match library.exports("malloc") {
+            true => (self.memory_without_llvm)(function),
+            false => (self.memory)(function),
         }
     }
 }

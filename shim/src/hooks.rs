@@ -5,7 +5,7 @@
 //! | [`loader_event`] | the loader's `_dl_debug_state` | the loader's |
 //! | [`REGISTER_CODE`] | `__jit_debug_register_code` of one LLVM | LLVM's (MCJIT), none (ORC) |
 //! | [`mprotect`], [`munmap`], [`mmap`] | libc's functions, for libraries with LLVM | LLVM's memory manager's, if any |
-//! | `elsewhere::*` | these and related functions, for all other libraries | any, such as an allocator's |
+//! | `unlocked_hooks::*` | these and related functions, for all other libraries | any, such as an allocator's |
 //! | [`register_frame`] | libgcc's `__register_frame`, for libraries with LLVM | LLVM's engine's |
 //! | `llvmlite::*` | `LLVMPY_AddModule` and others | llvmlite's, in Python |
 //! | `remarks::*` | functions of llvmlite's diagnostic handlers | none: LLVM compiles |
@@ -21,12 +21,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use jitlisten::plumbing::{Entered, Executable, HostStateGuard, Inside, MemoryChange};
 use jitlisten::{Address, AddressRange, log_line};
 
-use crate::doctor::unheard;
-use crate::hook_table::{HookFunction, SLOTS, for_each_slot};
+use crate::doctor::unreported;
+use crate::hook_table::{SLOTS, for_each_slot};
 use crate::memory::header_padding;
-use crate::process::detour::page_size;
-use crate::process::held::{Held, with_libraries_held};
-use crate::process::{lookup, next};
+use crate::process::detour::{HookFunction, page_size};
+use crate::process::mapped_proof::{Held, with_libraries_held};
+use crate::process::{forward, lookup};
 use crate::state::{Shim, shim};
 
 static DISABLED: AtomicBool = AtomicBool::new(false);
@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn loader_event() {
     let Some(shim) = shim() else { return };
     // SAFETY: `_dl_debug_state` is called under the loader's lock.
     let held = unsafe { Held::new() };
-    jitlisten::plumbing::keeping_errno(|| shim.note_closing(held));
+    jitlisten::plumbing::keeping_errno(|| shim.record_closing(held));
     EVENT_IS_PENDING.store(true, Ordering::Relaxed);
     guarded(|shim| {
         for _ in 0..MAX_NESTED_LOADER_EVENTS {
@@ -84,23 +84,23 @@ pub(crate) unsafe extern "C" fn loader_event() {
 
 /// Scans for new libraries. Called by [`before_dlsym`](crate::process::dlsym_entry::before_dlsym), with the caller's
 /// registers saved.
-pub(crate) unsafe extern "C" fn look() {
+pub(crate) unsafe extern "C" fn scan_before_dlsym() {
     let (is_always_on, was_requested) =
-        (lookup::ALWAYS.load(Ordering::Acquire), lookup::WANTED.swap(false, Ordering::AcqRel));
+        (lookup::CHECK_ALWAYS.load(Ordering::Acquire), lookup::CHECK_ONCE.swap(false, Ordering::AcqRel));
     if !is_always_on && !was_requested {
         return;
     }
     let host_state = HostStateGuard::enter();
     let Some(entered) = enter() else {
         // Called from a hook: the loader's locks may be held. Leave the request for a later call.
-        lookup::WANTED.fetch_or(was_requested, Ordering::AcqRel);
+        lookup::CHECK_ONCE.fetch_or(was_requested, Ordering::AcqRel);
         return;
     };
     if is_always_on {
         with_libraries_held(|held, counts| catch_panic(|shim| shim.libraries_may_have_changed(held, counts)));
     }
     // Call this after `with_libraries_held` has returned: it takes the loader's other lock.
-    catch_panic(Shim::look_for_unwinders);
+    catch_panic(Shim::detect_unwinders);
     drop(entered);
     drop(host_state);
 }
@@ -116,8 +116,8 @@ unsafe extern "C" fn register_code<const SLOT: usize>() {
 pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
     // SAFETY: forwards the host's own call.
     let result = unsafe { protect(address, size, protection) };
-    if result == 0 && protection & libc::PROT_EXEC != 0 && unheard::is_enabled() {
-        guarded(|shim| shim.record_executable(pages(address, size)));
+    if result == 0 && protection & libc::PROT_EXEC != 0 && unreported::is_enabled() {
+        guarded(|shim| shim.check_for_unreported(pages(address, size)));
     }
     result
 }
@@ -127,22 +127,22 @@ pub(crate) unsafe extern "C" fn mprotect_unnamed(address: *mut c_void, size: usi
     // SAFETY: forwards the host's own call.
     let result = unsafe { protect(address, size, protection) };
     if result == 0 && protection & libc::PROT_EXEC != 0 {
-        guarded(|shim| shim.unnamed_code(&mut shim.lock(), pages(address, size), false));
+        guarded(|shim| shim.register_unnamed_code(&mut shim.lock(), pages(address, size), false));
     }
     result
 }
 
 /// A call of the host that changes memory. No image is mapped into its range until this value is dropped.
-pub(crate) struct Change(Option<MemoryChange>);
+pub(crate) struct PendingMemoryChange(Option<MemoryChange>);
 
-impl Change {
+impl PendingMemoryChange {
     /// Announces the change; the caller makes the system call next.
-    pub(crate) fn begin(range: AddressRange) -> Change {
-        Change(guarded(|shim| Some(shim.session.begin_change(range))))
+    pub(crate) fn begin(range: AddressRange) -> PendingMemoryChange {
+        PendingMemoryChange(guarded(|shim| Some(shim.session.begin_change(range))))
     }
 }
 
-impl Drop for Change {
+impl Drop for PendingMemoryChange {
     fn drop(&mut self) {
         if let Some(change) = &self.0 {
             guarded(|shim| shim.session.end_change(change));
@@ -153,49 +153,49 @@ impl Drop for Change {
 /// Calls `mprotect(2)` for any library and reports the change.
 pub(crate) unsafe fn protect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
     let range = pages(address, size);
-    let change = Change::begin(range);
-    protecting(range, protection);
+    let change = PendingMemoryChange::begin(range);
+    before_protect(range, protection);
     // SAFETY: forwards the host's own call.
-    let result = unsafe { next::mprotect(address, size, protection) };
+    let result = unsafe { forward::mprotect(address, size, protection) };
     drop(change);
     if result == 0 {
-        protected(range, protection);
+        after_protect(range, protection);
     }
     result
 }
 
 /// Handles a protection change before it happens: *freeing* is reported while the code is still mapped.
-pub(crate) fn protecting(range: AddressRange, protection: c_int) {
+pub(crate) fn before_protect(range: AddressRange, protection: c_int) {
     if protection & libc::PROT_EXEC == 0 {
-        guarded(|shim| shim.not_executable(range));
+        guarded(|shim| shim.record_not_executable(range));
     } else if protection & libc::PROT_WRITE != 0 {
         guarded(|shim| shim.session.changing(range));
     }
 }
 
 /// Handles a protection change after it succeeded.
-pub(crate) fn protected(range: AddressRange, protection: c_int) {
+pub(crate) fn after_protect(range: AddressRange, protection: c_int) {
     if protection & (libc::PROT_EXEC | libc::PROT_WRITE) == 0 {
-        guarded(|shim| header_padding::give_back(shim.session, range.start()));
+        guarded(|shim| header_padding::release(shim.session, range.start()));
     }
     if protection & libc::PROT_EXEC != 0 {
-        guarded(|shim| shim.executable(range, executable_kind(protection)));
+        guarded(|shim| shim.record_executable(range, executable_kind(protection)));
     }
 }
 
 /// Hook of `munmap(2)`: frees code that was not unregistered.
 pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_int {
     let range = pages(address, size);
-    let change = Change::begin(range);
-    if !guarded(|shim| shim.unmapping(range)) {
+    let change = PendingMemoryChange::begin(range);
+    if !guarded(|shim| shim.record_unmapping(range)) {
         // SAFETY: forwards the host's own call.
-        let result = unsafe { next::munmap(address, size) };
+        let result = unsafe { forward::munmap(address, size) };
         if result != 0 {
             return result;
         }
     }
     drop(change);
-    guarded(|shim| header_padding::give_back(shim.session, range.start()));
+    guarded(|shim| header_padding::release(shim.session, range.start()));
     0
 }
 
@@ -220,7 +220,7 @@ pub(crate) unsafe extern "C" fn mmap(
         }
     }
     // SAFETY: forwards the host's own call.
-    unsafe { map(address, size, protection, flags, file, offset, is_fixed(flags)) }
+    unsafe { map(address, size, protection, flags, file, offset, replaces_mappings(flags)) }
 }
 
 /// Maps memory to link into; on failure returns the `errno` value.
@@ -228,7 +228,7 @@ fn allocate(shim: &Shim, address: *mut c_void, size: usize, flags: c_int) -> Res
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let padded = header_padding::mmap(shim.session, address, size, flags);
     // SAFETY: forwards the host's own call.
-    let mapped = padded.unwrap_or_else(|| unsafe { next::mmap(address, size, protection, flags, -1, 0) });
+    let mapped = padded.unwrap_or_else(|| unsafe { forward::mmap(address, size, protection, flags, -1, 0) });
     if mapped == libc::MAP_FAILED {
         return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::ENOMEM));
     }
@@ -246,31 +246,31 @@ pub(crate) unsafe fn map(
     offset: i64,
     replaces: bool,
 ) -> *mut c_void {
-    let change = replaces.then(|| Change::begin(pages(address, size)));
+    let change = replaces.then(|| PendingMemoryChange::begin(pages(address, size)));
     if replaces && protection & libc::PROT_EXEC != 0 {
-        guarded(|shim| shim.replacing_with_code(pages(address, size)));
+        guarded(|shim| shim.record_code_replacement(pages(address, size)));
     } else if replaces {
-        guarded(|shim| shim.replacing(pages(address, size)));
+        guarded(|shim| shim.record_replacement(pages(address, size)));
     }
     // SAFETY: forwards the host's own call.
-    let mapped = unsafe { next::mmap(address, size, protection, flags, file, offset) };
+    let mapped = unsafe { forward::mmap(address, size, protection, flags, file, offset) };
     drop(change);
     if mapped != libc::MAP_FAILED && protection & libc::PROT_EXEC != 0 {
-        guarded(|shim| shim.executable(pages(mapped, size), mapped_executable_kind(protection, flags)));
+        guarded(|shim| shim.record_executable(pages(mapped, size), mapped_executable_kind(protection, flags)));
     }
     mapped
 }
 
 /// Returns true if a call of `mmap(2)` replaces existing mappings.
-pub(crate) fn is_fixed(flags: c_int) -> bool {
+pub(crate) fn replaces_mappings(flags: c_int) -> bool {
     flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED
 }
 
 /// Hook of libgcc's `__register_frame`: the `.eh_frame` at `begin` is relocated.
 pub(crate) unsafe extern "C" fn register_frame(begin: *const c_void) {
     // SAFETY: forwards the host's own call.
-    unsafe { next::register_frame(begin) };
-    guarded(|shim| shim.eh_frame_registered(Address(begin as u64)));
+    unsafe { forward::register_frame(begin) };
+    guarded(|shim| shim.record_eh_frame(Address(begin as u64)));
 }
 
 /// Kind of executable memory that `protection` gives.

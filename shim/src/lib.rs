@@ -3,13 +3,13 @@
 //! ```text
 //!   _r_debug.r_brk of the loader                 libraries opened and closed   process/loader.rs
 //!    or, if a debugger occupies it: dlsym        seen at the next dlsym call   process/lookup.rs
-//!     `-> does the library contain LLVM?         .dynsym, .symtab of the file  process/library.rs, llvm/symbol_file.rs
+//!     `-> does the library contain LLVM?         .dynsym, .symtab of the file  llvm/{recognise,symbol_file}.rs
 //!           `-> a Source, in a slot of the table                               llvm/source.rs, hooks.rs
 //!                 |- RuntimeDyldELF::loadObject  vtable   loaded               channels/runtime_dyld/
 //!                 |- ObjectLinkingLayer::emit    vtable   loaded, when found   channels/jitlink/, placement/
 //!                 |- __jit_debug_register_code   detour   loaded, freeing      channels/gdb_list/
 //!                 |- mprotect, mmap, munmap      slots    finalized, freeing   memory/
-//!                 |- and in all other libraries  slots    finalized, freeing   memory/other_libraries.rs, elsewhere.rs
+//!                 |- and in all other libraries  slots    finalized, freeing   memory/{other_libraries,unlocked_hooks}
 //!                 |- LLVMPY_AddModule, ...       .dynsym  frame pointers       frame_pointers/llvmlite.rs
 //!                 `- MCJIT, ORC's compilers      vtables  frame pointers       frame_pointers/codegen/
 //! ```
@@ -19,6 +19,7 @@
 //! | `process/` | the loader, its libraries, relocation slots, detours: independent of LLVM |
 //! | `llvm/` | one LLVM: its symbols, vtables and release |
 //! | `channels/` | the hooks that report an LLVM's objects |
+//! | `trackers/` | objects that are reported, and not located or not final yet |
 //! | `placement/` | locates linked code by its bytes (pure) |
 //! | `memory/` | the hooks that report changes of memory to the session |
 //! | `frame_pointers/` | frame pointers and unwind tables for compiled modules |
@@ -32,8 +33,8 @@
 //! * **Locks**: the loader's, then LLVM's, then ours. Under our lock nothing calls the loader or the host, and no
 //!   thread-local variable is used for the first time: that may take the loader's lock, if the library was opened with
 //!   `dlopen`. Therefore no `HashMap` with random keys.
-//! * **Mapped libraries** are types (`process/held.rs`): data read from a library borrows from a token that keeps it
-//!   mapped. Data kept for later is usable again only with such a token.
+//! * **Mapped libraries** are types (`process/mapped_proof.rs`): data read from a library borrows from a token that
+//!   keeps it mapped. Data kept for later is usable again only with such a token.
 //! * **Detours** are written atomically: a thread that executes there sees the old or the new instruction, never a mix.
 //!   Code is patched only if its bytes are as expected.
 //! * **Recursion**: a hook may trigger another hook in the same thread: the loader announces a change during one of our
@@ -66,12 +67,12 @@
 //!    points to our hook, also in LLVMs that register nothing in the GDB JIT list (`channels/`). A layout that differs
 //!    from the known releases is ignored. An object reported by both linker and list counts as one object.
 //! 7. Once an LLVM is detected, the memory slots of **every other library** and of the program point to hooks. They
-//!    forward calls that do not concern code without taking a lock (`memory/elsewhere.rs`). Copied code is found by its
-//!    bytes, or by the `.eh_frame` registered for its address (`channels/moved_code/`, `placement/`).
+//!    forward calls that do not concern code without taking a lock (`memory/unlocked_hooks.rs`). Copied code is found by
+//!    its bytes, or by the `.eh_frame` registered for its address (`trackers/`, `placement/`).
 //! 8. If LLVM exports its **C functions**, modules get the same attributes as llvmlite's when code is generated: a
 //!    virtual function of each engine, found by its symbol, points to our hook (`frame_pointers/codegen/`), as does
 //!    `LLVMTargetMachineEmitToMemoryBuffer`. Code that the program then loads itself is found by its bytes
-//!    (`channels/moved_code/self_loaded/`).
+//!    (`trackers/self_loaded/`).
 //!
 //! If gdb has started the process, its breakpoint occupies `_r_debug.r_brk`. In that case every library's relocation
 //! slot of `dlsym` points to assembly that scans for new libraries first (`process/lookup.rs`). Hooking `dlopen` would
@@ -91,10 +92,10 @@
 mod channels;
 mod doctor;
 mod fork;
+mod forwarding;
 mod frame_pointers;
 mod hook_table;
 mod hooks;
-mod late;
 mod llvm;
 mod memory;
 mod modules;
@@ -103,6 +104,7 @@ mod process;
 mod remarks;
 mod start;
 mod state;
+mod trackers;
 
 pub use doctor::discovered::DiscoveredLlvm;
 pub use process::host::{duplicate_copy, is_python};

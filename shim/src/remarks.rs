@@ -121,8 +121,8 @@ impl Remarks {
         let llvm = RemarkFunctions::new(address)?;
         let stock_vtable = first_slot(HANDLER_VTABLE)?;
         let [header @ .., _, _, _, _, _, _, _] =
-            vtable::words::<{ VTABLE_HEADER_WORDS + VIRTUAL_FUNCTIONS }>(address(HANDLER_VTABLE)?)?;
-        let mut functions = vtable::words::<VIRTUAL_FUNCTIONS>(stock_vtable)?;
+            vtable::read_words::<{ VTABLE_HEADER_WORDS + VIRTUAL_FUNCTIONS }>(address(HANDLER_VTABLE)?)?;
+        let mut functions = vtable::read_words::<VIRTUAL_FUNCTIONS>(stock_vtable)?;
         let replacements = [
             (llvm.handle_diagnostics as usize, handle_diagnostics as *const () as usize),
             (llvm.is_any_remark_enabled as usize, is_any_remark_enabled as *const () as usize),

@@ -9,10 +9,11 @@ use crate::channels::runtime_dyld::load_object;
 use crate::frame_pointers::codegen;
 use crate::frame_pointers::llvmlite;
 use crate::hook_table::HookTable;
-use crate::memory::elsewhere;
+use crate::memory::unlocked_hooks;
 use crate::modules::Imports;
 use crate::process::dlsym_entry::before_dlsym;
-use crate::process::held::with_libraries_held;
+use crate::process::forward::{self, Function};
+use crate::process::mapped_proof::with_libraries_held;
 use crate::state::{self, Shim};
 use crate::{fork, hooks};
 
@@ -23,19 +24,33 @@ static HOOKS: HookTable = HookTable {
     emit: hook::HOOKS,
     generate_code: codegen::hook::HOOKS,
     before_dlsym,
-    mprotect: hooks::mprotect,
+    memory: memory_hook,
+    memory_without_llvm: memory_hook_without_llvm,
     mprotect_unnamed: hooks::mprotect_unnamed,
-    munmap: hooks::munmap,
-    mmap: hooks::mmap,
-    register_frame: hooks::register_frame,
-    pkey_mprotect: elsewhere::pkey_mprotect,
-    mremap: elsewhere::mremap,
-    mprotect_elsewhere: elsewhere::mprotect,
-    munmap_elsewhere: elsewhere::munmap,
-    mmap_elsewhere: elsewhere::mmap,
     attach_llvmlite: llvmlite::attach,
     llvmlite_closed: llvmlite::mark_closed,
 };
+
+fn memory_hook(function: Function) -> usize {
+    match function {
+        Function::Mprotect => hooks::mprotect as forward::Mprotect as usize,
+        Function::Munmap => hooks::munmap as forward::Munmap as usize,
+        Function::Mmap => hooks::mmap as forward::Mmap as usize,
+        Function::RegisterFrame => hooks::register_frame as forward::RegisterFrame as usize,
+        Function::PkeyMprotect => unlocked_hooks::pkey_mprotect as forward::PkeyMprotect as usize,
+        Function::Mremap => unlocked_hooks::mremap as *const () as usize,
+    }
+}
+
+fn memory_hook_without_llvm(function: Function) -> usize {
+    match function {
+        Function::Mprotect => unlocked_hooks::mprotect as forward::Mprotect as usize,
+        Function::Munmap => unlocked_hooks::munmap as forward::Munmap as usize,
+        Function::Mmap => unlocked_hooks::mmap as forward::Mmap as usize,
+        // These hooks also take no lock for calls that do not concern code.
+        Function::RegisterFrame | Function::PkeyMprotect | Function::Mremap => memory_hook(function),
+    }
+}
 
 /// Starts to observe every LLVM in this process, now and later. Further calls do nothing.
 ///
@@ -45,15 +60,15 @@ pub fn start(session: &'static Session) {
         return;
     }
     fork::install_handlers();
-    with_libraries_held(|held, _| hooks::guarded(|shim| shim.begin(held)));
+    with_libraries_held(|held, _| hooks::guarded(|shim| shim.start(held)));
     sinks_changed();
-    hooks::guarded(Shim::look_for_unwinders);
+    hooks::guarded(Shim::detect_unwinders);
 }
 
 /// Handles the end of the process: writable, executable memory is searched a last time, since code in it may have
 /// changed after the last search.
 pub fn ending() {
-    hooks::guarded(Shim::look_for_self_loaded_once_more);
+    hooks::guarded(Shim::search_self_loaded_at_exit);
 }
 
 /// Installs the hooks that newly enabled sinks need. Must not be called under the loader's lock, except from a

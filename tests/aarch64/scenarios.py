@@ -1,12 +1,11 @@
-"""What runs inside the emulated machine: the scenarios of the test suite, each with the real tool, and a table of what
-came of it.
+"""Scenarios that run inside the emulated machine, each with the real tool, and a table of their results.
 
-Everything it needs is on the second disk: the library, the hosts of tests/hosts, programs and test binaries that were
-cross-compiled. It leaves the table there (scenario, verdict, seconds, what was seen) and the tools' output in
-`results/SCENARIO.log`. Names on the first line of the file `only` restrict it to these scenarios.
+The second disk contains the library, the hosts of tests/hosts, and the cross-compiled programs and test binaries. The
+table (scenario, verdict, seconds, observations) is written to that disk, and the tools' output to
+`results/SCENARIO.log`. If the file `only` exists, its first line names the scenarios to run.
 
-The machine is slow, and how slow depends on what else its host does: scenarios wait for states, and the time limits are
-only there so that a hang is noticed.
+The machine is slow, and its speed depends on the load of its host. Scenarios therefore wait for states, and timeouts
+serve only to detect hangs.
 """
 
 import contextlib
@@ -25,17 +24,17 @@ RESULTS = PAYLOAD / "results"
 LIBRARY = PAYLOAD / "libjitlisten.so"
 WHEELS = pathlib.Path("/opt/wheels")
 CHAIN = ["gamma", "beta", "alpha"]
-LIMIT = 900
+TOOL_TIMEOUT = 900
 
 scenarios = []
 
 
 class Failed(Exception):
-    """What was seen instead of what should have been."""
+    """Raised with the observation that contradicts the expectation."""
 
 
 class Unable(Exception):
-    """A tool of this machine cannot be had, or cannot do it here: why."""
+    """Raised with the reason if a tool of this machine is missing or does not work."""
 
 
 def scenario(function):
@@ -43,9 +42,9 @@ def scenario(function):
     return function
 
 
-def require(truth, what):
-    if not truth:
-        raise Failed(what)
+def require(condition, message):
+    if not condition:
+        raise Failed(message)
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -68,39 +67,41 @@ def environment(preload=True, **variables):
     return base | variables
 
 
-def run(*words, env=None, may_fail=False, limit=LIMIT):
-    """Runs a tool to its end; what it printed goes into the log, its standard output is returned."""
-    words = [str(word) for word in words]
-    print("$", *words, file=log, flush=True)
-    # A tool must not have the library that its host is preloaded with.
-    done = subprocess.run(words, env=env or environment(preload=False), capture_output=True, timeout=limit)
-    out, error = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
-    print(out[:200_000], error[:20_000], f"-> {done.returncode}", sep="\n", file=log, flush=True)
-    if done.returncode != 0 and not may_fail:
-        raise Failed(f"{pathlib.Path(words[0]).name} ends with {done.returncode}: {(error or out).strip()[-300:]}")
-    return out if not may_fail else out + error
+def run(*command, env=None, may_fail=False, limit=TOOL_TIMEOUT):
+    """Runs a tool, logs its output, and returns its standard output; with `may_fail`, also standard error."""
+    command = [str(argument) for argument in command]
+    print("$", *command, file=log, flush=True)
+    # The library is preloaded into the host only, never into a tool.
+    result = subprocess.run(command, env=env or environment(preload=False), capture_output=True, timeout=limit)
+    stdout, stderr = result.stdout.decode(errors="replace"), result.stderr.decode(errors="replace")
+    print(stdout[:200_000], stderr[:20_000], f"-> {result.returncode}", sep="\n", file=log, flush=True)
+    if result.returncode != 0 and not may_fail:
+        raise Failed(
+            f"{pathlib.Path(command[0]).name} ends with {result.returncode}: {(stderr or stdout).strip()[-300:]}"
+        )
+    return stdout if not may_fail else stdout + stderr
 
 
 class Host:
-    """A process of ours in the background, with pipes."""
+    """A background process under test, connected through pipes."""
 
-    def __init__(self, *words, env=None):
-        self.words = [str(word) for word in words]
-        print("$", *self.words, "&", file=log, flush=True)
+    def __init__(self, *command, env=None):
+        self.command = [str(argument) for argument in command]
+        print("$", *self.command, "&", file=log, flush=True)
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(self.words, env=env or environment(), stdin=pipe, stdout=pipe, stderr=log)
+        self.process = subprocess.Popen(self.command, env=env or environment(), stdin=pipe, stdout=pipe, stderr=log)
         self.pid = self.process.pid
 
     def wait_for(self, line):
         while True:
-            read = self.process.stdout.readline().decode()
-            if not read:
+            output_line = self.process.stdout.readline().decode()
+            if not output_line:
                 raise Failed(f"the host ends with {self.process.wait()} before it says {line!r}")
-            print("host:", read.rstrip(), file=log, flush=True)
-            if read.strip() == line:
+            print("host:", output_line.rstrip(), file=log, flush=True)
+            if output_line.strip() == line:
                 return
 
-    def say(self, line):
+    def send_line(self, line):
         self.process.stdin.write(f"{line}\n".encode())
         self.process.stdin.flush()
 
@@ -112,36 +113,36 @@ class Host:
         self.process.wait()
 
 
-def chain(*arguments, **env):
-    """The chain under stock Numba, in its loop for ever."""
+def start_chain(*arguments, **env):
+    """Starts the chain under stock Numba, which loops until it is killed."""
     return Host("python3", PAYLOAD / "hosts/chain.py", 100_000, *arguments, env=environment(**env))
 
 
-# --- judging ----------------------------------------------------------------------------------------------------------
+# --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def names(symbol, function):
-    """As tests/src/scenario.rs: the bare identifier."""
+def names_function(symbol, function):
+    """Returns true if the symbol contains the function's name as a whole identifier, like tests/src/symbols.rs."""
     return re.search(rf"(?<!\w){function}(?!\w)", symbol) is not None
 
 
 def perf_samples(data, pid=None):
-    """[[(symbol or None, object), ...], ...] of `perf script`, leaf first."""
+    """Parses `perf script` into [[(symbol or None, object), ...], ...], leaf first."""
     text = run("perf", "script", "--no-inline", "-F", "comm,pid,tid,ip,sym,dso", "-i", data)
-    samples, frames, last = [], None, 0
+    samples, frames, last_ip = [], None, 0
     for line in text.splitlines():
-        head = re.match(r"\S.*?\s(\d+)/\s*\d+", line)
+        header = re.match(r"\S.*?\s(\d+)/\s*\d+", line)
         frame = re.match(r"\s+([0-9a-f]+) (.*) \((.*)\)$", line)
         ip = int(frame[1], 16) if frame else 0
-        if head:
-            frames, last = [], 0
-            if pid is None or int(head[1]) == pid:
+        if header:
+            frames, last_ip = [], 0
+            if pid is None or int(header[1]) == pid:
                 samples.append(frames)
-        # On aarch64, perf finds the caller of the leaf once more, by the link register, and libdw gives it less one:
-        # every C function with a frame record has its caller twice there. The second of such a pair is the one of the
-        # stack.
-        elif frame and frames is not None and ip != last + 1:
-            last = ip
+        # On aarch64, perf also finds the leaf's caller through the link register, and libdw subtracts one from that
+        # address. The caller of every C function with a frame record is therefore listed twice; the second entry
+        # belongs to the stack.
+        elif frame and frames is not None and ip != last_ip + 1:
+            last_ip = ip
             symbol = None if frame[2] == "[unknown]" else re.sub(r"\+0x[0-9a-f]+$", "", frame[2])
             frames.append((symbol, frame[3]))
     return samples
@@ -152,26 +153,28 @@ def is_anonymous(dso):
 
 
 def check_samples(samples, is_jit, caller, at_least=100, share=0.95):
-    """At least so many samples in compiled code, 99 of 100 named, and this share with the whole chain up to
-    `caller`."""
+    """Requires at least `at_least` samples in compiled code, names for 99 % of them, and the whole chain up to `caller`
+    in this share of them."""
     jit = [frames for frames in samples if frames and is_jit(frames[0][1])]
     named = sum(frames[0][0] is not None for frames in jit)
 
-    def whole(frames):
-        if len(frames) <= 3 or not all(frame[0] and names(frame[0], name) for frame, name in zip(frames, CHAIN)):
+    def is_whole(frames):
+        if len(frames) <= 3 or not all(
+            frame[0] and names_function(frame[0], name) for frame, name in zip(frames, CHAIN)
+        ):
             return False
         outside = next((dso for _, dso in frames if not is_jit(dso)), "")
         return caller in outside
 
-    complete = sum(map(whole, jit))
-    seen = f"{len(jit)} samples in compiled code, {named} named, {complete} whole up to {caller}"
-    require(len(jit) >= at_least, seen)
-    require(named >= 0.99 * len(jit) and complete >= share * len(jit), seen)
-    return seen
+    complete_count = sum(map(is_whole, jit))
+    summary = f"{len(jit)} samples in compiled code, {named} named, {complete_count} whole up to {caller}"
+    require(len(jit) >= at_least, summary)
+    require(named >= 0.99 * len(jit) and complete_count >= share * len(jit), summary)
+    return summary
 
 
-def backtrace(text):
-    """The frames of the last backtrace in gdb's output."""
+def parse_backtrace(text):
+    """Returns the frames of the last backtrace in gdb's output."""
     frames = []
     for number, frame in re.findall(r"^#(\d+) +(?:0x[0-9a-f]+ (?:\[PAC\] )?in )?(.*)$", text, re.M):
         if int(number) == 0:
@@ -181,32 +184,35 @@ def backtrace(text):
 
 
 def check_backtrace(text):
-    frames = backtrace(text)
-    shown = " <- ".join(re.sub(r" ?\(.*", "", frame) for frame in frames[:40])
+    frames = parse_backtrace(text)
+    summary = " <- ".join(re.sub(r" ?\(.*", "", frame) for frame in frames[:40])
     for index, function in enumerate(CHAIN):
-        require(len(frames) > index and names(frames[index], function), f"frame {index} is not {function}: {shown}")
-    require(frames[-1].startswith("_start"), f"the last frame is not _start: {shown}")
+        require(
+            len(frames) > index and names_function(frames[index], function),
+            f"frame {index} is not {function}: {summary}",
+        )
+    require(frames[-1].startswith("_start"), f"the last frame is not _start: {summary}")
     return f"{len(frames)} frames, gamma to _start"
 
 
 GDB = ["gdb", "-nx", "-batch"]
 for setting in ["debuginfod enabled off", "width 0", "print frame-arguments none", "confirm off"]:
     GDB += ["-ex", f"set {setting}"]
-GDB_STOPS = ["-ex", "handle SIGVTALRM stop print nopass"]
+GDB_STOP_OPTIONS = ["-ex", "handle SIGVTALRM stop print nopass"]
 
 
 def perf_record(data, *words):
     run("perf", "record", "-q", "-e", "cpu-clock", "-B", "-N", "-o", data, *words)
 
 
-def map_of(pid):
+def perf_map_names(pid):
     with contextlib.suppress(FileNotFoundError):
         return [line.split(" ", 2)[2] for line in open(f"/tmp/perf-{pid}.map").read().splitlines()]
     return []
 
 
-def has(entries, function):
-    return any(names(entry, function) for entry in entries)
+def is_named(entries, function):
+    return any(names_function(entry, function) for entry in entries)
 
 
 # --- scenarios --------------------------------------------------------------------------------------------------------
@@ -215,13 +221,13 @@ def has(entries, function):
 @scenario
 def unit_tests():
     """the crates' unit tests, cross-compiled"""
-    seen = []
+    results = []
     for binary in sorted((PAYLOAD / "unit").iterdir()):
-        said = run(binary, env=environment(preload=False))
-        found = re.search(r"(\d+) passed; \d+ failed", said)
-        require(found, f"{binary.name}: no result")
-        seen.append(f"{binary.name} {found[1]}")
-    return "passed: " + ", ".join(seen)
+        output = run(binary, env=environment(preload=False))
+        passed = re.search(r"(\d+) passed; \d+ failed", output)
+        require(passed, f"{binary.name}: no result")
+        results.append(f"{binary.name} {passed[1]}")
+    return "passed: " + ", ".join(results)
 
 
 @scenario
@@ -245,17 +251,17 @@ def raw_code():
 @scenario
 def lli():
     """Debian's lli 19, MCJIT and ORC with JITLink: perf map, perf record -g"""
-    seen = []
+    results = []
     for kind in (["--jit-kind=mcjit"], ["--jit-kind=orc", "--jit-linker=jitlink"]):
         env = [f"LD_PRELOAD={LIBRARY}", f"JITLISTEN_LOG=debug:{RESULTS}/jitlisten.log"]
         host = ["env", *env, "lli-19", *kind, PAYLOAD / "bin/chain.bc", 2]
         perf_record("/tmp/lli.data", "-F", 499, "-g", "--", *host)
-        seen.append(f"{kind[0]}: " + check_samples(perf_samples("/tmp/lli.data"), is_anonymous, "libLLVM"))
-    return "; ".join(seen)
+        results.append(f"{kind[0]}: " + check_samples(perf_samples("/tmp/lli.data"), is_anonymous, "libLLVM"))
+    return "; ".join(results)
 
 
-def messages(log_file):
-    """How many objects a log says were loaded, and how many were final."""
+def count_objects(log_file):
+    """Returns the numbers of loaded and of finalized objects in a log."""
     text = log_file.read_text() if log_file.exists() else ""
     return [text.count(f"debug: {word} ObjectId(") for word in ("loaded", "finalized")]
 
@@ -264,10 +270,10 @@ def messages(log_file):
 def linkers():
     """libLLVM 19 without its GDB JIT list, MCJIT and ORC with JITLink, one thread and four: every object is detected
     and named"""
-    seen, each = [], 8
+    results, objects_per_thread = [], 8
     for engine in ("mcjit", "orc"):
         for words, threads in (([], 1), (["threads"], 4)):
-            host = [PAYLOAD / "bin/embedded", engine, each, *words]
+            host = [PAYLOAD / "bin/embedded", engine, objects_per_thread, *words]
             stock = run(*host, env=environment(preload=False)).strip()
             log_file = RESULTS / f"linkers-{engine}-{threads}.jitlisten.log"
             log_file.unlink(missing_ok=True)
@@ -275,26 +281,31 @@ def linkers():
             with Host(*host, "kept", env=environment(**variables)) as process:
                 process.wait_for(stock)
                 process.wait_for("running")
-                entries, heard = map_of(process.pid), messages(log_file)
-            wanted = [
+                entries, object_counts = perf_map_names(process.pid), count_objects(log_file)
+            expected = [
                 f"{function}{number}"
-                for number in range(threads * each)
+                for number in range(threads * objects_per_thread)
                 for function in ("outer", "inner", "ghc", "hidden")
             ]
-            lacking = [function for function in wanted if sum(names(entry, function) for entry in entries) != 1]
-            seen.append(
-                f"{engine} {threads}: {heard[0]} loaded, {heard[1]} final, {len(wanted) - len(lacking)} of"
-                f" {len(wanted)} named"
+            missing = [
+                function for function in expected if sum(names_function(entry, function) for entry in entries) != 1
+            ]
+            results.append(
+                f"{engine} {threads}: {object_counts[0]} loaded, {object_counts[1]} final,"
+                f" {len(expected) - len(missing)} of {len(expected)} named"
             )
-            require(heard == [threads * each] * 2 and not lacking, f"{seen[-1]}; lacking: {lacking[:5]}")
-    return "; ".join(seen)
+            require(
+                object_counts == [threads * objects_per_thread] * 2 and not missing,
+                f"{results[-1]}; lacking: {missing[:5]}",
+            )
+    return "; ".join(results)
 
 
 @scenario
 def own_memory():
     """a program that calls mprotect and munmap itself for libLLVM 19's code: every object is detected, and freed when
     it is unmapped"""
-    seen, count = [], 20
+    results, count = [], 20
     for mode in ("protect", "moved"):
         log_file = RESULTS / f"own-memory-{mode}.jitlisten.log"
         log_file.unlink(missing_ok=True)
@@ -303,53 +314,53 @@ def own_memory():
         ) as process:
             for line in ("running", "one more", "unmapped"):
                 process.wait_for(line)
-                heard, freed = messages(log_file), log_file.read_text().count("freeing ObjectId(")
+                object_counts, freed = count_objects(log_file), log_file.read_text().count("freeing ObjectId(")
                 if line != "unmapped":
-                    process.say("")
-        seen.append(f"{mode}: {heard[0]} loaded, {heard[1]} final, {freed} freed")
-        require(heard == [count + 1] * 2 and freed == count // 2, seen[-1])
-    return "; ".join(seen)
+                    process.send_line("")
+        results.append(f"{mode}: {object_counts[0]} loaded, {object_counts[1]} final, {freed} freed")
+        require(object_counts == [count + 1] * 2 and freed == count // 2, results[-1])
+    return "; ".join(results)
 
 
 @scenario
 def unlisted():
     """llvmlite whose GDB JIT list has no symbol: Numba, and ORC with RuntimeDyld and with JITLink: perf map, perf
     record -g"""
-    place, seen = pathlib.Path("/tmp/unlisted"), []
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(WHEELS / "llvmlite", place / "llvmlite")
-    shutil.copy(PAYLOAD / "unlisted.so", place / "llvmlite/binding/libllvmlite.so")
+    directory, results = pathlib.Path("/tmp/unlisted"), []
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(WHEELS / "llvmlite", directory / "llvmlite")
+    shutil.copy(PAYLOAD / "unlisted.so", directory / "llvmlite/binding/libllvmlite.so")
     for host in (["chain.py"], ["orc.py", "rtdyld"], ["orc.py", "jitlink"]):
         log_file = RESULTS / f"unlisted-{'-'.join(host)}.jitlisten.log"
         log_file.unlink(missing_ok=True)
-        env = environment(JITLISTEN_LOG=f"debug:{log_file}", PYTHONPATH=f"{place}:{WHEELS}:{PAYLOAD}/hosts")
+        env = environment(JITLISTEN_LOG=f"debug:{log_file}", PYTHONPATH=f"{directory}:{WHEELS}:{PAYLOAD}/hosts")
         words = [f"{name}={env[name]}" for name in env]
         perf_record(
             "/tmp/unlisted.data", "-F", 499, "-g", "--", "env", "-i", *words, "python3", PAYLOAD / "hosts" / host[0], 2,
             *host[1:],
         )
-        loaded, final = messages(log_file)
+        loaded, final = count_objects(log_file)
         jit = [frames for frames in perf_samples("/tmp/unlisted.data") if frames and is_anonymous(frames[0][1])]
-        gamma = sum(bool(frames[0][0] and names(frames[0][0], "gamma")) for frames in jit)
-        seen.append(
+        gamma = sum(bool(frames[0][0] and names_function(frames[0][0], "gamma")) for frames in jit)
+        results.append(
             f"{' '.join(host)}: {loaded} loaded, {final} final, {len(jit)} samples in compiled code, {gamma} in gamma"
         )
-        require(loaded == final > 0 and len(jit) >= 100 and gamma >= 0.95 * len(jit), seen[-1])
-    return "; ".join(seen)
+        require(loaded == final > 0 and len(jit) >= 100 and gamma >= 0.95 * len(jit), results[-1])
+    return "; ".join(results)
 
 
 @scenario
 def detour_under_threads():
     """__jit_debug_register_code is hooked while four threads run through it, _r_debug.r_brk while two open and close"""
     library = WHEELS / "llvmlite/binding/libllvmlite.so"
-    found = re.search(r"^([0-9a-f]+) \w __jit_debug_register_code$", run("nm", library), re.M)
-    require(found, "no __jit_debug_register_code in llvmlite")
-    seen = []
+    symbol_match = re.search(r"^([0-9a-f]+) \w __jit_debug_register_code$", run("nm", library), re.M)
+    require(symbol_match, "no __jit_debug_register_code in llvmlite")
+    call_counts = []
     for _ in range(5):
-        said = run(PAYLOAD / "bin/through_hooks", library, found[1], LIBRARY, env=environment(preload=False))
-        seen.append(int(re.search(r"passed: (\d+)", said)[1]))
-    before, after = (re.search(rf"^{when}: (.*)$", said, re.M)[1] for when in ("before", "after"))
-    return f"5 times; {before} became {after}; {sum(seen)} calls"
+        output = run(PAYLOAD / "bin/through_hooks", library, symbol_match[1], LIBRARY, env=environment(preload=False))
+        call_counts.append(int(re.search(r"passed: (\d+)", output)[1]))
+    before, after = (re.search(rf"^{when}: (.*)$", output, re.M)[1] for when in ("before", "after"))
+    return f"5 times; {before} became {after}; {sum(call_counts)} calls"
 
 
 @scenario
@@ -363,7 +374,7 @@ def rules_from_code():
 def without_rules():
     """the control: the same without the library must not reach the start"""
     env = environment(preload=False)
-    walks = walks_of([PAYLOAD / "hosts/no_tables.py", PAYLOAD / "bin/walker.so", 1], env)
+    walks = run_walker([PAYLOAD / "hosts/no_tables.py", PAYLOAD / "bin/walker.so", 1], env)
     for name, samples, complete, _ in walks:
         require(samples >= 20 and complete == 0, f"{name}: {complete} of {samples} whole: the other rows prove nothing")
     return "; ".join(f"{name}: 0 of {samples} whole" for name, samples, *_ in walks)
@@ -372,38 +383,40 @@ def without_rules():
 @scenario
 def numba_running():
     """one Numba process: perf record -g -p (perf map), then gdb -p"""
-    with chain() as host:
+    with start_chain() as host:
         host.wait_for("running")
         perf_record("/tmp/map.data", "-F", 499, "-g", "-p", host.pid, "--", "sleep", 5)
-        seen = check_samples(perf_samples("/tmp/map.data", host.pid), is_anonymous, "_dispatcher")
-        for attempt in range(5):
-            said = run(*GDB, "-p", host.pid, "-ex", "bt")
-            frames = backtrace(said)
-            if frames and names(frames[0], "gamma"):
+        summary = check_samples(perf_samples("/tmp/map.data", host.pid), is_anonymous, "_dispatcher")
+        for _ in range(5):
+            output = run(*GDB, "-p", host.pid, "-ex", "bt")
+            frames = parse_backtrace(output)
+            if frames and names_function(frames[0], "gamma"):
                 break
-        return f"{seen}; gdb: {check_backtrace(said)}"
+        return f"{summary}; gdb: {check_backtrace(output)}"
 
 
 @scenario
 def numba_images():
     """one Numba process with JITLISTEN=image: perf --call-graph dwarf, perf record -g, py-spy dump --native"""
-    with chain(JITLISTEN="image") as host:
+    with start_chain(JITLISTEN="image") as host:
         host.wait_for("running")
         is_image = re.compile(r"/image-\d+-\d+/object-\d+\.so").search
         perf_record("/tmp/image.data", "-F", 199, "--call-graph", "dwarf,16384", "-p", host.pid, "--", "sleep", 5)
-        seen = "dwarf: " + check_samples(perf_samples("/tmp/image.data", host.pid), is_image, "_dispatcher")
+        summary = "dwarf: " + check_samples(perf_samples("/tmp/image.data", host.pid), is_image, "_dispatcher")
         perf_record("/tmp/image.data", "-F", 499, "-g", "-p", host.pid, "--", "sleep", 5)
-        seen += "; fp: " + check_samples(perf_samples("/tmp/image.data", host.pid), is_image, "_dispatcher")
-        whole = 0
+        summary += "; fp: " + check_samples(perf_samples("/tmp/image.data", host.pid), is_image, "_dispatcher")
+        whole_count = 0
         for _ in range(5):
-            said = run("py-spy", "dump", "--native", "-p", host.pid)
-            frames = re.findall(r"^    (.*) \(.*\)$", said, re.M)
-            at = next((at for at, frame in enumerate(frames) if names(frame, "gamma")), None)
-            ends = frames and frames[-1].startswith("<module>") or any("<module>" in frame for frame in frames)
-            chain_there = at is not None and all(names(f, n) for f, n in zip(frames[at : at + 3], CHAIN))
-            whole += bool(chain_there and len(frames[at:]) > 3 and ends)
-        require(whole >= 4, f"py-spy shows the chain and <module> in {whole} of 5 dumps")
-        return f"{seen}; py-spy: {whole} of 5 dumps whole"
+            output = run("py-spy", "dump", "--native", "-p", host.pid)
+            frames = re.findall(r"^    (.*) \(.*\)$", output, re.M)
+            leaf = next((index for index, frame in enumerate(frames) if names_function(frame, "gamma")), None)
+            has_module = frames and frames[-1].startswith("<module>") or any("<module>" in frame for frame in frames)
+            has_chain = leaf is not None and all(
+                names_function(frame, name) for frame, name in zip(frames[leaf : leaf + 3], CHAIN)
+            )
+            whole_count += bool(has_chain and len(frames[leaf:]) > 3 and has_module)
+        require(whole_count >= 4, f"py-spy shows the chain and <module> in {whole_count} of 5 dumps")
+        return f"{summary}; py-spy: {whole_count} of 5 dumps whole"
 
 
 @scenario
@@ -428,32 +441,39 @@ def gdb_started():
         variables += ["-ex", f"set environment {name} {value}"]
     host = ["--args", "python3", PAYLOAD / "hosts/chain.py", 100_000, "timer"]
     stop = [
-        "-ex", "set startup-with-shell off", *GDB_STOPS, *variables, "-ex", "run", "-ex", "bt", "-ex", "info inferiors"
+        "-ex", "set startup-with-shell off", *GDB_STOP_OPTIONS, *variables, "-ex", "run", "-ex", "bt", "-ex",
+        "info inferiors",
     ]
-    said = run(*GDB, *stop, *host)
-    seen = check_backtrace(said)
-    found = re.search(r"process (\d+)", said[said.rindex("Num ") :])
-    require(found and all(has(map_of(found[1]), name) for name in CHAIN), "the perf map lacks the chain")
-    return f"{seen}; the perf map names the chain"
+    output = run(*GDB, *stop, *host)
+    summary = check_backtrace(output)
+    pid_match = re.search(r"process (\d+)", output[output.rindex("Num ") :])
+    require(
+        pid_match and all(is_named(perf_map_names(pid_match[1]), name) for name in CHAIN),
+        "the perf map lacks the chain",
+    )
+    return f"{summary}; the perf map names the chain"
 
 
-def walks_of(words, env):
-    said = subprocess.run(["python3", *map(str, words)], env=env, capture_output=True, timeout=LIMIT, text=True)
-    print("$ python3", *words, said.stdout, said.stderr, f"-> {said.returncode}", sep="\n", file=log, flush=True)
-    require(said.returncode == 0, f"the host ends with {said.returncode}: {said.stderr.strip()[-300:]}")
-    found = re.findall(r"^(libunwind|libgcc) (\d+) (\d+) (\d+)$", said.stderr, re.M)
-    require(len(found) == 2, f"the walker said {said.stderr!r}")
-    return [(name, int(samples), int(complete), int(frames)) for name, samples, complete, frames in found]
+def run_walker(words, env):
+    result = subprocess.run(
+        ["python3", *map(str, words)], env=env, capture_output=True, timeout=TOOL_TIMEOUT, text=True
+    )
+    print("$ python3", *words, result.stdout, result.stderr, f"-> {result.returncode}", sep="\n", file=log, flush=True)
+    require(result.returncode == 0, f"the host ends with {result.returncode}: {result.stderr.strip()[-300:]}")
+    rows = re.findall(r"^(libunwind|libgcc) (\d+) (\d+) (\d+)$", result.stderr, re.M)
+    require(len(rows) == 2, f"the walker said {result.stderr!r}")
+    return [(name, int(samples), int(complete), int(frames)) for name, samples, complete, frames in rows]
 
 
 def check_walks(words, env):
-    walks = walks_of(words, env)
-    seen = "; ".join(f"{name}: {complete} of {samples} whole" for name, samples, complete, _ in walks)
+    walks = run_walker(words, env)
+    summary = "; ".join(f"{name}: {complete} of {samples} whole" for name, samples, complete, _ in walks)
     for _, samples, complete, frames in walks:
         require(
-            samples >= 20 and samples == complete and frames == 3, f"{seen}; compiled frames: {[w[3] for w in walks]}"
+            samples >= 20 and samples == complete and frames == 3,
+            f"{summary}; compiled frames: {[walk[3] for walk in walks]}",
         )
-    return seen
+    return summary
 
 
 @scenario
@@ -465,12 +485,18 @@ def numba_walked():
 @scenario
 def numba_forks():
     """fork: parent and child compile, each has a map of its own"""
-    said = run("python3", PAYLOAD / "hosts/forks.py", env=environment())
-    parent, child, status = map(int, said.split())
+    output = run("python3", PAYLOAD / "hosts/forks.py", env=environment())
+    parent, child, status = map(int, output.split())
     require(status == 0, f"the child ends with {status}")
-    of_parent, of_child = map_of(parent), map_of(child)
-    require(has(of_parent, "first") and has(of_parent, "second") and not has(of_parent, "third"), f"{of_parent}")
-    require(has(of_child, "first") and has(of_child, "third") and not has(of_child, "second"), f"{of_child}")
+    parent_names, child_names = perf_map_names(parent), perf_map_names(child)
+    require(
+        is_named(parent_names, "first") and is_named(parent_names, "second") and not is_named(parent_names, "third"),
+        f"{parent_names}",
+    )
+    require(
+        is_named(child_names, "first") and is_named(child_names, "third") and not is_named(child_names, "second"),
+        f"{child_names}",
+    )
     return "each map names the common function and its own"
 
 
@@ -489,39 +515,39 @@ def stock():
     require(outputs[0] == outputs[1] and "running" in outputs[0], f"different output: {outputs}")
     jit = [frames for frames in perf_samples(data) if frames and is_anonymous(frames[0][1])]
     named = sum(frames[0][0] is not None for frames in jit)
-    # Code without frame pointers leaves x29 alone here, so the chain goes on behind it: frames lack, and not the rest
-    # of the stack.
+    # Here, code without frame pointers leaves x29 unchanged. The frame-pointer chain continues beyond that code, so a
+    # stack lacks only the frames of that code.
     require(len(jit) >= 50 and named == 0, f"{len(jit)} samples, {named} named")
     return f"same output; stock: {len(jit)} samples, 0 named"
 
 
 # --- recordings -------------------------------------------------------------------------------------------------------
 
-def recorded(*words, **variables):
-    """[(period, [symbol, ...]), ...] of a command that the library records, leaf first, and how many stacks it says are
-    not whole."""
+def record(*words, **variables):
+    """Records a command with the library. Returns [(period, [symbol, ...]), ...], leaf first, and the number of stacks
+    that the recording reports as incomplete."""
     data = str(RESULTS / "recorded.data")
     pathlib.Path(data).unlink(missing_ok=True)
     run(*words, env=environment(JITLISTEN_RECORD=f"{data},hz=199", **variables))
     text = run("perf", "script", "--no-inline", "--max-stack", "1024", "-F", "period,ip,sym", "-i", data)
     samples = []
     for block in text.split("\n\n"):
-        head, *frames = [line for line in block.splitlines() if line.strip()] or [""]
+        header, *frames = [line for line in block.splitlines() if line.strip()] or [""]
         if frames:
-            samples.append((int(head.strip().rstrip(":")), [re.sub(r"^\s*\S+ ?", "", frame) for frame in frames]))
-    found = re.search(r"jitlisten.*\(.*\bincomplete (\d+)", run("perf", "report", "--header-only", "-i", data))
-    return samples, int(found[1]) if found else 0
+            samples.append((int(header.strip().rstrip(":")), [re.sub(r"^\s*\S+ ?", "", frame) for frame in frames]))
+    incomplete = re.search(r"jitlisten.*\(.*\bincomplete (\d+)", run("perf", "report", "--header-only", "-i", data))
+    return samples, int(incomplete[1]) if incomplete else 0
 
 
 def check_recording(samples, incomplete, at_least=100):
-    """At least so many stacks, and 98 % of them to the start of their thread."""
-    seen = f"{len(samples)} samples, {incomplete} not whole"
-    require(len(samples) >= at_least and incomplete <= 0.02 * len(samples), seen)
-    return seen
+    """Requires enough stacks, and that 98 % of them reach the entry function of their thread."""
+    summary = f"{len(samples)} samples, {incomplete} not whole"
+    require(len(samples) >= at_least and incomplete <= 0.02 * len(samples), summary)
+    return summary
 
 
 def share_of(samples, function, other):
-    """How much of the time of two functions one has, in percent."""
+    """Returns the share of one function in the time of two functions, in percent."""
     times = {name: sum(period for period, frames in samples if name in frames) for name in (function, other)}
     return 100 * times[function] / max(sum(times.values()), 1)
 
@@ -529,40 +555,42 @@ def share_of(samples, function, other):
 @scenario
 def recorded_c():
     """a C program records itself: loops of 3:1, the callers of exp, eight threads, signal handlers, 400 frames"""
-    program, seen = PAYLOAD / "bin/sampled", []
+    program, results = PAYLOAD / "bin/sampled", []
     for words, pair in ((["loops", 8], ("three_of_four", "one_of_four")), (["exps", 8], ("exp_three", "exp_one"))):
-        samples, incomplete = recorded(program, *words)
+        samples, incomplete = record(program, *words)
         share = share_of(samples, *pair)
-        seen.append(f"{words[0]}: {check_recording(samples, incomplete)}, {share:.1f} %")
-        require(abs(share - 75) < 6, seen[-1])
+        results.append(f"{words[0]}: {check_recording(samples, incomplete)}, {share:.1f} %")
+        require(abs(share - 75) < 6, results[-1])
         require(
-            sum(frames[-1] == "_start" for _, frames in samples) >= 0.98 * len(samples), f"{seen[-1]}; not to _start"
+            sum(frames[-1] == "_start" for _, frames in samples) >= 0.98 * len(samples), f"{results[-1]}; not to _start"
         )
-    for words, function, least in (
+    for words, function, min_share in (
         (["threads", 8, "0.5", 2], "burner", 0.9), (["handlers", 2], "main", 0.98), (["deep", 400, 2], "main", 0.98)
     ):
-        samples, incomplete = recorded(program, *words)
-        seen.append(f"{words[0]}: {check_recording(samples, incomplete)}")
+        samples, incomplete = record(program, *words)
+        results.append(f"{words[0]}: {check_recording(samples, incomplete)}")
         require(
-            sum(function in frames for _, frames in samples) >= least * len(samples),
-            f"{seen[-1]}; not all in {function}",
+            sum(function in frames for _, frames in samples) >= min_share * len(samples),
+            f"{results[-1]}; not all in {function}",
         )
-    return "; ".join(seen)
+    return "; ".join(results)
 
 
 @scenario
 def recorded_numba():
     """a Numba process records itself: names and whole stacks"""
-    samples, incomplete = recorded("python3", PAYLOAD / "hosts/chain.py", 5)
-    compiled = [frames for _, frames in samples if names(frames[0], "gamma")]
-    chains = sum(all(names(frame, name) for frame, name in zip(frames, CHAIN)) for frames in compiled)
-    whole = sum(frames[-1] == "_start" for frames in compiled)
-    seen = (
-        f"{check_recording(samples, incomplete)}; {len(compiled)} in gamma, {chains} of them with its callers, {whole}"
-        " to _start"
+    samples, incomplete = record("python3", PAYLOAD / "hosts/chain.py", 5)
+    compiled = [frames for _, frames in samples if names_function(frames[0], "gamma")]
+    chain_count = sum(all(names_function(frame, name) for frame, name in zip(frames, CHAIN)) for frames in compiled)
+    whole_count = sum(frames[-1] == "_start" for frames in compiled)
+    summary = (
+        f"{check_recording(samples, incomplete)}; {len(compiled)} in gamma, {chain_count} of them with its callers,"
+        f" {whole_count} to _start"
     )
-    require(len(compiled) >= 100 and chains >= 0.99 * len(compiled) and whole >= 0.995 * len(compiled), seen)
-    return seen
+    require(
+        len(compiled) >= 100 and chain_count >= 0.99 * len(compiled) and whole_count >= 0.995 * len(compiled), summary
+    )
+    return summary
 
 
 LOOPS = """
@@ -605,60 +633,60 @@ def recorded_by_command():
         sum(count for number, count in lines.items() if LOOPS.splitlines()[number - 1].endswith(mark))
         for mark in ("# three", "# one")
     )
-    seen = (
+    summary = (
         f"{report['samples']} samples, {report['compiled']} in compiled code, {100 * three / max(three + one, 1):.1f} %"
         " at the line of three"
     )
-    require(three + one >= 500 and abs(100 * three / (three + one) - 75) < 6, f"{seen}; {lines}")
-    return seen
+    require(three + one >= 500 and abs(100 * three / (three + one) - 75) < 6, f"{summary}; {lines}")
+    return summary
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-def attempt(function):
+def run_scenario(function):
     global log
-    began = time.monotonic()
+    start = time.monotonic()
     with open(RESULTS / f"{function.__name__}.log", "w") as log:
         try:
-            verdict, seen = "ok", function()
+            verdict, summary = "ok", function()
         except Failed as failed:
-            verdict, seen = "FAILED", str(failed)
+            verdict, summary = "FAILED", str(failed)
         except Unable as unable:
-            verdict, seen = "unable", str(unable)
+            verdict, summary = "unable", str(unable)
         except subprocess.TimeoutExpired as expired:
-            verdict, seen = "FAILED", f"not at its end after {expired.timeout:.0f} s: {expired.cmd[0]}"
+            verdict, summary = "FAILED", f"not at its end after {expired.timeout:.0f} s: {expired.cmd[0]}"
         except Exception as other:
-            verdict, seen = "FAILED", f"{type(other).__name__}: {other}"
-    seconds = time.monotonic() - began
-    what, seen = (" ".join(text.split()) for text in (function.__doc__, seen))
-    row = [function.__name__, what, verdict, f"{seconds:.0f}", seen[:600]]
-    print("scenario:", *(row[at] for at in (0, 2, 3, 4)), sep="  ", flush=True)
+            verdict, summary = "FAILED", f"{type(other).__name__}: {other}"
+    seconds = time.monotonic() - start
+    description, summary = (" ".join(text.split()) for text in (function.__doc__, summary))
+    row = [function.__name__, description, verdict, f"{seconds:.0f}", summary[:600]]
+    print("scenario:", *(row[column] for column in (0, 2, 3, 4)), sep="  ", flush=True)
     with open(RESULTS / "table.tsv", "a") as table:
         print(*row, sep="\t", file=table)
         table.flush()
         os.fsync(table.fileno())
 
 
-def versions():
+def read_versions():
     wheels = sorted(path.name.removesuffix(".dist-info") for path in WHEELS.glob("*.dist-info"))
-    found = [os.uname().release, sys.version.split()[0], *wheels]
+    lines = [os.uname().release, sys.version.split()[0], *wheels]
     for words in (["perf", "--version"], ["gdb", "--version"], ["ldd", "--version"], ["nm", "--version"]):
-        found.append(subprocess.run(words, capture_output=True, text=True).stdout.splitlines()[0])
+        lines.append(subprocess.run(words, capture_output=True, text=True).stdout.splitlines()[0])
     packages = ["libgcc-s1", "libunwind8", "libc6"]
-    said = subprocess.run(["dpkg-query", "-W", *packages], capture_output=True, text=True).stdout
-    return found + [line.replace("\t", " ") for line in said.splitlines()]
+    dpkg_output = subprocess.run(["dpkg-query", "-W", *packages], capture_output=True, text=True).stdout
+    return lines + [line.replace("\t", " ") for line in dpkg_output.splitlines()]
 
 
 def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "versions").write_text("\n".join(versions()) + "\n")
+    (RESULTS / "versions").write_text("\n".join(read_versions()) + "\n")
     only = PAYLOAD / "only"
-    wanted = only.read_text().split() if only.exists() else []
+    selected = only.read_text().split() if only.exists() else []
     for function in scenarios:
-        if not wanted or function.__name__ in wanted:
-            attempt(function)
+        if not selected or function.__name__ in selected:
+            run_scenario(function)
 
 
 main()

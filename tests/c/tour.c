@@ -1,7 +1,7 @@
-/* A tour of jitlisten.h, all of it, for a program that compiles code at run time. Compiled as C11 and as C++17, and run, also
- * under the sanitizers and valgrind, by ci/tour.sh.
+/* Tour of all of jitlisten.h, as a program that compiles code at run time. ci/tour.sh compiles it as C11 and as C++17,
+ * and runs it alone, under the sanitizers and under valgrind.
  *
- * First correct use, then mistakes: they are errors, not crashes. */
+ * Correct use comes first. Then comes misuse, which must result in errors, not in crashes. */
 #define _GNU_SOURCE 1
 #include "chain_code.h"
 #include <errno.h>
@@ -12,23 +12,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A call and the status it has to have. */
+/* Requires that a call returns this status. */
 #define EXPECT(status, call) expect(status, call, #call, __LINE__)
 
-static void expect(jitlisten_status wanted, jitlisten_status got, const char *call, int line) {
-    if (got == wanted) return;
-    fprintf(stderr, "tour.c:%d: %s: %s (%s), not: %s\n", line, call, jitlisten_status_text(got), jitlisten_last_error(),
-            jitlisten_status_text(wanted));
+static void expect(jitlisten_status expected, jitlisten_status actual, const char *call, int line) {
+    if (actual == expected) return;
+    fprintf(stderr, "tour.c:%d: %s: %s (%s), not: %s\n", line, call, jitlisten_status_text(actual), jitlisten_last_error(),
+            jitlisten_status_text(expected));
     exit(1);
 }
 
-static void require(int truth, const char *what) {
-    if (truth) return;
-    fprintf(stderr, "tour.c: not so: %s\n", what);
+static void require(int condition, const char *statement) {
+    if (condition) return;
+    fprintf(stderr, "tour.c: not so: %s\n", statement);
     exit(1);
 }
 
-/* Numbers that nothing has. */
+/* Returns a handle for an object that does not exist. */
 static jitlisten_object object_number(uint64_t number) {
     jitlisten_object object;
     object.number = number;
@@ -41,7 +41,7 @@ static jitlisten_unwind unwind_number(uint64_t number) {
     return registration;
 }
 
-/* The header is the library's, as text and as a number. */
+/* Checks that header and library have the same version, as text and as a number. */
 static void check_version(void) {
     char text[32];
     snprintf(text, sizeof text, "%d.%d.%d", JITLISTEN_VERSION_MAJOR, JITLISTEN_VERSION_MINOR, JITLISTEN_VERSION_PATCH);
@@ -52,35 +52,36 @@ static void check_version(void) {
 #endif
 }
 
-/* Held by the message that is being handed over. */
-static pthread_mutex_t one_message = PTHREAD_MUTEX_INITIALIZER;
+/* Lock that the log callback holds while it runs. */
+static pthread_mutex_t message_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The log goes to a log of our own. Handed over with no lock held: calling the library from here is fine. */
+/* Log callback that counts messages. The library holds no lock during the callback, so the callback may call the
+ * library. */
 static void on_message(void *user, int32_t level, const char *message) {
     int *messages = (int *)user;
     struct jitlisten_statistics statistics;
     statistics.size = sizeof statistics;
-    require(pthread_mutex_trylock(&one_message) == 0, "messages come one at a time");
+    require(pthread_mutex_trylock(&message_lock) == 0, "messages come one at a time");
     require(level >= 1 && level <= 4 && message[0] != 0, "a message has a level and a text");
     EXPECT(JITLISTEN_OK, jitlisten_get_statistics(&statistics));
     ++*messages;
-    pthread_mutex_unlock(&one_message);
+    pthread_mutex_unlock(&message_lock);
 }
 
-/* Whether the perf map of this process names a function. */
+/* Returns true if the perf map of this process contains a function with this name and address. */
 static int map_names(const char *name, uint64_t address) {
-    char path[64], line[512], start[32], found[400];
-    int seen = 0;
+    char path[64], line[512], start[32], name_in_map[400];
+    int is_named = 0;
     FILE *map;
     snprintf(path, sizeof path, "/tmp/perf-%d.map", (int)getpid());
     snprintf(start, sizeof start, "%llx ", (unsigned long long)address);
     map = fopen(path, "r");
     while (map && fgets(line, sizeof line, map)) {
         if (strncmp(line, start, strlen(start)) != 0) continue;
-        seen |= sscanf(line, "%*s %*s %399s", found) == 1 && strcmp(found, name) == 0;
+        is_named |= sscanf(line, "%*s %*s %399s", name_in_map) == 1 && strcmp(name_in_map, name) == 0;
     }
     if (map) fclose(map);
-    return seen;
+    return is_named;
 }
 
 static void remove_map(void) {
@@ -89,43 +90,43 @@ static void remove_map(void) {
     unlink(path);
 }
 
-static struct jitlisten_code describe(const struct chain_code *made, struct jitlisten_function functions[3],
+static struct jitlisten_code describe(const struct chain_code *chain, struct jitlisten_function functions[3],
                                       struct jitlisten_line lines[2]) {
-    uint64_t base = (uint64_t)(uintptr_t)made->memory;
+    uint64_t base = (uint64_t)(uintptr_t)chain->memory;
     struct jitlisten_code code;
     memset(&code, 0, sizeof code);
-    functions[0].address = base + CHAIN_ALPHA, functions[0].size = made->alpha_size, functions[0].name = "alpha";
-    functions[1].address = base + CHAIN_BETA, functions[1].size = made->beta_size, functions[1].name = "beta";
-    functions[2].address = base + CHAIN_GAMMA, functions[2].size = made->gamma_size, functions[2].name = "gamma";
+    functions[0].address = base + CHAIN_ALPHA, functions[0].size = chain->alpha_size, functions[0].name = "alpha";
+    functions[1].address = base + CHAIN_BETA, functions[1].size = chain->beta_size, functions[1].name = "beta";
+    functions[2].address = base + CHAIN_GAMMA, functions[2].size = chain->gamma_size, functions[2].name = "gamma";
     lines[0].address = base + CHAIN_ALPHA, lines[0].file = "/source/chain.raw", lines[0].line = 1, lines[0].column = 0;
     lines[1].address = base + CHAIN_GAMMA, lines[1].file = "/source/chain.raw", lines[1].line = 7, lines[1].column = 3;
     code.size = sizeof code;
     code.functions = functions, code.function_count = 3;
     code.lines = lines, code.line_count = 2;
-    code.eh_frame = made->eh_frame, code.eh_frame_size = made->eh_frame_size;
+    code.eh_frame = chain->eh_frame, code.eh_frame_size = chain->eh_frame_size;
     return code;
 }
 
-/* A JIT without LLVM: report, run, free. */
-static void tell_of_raw_code(void) {
-    struct chain_code made = chain_make();
+/* Reports code as a JIT without LLVM does: load, run, free. */
+static void report_raw_code(void) {
+    struct chain_code chain = chain_make();
     struct jitlisten_function functions[3];
     struct jitlisten_line lines[2];
     struct jitlisten_code code;
     jitlisten_object object = {0}, again = {0};
-    uint64_t gamma = (uint64_t)(uintptr_t)made.memory + CHAIN_GAMMA;
+    uint64_t gamma = (uint64_t)(uintptr_t)chain.memory + CHAIN_GAMMA;
 
-    require(made.memory != NULL, "there is executable memory");
-    code = describe(&made, functions, lines);
+    require(chain.memory != NULL, "there is executable memory");
+    code = describe(&chain, functions, lines);
     EXPECT(JITLISTEN_OK, jitlisten_code_loaded(&code, &object));
     require(object.number != 0, "an object is not 0");
-    /* Nothing else is in these pages, and nothing changes them until the code is freed. */
+    /* The pages contain only this code, and nothing changes them until the code is freed. */
     EXPECT(JITLISTEN_OK, jitlisten_owns_pages(object));
     EXPECT(JITLISTEN_OK, jitlisten_finalized(object));
     require(map_names("gamma", gamma), "the perf map names gamma");
-    require(chain_run(&made, 10) == chain_run(&made, 10), "code runs as before");
+    require(chain_run(&chain, 10) == chain_run(&chain, 10), "code runs as before");
 
-    /* The same once more is the same object. */
+    /* The same code at the same address is the same object. */
     EXPECT(JITLISTEN_OK, jitlisten_code_loaded(&code, &again));
     require(again.number == object.number, "one object, one number");
     EXPECT(JITLISTEN_WRONG_ORDER, jitlisten_finalized(object));
@@ -135,37 +136,39 @@ static void tell_of_raw_code(void) {
     EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_finalized(object));
     EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_owns_pages(object));
     require(strstr(jitlisten_last_error(), "alive") != NULL, "the error says more");
-    chain_free(&made);
+    chain_free(&chain);
 }
 
-/* A JIT that makes ELF objects says where the sections are. This one is our own program, which is no such object, but is ELF. */
-static void tell_of_elf(void) {
+/* Reports an object as a JIT that produces ELF objects does, with the addresses of the sections. This program stands
+ * in for the object; it is ELF, but not relocatable. */
+static void report_elf_object(void) {
     FILE *program = fopen("/proc/self/exe", "rb");
     struct jitlisten_section sections[1] = {{".text", 0}};
     size_t size = 0, capacity = 64u << 20;
     unsigned char *elf = (unsigned char *)malloc(capacity);
-    struct chain_code made = chain_make();
+    struct chain_code chain = chain_make();
     jitlisten_object object = {0};
 
-    require(program != NULL && elf != NULL && made.memory != NULL, "the program can be read");
+    require(program != NULL && elf != NULL && chain.memory != NULL, "the program can be read");
     size = fread(elf, 1, capacity, program);
     fclose(program);
-    sections[0].address = (uint64_t)(uintptr_t)made.memory;
+    sections[0].address = (uint64_t)(uintptr_t)chain.memory;
     EXPECT(JITLISTEN_OK, jitlisten_object_loaded(elf, size, sections, 1, &object));
     EXPECT(JITLISTEN_OK, jitlisten_freeing(object));
 
-    /* A number of cuts, which must be harmless. Which of them can still be read does not matter here. */
-    for (size_t cut = 0; cut < size && cut < 4096; cut += 61) {
-        if (jitlisten_object_loaded(elf, cut, sections, 1, &object) == JITLISTEN_OK) jitlisten_freeing(object);
+    /* Truncated files must be harmless, readable or not. */
+    for (size_t length = 0; length < size && length < 4096; length += 61) {
+        if (jitlisten_object_loaded(elf, length, sections, 1, &object) == JITLISTEN_OK) jitlisten_freeing(object);
     }
     memset(elf, 0xee, 4096);
     EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_object_loaded(elf, size, NULL, 0, &object));
     free(elf);
-    chain_free(&made);
+    chain_free(&chain);
 }
 
-/* Gigabytes of code, says a mistaken caller: there is no memory or disk for that, and nothing comes of it. */
-static void tell_of_too_much(void) {
+/* Reports gigabytes of code by mistake. There is neither memory nor disk space for them, and the report must have no
+ * effect. */
+static void report_too_much_code(void) {
     struct jitlisten_function function = {1u << 20, UINT32_MAX, "everything"};
     struct jitlisten_statistics statistics;
     struct jitlisten_code code;
@@ -181,7 +184,7 @@ static void tell_of_too_much(void) {
     EXPECT(JITLISTEN_OK, jitlisten_get_statistics(&statistics));
     require(statistics.jitdump_failures == 0 && statistics.jitdump_bytes_written < 1u << 20, "a jitdump leaves it out");
 
-    /* Code that makes no sense is counted as objects are. */
+    /* Malformed code is counted like malformed objects. */
     function.size = 0;
     EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_code_loaded(&code, &object));
     uint64_t before = statistics.objects_refused;
@@ -189,30 +192,31 @@ static void tell_of_too_much(void) {
     require(statistics.objects_refused == before + 1, "what is refused is counted");
 }
 
-/* Unwinders alone. */
+/* Registers unwind tables without an object. */
 static void register_unwind_tables(void) {
-    struct chain_code made = chain_make();
+    struct chain_code chain = chain_make();
     jitlisten_unwind registration = {0};
-    unsigned char rubbish[64];
-    uint64_t text = (uint64_t)(uintptr_t)made.memory;
+    unsigned char garbage[64];
+    uint64_t text = (uint64_t)(uintptr_t)chain.memory;
 
-    require(made.memory != NULL, "there is executable memory");
-    EXPECT(JITLISTEN_OK, jitlisten_unwind_register(made.eh_frame, made.eh_frame_size, text, CHAIN_PAGE, &registration));
+    require(chain.memory != NULL, "there is executable memory");
+    EXPECT(JITLISTEN_OK, jitlisten_unwind_register(chain.eh_frame, chain.eh_frame_size, text, CHAIN_PAGE, &registration));
     EXPECT(JITLISTEN_OK, jitlisten_unwind_deregister(registration));
     EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_unwind_deregister(registration));
     EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_unwind_deregister(unwind_number(0)));
-    memset(rubbish, 0x55, sizeof rubbish);
-    EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_unwind_register(rubbish, sizeof rubbish, text, CHAIN_PAGE, &registration));
+    memset(garbage, 0x55, sizeof garbage);
+    EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_unwind_register(garbage, sizeof garbage, text, CHAIN_PAGE, &registration));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_unwind_register(NULL, 8, text, CHAIN_PAGE, &registration));
     EXPECT(JITLISTEN_INVALID_ARGUMENT,
-           jitlisten_unwind_register(made.eh_frame, made.eh_frame_size, UINT64_MAX, CHAIN_PAGE, &registration));
+           jitlisten_unwind_register(chain.eh_frame, chain.eh_frame_size, UINT64_MAX, CHAIN_PAGE, &registration));
     EXPECT(JITLISTEN_INVALID_ARGUMENT,
-           jitlisten_unwind_register(made.eh_frame, made.eh_frame_size, text, CHAIN_PAGE, NULL));
-    chain_free(&made);
+           jitlisten_unwind_register(chain.eh_frame, chain.eh_frame_size, text, CHAIN_PAGE, NULL));
+    chain_free(&chain);
 }
 
-/* A program that is newer than the library: what it sets and the library does not know is refused. */
-static void be_newer(struct jitlisten_code code) {
+/* Simulates a program that is newer than the library: it sets a member that the library does not know, which is an
+ * error. */
+static void pass_newer_struct(struct jitlisten_code code) {
     struct {
         struct jitlisten_code known;
         uint64_t newer;
@@ -227,29 +231,29 @@ static void be_newer(struct jitlisten_code code) {
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&larger.known, &object));
 }
 
-/* Calls that are mistakes. */
-static void be_hostile(void) {
-    struct chain_code made = chain_make();
-    const void *askew = (const char *)&made + 1;
+/* Makes calls with invalid arguments. */
+static void make_invalid_calls(void) {
+    struct chain_code chain = chain_make();
+    const void *misaligned = (const char *)&chain + 1;
     struct jitlisten_function functions[3];
     struct jitlisten_line lines[2];
-    struct jitlisten_code code = describe(&made, functions, lines), bad;
+    struct jitlisten_code code = describe(&chain, functions, lines), bad;
     struct jitlisten_section section = {NULL, 0};
     struct jitlisten_statistics statistics;
     jitlisten_object object = {0};
 
-    be_newer(code);
+    pass_newer_struct(code);
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_owns_pages(object_number(0)));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_finalized(object_number(0)));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_freeing(object_number(0)));
     EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_freeing(object_number(UINT64_MAX)));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(NULL, &object));
-    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded((const struct jitlisten_code *)askew, &object));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded((const struct jitlisten_code *)misaligned, &object));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&code, NULL));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&code, (jitlisten_object *)((char *)&object + 1)));
     bad = code, bad.size = 3;
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&bad, &object));
-    bad = code, bad.functions = (const struct jitlisten_function *)askew;
+    bad = code, bad.functions = (const struct jitlisten_function *)misaligned;
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&bad, &object));
     bad = code, bad.function_count = SIZE_MAX / 2;
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&bad, &object));
@@ -268,9 +272,9 @@ static void be_hostile(void) {
     require(object.number == 0, "an output is written only on success");
 
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_object_loaded(NULL, 64, NULL, 0, &object));
-    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_object_loaded(made.memory, SIZE_MAX, NULL, 0, &object));
-    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_object_loaded(made.memory, 64, NULL, 1, &object));
-    EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_object_loaded(made.memory, 64, &section, 1, &object));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_object_loaded(chain.memory, SIZE_MAX, NULL, 0, &object));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_object_loaded(chain.memory, 64, NULL, 1, &object));
+    EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_object_loaded(chain.memory, 64, &section, 1, &object));
 
     EXPECT(JITLISTEN_UNKNOWN_SINK, jitlisten_enable("no such sink"));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_enable(NULL));
@@ -280,11 +284,12 @@ static void be_hostile(void) {
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_get_statistics(&statistics));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_set_log(on_message, NULL, 0));
     require(jitlisten_status_text(12345)[0] != 0, "every number has a text");
-    chain_free(&made);
+    chain_free(&chain);
 }
 
-/* What the library does not know it leaves alone; what the program does not know it does not get. */
-static void ask_for_statistics(void) {
+/* Statistics of different sizes: the library leaves unknown members alone, and omits members that the program does
+ * not know. */
+static void check_statistics_sizes(void) {
     struct {
         struct jitlisten_statistics known;
         uint64_t newer;
@@ -303,46 +308,47 @@ static void ask_for_statistics(void) {
            (unsigned long long)larger.known.objects_freed, (unsigned long long)larger.known.objects_refused);
 }
 
-static void *compile_a_lot(void *nothing) {
+static void *compile_repeatedly(void *unused) {
     for (int round = 0; round < 50; round++) {
-        struct chain_code made = chain_make();
+        struct chain_code chain = chain_make();
         struct jitlisten_function functions[3];
         struct jitlisten_line lines[2];
-        struct jitlisten_code code = describe(&made, functions, lines);
+        struct jitlisten_code code = describe(&chain, functions, lines);
         jitlisten_object object;
         EXPECT(JITLISTEN_OK, jitlisten_code_loaded(&code, &object));
         EXPECT(JITLISTEN_OK, jitlisten_finalized(object));
         EXPECT(JITLISTEN_OK, jitlisten_freeing(object));
         EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_freeing(object));
         require(strstr(jitlisten_last_error(), "alive") != NULL, "each thread has its own last error");
-        chain_free(&made);
+        chain_free(&chain);
     }
-    return nothing;
+    return unused;
 }
 
-/* Threads compile, and the process forks meanwhile; the child goes on by itself. */
+/* Forks while threads compile; the child reports code of its own. */
 static void fork_between_threads(void) {
     pthread_t threads[3];
     int status = -1;
     pid_t child;
-    for (int at = 0; at < 3; at++) require(pthread_create(&threads[at], NULL, compile_a_lot, NULL) == 0, "threads start");
+    for (int i = 0; i < 3; i++) require(pthread_create(&threads[i], NULL, compile_repeatedly, NULL) == 0, "threads start");
     child = fork();
     if (child == 0) {
         alarm(60);
-        /* Another thread may have had it. */
-        pthread_mutex_init(&one_message, NULL);
+        /* Another thread may have held the lock during the fork. */
+        pthread_mutex_init(&message_lock, NULL);
 #ifndef __SANITIZE_ADDRESS__
-        /* gcc 12's AddressSanitizer does not free its allocator's locks in the child of a fork between threads: malloc may hang. */
-        tell_of_raw_code();
+        /* gcc 12's AddressSanitizer does not release its allocator's locks in the child of a multi-threaded fork:
+         * malloc may hang. */
+        report_raw_code();
         remove_map();
 #endif
         _exit(0);
     }
     require(child > 0 && waitpid(child, &status, 0) == child && status == 0, "the child of a fork reports code, too");
-    for (int at = 0; at < 3; at++) require(pthread_join(threads[at], NULL) == 0, "threads end");
+    for (int i = 0; i < 3; i++) require(pthread_join(threads[i], NULL) == 0, "threads end");
 }
 
-static void *switch_sinks(void *nothing) {
+static void *switch_sinks(void *unused) {
     static const char *const sinks[] = {"perfmap", "jitdump", "image", "unwind", "gdb"};
     for (int round = 0; round < 60; round++) {
         const char *sink = sinks[round % 5];
@@ -351,10 +357,10 @@ static void *switch_sinks(void *nothing) {
         EXPECT(JITLISTEN_OK, jitlisten_disable(sink));
         EXPECT(JITLISTEN_UNKNOWN_SINK, jitlisten_enable("no such sink"));
     }
-    return nothing;
+    return unused;
 }
 
-static void *look_on(void *messages) {
+static void *read_statistics(void *messages) {
     for (int round = 0; round < 100; round++) {
         struct jitlisten_statistics statistics;
         statistics.size = sizeof statistics;
@@ -365,23 +371,24 @@ static void *look_on(void *messages) {
     return NULL;
 }
 
-static void *walk_a_lot(void *nothing) {
+static void *register_repeatedly(void *unused) {
     for (int round = 0; round < 20; round++) register_unwind_tables();
-    return nothing;
+    return unused;
 }
 
-/* Everything at once, in one session: threads compile, one switches sinks, others look and register. */
+/* Shares one session between threads that compile, switch sinks, read statistics and register tables. */
 static void share_between_threads(int *messages) {
-    void *(*const works[])(void *) = {compile_a_lot, compile_a_lot, compile_a_lot, switch_sinks, switch_sinks, look_on, walk_a_lot};
-    enum { THREADS = sizeof works / sizeof works[0] };
+    void *(*const thread_functions[])(void *) = {compile_repeatedly, compile_repeatedly, compile_repeatedly, switch_sinks,
+                                                 switch_sinks,       read_statistics,    register_repeatedly};
+    enum { THREADS = sizeof thread_functions / sizeof thread_functions[0] };
     struct jitlisten_statistics before, after;
     pthread_t threads[THREADS];
     before.size = after.size = sizeof before;
     EXPECT(JITLISTEN_OK, jitlisten_get_statistics(&before));
-    for (int at = 0; at < THREADS; at++) {
-        require(pthread_create(&threads[at], NULL, works[at], messages) == 0, "threads start");
+    for (int i = 0; i < THREADS; i++) {
+        require(pthread_create(&threads[i], NULL, thread_functions[i], messages) == 0, "threads start");
     }
-    for (int at = 0; at < THREADS; at++) require(pthread_join(threads[at], NULL) == 0, "threads end");
+    for (int i = 0; i < THREADS; i++) require(pthread_join(threads[i], NULL) == 0, "threads end");
     EXPECT(JITLISTEN_OK, jitlisten_get_statistics(&after));
     require(after.objects_loaded - before.objects_loaded == 3 * 50, "no object is lost or doubled");
     require(after.objects_finalized - before.objects_finalized == 3 * 50, "each was finalized");
@@ -404,7 +411,7 @@ int main(void) {
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
 
-    /* Before the session is open, everything says so; but unwind registration needs none. */
+    /* Without an open session, every function returns NOT_OPEN; only unwind registration needs no session. */
     EXPECT(JITLISTEN_NOT_OPEN, jitlisten_get_statistics(&statistics));
     EXPECT(JITLISTEN_NOT_OPEN, jitlisten_enable("perfmap"));
     EXPECT(JITLISTEN_NOT_OPEN, jitlisten_freeing(object_number(1)));
@@ -412,7 +419,7 @@ int main(void) {
     register_unwind_tables();
     EXPECT(JITLISTEN_OK, jitlisten_set_log(on_message, &messages, 4));
 
-    /* Options are checked before anything is opened. */
+    /* Invalid options are rejected before the session opens. */
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_open_with(NULL));
     options.sinks = "perfmap,nonsense";
     EXPECT(JITLISTEN_UNKNOWN_SINK, jitlisten_open_with(&options));
@@ -425,30 +432,30 @@ int main(void) {
     options.reserved = 0;
     EXPECT(JITLISTEN_NOT_OPEN, jitlisten_close());
 
-    /* A session for what is reported, which leaves the process alone. (jitlisten_open() instead finds every LLVM in it.) */
+    /* A session for reported code does not instrument the process; jitlisten_open() would find every LLVM in it. */
     options.listen = JITLISTEN_LISTEN_CALLS;
     errno = 77;
     EXPECT(JITLISTEN_OK, jitlisten_open_with(&options));
     require(errno == 77, "errno stays");
     EXPECT(JITLISTEN_OK, jitlisten_open());
 
-    tell_of_raw_code();
-    tell_of_elf();
-    tell_of_too_much();
-    be_hostile();
+    report_raw_code();
+    report_elf_object();
+    report_too_much_code();
+    make_invalid_calls();
     register_unwind_tables();
 
-    /* Sinks can be switched while code is alive. */
+    /* Sinks can be switched while code is live. */
     EXPECT(JITLISTEN_OK, jitlisten_disable("perfmap"));
     EXPECT(JITLISTEN_OK, jitlisten_enable("perfmap"));
     fork_between_threads();
     share_between_threads(&messages);
-    ask_for_statistics();
+    check_statistics_sizes();
 
     require(messages > 0, "the log was handed over");
     EXPECT(JITLISTEN_OK, jitlisten_set_log(NULL, NULL, 0));
     messages = 0;
-    tell_of_raw_code();
+    report_raw_code();
     require(messages == 0, "and no more");
     EXPECT(JITLISTEN_OK, jitlisten_close());
     remove_map();

@@ -1,5 +1,5 @@
-/* The engines of LLVM 14 to 22, each reporting to jitlisten, and to gdb by LLVM itself: compiles a module, returns
- * the address of a function. What differs between LLVM's versions is here. */
+/* Engines of LLVM 14 to 22. Each engine reports its objects to jitlisten, and to gdb through LLVM's own code. An engine
+ * compiles a module and returns the address of a function. This file hides the differences between LLVM's versions. */
 #ifndef ENGINES_HPP
 #define ENGINES_HPP
 
@@ -20,15 +20,16 @@ class Engine {
  public:
   virtual ~Engine() = default;
   virtual void add(std::unique_ptr<llvm::Module> module, std::unique_ptr<llvm::LLVMContext> context) = 0;
-  /* 0 where the linker fails. */
+  /* Returns 0 if the linker fails. */
   virtual uint64_t find(const char *function) = 0;
-  /* Frees the module, where the engine can, by a detour over another owner. */
+  /* Frees the module, if the engine can. ORC first transfers it to another resource tracker. */
   virtual void remove() {}
-  /* Destroys the engine, and with it all code. */
+  /* Destroys the engine and all its code. */
   virtual void close() = 0;
 };
 
-/* MCJIT with our memory manager, or with its own and a host that says *finalized*. It registers with gdb by itself. */
+/* MCJIT with our memory manager, or with its own memory manager and a host that reports when code is finalized. MCJIT
+ * itself registers its objects with gdb. */
 class Mcjit final : public Engine {
  public:
   enum class Memory { Listening, Own };
@@ -75,34 +76,34 @@ class Orc final : public Engine {
         return llvm::Expected<std::unique_ptr<llvm::orc::ObjectLayer>>(withRuntimeDyld(session));
       });
     } else {
-      createJitLink(builder);
+      selectJitLink(builder);
     }
     jit_ = llvm::cantFail(builder.create());
     jit_->getExecutionSession().setErrorReporter([](llvm::Error error) { llvm::consumeError(std::move(error)); });
-    if (linker == Linker::JitLink) tellGdb(*jit_);
+    if (linker == Linker::JitLink) enableGdb(*jit_);
     jitlisten::listenTo(*jit_);
   }
 
   void add(std::unique_ptr<llvm::Module> module, std::unique_ptr<llvm::LLVMContext> context) override {
-    owner_ = jit_->getMainJITDylib().createResourceTracker();
-    llvm::cantFail(jit_->addIRModule(owner_, {std::move(module), std::move(context)}));
+    tracker_ = jit_->getMainJITDylib().createResourceTracker();
+    llvm::cantFail(jit_->addIRModule(tracker_, {std::move(module), std::move(context)}));
   }
 
   uint64_t find(const char *function) override {
-    auto found = jit_->lookup(function);
-    if (found) return addressOf(*found);
-    llvm::consumeError(found.takeError());
+    auto symbol = jit_->lookup(function);
+    if (symbol) return addressOf(*symbol);
+    llvm::consumeError(symbol.takeError());
     return 0;
   }
 
   void remove() override {
-    const auto other = jit_->getMainJITDylib().createResourceTracker();
-    owner_->transferTo(*other);
-    llvm::cantFail(other->remove());
+    const auto new_tracker = jit_->getMainJITDylib().createResourceTracker();
+    tracker_->transferTo(*new_tracker);
+    llvm::cantFail(new_tracker->remove());
   }
 
   void close() override {
-    owner_.reset();
+    tracker_.reset();
     jit_.reset();
   }
 
@@ -124,17 +125,17 @@ class Orc final : public Engine {
   }
 
 #if LLVM_VERSION_MAJOR >= 15
-  static uint64_t addressOf(llvm::orc::ExecutorAddr found) { return found.getValue(); }
+  static uint64_t addressOf(llvm::orc::ExecutorAddr address) { return address.getValue(); }
 #else
-  static uint64_t addressOf(const llvm::JITEvaluatedSymbol &found) { return found.getAddress(); }
+  static uint64_t addressOf(const llvm::JITEvaluatedSymbol &symbol) { return symbol.getAddress(); }
 #endif
 
 #if LLVM_VERSION_MAJOR >= 19
-  /* What LLJIT takes by itself on x86-64. */
-  static void createJitLink(llvm::orc::LLJITBuilder &) {}
-  static void tellGdb(llvm::orc::LLJIT &jit) { llvm::cantFail(llvm::orc::enableDebuggerSupport(jit)); }
+  /* LLJIT selects JITLink by default on x86-64. */
+  static void selectJitLink(llvm::orc::LLJITBuilder &) {}
+  static void enableGdb(llvm::orc::LLJIT &jit) { llvm::cantFail(llvm::orc::enableDebuggerSupport(jit)); }
 #else
-  static void createJitLink(llvm::orc::LLJITBuilder &builder) {
+  static void selectJitLink(llvm::orc::LLJITBuilder &builder) {
     builder.setObjectLinkingLayerCreator([](llvm::orc::ExecutionSession &session, const llvm::Triple &) {
       auto layer = std::make_unique<llvm::orc::ObjectLinkingLayer>(session);
       layer->addPlugin(std::make_unique<llvm::orc::EHFrameRegistrationPlugin>(
@@ -143,7 +144,7 @@ class Orc final : public Engine {
     });
   }
 
-  static void tellGdb(llvm::orc::LLJIT &jit) {
+  static void enableGdb(llvm::orc::LLJIT &jit) {
     auto &layer = static_cast<llvm::orc::ObjectLinkingLayer &>(jit.getObjLinkingLayer());
     auto registrar = llvm::cantFail(llvm::orc::createJITLoaderGDBRegistrar(jit.getExecutionSession()));
     layer.addPlugin(std::make_unique<llvm::orc::DebugObjectManagerPlugin>(jit.getExecutionSession(), std::move(registrar)));
@@ -151,7 +152,7 @@ class Orc final : public Engine {
 #endif
 
   std::unique_ptr<llvm::orc::LLJIT> jit_;
-  llvm::orc::ResourceTrackerSP owner_;
+  llvm::orc::ResourceTrackerSP tracker_;
 };
 
 inline std::unique_ptr<Engine> makeEngine(llvm::StringRef mode) {

@@ -1,19 +1,19 @@
-/* A program that embeds LLVM and is linked with libjitlisten: compiles a chain of functions and spends its time in gamma.
+/* A program that embeds LLVM and links to libjitlisten: compiles a chain of functions and spends its time in gamma.
  *
  *     host ENGINE FILE.ll SECONDS [WORD...]
  *
  *     ENGINE      mcjit, mcjit-said, orc-rtdyld, orc-jitlink; see engines.hpp
- *     FILE.ll     hosts/chain.ll or split.ll: alpha calls beta calls gamma, none with a frame pointer or an unwind table
- *     as-is       compiles the module as it is
+ *     FILE.ll     hosts/chain.ll or split.ll: alpha calls beta calls gamma, without frame pointers or unwind tables
+ *     as-is       compiles the module unchanged
  *     tables      adds unwind tables, but no frame pointers
  *     libunwind, libgcc
- *                 walks its own stack from a signal handler meanwhile (walker.c)
- *     threads     does nothing of that: four threads make engines, run what they compile, and destroy them
+ *                 meanwhile walks its own stack from a signal handler (walker.c)
+ *     threads     instead, four threads create engines, run the compiled code, and destroy the engines
  *
- * Prints a result, `running` when it goes on to work for SECONDS of processor time, and at the end the result again.
- * Then the engine is destroyed. To standard error: the walks taken in gamma, those that reached the start of the
- * program, and how many frames of the first of these are of the chain; how many objects were loaded, finalized, freed
- * and refused. */
+ * Prints a result, `running` before it works for SECONDS of processor time, and the result again at the end. Then it
+ * destroys the engine. Prints to standard error: the number of walks in gamma, the number of walks that reached the
+ * start of the program, and the number of frames of the chain in the first walk; then the numbers of objects loaded,
+ * finalized, freed and refused. */
 #include "engines.hpp"
 
 #include <llvm/IR/LLVMContext.h>
@@ -29,22 +29,22 @@
 extern "C" int walk_start(int walker, const uintptr_t *ranges, int count);
 extern "C" int walk_stop(void);
 extern "C" int walk_complete(void);
-extern "C" int walk_stack(uintptr_t *frames, int most);
+extern "C" int walk_stack(uintptr_t *frames, int max_frames);
 
 namespace {
 
-constexpr int64_t loop = 2000000;
+constexpr int64_t iterations = 2000000;
 constexpr const char *chain[] = {"gamma", "beta", "alpha"};
-/* gamma's code is shorter, and what follows it is of the chain, too. */
-constexpr uintptr_t most_code = 96;
-constexpr int threads = 4, engines = 12;
+/* Upper limit of the size of gamma's code. gamma is shorter, but the code that follows belongs to the chain, too. */
+constexpr uintptr_t max_gamma_bytes = 96;
+constexpr int thread_count = 4, engines_per_thread = 12;
 
 using Function = double (*)(int64_t, double);
 
 struct Arguments {
   std::vector<std::string> words;
 
-  bool have(const char *word) const { return std::find(words.begin(), words.end(), word) != words.end(); }
+  bool contains(const char *word) const { return std::find(words.begin(), words.end(), word) != words.end(); }
 };
 
 bool addChain(Engine &engine, const Arguments &arguments) {
@@ -53,54 +53,54 @@ bool addChain(Engine &engine, const Arguments &arguments) {
   auto module = llvm::parseIRFile(arguments.words[2], diagnostic, *context);
   if (module == nullptr) return false;
   const auto frame_pointers =
-      arguments.have("tables") ? jitlisten::FramePointers::Untouched : jitlisten::FramePointers::All;
-  if (!arguments.have("as-is")) jitlisten::setUnwindable(*module, frame_pointers);
+      arguments.contains("tables") ? jitlisten::FramePointers::Untouched : jitlisten::FramePointers::All;
+  if (!arguments.contains("as-is")) jitlisten::setUnwindable(*module, frame_pointers);
   engine.add(std::move(module), std::move(context));
   return true;
 }
 
-/* Volatile ends keep the calls where they are. Seconds are those of the processor, as a profiler counts them. */
+/* The volatile variables keep the compiler from moving the calls. `seconds` is processor time, as in a profile. */
 __attribute__((noinline)) double work(Function alpha, int seconds) {
   volatile double start = 1.0;
   volatile double result = 0.0;
-  const clock_t until = clock() + seconds * CLOCKS_PER_SEC;
+  const clock_t deadline = clock() + seconds * CLOCKS_PER_SEC;
   do {
-    result = alpha(loop, start);
-  } while (clock() < until);
+    result = alpha(iterations, start);
+  } while (clock() < deadline);
   return result;
 }
 
-/* How many frames of a walk are of the chain, without one left out. */
-int framesOfChain(Engine &engine) {
+/* Returns the number of consecutive frames of the chain at the start of the walk. */
+int countChainFrames(Engine &engine) {
   uintptr_t frames[64];
-  const int count = walk_stack(frames, 64);
-  int found = 0;
-  while (found < count && found < 3) {
-    const uintptr_t code = engine.find(chain[found]);
-    if (frames[found] < code || frames[found] >= code + most_code) break;
-    found++;
+  const int frame_count = walk_stack(frames, 64);
+  int matches = 0;
+  while (matches < frame_count && matches < 3) {
+    const uintptr_t code = engine.find(chain[matches]);
+    if (frames[matches] < code || frames[matches] >= code + max_gamma_bytes) break;
+    matches++;
   }
-  return found;
+  return matches;
 }
 
-void workWatched(Engine &engine, const Arguments &arguments, int seconds) {
+void workAndWalk(Engine &engine, const Arguments &arguments, int seconds) {
   const auto alpha = reinterpret_cast<Function>(engine.find("alpha"));
   const uintptr_t gamma = engine.find("gamma");
-  const uintptr_t range[] = {gamma, gamma + most_code};
-  const bool walks = arguments.have("libunwind") || arguments.have("libgcc");
+  const uintptr_t range[] = {gamma, gamma + max_gamma_bytes};
+  const bool is_walking = arguments.contains("libunwind") || arguments.contains("libgcc");
   printf("%.17g\nrunning\n", alpha(10, 1.0));
   fflush(stdout);
-  if (walks) walk_start(arguments.have("libgcc") ? 1 : 0, range, 1);
+  if (is_walking) walk_start(arguments.contains("libgcc") ? 1 : 0, range, 1);
   const double result = work(alpha, seconds);
-  if (walks) {
-    const int taken = walk_stop();
-    fprintf(stderr, "%d walks, %d complete, %d frames\n", taken, walk_complete(), framesOfChain(engine));
+  if (is_walking) {
+    const int walk_count = walk_stop();
+    fprintf(stderr, "%d walks, %d complete, %d frames\n", walk_count, walk_complete(), countChainFrames(engine));
   }
   printf("%.17g\n", result);
 }
 
-/* A module that needs a function that does not exist, for the engines that return an error. */
-void addBroken(Engine &engine) {
+/* Adds a module that needs an undefined function; the engine must return an error. */
+void addUndefined(Engine &engine) {
   auto context = std::make_unique<llvm::LLVMContext>();
   llvm::SMDiagnostic diagnostic;
   const auto text = llvm::MemoryBuffer::getMemBuffer(
@@ -110,19 +110,20 @@ void addBroken(Engine &engine) {
   if (engine.find("broken") != 0) abort();
 }
 
-void makeEngines(const Arguments &arguments) {
-  for (int count = 0; count < engines; count++) {
+void runEngines(const Arguments &arguments) {
+  for (int count = 0; count < engines_per_thread; count++) {
     const auto engine = makeEngine(arguments.words[1]);
     addChain(*engine, arguments);
     const auto alpha = reinterpret_cast<Function>(engine->find("alpha"));
     if (alpha == nullptr || alpha(10, 1.0) > 0.0) abort();
     if (count % 2 == 0) engine->remove();
-    if (arguments.words[1].compare(0, 3, "orc") == 0) addBroken(*engine);
+    if (arguments.words[1].compare(0, 3, "orc") == 0) addUndefined(*engine);
     engine->close();
   }
 }
 
-/* A function that gets an argument in the register of the frame pointer, and its caller, whose own waits on the stack meanwhile. */
+/* Checks a calling convention that passes an argument in the frame pointer register, while the caller keeps its own
+ * frame pointer on the stack. */
 void checkConvention(const Arguments &arguments) {
   auto context = std::make_unique<llvm::LLVMContext>();
   llvm::SMDiagnostic diagnostic;
@@ -139,19 +140,19 @@ void checkConvention(const Arguments &arguments) {
   engine->close();
 }
 
-void makeEnginesInThreads(const Arguments &arguments) {
-  std::vector<std::thread> running;
-  for (int count = 0; count < threads; count++) running.emplace_back([&] { makeEngines(arguments); });
-  for (std::thread &thread : running) thread.join();
+void runEnginesInThreads(const Arguments &arguments) {
+  std::vector<std::thread> workers;
+  for (int count = 0; count < thread_count; count++) workers.emplace_back([&] { runEngines(arguments); });
+  for (std::thread &thread : workers) thread.join();
 }
 
-void countObjects() {
-  jitlisten_statistics counted{};
-  counted.size = sizeof counted;
-  jitlisten_get_statistics(&counted);
-  fprintf(stderr, "%d loaded, %d finalized, %d freed, %d refused\n", static_cast<int>(counted.objects_loaded),
-          static_cast<int>(counted.objects_finalized), static_cast<int>(counted.objects_freed),
-          static_cast<int>(counted.objects_refused));
+void printObjectCounts() {
+  jitlisten_statistics statistics{};
+  statistics.size = sizeof statistics;
+  jitlisten_get_statistics(&statistics);
+  fprintf(stderr, "%d loaded, %d finalized, %d freed, %d refused\n", static_cast<int>(statistics.objects_loaded),
+          static_cast<int>(statistics.objects_finalized), static_cast<int>(statistics.objects_freed),
+          static_cast<int>(statistics.objects_refused));
 }
 
 }  // namespace
@@ -162,15 +163,15 @@ int main(int argc, char **argv) {
   jitlisten::open();
   llvm::InitializeNativeTarget();
   llvm::InitializeNativeTargetAsmPrinter();
-  if (arguments.have("threads")) {
-    makeEnginesInThreads(arguments);
+  if (arguments.contains("threads")) {
+    runEnginesInThreads(arguments);
   } else {
     const auto engine = makeEngine(arguments.words[1]);
     if (engine == nullptr || !addChain(*engine, arguments)) return 2;
-    workWatched(*engine, arguments, atoi(argv[3]));
+    workAndWalk(*engine, arguments, atoi(argv[3]));
     engine->close();
   }
-  countObjects();
-  if (arguments.have("threads")) checkConvention(arguments);
+  printObjectCounts();
+  if (arguments.contains("threads")) checkConvention(arguments);
   return 0;
 }

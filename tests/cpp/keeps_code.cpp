@@ -1,9 +1,9 @@
-// A host that destroys its engines and keeps their code, as llvmpipe does: the engine's memory manager only passes on
-// to another one, which outlives it.
+// A host that destroys its engines and keeps their code, as llvmpipe does. Each engine's memory manager only forwards
+// to another memory manager, which outlives the engine.
 //
-//     keeps_code COUNT   compiles COUNT functions, each in an engine of its own that is destroyed at once; prints "running",
-//                        calls them all until a line comes on standard input, frees the code, prints "freed" and
-//                        waits for another line.
+//     keeps_code COUNT   compiles COUNT functions, each in its own engine, which it destroys immediately; prints
+//                        "running", calls all functions and waits for a line on standard input; frees the code, prints
+//                        "freed" and waits for another line.
 #include <llvm/ExecutionEngine/ExecutionEngine.h>
 #include <llvm/ExecutionEngine/MCJIT.h>
 #include <llvm/ExecutionEngine/RTDyldMemoryManager.h>
@@ -24,36 +24,38 @@
 
 using namespace llvm;
 
-// Passes everything on; what it passes on to is not destroyed with it.
-class Borrowed final : public RTDyldMemoryManager {
-    SectionMemoryManager &real;
+// Memory manager that forwards to another one without owning it.
+class ForwardingMemoryManager final : public RTDyldMemoryManager {
+    SectionMemoryManager &target;
 
 public:
-    explicit Borrowed(SectionMemoryManager &real) : real(real) {}
+    explicit ForwardingMemoryManager(SectionMemoryManager &target) : target(target) {}
     uint8_t *allocateCodeSection(uintptr_t size, unsigned alignment, unsigned id, StringRef name) override {
-        return real.allocateCodeSection(size, alignment, id, name);
+        return target.allocateCodeSection(size, alignment, id, name);
     }
     uint8_t *allocateDataSection(uintptr_t size, unsigned alignment, unsigned id, StringRef name, bool constant) override {
-        return real.allocateDataSection(size, alignment, id, name, constant);
+        return target.allocateDataSection(size, alignment, id, name, constant);
     }
     void registerEHFrames(uint8_t *, uint64_t, size_t) override {}
     void deregisterEHFrames() override {}
-    bool finalizeMemory(std::string *error) override { return real.finalizeMemory(error); }
+    bool finalizeMemory(std::string *error) override { return target.finalizeMemory(error); }
 };
 
-using Kept = int (*)(int);
+using KeptFunction = int (*)(int);
 
-static Kept compile(SectionMemoryManager &memory, int number) {
+static KeptFunction compile(SectionMemoryManager &memory, int number) {
     std::string text = "define i32 @kept" + std::to_string(number) + "(i32 %x) uwtable \"frame-pointer\"=\"all\" {\n" +
                        "  %y = add i32 %x, " + std::to_string(number) + "\n  ret i32 %y\n}\n";
     LLVMContext context;
     SMDiagnostic diagnostic;
     std::unique_ptr<Module> module = parseIR(MemoryBufferRef(text, "keeps_code"), diagnostic, context);
     std::unique_ptr<ExecutionEngine> engine(
-        EngineBuilder(std::move(module)).setMCJITMemoryManager(std::make_unique<Borrowed>(memory)).create());
+        EngineBuilder(std::move(module))
+            .setMCJITMemoryManager(std::make_unique<ForwardingMemoryManager>(memory))
+            .create());
     if (!engine)
         exit(1);
-    return reinterpret_cast<Kept>(engine->getFunctionAddress("kept" + std::to_string(number)));
+    return reinterpret_cast<KeptFunction>(engine->getFunctionAddress("kept" + std::to_string(number)));
 }
 
 int main(int, char **arguments) {
@@ -61,13 +63,13 @@ int main(int, char **arguments) {
     InitializeNativeTargetAsmPrinter();
     int count = atoi(arguments[1]);
     std::vector<std::unique_ptr<SectionMemoryManager>> memories;
-    std::vector<Kept> functions;
+    std::vector<KeptFunction> functions;
     for (int number = 0; number < count; number++) {
         memories.push_back(std::make_unique<SectionMemoryManager>());
         functions.push_back(compile(*memories.back(), number));
     }
     long sum = 0;
-    for (Kept function : functions)
+    for (KeptFunction function : functions)
         sum += function(1);
     printf("%ld\nrunning\n", sum);
     fflush(stdout);

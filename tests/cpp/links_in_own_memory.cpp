@@ -1,18 +1,19 @@
-/* A host that links with JITLink in memory of its own, which may run all the time, or is let run by a system call that no library makes.
+/* A host that links with JITLink in its own memory. That memory is always executable, or becomes executable through a
+ * direct system call, which no hook sees.
  *
  *     links_in_own_memory MODE COUNT [WORD...]
  *
- *     writable    one piece of memory for all objects, which may be written and executed
- *     shared      one piece of shared memory, mapped twice: it is written in one place and executed in the other
- *     unheard     memory for each object; its code is let run by a system call of the program's own
- *     tables      tables are registered with the unwinder
- *     copied      the code is also copied to other memory that may be executed, where nothing calls it
+ *     writable    one mapping for all objects, both writable and executable
+ *     shared      shared memory with two mappings: one for writing, one for execution
+ *     unheard     separate memory per object; a direct system call makes its code executable
+ *     tables      registers unwind tables
+ *     copied      also copies the code to other executable memory, where nothing calls it
  *
- * Links COUNT objects with one engine. Object N has chainN, which calls middleN, which calls leafN, and twinN and
- * sameN, which are equal:
- * each in a section of its own. Writes the address of each to the file `addresses`, prints the sum of what chainN,
- * twinN and sameN return, and "running", and waits for a line on standard input; links one more, prints "one more", and
- * waits again; destroys the engine, gives all memory back, prints "unmapped", and waits once more. */
+ * Links COUNT objects with one engine. Object N contains chainN, which calls middleN, which calls leafN, and twinN and
+ * sameN, whose code is identical. Each function has its own section. Writes the address of each function to the file
+ * `addresses`. Prints the sum of the results of chainN, twinN and sameN, then "running", and waits for a line on
+ * standard input. Links one more object, prints "one more", and waits. Destroys the engine, unmaps all memory, prints
+ * "unmapped", and waits again. */
 #include <llvm/ExecutionEngine/JITLink/EHFrameSupport.h>
 #include <llvm/ExecutionEngine/JITLink/JITLinkMemoryManager.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
@@ -33,76 +34,76 @@ namespace {
 
 using namespace llvm;
 
-constexpr size_t page = 4096, whole = 4 << 20, most = 64 << 10;
+constexpr size_t page_size = 4096, region_size = 4 << 20, max_object_size = 64 << 10;
 
 std::string mode;
-bool tables, copied;
+bool register_tables, copy_code;
 
-bool is(const char *other) { return mode == other; }
+bool mode_is(const char *other) { return mode == other; }
 
-void require(bool holds, const char *what) {
-  if (holds) return;
-  fprintf(stderr, "%s\n", what);
+void require(bool condition, const char *message) {
+  if (condition) return;
+  fprintf(stderr, "%s\n", message);
   exit(1);
 }
 
-char *map(size_t size, int protection, int flags = MAP_PRIVATE | MAP_ANONYMOUS, int file = -1) {
-  void *mapped = mmap(nullptr, size, protection, flags, file, 0);
-  require(mapped != MAP_FAILED, "mmap");
-  return static_cast<char *>(mapped);
+char *map(size_t size, int protection, int flags = MAP_PRIVATE | MAP_ANONYMOUS, int fd = -1) {
+  void *mapping = mmap(nullptr, size, protection, flags, fd, 0);
+  require(mapping != MAP_FAILED, "mmap");
+  return static_cast<char *>(mapping);
 }
 
-/* Where an object is written, and where it is executed. */
-struct Memory {
-  char *written, *executed;
+/* Addresses of the same memory, for writing and for execution. */
+struct CodeMemory {
+  char *writable, *executable;
 };
 
 class OwnMemory final : public jitlink::JITLinkMemoryManager {
  public:
   OwnMemory() {
     constexpr int all = PROT_READ | PROT_WRITE | PROT_EXEC;
-    if (is("writable")) whole_.written = whole_.executed = map(whole, all);
-    if (is("shared")) {
-      const int file = memfd_create("code", MFD_CLOEXEC);
-      require(file >= 0 && ftruncate(file, whole) == 0, "memfd_create");
-      whole_.written = map(whole, PROT_READ | PROT_WRITE, MAP_SHARED, file);
-      whole_.executed = map(whole, PROT_READ | PROT_EXEC, MAP_SHARED, file);
-      close(file);
+    if (mode_is("writable")) region_.writable = region_.executable = map(region_size, all);
+    if (mode_is("shared")) {
+      const int fd = memfd_create("code", MFD_CLOEXEC);
+      require(fd >= 0 && ftruncate(fd, region_size) == 0, "memfd_create");
+      region_.writable = map(region_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd);
+      region_.executable = map(region_size, PROT_READ | PROT_EXEC, MAP_SHARED, fd);
+      close(fd);
     }
-    if (copied) copies_ = map(whole, all);
+    if (copy_code) copy_region_ = map(region_size, all);
   }
 
   ~OwnMemory() override {
-    if (whole_.written != nullptr) munmap(whole_.written, whole);
-    if (whole_.executed != whole_.written) munmap(whole_.executed, whole);
-    for (char *memory : own_) munmap(memory, most);
-    if (copied) munmap(copies_, whole);
+    if (region_.writable != nullptr) munmap(region_.writable, region_size);
+    if (region_.executable != region_.writable) munmap(region_.executable, region_size);
+    for (char *memory : object_regions_) munmap(memory, max_object_size);
+    if (copy_code) munmap(copy_region_, region_size);
   }
 
   void allocate(const jitlink::JITLinkDylib *, jitlink::LinkGraph &graph, OnAllocatedFunction done) override {
     jitlink::BasicLayout layout(graph);
-    const Memory memory = take();
-    auto allocated = std::make_unique<Allocated>(graph, *this);
-    size_t used = 0;
+    const CodeMemory memory = takeMemory();
+    auto allocation = std::make_unique<Allocation>(graph, *this);
+    size_t offset = 0;
     for (auto &[group, segment] : layout.segments()) {
-      used = alignTo(used, is("unheard") ? page : segment.Alignment.value());
-      segment.WorkingMem = memory.written + used;
-      segment.Addr = orc::ExecutorAddr::fromPtr(memory.executed + used);
+      offset = alignTo(offset, mode_is("unheard") ? page_size : segment.Alignment.value());
+      segment.WorkingMem = memory.writable + offset;
+      segment.Addr = orc::ExecutorAddr::fromPtr(memory.executable + offset);
       const size_t size = segment.ContentSize + segment.ZeroFillSize;
       if ((group.getMemProt() & orc::MemProt::Exec) != orc::MemProt::None) {
-        allocated->code = {segment.WorkingMem, memory.executed + used};
-        allocated->size = size;
+        allocation->code = {segment.WorkingMem, memory.executable + offset};
+        allocation->size = size;
       }
-      used += size;
-      require(used <= most, "a large object");
+      offset += size;
+      require(offset <= max_object_size, "a large object");
     }
     if (Error error = layout.apply()) return done(std::move(error));
-    done(std::move(allocated));
+    done(std::move(allocation));
   }
 
-  void deallocate(std::vector<FinalizedAlloc> all, OnDeallocatedFunction done) override {
-    for (auto &one : all) {
-      auto *actions = one.release().toPtr<std::vector<orc::shared::WrapperFunctionCall> *>();
+  void deallocate(std::vector<FinalizedAlloc> allocations, OnDeallocatedFunction done) override {
+    for (auto &allocation : allocations) {
+      auto *actions = allocation.release().toPtr<std::vector<orc::shared::WrapperFunctionCall> *>();
       cantFail(orc::shared::runDeallocActions(*actions));
       delete actions;
     }
@@ -110,25 +111,25 @@ class OwnMemory final : public jitlink::JITLinkMemoryManager {
   }
 
  private:
-  /* What is written is where it belongs. */
-  class Allocated final : public InFlightAlloc {
+  /* An allocation that needs no copying: its working memory is its final memory. */
+  class Allocation final : public InFlightAlloc {
    public:
-    Allocated(jitlink::LinkGraph &graph, OwnMemory &memory) : graph_(graph), memory_(memory) {}
+    Allocation(jitlink::LinkGraph &graph, OwnMemory &memory) : graph_(graph), memory_(memory) {}
 
     void finalize(OnFinalizedFunction done) override {
-      if (is("unheard")) {
-        require(syscall(SYS_mprotect, code.executed, alignTo(size, page), PROT_READ | PROT_EXEC) == 0, "mprotect");
+      if (mode_is("unheard")) {
+        require(syscall(SYS_mprotect, code.executable, alignTo(size, page_size), PROT_READ | PROT_EXEC) == 0, "mprotect");
       }
-      if (copied) memory_.copy(code.written, size);
+      if (copy_code) memory_.copyCode(code.writable, size);
       auto actions = orc::shared::runFinalizeActions(graph_.allocActions());
       if (!actions) return done(actions.takeError());
-      auto *kept = new std::vector<orc::shared::WrapperFunctionCall>(std::move(*actions));
-      done(FinalizedAlloc(orc::ExecutorAddr::fromPtr(kept)));
+      auto *dealloc_actions = new std::vector<orc::shared::WrapperFunctionCall>(std::move(*actions));
+      done(FinalizedAlloc(orc::ExecutorAddr::fromPtr(dealloc_actions)));
     }
 
     void abandon(OnAbandonedFunction done) override { done(Error::success()); }
 
-    Memory code{};
+    CodeMemory code{};
     size_t size = 0;
 
    private:
@@ -136,29 +137,29 @@ class OwnMemory final : public jitlink::JITLinkMemoryManager {
     OwnMemory &memory_;
   };
 
-  Memory take() {
-    if (is("unheard")) {
-      own_.push_back(map(most, PROT_READ | PROT_WRITE));
-      return {own_.back(), own_.back()};
+  CodeMemory takeMemory() {
+    if (mode_is("unheard")) {
+      object_regions_.push_back(map(max_object_size, PROT_READ | PROT_WRITE));
+      return {object_regions_.back(), object_regions_.back()};
     }
-    const Memory taken = {whole_.written + used_, whole_.executed + used_};
-    used_ += 4096 + 16 * 7;
-    require(used_ + most <= whole, "too many objects");
-    return taken;
+    const CodeMemory memory = {region_.writable + used_bytes_, region_.executable + used_bytes_};
+    used_bytes_ += 4096 + 16 * 7;
+    require(used_bytes_ + max_object_size <= region_size, "too many objects");
+    return memory;
   }
 
-  void copy(const char *code, size_t size) {
-    memcpy(copies_ + copied_, code, size);
-    copied_ = alignTo(copied_ + size, 64);
+  void copyCode(const char *code, size_t size) {
+    memcpy(copy_region_ + copied_bytes_, code, size);
+    copied_bytes_ = alignTo(copied_bytes_ + size, 64);
   }
 
-  Memory whole_{};
-  std::vector<char *> own_;
-  char *copies_ = nullptr;
-  size_t used_ = 0, copied_ = 0;
+  CodeMemory region_{};
+  std::vector<char *> object_regions_;
+  char *copy_region_ = nullptr;
+  size_t used_bytes_ = 0, copied_bytes_ = 0;
 };
 
-std::unique_ptr<orc::LLJIT> engine(OwnMemory &memory) {
+std::unique_ptr<orc::LLJIT> createEngine(OwnMemory &memory) {
   auto machine = cantFail(orc::JITTargetMachineBuilder::detectHost());
   machine.setRelocationModel(Reloc::PIC_);
   machine.setCodeModel(CodeModel::Small);
@@ -166,7 +167,7 @@ std::unique_ptr<orc::LLJIT> engine(OwnMemory &memory) {
   builder.setJITTargetMachineBuilder(std::move(machine));
   builder.setObjectLinkingLayerCreator([&memory](orc::ExecutionSession &session, const Triple &) {
     auto layer = std::make_unique<orc::ObjectLinkingLayer>(session, memory);
-    if (tables) {
+    if (register_tables) {
       layer->addPlugin(std::make_unique<orc::EHFrameRegistrationPlugin>(
           session, std::make_unique<jitlink::InProcessEHFrameRegistrar>()));
     }
@@ -175,7 +176,7 @@ std::unique_ptr<orc::LLJIT> engine(OwnMemory &memory) {
   return cantFail(builder.create());
 }
 
-const char *text =
+const char *module_template =
     "define i64 @chain%1$d(i64 %%n) #0 section \".text.chain\" {\n"
     "  %%r = call i64 @middle%1$d(i64 %%n)\n  %%s = add i64 %%r, 1\n  ret i64 %%s\n}\n"
     "define i64 @middle%1$d(i64 %%n) #0 section \".text.middle\" {\n"
@@ -189,9 +190,9 @@ const char *text =
     "@seven%1$d = constant i64 7\n"
     "attributes #0 = { noinline nounwind uwtable \"frame-pointer\"=\"all\" }\n";
 
-long linkOne(orc::LLJIT &jit, FILE *addresses, int number) {
+long linkObject(orc::LLJIT &jit, FILE *addresses, int number) {
   char ir[4096];
-  snprintf(ir, sizeof ir, text, number, 1000 + number);
+  snprintf(ir, sizeof ir, module_template, number, 1000 + number);
   auto context = std::make_unique<LLVMContext>();
   SMDiagnostic diagnostic;
   auto module = parseIR(MemoryBufferRef(ir, "host"), diagnostic, *context);
@@ -199,16 +200,16 @@ long linkOne(orc::LLJIT &jit, FILE *addresses, int number) {
   cantFail(jit.addIRModule({std::move(module), std::move(context)}));
   long sum = 0;
   for (const char *name : {"chain", "middle", "leaf", "twin", "same"}) {
-    const std::string full = name + std::to_string(number);
-    const auto address = cantFail(jit.lookup(full));
-    fprintf(addresses, "%s %llx\n", full.c_str(), static_cast<unsigned long long>(address.getValue()));
+    const std::string full_name = name + std::to_string(number);
+    const auto address = cantFail(jit.lookup(full_name));
+    fprintf(addresses, "%s %llx\n", full_name.c_str(), static_cast<unsigned long long>(address.getValue()));
     if (strcmp(name, "middle") && strcmp(name, "leaf")) sum += address.toPtr<long (*)(long)>()(3);
   }
   fflush(addresses);
   return sum;
 }
 
-void say(const char *line) {
+void printAndWait(const char *line) {
   puts(line);
   fflush(stdout);
   getchar();
@@ -216,13 +217,13 @@ void say(const char *line) {
 
 }  // namespace
 
-int main(int count_of_words, char **words) {
-  if (count_of_words < 3) return 2;
-  mode = words[1];
-  const int count = atoi(words[2]);
-  for (int word = 3; word < count_of_words; word++) {
-    tables |= !strcmp(words[word], "tables");
-    copied |= !strcmp(words[word], "copied");
+int main(int argc, char **argv) {
+  if (argc < 3) return 2;
+  mode = argv[1];
+  const int count = atoi(argv[2]);
+  for (int i = 3; i < argc; i++) {
+    register_tables |= !strcmp(argv[i], "tables");
+    copy_code |= !strcmp(argv[i], "copied");
   }
   InitializeNativeTarget();
   InitializeNativeTargetAsmPrinter();
@@ -230,14 +231,14 @@ int main(int count_of_words, char **words) {
   require(addresses != nullptr, "addresses");
   {
     OwnMemory memory;
-    auto jit = engine(memory);
+    auto jit = createEngine(memory);
     long sum = 0;
-    for (int number = 0; number < count; number++) sum += linkOne(*jit, addresses, number);
+    for (int number = 0; number < count; number++) sum += linkObject(*jit, addresses, number);
     printf("%ld\n", sum);
-    say("running");
-    printf("%ld\n", linkOne(*jit, addresses, count));
-    say("one more");
+    printAndWait("running");
+    printf("%ld\n", linkObject(*jit, addresses, count));
+    printAndWait("one more");
     jit.reset();
   }
-  say("unmapped");
+  printAndWait("unmapped");
 }

@@ -1,5 +1,5 @@
-; The chain of hosts/chain.ll with a section for each function, and two functions between that are never called: JITLink drops
-; their sections, and the records of them in the middle of .eh_frame.
+; The chain of hosts/chain.ll with each function in its own section, and two functions in between that are never called.
+; JITLink drops the sections of these two, and their FDEs in the middle of .eh_frame.
 
 define double @gamma(i64 %n, double %x) noinline nounwind section ".text.gamma" {
 entry:

@@ -1,6 +1,6 @@
-"""Code that is freed, and other code compiled at the same address: address_reuse.py SECONDS
+"""Frees compiled code and compiles another function at the same address: address_reuse.py SECONDS
 
-Prints how often the second function came to lie where the first was. Both spend the same time.
+Prints whether the second function got the address of the first. Each function runs for SECONDS.
 """
 
 import ctypes
@@ -34,8 +34,8 @@ def season(name, term, seconds):
     engine.finalize_object()
     address = engine.get_function_address(name)
     function = prototype(address)
-    until = time.process_time() + seconds
-    while time.process_time() < until:
+    deadline = time.process_time() + seconds
+    while time.process_time() < deadline:
         function(1_000_000, 1.0)
     engine.close()
     return address

@@ -1,6 +1,6 @@
-"""Arrays made in compiled code, for memray: NRT_* allocates, called by compiled code, called by Dispatcher_call.
+"""Arrays allocated in compiled code, for memray. Dispatcher_call calls the compiled code, which calls NRT_*.
 
-`keeps`: then keeps five, and waits for a line."""
+With the argument `keeps`, five arrays stay allocated while the program waits for a line on standard input."""
 
 import sys
 
@@ -26,7 +26,7 @@ def total(n):
 
 make(10)
 total(10)
-# More than compiling frees: heaptrack reports of the heap at its peak, and an array is to be in it.
+# Allocate more than compilation frees, because heaptrack reports the heap at its peak, and an array must be live then.
 for _ in range(4):
     total(1_000_000)
 if "keeps" in sys.argv:

@@ -1,12 +1,12 @@
-"""Tasks of asyncio that await each other: awaiting.py SECONDS [eager]. The work is done in `work`, in a task of its own
-each time; those that await it are what its callers have to be.
+"""asyncio tasks that await each other: awaiting.py SECONDS [eager]. `work` uses the CPU time, each time in a new task.
+A profiler must report the awaiting tasks as the callers of `work`.
 
     main -> by_await -> task of leaf              await task
     main -> by_gather -> inner_gather -> ...      await asyncio.gather(...)
     main -> by_group -> TaskGroup -> ...          async with asyncio.TaskGroup()
-    main -> by_group_and_await                    the same task is awaited by its name, too
+    main -> by_group_and_await                    also awaits the group's task directly
     main -> by_chain -> two tasks, one of which awaits the other
-    main -> by_two -> no caller                  two tasks await one: no caller is shown
+    main -> by_two -> no caller                  two tasks await the same task: no caller is shown
 """
 
 import asyncio

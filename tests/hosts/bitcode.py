@@ -9,12 +9,12 @@ import time
 
 import llvmlite.binding as llvm
 
-import jit  # noqa: F401, initializes
+import jit  # noqa: F401, initializes LLVM
 
 
 def run(function):
-    until = time.monotonic() + float(sys.argv[3])
-    while time.monotonic() < until:
+    deadline = time.monotonic() + float(sys.argv[3])
+    while time.monotonic() < deadline:
         function(2_000_000, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Python -> Numba -> Python -> Numba: outer calls back into Python, which calls inner.
+"""Python -> Numba -> Python -> Numba: compiled code calls back into Python, which calls compiled code again.
 
     callback.py SECONDS
 """
@@ -30,6 +30,6 @@ def outer(n):
 
 print(outer(10))
 print("running", flush=True)
-until = time.process_time() + float(sys.argv[1])
-while time.process_time() < until:
+deadline = time.process_time() + float(sys.argv[1])
+while time.process_time() < deadline:
     outer(2_000_000)

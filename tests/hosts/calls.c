@@ -1,6 +1,6 @@
-/* A program that calls the library, if it is there, and does what programs do: calls SCENARIO [WORD...]
+/* Calls libjitlisten, if it is loaded, in various situations of a process: calls SCENARIO [WORD...]
  *
- * The library is preloaded or not; its code is a few bytes that it writes itself. */
+ * The library may be preloaded. The code to report is a few bytes that the program writes itself. */
 #define _GNU_SOURCE
 #include "jitlisten.h"
 
@@ -31,17 +31,17 @@ static const unsigned char LOOP[] = {0x00, 0x04, 0x00, 0xf1, 0xe1, 0xff, 0xff, 0
 static const unsigned char LOOP[] = {0x55, 0x48, 0x89, 0xe5, 0x48, 0xff, 0xcf, 0x75, 0xfb, 0x5d, 0xc3};
 #endif
 
-static unsigned char *pages(size_t count) {
-    unsigned char *made = mmap(NULL, count * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (made == MAP_FAILED) exit(2);
-    for (size_t i = 0; i < count; i++) memcpy(made + i * PAGE, LOOP, sizeof LOOP);
-    if (mprotect(made, count * PAGE, PROT_READ | PROT_EXEC)) exit(2);
-    return made;
+static unsigned char *map_loops(size_t count) {
+    unsigned char *mapped = mmap(NULL, count * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) exit(2);
+    for (size_t i = 0; i < count; i++) memcpy(mapped + i * PAGE, LOOP, sizeof LOOP);
+    if (mprotect(mapped, count * PAGE, PROT_READ | PROT_EXEC)) exit(2);
+    return mapped;
 }
 
-/* One function at `place`. Number 0 without the library. */
-static jitlisten_object load(unsigned char *place, const char *name) {
-    struct jitlisten_function function = {(uintptr_t)place, sizeof LOOP, name};
+/* Reports one function at `address`. Without the library, returns object number 0. */
+static jitlisten_object load(unsigned char *address, const char *name) {
+    struct jitlisten_function function = {(uintptr_t)address, sizeof LOOP, name};
     struct jitlisten_code code = {.size = sizeof code, .functions = &function, .function_count = 1};
     jitlisten_object object = {0};
     if (!jitlisten_code_loaded) return object;
@@ -54,142 +54,144 @@ static void unload(jitlisten_object object) {
 }
 
 static void load_many(int count) {
-    unsigned char *place = pages((size_t)count);
+    unsigned char *address = map_loops((size_t)count);
     for (int i = 0; i < count; i++) {
         char name[32];
         snprintf(name, sizeof name, "inherited_%d", i);
-        load(place + (size_t)i * PAGE, name);
+        load(address + (size_t)i * PAGE, name);
     }
 }
 
-/* Of the processor, in this process. */
-static double milliseconds(void) {
+/* CPU time of this process, in ms. */
+static double cpu_milliseconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     return now.tv_sec * 1e3 + now.tv_nsec / 1e6;
 }
 
-static void wait_for_line(void) {
+static void print_ready_and_wait(void) {
     printf("ready\n");
     fflush(stdout);
     (void)!getchar();
 }
 
-/* The processor time of a child before its fork returns, the best of five; and their numbers. */
-static int forks(int count) {
-    double best = 1e9;
-    pid_t child = 0;
+/* Forks five children. Prints their process IDs and the minimum CPU time of a child until fork has returned, in ms. */
+static int measure_forks(int count) {
+    double minimum = 1e9;
+    pid_t run_in_child = 0;
     load_many(count);
-    for (int i = 0; i < 5; i++) {
-        int ends[2];
-        double took;
-        if (pipe(ends)) return 2;
-        child = fork();
-        if (child == 0) {
-            took = milliseconds();
-            if (write(ends[1], &took, sizeof took) != sizeof took) _exit(2);
+    for (int attempt = 0; attempt < 5; attempt++) {
+        int pipe_ends[2];
+        double milliseconds_in_child;
+        if (pipe(pipe_ends)) return 2;
+        run_in_child = fork();
+        if (run_in_child == 0) {
+            milliseconds_in_child = cpu_milliseconds();
+            if (write(pipe_ends[1], &milliseconds_in_child, sizeof milliseconds_in_child) != sizeof milliseconds_in_child) _exit(2);
             _exit(0);
         }
-        if (read(ends[0], &took, sizeof took) != sizeof took) return 2;
-        waitpid(child, NULL, 0);
-        close(ends[0]), close(ends[1]);
-        best = took < best ? took : best;
-        printf("child %d\n", child);
+        if (read(pipe_ends[0], &milliseconds_in_child, sizeof milliseconds_in_child) != sizeof milliseconds_in_child) return 2;
+        waitpid(run_in_child, NULL, 0);
+        close(pipe_ends[0]), close(pipe_ends[1]);
+        minimum = milliseconds_in_child < minimum ? milliseconds_in_child : minimum;
+        printf("child %d\n", run_in_child);
     }
-    printf("milliseconds %.2f\n", best);
+    printf("milliseconds %.2f\n", minimum);
     return 0;
 }
 
-/* A child that runs what it has inherited, compiles, or asks for its map. */
-static int child(const char *what) {
-    unsigned char *place = pages(2);
-    load(place, "inherited");
-    pid_t number = fork();
-    if (number == 0) {
-        if (!strcmp(what, "compiles")) load(place + PAGE, "of_child");
-        if (!strcmp(what, "asks") && jitlisten_enable) jitlisten_enable("perfmap");
-        if (!strcmp(what, "runs"))
+/* Forks a child that runs inherited code, compiles, or enables its own perf map. */
+static int run_in_child(const char *action) {
+    unsigned char *address = map_loops(2);
+    load(address, "inherited");
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (!strcmp(action, "compiles")) load(address + PAGE, "of_child");
+        if (!strcmp(action, "asks") && jitlisten_enable) jitlisten_enable("perfmap");
+        if (!strcmp(action, "runs"))
             for (clock_t end = clock() + CLOCKS_PER_SEC; clock() < end;)
-                ((void (*)(long))(uintptr_t)place)(10 * 1000 * 1000);
+                ((void (*)(long))(uintptr_t)address)(10 * 1000 * 1000);
         _exit(0);
     }
-    waitpid(number, NULL, 0);
-    printf("child %d\n", number);
+    waitpid(pid, NULL, 0);
+    printf("child %d\n", pid);
     return 0;
 }
 
-/* Compiles, waits, and lets new code take the place of old. */
-static int neighbour(const char *name) {
+/* Compiles, waits, and replaces a function by new code at the same address. */
+static int replace_function(const char *name) {
     char text[64];
-    unsigned char *place = pages(3);
+    unsigned char *address = map_loops(3);
     snprintf(text, sizeof text, "%s_first", name);
-    load(place, text);
+    load(address, text);
     snprintf(text, sizeof text, "%s_old", name);
-    jitlisten_object old = load(place + PAGE, text);
-    wait_for_line();
+    jitlisten_object old = load(address + PAGE, text);
+    print_ready_and_wait();
     unload(old);
     snprintf(text, sizeof text, "%s_new", name);
-    load(place + PAGE, text);
+    load(address + PAGE, text);
     printf("done\n");
-    wait_for_line();
+    print_ready_and_wait();
     return 0;
 }
 
-/* Without pages of files, which the kernel takes away and brings back as it likes. */
-static long resident(void) {
-    long pages = 0, of_files = 0;
+/* Resident memory in kB, without file-backed pages, because the kernel evicts and reloads those at any time. */
+static long resident_kb(void) {
+    long pages = 0, file_backed = 0;
     FILE *file = fopen("/proc/self/statm", "r");
-    if (!file || fscanf(file, "%*d %ld %ld", &pages, &of_files) != 2) exit(2);
+    if (!file || fscanf(file, "%*d %ld %ld", &pages, &file_backed) != 2) exit(2);
     fclose(file);
-    return (pages - of_files) * (PAGE / 1024);
+    return (pages - file_backed) * (PAGE / 1024);
 }
 
-/* Loads and frees; prints how many kilobytes more are resident after the second half than after the first. */
-static int turns(int count) {
-    unsigned char *place = pages(1);
+/* Loads and frees objects, and prints the resident memory after each half. */
+static int load_and_free_repeatedly(int count) {
+    unsigned char *address = map_loops(1);
     for (int half = 0; half < 2; half++) {
-        for (int i = 0; i < count / 2; i++) unload(load(place, "passing"));
-        printf("resident %ld\n", resident());
+        for (int i = 0; i < count / 2; i++) unload(load(address, "passing"));
+        printf("resident %ld\n", resident_kb());
     }
     return 0;
 }
 
-/* One object with `count` functions that do not touch: each has a section of its own. With lines, they touch: all have one. */
-static int sections(size_t count, int with_lines) {
-    const size_t apart = with_lines ? sizeof LOOP : 64;
-    unsigned char *place = mmap(NULL, count * apart, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+/* Loads one object of `count` functions. Without lines, they have gaps between them and a section each; with lines,
+ * they are adjacent in one section.
+ */
+static int load_many_sections(size_t count, int with_lines) {
+    const size_t stride = with_lines ? sizeof LOOP : 64;
+    unsigned char *address = mmap(NULL, count * stride, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct jitlisten_function *functions = calloc(count, sizeof *functions);
     struct jitlisten_line *lines = calloc(count, sizeof *lines);
     char(*names)[32] = calloc(count, sizeof *names);
     struct jitlisten_code code = {.size = sizeof code, .functions = functions, .function_count = count};
     jitlisten_object object = {0};
-    if (place == MAP_FAILED || !functions || !lines || !names) return 2;
+    if (address == MAP_FAILED || !functions || !lines || !names) return 2;
     for (size_t i = 0; i < count; i++) {
-        memcpy(place + i * apart, LOOP, sizeof LOOP);
+        memcpy(address + i * stride, LOOP, sizeof LOOP);
         snprintf(names[i], sizeof names[i], "function_%zu", i);
-        functions[i] = (struct jitlisten_function){(uintptr_t)place + i * apart, sizeof LOOP, names[i]};
-        lines[i] = (struct jitlisten_line){(uintptr_t)place + i * apart, names[i], (uint32_t)i + 1, 0};
+        functions[i] = (struct jitlisten_function){(uintptr_t)address + i * stride, sizeof LOOP, names[i]};
+        lines[i] = (struct jitlisten_line){(uintptr_t)address + i * stride, names[i], (uint32_t)i + 1, 0};
     }
     if (with_lines) code.lines = lines, code.line_count = count;
-    if (mprotect(place, count * apart, PROT_READ | PROT_EXEC)) return 2;
+    if (mprotect(address, count * stride, PROT_READ | PROT_EXEC)) return 2;
     if (jitlisten_code_loaded && (jitlisten_code_loaded(&code, &object) || jitlisten_finalized(object))) return 3;
     return 0;
 }
 
-/* Lines of /proc/self/status that begin with `word`. */
-static void print_status(const char *word) {
+/* Prints the lines of /proc/self/status that begin with `prefix`. */
+static void print_status(const char *prefix) {
     char line[256];
     FILE *file = fopen("/proc/self/status", "r");
     if (!file) exit(2);
     while (fgets(line, sizeof line, file)) {
         char *colon = strchr(line, ':');
-        if (!strncmp(line, word, strlen(word)) && colon) *colon = ' ', fputs(line, stdout);
+        if (!strncmp(line, prefix, strlen(prefix)) && colon) *colon = ' ', fputs(line, stdout);
     }
     fclose(file);
 }
 
-static int address_space(void) {
-    load(pages(1), "first");
+static int print_peak_address_space(void) {
+    load(map_loops(1), "first");
     print_status("VmPeak");
     return 0;
 }
@@ -198,72 +200,72 @@ static void print_signals(void) {
     print_status("SigBlk"), print_status("SigIgn"), print_status("SigCgt");
 }
 
-/* At the start, with a signal blocked, and after the life of an object. */
-static int signals(void) {
+/* Prints the signal state at startup, with a signal blocked, and after an object has been loaded and freed. */
+static int print_signals_over_life(void) {
     sigset_t set;
     print_signals();
     sigemptyset(&set), sigaddset(&set, SIGUSR1);
     if (sigprocmask(SIG_BLOCK, &set, NULL)) return 2;
     print_signals();
-    unload(load(pages(1), "first"));
+    unload(load(map_loops(1), "first"));
     print_signals();
     return 0;
 }
 
-/* Root compiles, becomes another user, and compiles more; `worker`: a child of it does. */
-static int becomes(const char *who, int user) {
-    unsigned char *place = pages(2);
-    load(place, "of_root");
-    if (!strcmp(who, "worker")) {
-        pid_t number = fork();
-        if (number) {
-            waitpid(number, NULL, 0);
-            printf("child %d\n", number);
+/* Compiles as root, changes to another user, and compiles more. With `worker`, a forked child does so. */
+static int compile_as_other_user(const char *process, int user) {
+    unsigned char *address = map_loops(2);
+    load(address, "of_root");
+    if (!strcmp(process, "worker")) {
+        pid_t pid = fork();
+        if (pid) {
+            waitpid(pid, NULL, 0);
+            printf("child %d\n", pid);
             return 0;
         }
     }
     if (setgid((gid_t)user) || setuid((uid_t)user)) return 2;
-    load(place + PAGE, "of_user");
-    if (!strcmp(who, "worker")) _exit(0);
+    load(address + PAGE, "of_user");
+    if (!strcmp(process, "worker")) _exit(0);
     return 0;
 }
 
-/* What sinks do in the life of an object, and at a fork. */
-static int everything(void) {
-    unsigned char *place = pages(3);
-    unload(load(place, "first"));
-    load(place, "second");
-    load(place + PAGE, "third");
-    pid_t number = fork();
-    if (number == 0) {
-        load(place + 2 * PAGE, "of_child");
+/* Exercises the sinks: load, free, load again, fork. */
+static int exercise_sinks(void) {
+    unsigned char *address = map_loops(3);
+    unload(load(address, "first"));
+    load(address, "second");
+    load(address + PAGE, "third");
+    pid_t pid = fork();
+    if (pid == 0) {
+        load(address + 2 * PAGE, "of_child");
         exit(0);
     }
-    waitpid(number, NULL, 0);
-    printf("child %d\n", number);
+    waitpid(pid, NULL, 0);
+    printf("child %d\n", pid);
     return 0;
 }
 
-/* Without privileges a session does not open its log: what is lost is counted. */
-static int lost_lines(void) {
-    struct jitlisten_statistics counted = {.size = sizeof counted};
-    load(pages(1), "first");
-    if (jitlisten_get_statistics && jitlisten_get_statistics(&counted)) return 3;
-    printf("lost %s\n", counted.log_lines_lost ? "some" : "none");
+/* Prints "lost some" if log lines were lost because the log cannot be opened, otherwise "lost none". */
+static int print_lost_lines(void) {
+    struct jitlisten_statistics statistics = {.size = sizeof statistics};
+    load(map_loops(1), "first");
+    if (jitlisten_get_statistics && jitlisten_get_statistics(&statistics)) return 3;
+    printf("lost %s\n", statistics.log_lines_lost ? "some" : "none");
     return 0;
 }
 
-int main(int count, char **words) {
-    const char *scenario = count > 1 ? words[1] : "", *word = count > 2 ? words[2] : "";
-    if (!strcmp(scenario, "forks")) return forks(atoi(word));
-    if (!strcmp(scenario, "child")) return child(word);
-    if (!strcmp(scenario, "neighbour")) return neighbour(word);
-    if (!strcmp(scenario, "turns")) return turns(atoi(word));
-    if (!strcmp(scenario, "becomes")) return becomes(word, atoi(words[3]));
-    if (!strcmp(scenario, "everything")) return everything();
-    if (!strcmp(scenario, "sections")) return sections(strtoul(word, NULL, 10), count > 3);
-    if (!strcmp(scenario, "address-space")) return address_space();
-    if (!strcmp(scenario, "signals")) return signals();
-    if (!strcmp(scenario, "lost-lines")) return lost_lines();
+int main(int argc, char **argv) {
+    const char *scenario = argc > 1 ? argv[1] : "", *word = argc > 2 ? argv[2] : "";
+    if (!strcmp(scenario, "forks")) return measure_forks(atoi(word));
+    if (!strcmp(scenario, "child")) return run_in_child(word);
+    if (!strcmp(scenario, "neighbour")) return replace_function(word);
+    if (!strcmp(scenario, "turns")) return load_and_free_repeatedly(atoi(word));
+    if (!strcmp(scenario, "becomes")) return compile_as_other_user(word, atoi(argv[3]));
+    if (!strcmp(scenario, "everything")) return exercise_sinks();
+    if (!strcmp(scenario, "sections")) return load_many_sections(strtoul(word, NULL, 10), argc > 3);
+    if (!strcmp(scenario, "address-space")) return print_peak_address_space();
+    if (!strcmp(scenario, "signals")) return print_signals_over_life();
+    if (!strcmp(scenario, "lost-lines")) return print_lost_lines();
     return 1;
 }

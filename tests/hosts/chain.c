@@ -1,8 +1,9 @@
-/* The chain for hosts that run bitcode (lli): main calls alpha calls beta calls gamma, and gamma is where the time goes.
+/* The chain for hosts that run bitcode (lli): main calls alpha calls beta calls gamma, which takes nearly all the time.
  *
  *     lli chain.bc SECONDS
  *
- * Work after every call keeps the calls from becoming jumps; volatile ends keep the pure chain in its loop. */
+ * Work after every call prevents tail calls. The volatile variables keep the compiler from moving the pure chain out of
+ * the loop. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,11 +41,11 @@ int main(int argc, char **argv)
         struct itimerval half = {{0, 0}, {0, 500000}};
         setitimer(ITIMER_VIRTUAL, &half, NULL);
     }
-    /* Of the processor, so that a busy machine has as many samples. */
-    clock_t until = clock() + (argc > 1 ? atoi(argv[1]) : 1) * CLOCKS_PER_SEC;
+    /* Measure CPU time, so that even a busy machine yields enough samples. */
+    clock_t deadline = clock() + (argc > 1 ? atoi(argv[1]) : 1) * CLOCKS_PER_SEC;
     do
         result = alpha(LOOP, start);
-    while (clock() < until);
+    while (clock() < deadline);
     printf("%.17g\n", result);
     return 0;
 }

@@ -1,5 +1,5 @@
-; The chain for hosts that hand LLVM its own language. Deliberately bare: no frame pointers, no unwind tables, `nounwind`, so
-; that nothing can unwind it unless both are added. No pointers either, so every LLVM from 10 to 22 reads it.
+; The chain for hosts that take LLVM assembly. It has neither frame pointers nor unwind tables (`nounwind`), so nothing
+; can unwind it unless both are added. It uses no pointers, so every LLVM from 10 to 22 can read it.
 
 define double @gamma(i64 %n, double %x) noinline nounwind {
 entry:

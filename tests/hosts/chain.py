@@ -1,13 +1,13 @@
-"""The scenario of every test: alpha calls beta calls gamma, and gamma is where the time goes.
+"""The scenario of every test: alpha calls beta, beta calls gamma, and gamma takes nearly all the time.
 
     chain.py SECONDS [wait] [timer] [cache]
 
-`wait`   compile only after a line has come on standard input
+`wait`   read a line from standard input before compiling
 `timer`  raise SIGVTALRM inside gamma after half a second of loop time (a debugger stops there)
-`cache`  compile with cache=True and print how many functions came from the cache
+`cache`  compile with cache=True and print the number of functions loaded from the cache
 
-Numba has no `noinline`, so every function ends in a row of libm calls: too big for LLVM to inline, nothing beside
-gamma's loop. What is printed on standard output does not depend on time or on who is watching.
+Numba has no `noinline`. Each function therefore ends in a series of libm calls: too large for LLVM to inline,
+negligible next to gamma's loop. Standard output depends neither on timing nor on attached tools.
 """
 
 import math
@@ -18,8 +18,8 @@ import time
 from numba import njit
 
 LOOP = 2_000_000
-words = sys.argv[2:]
-jit = njit(cache="cache" in words)
+options = sys.argv[2:]
+jit = njit(cache="cache" in options)
 
 
 @jit
@@ -51,17 +51,17 @@ def alpha(n, x):
 
 
 if __name__ == "__main__":
-    if "wait" in words:
+    if "wait" in options:
         print("waiting", flush=True)
         sys.stdin.readline()
     print(alpha(10, 1.0))
-    if "cache" in words:
+    if "cache" in options:
         print("from the cache:", sum(sum(f.stats.cache_hits.values()) for f in (alpha, beta, gamma)))
     print("running", flush=True)
-    if "timer" in words:
+    if "timer" in options:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.5)
-    until = time.process_time() + float(sys.argv[1])
+    deadline = time.process_time() + float(sys.argv[1])
     result = alpha(LOOP, 1.0)
-    while time.process_time() < until:
+    while time.process_time() < deadline:
         result = alpha(LOOP, 1.0)
     print(result)

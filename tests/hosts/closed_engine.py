@@ -1,9 +1,8 @@
-"""An engine closed while others live: closed_engine.py SECONDS
+"""Closes an engine while other engines live: closed_engine.py SECONDS
 
-Makes and closes engines until new code lands where a closed engine's code was, then runs the new code. Whoever still
-believes in the old name says `outdated`. Says on standard error whether the address was used again.
+Creates and closes engines until new code lands at the address of a closed engine, then runs the new code. A tool that
+still uses the stale name reports `outdated`. Prints to standard error whether the address was reused.
 """
-
 import ctypes
 import os
 import sys
@@ -30,40 +29,40 @@ out:
 """
 
 
-def engine(name, term):
+def create_engine(name, term):
     module = llvm.parse_assembly(IR.format(name=name, term=term))
-    made = llvm.create_mcjit_compiler(module, llvm.Target.from_default_triple().create_target_machine(jit=True))
+    engine = llvm.create_mcjit_compiler(module, llvm.Target.from_default_triple().create_target_machine(jit=True))
     if "CLOSED_ENGINE_JIT_EVENTS" in os.environ:
-        made.enable_jit_events()
-    made.finalize_object()
-    address = made.get_function_address(name)
+        engine.enable_jit_events()
+    engine.finalize_object()
+    address = engine.get_function_address(name)
     call = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64, ctypes.c_double)(address)
-    return made, address, call
+    return engine, address, call
 
 
 try:
     llvm.initialize()
 except RuntimeError:
-    pass  # not needed any more since llvmlite 0.45
+    pass  # deprecated since llvmlite 0.45, where it raises
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
 
-living, _, survivor = engine("survivor", "0.5")
+engine, _, survivor = create_engine("survivor", "0.5")
 print(survivor(10, 1.0))
 
-closed = set()
+closed_addresses = set()
 for _ in range(8):
-    made, address, call = engine("outdated", "0.25")
+    temporary, address, call = create_engine("outdated", "0.25")
     print(call(10, 1.0))
-    made.close()
-    closed.add(address)
+    temporary.close()
+    closed_addresses.add(address)
 
-current, address, call = engine("current", "0.75")
-print("reused" if address in closed else "fresh", file=sys.stderr)
+current, address, call = create_engine("current", "0.75")
+print("reused" if address in closed_addresses else "fresh", file=sys.stderr)
 print(call(10, 1.0))
 print("running", flush=True)
-until = time.process_time() + float(sys.argv[1])
-while time.process_time() < until:
+deadline = time.process_time() + float(sys.argv[1])
+while time.process_time() < deadline:
     call(LOOP, 1.0)
     survivor(LOOP // 2, 1.0)
 print(survivor(10, 1.0))

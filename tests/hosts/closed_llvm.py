@@ -1,7 +1,7 @@
-"""An LLVM that is opened and closed, again and again: closed_llvm.py LIBLLVMLITE TIMES
+"""Opens and closes an LLVM library repeatedly: closed_llvm.py LIBLLVMLITE TIMES
 
-Opens llvmlite's library by itself, compiles `turn_N`, frees it, and closes the library, so often; at last opens it and
-compiles `last`, which stays. Prints what the functions return, and how often the library was really unmapped.
+Each turn opens llvmlite's library directly, compiles `turn_N`, frees it and closes the library. Finally it opens the
+library and compiles `last`, which stays. Prints each function's result and how often the library was actually unmapped.
 """
 
 import _ctypes
@@ -10,7 +10,7 @@ import sys
 
 LIBRARY, TIMES = sys.argv[1], int(sys.argv[2])
 SOURCE = "define i64 @{0}(i64 %a) {{ %b = add i64 %a, {1}\n ret i64 %b }}"
-kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 pointer, text = ctypes.c_void_p, ctypes.c_char_p
 
 
@@ -25,20 +25,22 @@ class Llvm:
         function.restype = result
         return function(*arguments)
 
-    def compile(self, name, number):
-        said, triple = text(), text()
-        source = SOURCE.format(name, number).encode()
+    def compile(self, name, addend):
+        error, triple = text(), text()
+        source = SOURCE.format(name, addend).encode()
         module = self.call(
-            "ParseAssembly", pointer, pointer(self.call("ContextCreate", pointer)), source, ctypes.byref(said)
+            "ParseAssembly", pointer, pointer(self.call("ContextCreate", pointer)), source, ctypes.byref(error)
         )
         self.call("GetDefaultTargetTriple", None, ctypes.byref(triple))
-        target = self.call("GetTargetFromTriple", pointer, triple, ctypes.byref(said))
+        target = self.call("GetTargetFromTriple", pointer, triple, ctypes.byref(error))
         settings = (triple, b"", b"", 2, b"default", b"jitdefault", 0, 1, b"")
         machine = self.call("CreateTargetMachine", pointer, pointer(target), *settings)
-        engine = self.call("CreateMCJITCompiler", pointer, pointer(module), pointer(machine), False, ctypes.byref(said))
+        engine = self.call(
+            "CreateMCJITCompiler", pointer, pointer(module), pointer(machine), False, ctypes.byref(error)
+        )
         self.call("FinalizeObject", None, pointer(engine))
         address = self.call("GetFunctionAddress", ctypes.c_uint64, pointer(engine), name.encode())
-        print(name, kind(address)(1))
+        print(name, prototype(address)(1))
         return pointer(engine)
 
     def close(self):
@@ -47,10 +49,10 @@ class Llvm:
             return not any("libllvmlite" in line for line in maps)
 
 
-gone = 0
+unmapped_count = 0
 for number in range(TIMES):
     llvm = Llvm()
     llvm.call("DisposeExecutionEngine", None, llvm.compile(f"turn_{number}", number))
-    gone += llvm.close()
-print("gone", gone)
+    unmapped_count += llvm.close()
+print("gone", unmapped_count)
 Llvm().compile("last", 9)

@@ -1,8 +1,8 @@
-"""A service that compiles, calls and frees for ever: comes_and_goes.py WARM TURNS
+"""A service that compiles, calls and frees functions forever: comes_and_goes.py WARM TURNS
 
-Says what the process has after WARM turns and after TURNS, one JSON object a line: resident memory and the size of the
-perf map and of all files under JITLISTEN_DIR, in bytes, and the number of mappings. Names are long, so that files fill
-fast.
+Prints the resources of the process after WARM turns and after TURNS, as one JSON object per line: resident memory and
+the size of the perf map and of all files under JITLISTEN_DIR, in bytes, and the number of mappings. Function names are
+long so that the files fill quickly.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ import os
 import sys
 
 import jit
-from where import mappings
+from where import count_mappings
 
 WARM, TURNS = int(sys.argv[1]), int(sys.argv[2])
 PADDING = "a_name_of_some_length_" * 18
@@ -22,39 +22,40 @@ SOURCE = "".join(
 )
 
 libc = ctypes.CDLL(None)
-kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 
 
-def turn(number):
+def run_turn(number):
     engine = jit.engine(SOURCE.format(number))
     engine.finalize_object()
     address = engine.get_function_address(f"f2_{PADDING}_{number}")
-    assert kind(address)(number) == number + 2
+    assert prototype(address)(number) == number + 2
     engine.close()
 
 
-def files(directory):
-    sizes = 0
+def directory_bytes(directory):
+    total_bytes = 0
     for path, _, names in os.walk(directory):
-        sizes += sum(os.lstat(os.path.join(path, name)).st_size for name in names if name != "stdout")
-    return sizes
+        total_bytes += sum(os.lstat(os.path.join(path, name)).st_size for name in names if name != "stdout")
+    return total_bytes
 
 
-def says(what):
+def print_usage(label):
     gc.collect()
     libc.malloc_trim(0)
     with open("/proc/self/statm") as statm:
         resident = int(statm.read().split()[1]) * 4096
     path = f"/tmp/perf-{os.getpid()}.map"
     perf_map = os.path.getsize(path) if os.path.exists(path) else 0
-    said = {
-        "resident": resident, "mappings": mappings(), "perf_map": perf_map, "files": files(os.environ["JITLISTEN_DIR"])
+    usage = {
+        "resident": resident, "mappings": count_mappings(), "perf_map": perf_map,
+        "files": directory_bytes(os.environ["JITLISTEN_DIR"])
     }
-    print(json.dumps(said), flush=True)
+    print(json.dumps(usage), flush=True)
 
 
 for number in range(TURNS):
     if number == WARM:
-        says("warm")
-    turn(number)
-says("end")
+        print_usage("warm")
+    run_turn(number)
+print_usage("end")

@@ -1,4 +1,4 @@
-"""Compiles one function after the other and says so each time, until it is ended."""
+"""Compiles one function after another until it is killed, and prints a line for each."""
 
 import itertools
 

@@ -1,7 +1,7 @@
-/* Eight threads, each with an LLVM context and an engine of its own, compile at the same time: compiles_in_threads
+/* Eight threads compile simultaneously, each with its own LLVM contexts and engines: compiles_in_threads
  *
- * Thread N compiles `worker_N` from `/sources/worker_N.c`, with lines from 100 N on, 50 times under other names, so that
- * loading and finalizing overlap. Written against LLVM's C API. */
+ * Thread N compiles `worker_N`, whose debug information refers to `/sources/worker_N.c` from line 100 N + 1 on. It does
+ * so 50 times under different names, so that loading and finalizing overlap. Uses LLVM's C API. */
 
 #include <llvm-c/Core.h>
 #include <llvm-c/ExecutionEngine.h>
@@ -35,7 +35,7 @@ static const char *const text =
     "!8 = !DILocation(line: %5$d, scope: !4)\n"
     "!9 = !DILocation(line: %6$d, scope: !4)\n";
 
-static pthread_barrier_t together;
+static pthread_barrier_t barrier;
 
 static void compile(int worker, int round) {
     char ir[4096];
@@ -58,12 +58,12 @@ static void compile(int worker, int round) {
     long (*function)(long) = (long (*)(long))LLVMGetFunctionAddress(engine, name);
     if (function == NULL || function(5) != (15 / line ^ 5))
         exit(1);
-    /* Neither engine nor context is disposed of: addresses are not used twice. */
+    /* Keep the engine and the context, so that addresses are not reused. */
 }
 
 static void *work(void *argument) {
     int worker = (int)(long)argument;
-    pthread_barrier_wait(&together);
+    pthread_barrier_wait(&barrier);
     for (int round = 0; round < ROUNDS; round++)
         compile(worker, round);
     return NULL;
@@ -73,7 +73,7 @@ int main(void) {
     LLVMInitializeNativeTarget();
     LLVMInitializeNativeAsmPrinter();
     pthread_t threads[THREADS];
-    pthread_barrier_init(&together, NULL, THREADS);
+    pthread_barrier_init(&barrier, NULL, THREADS);
     for (long i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, work, (void *)i);
     for (int i = 0; i < THREADS; i++)

@@ -1,5 +1,5 @@
-"""A function that gets an argument in the register of the frame pointer (GHC's convention), and its caller, which has a
-value on its stack meanwhile: compiled by MCJIT and by ORC."""
+"""A function that receives an argument in the frame-pointer register (GHC's calling convention), and its caller, which
+keeps a value on its stack during the call. MCJIT and ORC each compile the pair."""
 
 import ctypes
 
@@ -20,13 +20,13 @@ define i64 @caller(i64 %n) nounwind {
 """
 
 
-def result(address):
+def call(address):
     return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(3)
 
 
 engine = jit.engine()
-print(result(jit.compile_into(engine, TEXT, "caller")), flush=True)
+print(call(jit.compile_into(engine, TEXT, "caller")), flush=True)
 machine = llvm.Target.from_default_triple().create_target_machine(jit=True, codemodel="jitdefault")
 lljit = llvm.create_lljit_compiler(machine)
 tracker = llvm.JITLibraryBuilder().add_ir(TEXT).export_symbol("caller").link(lljit, "conventions")
-print(result(tracker["caller"]), flush=True)
+print(call(tracker["caller"]), flush=True)

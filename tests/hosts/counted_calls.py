@@ -1,4 +1,4 @@
-"""Compiles a function, waits for a line on standard input, then calls it so many times: counted_calls.py CALLS"""
+"""Compiles a function, waits for a line on standard input, then calls it CALLS times: counted_calls.py CALLS"""
 
 import math
 import sys

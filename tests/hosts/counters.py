@@ -1,4 +1,4 @@
-"""The statistics of the library in this process, by the names of its C header; nothing where there is no library."""
+"""Statistics of the libjitlisten in this process, keyed by the names in its C header; empty if it is not loaded."""
 
 import ctypes
 import pathlib
@@ -7,9 +7,9 @@ import re
 HEADER = pathlib.Path(__file__).parents[2] / "include/jitlisten.h"
 
 
-def read():
+def read_statistics():
     try:
-        function = ctypes.CDLL(None).jitlisten_get_statistics
+        get_statistics = ctypes.CDLL(None).jitlisten_get_statistics
     except AttributeError:
         return {}
     body = re.search(r"struct jitlisten_statistics \{(.*?)\n\};", HEADER.read_text(), re.DOTALL).group(1)
@@ -17,6 +17,6 @@ def read():
     fields = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in names]
     statistics = type("Statistics", (ctypes.Structure,), {"_fields_": fields})()
     statistics.size = ctypes.sizeof(statistics)
-    if function(ctypes.byref(statistics)) != 0:
+    if get_statistics(ctypes.byref(statistics)) != 0:
         return {}
     return {name: getattr(statistics, name) for name in names}

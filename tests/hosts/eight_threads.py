@@ -1,4 +1,4 @@
-"""Eight threads compile at once, each a function of its own file and of its own lines: eight_threads.py"""
+"""Eight threads compile simultaneously, each a function with a file and line numbers of its own: eight_threads.py"""
 
 import linecache
 import threading
@@ -6,7 +6,7 @@ import threading
 from numba import njit
 
 COUNT = 8
-together = threading.Barrier(COUNT)
+barrier = threading.Barrier(COUNT)
 results = [None] * COUNT
 
 
@@ -15,10 +15,10 @@ def work(index):
     text += "".join("    for i in range(n):\n        s += %d.5 * i\n" % term for term in range(3))
     text += "    return s\n"
     scope, file = {}, "/sources/worker_%d.py" % index
-    linecache.cache[file] = (len(text), None, text.splitlines(True), file)  # Numba wants to see the source
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)  # Numba reads the source
     exec(compile(text, file, "exec"), scope)
     function = njit(nogil=True)(scope["worker_%d" % index])
-    together.wait()
+    barrier.wait()
     results[index] = function(10)
 
 

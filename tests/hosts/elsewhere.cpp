@@ -1,14 +1,15 @@
-// A host that links code for a place where it is not written yet, as Julia does: the place may run all the time, and nothing is called
-// when code comes there.
+// A host that, like Julia, links code for an address to which it writes the code only later. That memory may be
+// executable all the time, and no function call announces the write.
 //
 //     elsewhere MODE COUNT
 //
-//     mem       LLVM writes to a buffer, the same for each object; what is linked goes to its place through /proc/self/mem
-//     shared    the place is mapped twice, and LLVM writes through the second mapping
+//     mem       LLVM writes to a buffer that all objects reuse; the linked code is copied through /proc/self/mem
+//     shared    the memory is mapped twice, and LLVM writes through the second mapping
 //     equal     as mem, but all functions are equal, and all objects are loaded before the first is linked
 //
-// Compiles COUNT functions elsewhere0, elsewhere1, ..., each in an engine of its own, prints the sum of what they return and "running", waits for a
-// line on standard input, and prints the address of each. Built for the LLVM whose headers are there.
+// Compiles COUNT functions elsewhere0, elsewhere1, ..., each in its own engine, and prints the sum of their results and
+// "running". Then waits for a line on standard input, and prints the address of each function. Must be compiled with
+// the headers of the LLVM it links to.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -33,84 +34,85 @@ extern "C" void __register_frame(const void *);
 
 namespace {
 
-const size_t SIZE = 1 << 20;
+const size_t ARENA_BYTES = 1 << 20;
 bool is_shared, is_equal;
 
-// Code in the first half, unwind tables and other data in the second. Both may run: data does no harm there.
-struct Place {
-    uint8_t *runs, *written;
-    size_t code = 0, data = SIZE / 2;
+// Memory for linked code: code in the first half, unwind tables and other data in the second. Both halves are
+// executable.
+struct Arena {
+    uint8_t *executable_view, *write_view;
+    size_t code = 0, data = ARENA_BYTES / 2;
 
-    Place() {
+    Arena() {
         if (is_shared) {
             int file = memfd_create("elsewhere", 0);
-            if (ftruncate(file, SIZE)) exit(1);
-            runs = map(file, MAP_SHARED);
-            written = map(file, MAP_SHARED);
+            if (ftruncate(file, ARENA_BYTES)) exit(1);
+            executable_view = map(file, MAP_SHARED);
+            write_view = map(file, MAP_SHARED);
         } else {
-            runs = map(-1, MAP_PRIVATE | MAP_ANONYMOUS);
-            written = map(-1, MAP_PRIVATE | MAP_ANONYMOUS);
+            executable_view = map(-1, MAP_PRIVATE | MAP_ANONYMOUS);
+            write_view = map(-1, MAP_PRIVATE | MAP_ANONYMOUS);
         }
-        if (mprotect(runs, SIZE, PROT_READ | PROT_EXEC)) exit(1);
+        if (mprotect(executable_view, ARENA_BYTES, PROT_READ | PROT_EXEC)) exit(1);
     }
 
     static uint8_t *map(int file, int flags) {
-        void *mapped = mmap(nullptr, SIZE, PROT_READ | PROT_WRITE, flags, file, 0);
+        void *mapped = mmap(nullptr, ARENA_BYTES, PROT_READ | PROT_WRITE, flags, file, 0);
         if (mapped == MAP_FAILED) exit(1);
         return static_cast<uint8_t *>(mapped);
     }
 };
 
-Place *place;
+Arena *arena;
 
-struct Part {
-    uint8_t *written, *runs;
+struct Section {
+    uint8_t *write_address, *executable_address;
     size_t size;
 };
 
 class Manager : public llvm::RTDyldMemoryManager {
-    std::vector<Part> parts;
-    std::vector<uint64_t> tables;
-    // Of the buffer, which each object has for itself: the next one is written over it.
-    size_t used = 0;
+    std::vector<Section> sections;
+    std::vector<uint64_t> unwind_tables;
+    // Bytes of the buffer in use. Each object starts at offset 0 and overwrites its predecessor.
+    size_t buffer_used = 0;
 
-    uint8_t *take(size_t &next, size_t size, size_t alignment) {
-        next = (next + alignment - 1) & ~(alignment - 1);
-        used = (used + alignment - 1) & ~(alignment - 1);
-        // Of equal objects that are loaded at once, none is written over another.
-        uint8_t *written = place->written + (is_shared || is_equal ? next : used);
-        parts.push_back({written, place->runs + next, size});
-        next += size, used += size;
-        if (next > SIZE || used > SIZE) exit(1);
-        return written;
+    uint8_t *allocate(size_t &arena_used, size_t size, size_t alignment) {
+        arena_used = (arena_used + alignment - 1) & ~(alignment - 1);
+        buffer_used = (buffer_used + alignment - 1) & ~(alignment - 1);
+        // With `equal`, all objects are loaded before the first is linked, so they must not overwrite each other.
+        uint8_t *write_address = arena->write_view + (is_shared || is_equal ? arena_used : buffer_used);
+        sections.push_back({write_address, arena->executable_view + arena_used, size});
+        arena_used += size, buffer_used += size;
+        if (arena_used > ARENA_BYTES || buffer_used > ARENA_BYTES) exit(1);
+        return write_address;
     }
 
 public:
     uint8_t *allocateCodeSection(uintptr_t size, unsigned alignment, unsigned, llvm::StringRef) override {
-        return take(place->code, size, alignment ? alignment : 16);
+        return allocate(arena->code, size, alignment ? alignment : 16);
     }
 
     uint8_t *allocateDataSection(uintptr_t size, unsigned alignment, unsigned, llvm::StringRef, bool) override {
-        return take(place->data, size, alignment ? alignment : 16);
+        return allocate(arena->data, size, alignment ? alignment : 16);
     }
 
     void notifyObjectLoaded(llvm::ExecutionEngine *engine, const llvm::object::ObjectFile &) override {
-        for (auto &part : parts) engine->mapSectionAddress(part.written, reinterpret_cast<uint64_t>(part.runs));
+        for (auto &section : sections) engine->mapSectionAddress(section.write_address, reinterpret_cast<uint64_t>(section.executable_address));
     }
 
-    void registerEHFrames(uint8_t *, uint64_t address, size_t) override { tables.push_back(address); }
+    void registerEHFrames(uint8_t *, uint64_t address, size_t) override { unwind_tables.push_back(address); }
     void deregisterEHFrames() override {}
 
     bool finalizeMemory(std::string *) override {
         int file = is_shared ? -1 : open("/proc/self/mem", O_RDWR | O_CLOEXEC);
-        for (auto &part : parts) {
-            auto size = static_cast<ssize_t>(part.size);
-            auto at = static_cast<off_t>(reinterpret_cast<uint64_t>(part.runs));
-            if (!is_shared && pwrite(file, part.written, part.size, at) != size) exit(1);
+        for (auto &section : sections) {
+            auto size = static_cast<ssize_t>(section.size);
+            auto address = static_cast<off_t>(reinterpret_cast<uint64_t>(section.executable_address));
+            if (!is_shared && pwrite(file, section.write_address, section.size, address) != size) exit(1);
         }
         if (file >= 0) close(file);
-        for (uint64_t table : tables) __register_frame(reinterpret_cast<const void *>(table));
-        parts.clear(), tables.clear();
+        for (uint64_t table : unwind_tables) __register_frame(reinterpret_cast<const void *>(table));
+        sections.clear(), unwind_tables.clear();
         return false;
     }
 };
@@ -120,43 +122,43 @@ struct Engine {
     llvm::Module *module;
 };
 
-Engine engine_of(llvm::LLVMContext &context, int number) {
+Engine create_engine(llvm::LLVMContext &context, int number) {
     std::string name = "elsewhere" + std::to_string(number);
     std::string text = "define i64 @" + name + "(i64 %n) uwtable \"frame-pointer\"=\"all\" {\n  %a = mul i64 %n, 3\n  %b = add i64 %a, " +
                        std::to_string(is_equal ? 7 : 1000 + number) + "\n  %c = xor i64 %b, %n\n  ret i64 %c\n}\n";
     llvm::SMDiagnostic error;
     auto module = llvm::parseAssemblyString(text, error, context);
     if (!module) exit(1);
-    Engine made = {nullptr, module.get()};
+    Engine result = {nullptr, module.get()};
     llvm::EngineBuilder builder(std::move(module));
     builder.setMCJITMemoryManager(std::make_unique<Manager>());
-    made.engine.reset(builder.create());
-    if (!made.engine) exit(1);
-    return made;
+    result.engine.reset(builder.create());
+    if (!result.engine) exit(1);
+    return result;
 }
 
 } // namespace
 
-int main(int count_of_words, char **words) {
-    if (count_of_words < 3) return 2;
-    is_shared = !strcmp(words[1], "shared");
-    is_equal = !strcmp(words[1], "equal");
-    int count = atoi(words[2]);
+int main(int argc, char **argv) {
+    if (argc < 3) return 2;
+    is_shared = !strcmp(argv[1], "shared");
+    is_equal = !strcmp(argv[1], "equal");
+    int count = atoi(argv[2]);
     llvm::InitializeNativeTarget();
     llvm::InitializeNativeTargetAsmPrinter();
-    static Place whole;
-    place = &whole;
+    static Arena static_arena;
+    arena = &static_arena;
     llvm::LLVMContext context;
     std::vector<Engine> engines;
     std::vector<uint64_t> addresses;
     long sum = 0;
     if (is_equal)
         for (int number = 0; number < count; number++) {
-            engines.push_back(engine_of(context, number));
+            engines.push_back(create_engine(context, number));
             engines.back().engine->generateCodeForModule(engines.back().module);
         }
     for (int number = 0; number < count; number++) {
-        if (!is_equal) engines.push_back(engine_of(context, number));
+        if (!is_equal) engines.push_back(create_engine(context, number));
         addresses.push_back(engines[number].engine->getFunctionAddress("elsewhere" + std::to_string(number)));
         sum += reinterpret_cast<long (*)(long)>(addresses.back())(5);
     }

@@ -1,17 +1,17 @@
-/* A host that LLVM is linked into, and that no package shows: built by the tests as a program or as a library, with LLVM's static
- * libraries, with one that is shared, stripped or not.
+/* A host with its own LLVM linked in, which does not belong to an installed package. The tests build it as a program or
+ * as a library, with static LLVM libraries or a shared one, stripped or not.
  *
  *     embedded ENGINE COUNT [WORD...]
  *
- *     ENGINE     mcjit, or orc (LLJIT, which takes RuntimeDyld before LLVM 16 and JITLink since)
+ *     ENGINE     mcjit, or orc (LLJIT, which uses RuntimeDyld before LLVM 16 and JITLink from LLVM 16 on)
  *     threads    four threads compile COUNT modules each
- *     listen     opens the library that $EMBEDDED_OPENS names when the threads have compiled a quarter, and lets it listen if it can
- *     kept       waits for a line on standard input before it ends, having printed "running"
- *     loops      calls outerN of the last module for ever, having printed "running"
+ *     listen     opens the library $EMBEDDED_OPENS after a quarter of the modules, and calls its jitlisten_open if it has one
+ *     kept       prints "running" and waits for a line on standard input before it ends
+ *     loops      prints "running" and calls outerN of the last module forever
  *
- * Each module N has an engine of its own, and outerN, which calls innerN. Nothing in them asks for frame
- * pointers or unwind tables. ghcN passes an argument in the register of the frame pointer, and needs one of its own, which waits on the
- * stack, when the call returns. Prints the sum of what outerN and ghcN return. */
+ * Each module N has its own engine. It contains outerN, which calls innerN; neither requests frame pointers or unwind
+ * tables. ghcN passes an argument in the frame-pointer register, and meanwhile keeps the register's old value on the
+ * stack. Prints the sum of the results of outerN and ghcN. */
 #define _GNU_SOURCE
 #include "llvm_c.h"
 
@@ -48,8 +48,8 @@ static const char *text =
     "define i64 @ghc%1$d(i64 %%n) nounwind noinline {\n"
     "  %%a = call ghccc i64 @hidden%1$d(i64 %%n, i64 %2$d)\n  %%b = xor i64 %%a, %%n\n  ret i64 %%b\n}\n";
 
-static void fail(const char *what) {
-    fprintf(stderr, "%s\n", what);
+static void fail(const char *message) {
+    fprintf(stderr, "%s\n", message);
     exit(1);
 }
 
@@ -57,7 +57,7 @@ static void check(LLVMErrorRef error) {
     if (error) fail(LLVMGetErrorMessage(error));
 }
 
-/* outerN of the last module. */
+/* outerN of the most recent module. */
 static _Atomic(long (*)(long)) last;
 
 static long run(unsigned long outer, unsigned long ghc) {
@@ -72,83 +72,84 @@ static long orc(const char *ir, const char *outer, const char *ghc) {
     LLVMMemoryBufferRef buffer = LLVMCreateMemoryBufferWithMemoryRangeCopy(ir, strlen(ir), "host");
 #ifdef OLD_CONTEXTS
     context = LLVMOrcCreateNewThreadSafeContext();
-    LLVMContextRef inner = LLVMOrcThreadSafeContextGetContext(context);
+    LLVMContextRef llvm_context = LLVMOrcThreadSafeContextGetContext(context);
 #else
-    LLVMContextRef inner = LLVMContextCreate();
-    context = LLVMOrcCreateNewThreadSafeContextFromLLVMContext(inner);
+    LLVMContextRef llvm_context = LLVMContextCreate();
+    context = LLVMOrcCreateNewThreadSafeContextFromLLVMContext(llvm_context);
 #endif
-    if (LLVMParseIRInContext(inner, buffer, &module, &error)) fail(error);
+    if (LLVMParseIRInContext(llvm_context, buffer, &module, &error)) fail(error);
     check(LLVMOrcCreateLLJIT(&engine, NULL));
     void *library = LLVMOrcLLJITGetMainJITDylib(engine);
     check(LLVMOrcLLJITAddLLVMIRModule(engine, library, LLVMOrcCreateNewThreadSafeModule(module, context)));
-    uint64_t address = 0, further = 0;
-    check(LLVMOrcLLJITLookup(engine, &address, outer));
-    check(LLVMOrcLLJITLookup(engine, &further, ghc));
-    return run(address, further);
+    uint64_t outer_address = 0, ghc_address = 0;
+    check(LLVMOrcLLJITLookup(engine, &outer_address, outer));
+    check(LLVMOrcLLJITLookup(engine, &ghc_address, ghc));
+    return run(outer_address, ghc_address);
 }
 
 static long mcjit(const char *ir, const char *outer, const char *ghc) {
-    struct compiled compiled = compile_text(ir, outer);
-    return run(compiled.address, LLVMGetFunctionAddress(compiled.engine, ghc));
+    struct compiled compiled_function = compile_text(ir, outer);
+    return run(compiled_function.address, LLVMGetFunctionAddress(compiled_function.engine, ghc));
 }
 
-static int is_orc, each, is_listening;
-static atomic_int compiled;
-static long sums[THREADS];
+static int is_orc, modules_per_thread, is_listening;
+static atomic_int compiled_count;
+static long sums_by_thread[THREADS];
 
 static void *work(void *argument) {
     long thread = (long)argument;
     char ir[1024], outer[32], ghc[32];
-    for (int number = (int)thread * each; number < ((int)thread + 1) * each; number++) {
+    for (int number = (int)thread * modules_per_thread; number < ((int)thread + 1) * modules_per_thread; number++) {
         snprintf(ir, sizeof ir, text, number, number + 1000);
         snprintf(outer, sizeof outer, "outer%d", number);
         snprintf(ghc, sizeof ghc, "ghc%d", number);
-        sums[thread] += is_orc ? orc(ir, outer, ghc) : mcjit(ir, outer, ghc);
-        /* The library is opened while all threads compile, and all threads compile afterwards. */
-        atomic_fetch_add(&compiled, 1);
-        while (is_listening && number % each == each - 2 && atomic_load(&compiled) >= 0) usleep(1000);
+        sums_by_thread[thread] += is_orc ? orc(ir, outer, ghc) : mcjit(ir, outer, ghc);
+        /* libjitlisten is opened while all threads are compiling, and every thread compiles at least one more module
+         * afterwards. */
+        atomic_fetch_add(&compiled_count, 1);
+        while (is_listening && number % modules_per_thread == modules_per_thread - 2 && atomic_load(&compiled_count) >= 0) usleep(1000);
     }
     return NULL;
 }
 
-int embedded(int count_of_words, char **words) {
-    if (count_of_words < 3) return 2;
-    int threads = 1, kept = 0, loops = 0;
-    is_orc = !strcmp(words[1], "orc");
-    each = atoi(words[2]);
-    for (int word = 3; word < count_of_words; word++) {
-        if (!strcmp(words[word], "threads")) threads = THREADS;
-        is_listening |= !strcmp(words[word], "listen");
-        kept |= !strcmp(words[word], "kept");
-        loops |= !strcmp(words[word], "loops");
+int embedded(int argc, char **argv) {
+    if (argc < 3) return 2;
+    int threads = 1, waits_for_input = 0, loops = 0;
+    is_orc = !strcmp(argv[1], "orc");
+    modules_per_thread = atoi(argv[2]);
+    for (int word = 3; word < argc; word++) {
+        if (!strcmp(argv[word], "threads")) threads = THREADS;
+        is_listening |= !strcmp(argv[word], "listen");
+        waits_for_input |= !strcmp(argv[word], "kept");
+        loops |= !strcmp(argv[word], "loops");
     }
-    llvm_begin();
+    initialize_llvm();
     LLVMLinkInMCJIT();
-    pthread_t made[THREADS];
+    pthread_t thread_handles[THREADS];
     for (long thread = 0; thread < threads; thread++)
-        if (pthread_create(&made[thread], NULL, work, (void *)thread)) return 1;
+        if (pthread_create(&thread_handles[thread], NULL, work, (void *)thread)) return 1;
     if (is_listening) {
-        while (atomic_load(&compiled) < threads * each / 4) usleep(100);
+        while (atomic_load(&compiled_count) < threads * modules_per_thread / 4) usleep(100);
         void *library = dlopen(getenv("EMBEDDED_OPENS"), RTLD_NOW);
         if (!library) fail(dlerror());
-        int (*begin)(void *) = (int (*)(void *))dlsym(library, "jitlisten_open");
-        if (begin && begin(NULL)) fail("jitlisten_open");
-        atomic_store(&compiled, -1000000);
+        int (*open_session)(void *) = (int (*)(void *))dlsym(library, "jitlisten_open");
+        if (open_session && open_session(NULL)) fail("jitlisten_open");
+        atomic_store(&compiled_count, -1000000);
     }
     long sum = 0;
     for (int thread = 0; thread < threads; thread++) {
-        pthread_join(made[thread], NULL);
-        sum += sums[thread];
-        sums[thread] = 0;
+        pthread_join(thread_handles[thread], NULL);
+        sum += sums_by_thread[thread];
+        sums_by_thread[thread] = 0;
     }
-    printf("%s %ld\n", words[1], sum);
-    if (kept || loops) puts("running");
+    printf("%s %ld\n", argv[1], sum);
+    if (waits_for_input || loops) puts("running");
     fflush(stdout);
     while (loops) sum += atomic_load(&last)(sum);
-    if (kept) getchar();
+    if (waits_for_input) getchar();
     return 0;
 }
 
 #ifndef AS_LIBRARY
-int main(int count_of_words, char **words) { return embedded(count_of_words, words); }
+int main(int argc, char **argv) { return embedded(argc, argv); }
 #endif

@@ -1,5 +1,5 @@
-/* A program that ends in every way that a process can: the status and the output have to be the same while it is
- * recorded. cc -O1 -pthread ends.c; ./ends SCENARIO */
+/* A program that ends in every possible way. While it is recorded, its exit status and output must not change. cc -O1
+ * -pthread ends.c; ./ends SCENARIO */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>
@@ -16,97 +16,97 @@
 #include <time.h>
 #include <unistd.h>
 
-static pthread_barrier_t both;
+static pthread_barrier_t workers_barrier;
 
-/* Uses the processor, without a system call: some samples. */
+/* Uses CPU time without system calls, for a few samples. */
 static void burn(double seconds) {
-    struct timespec began, now;
+    struct timespec start, now;
     volatile double sum = 0;
-    clock_gettime(CLOCK_MONOTONIC, &began);
+    clock_gettime(CLOCK_MONOTONIC, &start);
     do {
-        for (int turn = 0; turn < 10000; turn++) sum += turn;
+        for (int i = 0; i < 10000; i++) sum += i;
         clock_gettime(CLOCK_MONOTONIC, &now);
-    } while (now.tv_sec - began.tv_sec + (now.tv_nsec - began.tv_nsec) / 1e9 < seconds);
+    } while (now.tv_sec - start.tv_sec + (now.tv_nsec - start.tv_nsec) / 1e9 < seconds);
 }
 
-/* exit(2) without a function of libc's. */
+/* Calls exit(2) by a system call instruction, without any libc function. */
 static void exit_by_instruction(long status) {
 #ifdef __x86_64__
     __asm__ volatile("syscall" : : "a"(SYS_exit), "D"(status) : "rcx", "r11", "memory");
 #else
     register long number __asm__("x8") = SYS_exit;
-    register long first __asm__("x0") = status;
-    __asm__ volatile("svc 0" : : "r"(number), "r"(first) : "memory");
+    register long status_argument __asm__("x0") = status;
+    __asm__ volatile("svc 0" : : "r"(number), "r"(status_argument) : "memory");
 #endif
 }
 
-/* Which thread runs the handlers of exit(3), and with which signals blocked. */
-static __thread const char *name = "another thread";
-static void at_exit(void) {
+/* Prints the thread that runs the handlers of exit(3), and whether SIGTERM is blocked there. */
+static __thread const char *thread_name = "another thread";
+static void print_thread_at_exit(void) {
     sigset_t blocked;
     pthread_sigmask(SIG_SETMASK, NULL, &blocked);
-    printf("handlers in %s, SIGTERM %s\n", name, sigismember(&blocked, SIGTERM) ? "blocked" : "open");
+    printf("handlers in %s, SIGTERM %s\n", thread_name, sigismember(&blocked, SIGTERM) ? "blocked" : "open");
 }
 
-static void *returns(void *seconds) {
-    name = "a worker";
+static void *work_and_return(void *seconds) {
+    thread_name = "a worker";
     burn(*(double *)seconds);
     return NULL;
 }
 
-static void *returns_at_once_with_others(void *seconds) {
-    returns(seconds);
-    pthread_barrier_wait(&both);
+static void *return_together(void *seconds) {
+    work_and_return(seconds);
+    pthread_barrier_wait(&workers_barrier);
     return NULL;
 }
 
-static void *exits(void *seconds) {
+static void *work_and_exit(void *seconds) {
     burn(*(double *)seconds);
     syscall(SYS_exit, 22);
     return NULL;
 }
 
-static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t allocations_lock = PTHREAD_MUTEX_INITIALIZER;
 static int allocations;
 
-static void *allocates(void *seconds) {
+static void *work_and_allocate(void *seconds) {
     burn(*(double *)seconds);
-    for (int turn = 0; turn < 1000; turn++) {
-        pthread_mutex_lock(&counting);
-        char *memory = malloc(64 + turn);
+    for (int i = 0; i < 1000; i++) {
+        pthread_mutex_lock(&allocations_lock);
+        char *memory = malloc(64 + i);
         memset(memory, 1, 64);
         free(memory);
         allocations++;
-        pthread_mutex_unlock(&counting);
+        pthread_mutex_unlock(&allocations_lock);
     }
     return NULL;
 }
 
-static void *leaves(void *nothing) {
-    pthread_exit(nothing);
+static void *call_pthread_exit(void *unused) {
+    pthread_exit(unused);
 }
 
-static void start(void *(*function)(void *), double *seconds) {
+static void start_thread(void *(*function)(void *), double *seconds) {
     pthread_t thread;
     if (pthread_create(&thread, NULL, function, seconds) != 0) abort();
     pthread_detach(thread);
 }
 
-static void filter(struct sock_filter *instructions, unsigned short length) {
+static void install_filter(struct sock_filter *instructions, unsigned short length) {
     struct sock_fprog program = {length, instructions};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) abort();
 }
 
 #define ALLOWED(call) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 
-int main(int count, char **words) {
-    const char *scenario = count > 1 ? words[1] : "";
-    /* Not on the stack of a thread that may end first. */
-    static double brief = 0.05, longer = 0.15;
-    name = "the main thread";
-    atexit(at_exit);
+int main(int argc, char **argv) {
+    const char *scenario = argc > 1 ? argv[1] : "";
+    /* Static, because the main thread's stack may be gone before a worker reads these. */
+    static double short_seconds = 0.05, long_seconds = 0.15;
+    thread_name = "the main thread";
+    atexit(print_thread_at_exit);
     setvbuf(stdout, NULL, _IONBF, 0);
-    burn(brief);
+    burn(short_seconds);
     if (!strcmp(scenario, "main")) {
         syscall(SYS_exit, 21);
     } else if (!strcmp(scenario, "main by an instruction")) {
@@ -114,77 +114,77 @@ int main(int count, char **words) {
     } else if (!strcmp(scenario, "group")) {
         syscall(SYS_exit_group, 25);
     } else if (!strcmp(scenario, "main, then a worker")) {
-        start(exits, &longer);
+        start_thread(work_and_exit, &long_seconds);
         syscall(SYS_exit, 21);
     } else if (!strcmp(scenario, "main, then a worker returns")) {
-        start(returns, &longer);
+        start_thread(work_and_return, &long_seconds);
         syscall(SYS_exit, 21);
     } else if (!strcmp(scenario, "a worker, then main")) {
-        start(exits, &brief);
+        start_thread(work_and_exit, &short_seconds);
         burn(0.3);
         syscall(SYS_exit, 21);
     } else if (!strcmp(scenario, "a worker, then main returns")) {
-        start(exits, &brief);
+        start_thread(work_and_exit, &short_seconds);
         burn(0.3);
         return 26;
     } else if (!strcmp(scenario, "pthread_exit")) {
         pthread_exit(NULL);
     } else if (!strcmp(scenario, "pthread_exit, then a worker")) {
-        start(returns, &longer);
+        start_thread(work_and_return, &long_seconds);
         pthread_exit(NULL);
     } else if (!strcmp(scenario, "pthread_exit, then a worker exits")) {
-        start(exits, &longer);
+        start_thread(work_and_exit, &long_seconds);
         pthread_exit(NULL);
     } else if (!strcmp(scenario, "pthread_exit, then workers")) {
-        pthread_barrier_init(&both, NULL, 4);
-        for (int number = 0; number < 4; number++) start(returns_at_once_with_others, &longer);
+        pthread_barrier_init(&workers_barrier, NULL, 4);
+        for (int number = 0; number < 4; number++) start_thread(return_together, &long_seconds);
         pthread_exit(NULL);
     } else if (!strcmp(scenario, "strict")) {
         if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT)) abort();
-        burn(longer);
+        burn(long_seconds);
         syscall(SYS_exit, 23);
     } else if (!strcmp(scenario, "strict, killed")) {
         if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT)) abort();
-        burn(longer);
+        burn(long_seconds);
         getppid();
     } else if (!strcmp(scenario, "strict, crashed")) {
         if (syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 0, NULL)) abort();
-        burn(longer);
+        burn(long_seconds);
         *(volatile int *)16 = 1;
     } else if (!strcmp(scenario, "filter") || !strcmp(scenario, "filter, crashed")) {
-        struct sock_filter few[] = {
+        struct sock_filter filter_program[] = {
             BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
             ALLOWED(SYS_write),        ALLOWED(SYS_rt_sigprocmask),
             ALLOWED(SYS_exit_group),   ALLOWED(SYS_clock_gettime),
             BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
         };
-        filter(few, sizeof few / sizeof *few);
-        burn(longer);
+        install_filter(filter_program, sizeof filter_program / sizeof *filter_program);
+        burn(long_seconds);
         if (!strcmp(scenario, "filter, crashed")) *(volatile int *)16 = 1;
         return 24;
     } else if (!strcmp(scenario, "filter of threads")) {
-        /* Ends the calling thread only, and the process with the last one. */
-        struct sock_filter few[] = {
+        /* The seccomp filter kills only the calling thread; the process ends with its last thread. */
+        struct sock_filter filter_program[] = {
             BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
             BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getppid, 0, 1),
             BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_THREAD),
             BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
         };
-        filter(few, sizeof few / sizeof *few);
+        install_filter(filter_program, sizeof filter_program / sizeof *filter_program);
         getppid();
     } else if (!strcmp(scenario, "refusing filter")) {
-        struct sock_filter refuse[] = {
+        struct sock_filter filter_program[] = {
             BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
             BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_futex, 0, 1),
             BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
             BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
         };
-        filter(refuse, sizeof refuse / sizeof *refuse);
-        burn(longer);
+        install_filter(filter_program, sizeof filter_program / sizeof *filter_program);
+        burn(long_seconds);
         return 27;
     } else if (!strcmp(scenario, "daemon")) {
         if (daemon(1, 1)) abort();
-        burn(longer);
+        burn(long_seconds);
         printf("a daemon\n");
         return 28;
     } else if (!strcmp(scenario, "vfork")) {
@@ -206,30 +206,30 @@ int main(int count, char **words) {
         pause();
     } else if (!strcmp(scenario, "no /proc")) {
         if (chroot("/usr/share")) abort();
-        start(exits, &longer);
+        start_thread(work_and_exit, &long_seconds);
         exit_by_instruction(21);
     } else if (!strcmp(scenario, "no /proc, pthread_exit")) {
-        /* Loads what pthread_exit needs. */
+        /* Starts and joins a thread, which loads libgcc_s before the chroot: pthread_exit needs it. */
         pthread_t thread;
-        if (pthread_create(&thread, NULL, leaves, NULL) || pthread_join(thread, NULL)) abort();
+        if (pthread_create(&thread, NULL, call_pthread_exit, NULL) || pthread_join(thread, NULL)) abort();
         if (chroot("/usr/share")) abort();
-        start(returns, &longer);
+        start_thread(work_and_return, &long_seconds);
         pthread_exit(NULL);
     }
     else if (!strcmp(scenario, "threads")) {
         pthread_t threads[3];
         for (int number = 0; number < 3; number++)
-            if (pthread_create(threads + number, NULL, allocates, &longer)) abort();
+            if (pthread_create(threads + number, NULL, work_and_allocate, &long_seconds)) abort();
         for (int number = 0; number < 3; number++) pthread_join(threads[number], NULL);
         printf("%d allocations\n", allocations);
         return 32;
     } else if (!strcmp(scenario, "another user") || !strcmp(scenario, "another root")) {
-        /* Before the child has a sample. */
+        /* Forks a child that changes its user or root before it has a sample. */
         pid_t child = fork();
         int status = 0;
         if (child == 0) {
             if (!strcmp(scenario, "another user") ? setuid(65534) : chroot("/usr/share")) _exit(33);
-            burn(longer);
+            burn(long_seconds);
             _exit(34);
         }
         if (waitpid(child, &status, 0) != child) abort();

@@ -1,6 +1,6 @@
-"""Compiles, forks, and compiles in the child, which goes on when its parent is gone.
+"""Compiles, forks, and compiles in the child, which outlives its parent.
 
-Prints lines "WHO FUNCTION FILE", and at last what the child finds about the lock of its parent's directory.
+Prints lines "WHO FUNCTION FILE", and finally the child's view of the lock on its parent's directory.
 """
 
 import ctypes
@@ -10,20 +10,20 @@ import pathlib
 import time
 
 import jit
-from where import file_of
+from where import backing_file
 
 engine = jit.engine()
-kind = ctypes.CFUNCTYPE(ctypes.c_int64)
+prototype = ctypes.CFUNCTYPE(ctypes.c_int64)
 
 
 def compile(name, result):
     address = jit.compile_into(engine, f"define i64 @{name}() {{ ret i64 {result} }}", name)
-    assert kind(address)() == result
+    assert prototype(address)() == result
     return address
 
 
 def report(process, name, address):
-    os.write(1, f"{process} {name} {file_of(address)}\n".encode())
+    os.write(1, f"{process} {name} {backing_file(address)}\n".encode())
 
 
 common = compile("common", 1)
@@ -33,10 +33,10 @@ if os.fork() == 0:
     of_child = compile("of_child", 2)
     report("child", "common", common)
     report("child", "of_child", of_child)
-    until = time.monotonic() + 60
-    while os.getppid() == parent and time.monotonic() < until:
+    deadline = time.monotonic() + 60
+    while os.getppid() == parent and time.monotonic() < deadline:
         time.sleep(0.02)
-    alive = pathlib.Path(file_of(common)).with_name("alive")
+    alive = pathlib.Path(backing_file(common)).with_name("alive")
     with open(alive) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Compiles, forks, and compiles more on both sides, the second function in the parent, the third in the child: forks.py"""
+"""Compiles, forks, then compiles the second function in the parent and the third one in the child: forks.py"""
 
 import os
 

@@ -1,5 +1,5 @@
-"""Two greenlets that compute in turn, each resumed deeper on the stack than it was begun, or less deep: greenlets.py
-SECONDS BEGIN RESUME"""
+"""Two greenlets that compute in turn. Each greenlet is resumed at a different stack depth from the one at which it was
+started: greenlets.py SECONDS START_DEPTH RESUME_DEPTH"""
 
 import sys
 import time
@@ -22,18 +22,18 @@ def body():
         main.switch()
 
 
-def resumed(one, depth):
-    """Through a function of C: calls from Python to Python need no stack."""
-    return one.switch() if depth == 0 else list(map(resumed, [one], [depth - 1]))
+def resumed(task, depth):
+    """Recurses through a C function, because Python-to-Python calls use no native stack."""
+    return task.switch() if depth == 0 else list(map(resumed, [task], [depth - 1]))
 
 
 main = greenlet.getcurrent()
 burn(1)
-both = [greenlet.greenlet(body), greenlet.greenlet(body)]
-begin, resume = int(sys.argv[2]), int(sys.argv[3])
-for one in both:
-    resumed(one, begin)
-until = time.process_time() + float(sys.argv[1])
-while time.process_time() < until:
-    for one in both:
-        resumed(one, resume)
+tasks = [greenlet.greenlet(body), greenlet.greenlet(body)]
+start_depth, resume_depth = int(sys.argv[2]), int(sys.argv[3])
+for task in tasks:
+    resumed(task, start_depth)
+deadline = time.process_time() + float(sys.argv[1])
+while time.process_time() < deadline:
+    for task in tasks:
+        resumed(task, resume_depth)

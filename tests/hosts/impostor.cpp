@@ -1,31 +1,33 @@
-// A program with classes that are called as LLVM's linkers are, and have as many virtual functions, and are something else.
+// Classes with the names of LLVM's linkers and as many virtual functions, which are not LLVM's.
 //
 //     impostor MODE OBJECT
 //
 //     null        loads nothing
-//     late        loads nothing the first time, and says then that sections are where nothing is
-//     stranger    what it returns belongs to another linker
-//     heap        what it returns has its functions on the heap
-//     none        what it returns has no functions
-//     data        what it returns has data where its functions should be
-//     others      what it returns has functions of another library
+//     late        loads nothing the first time, and later reports sections at unmapped addresses
+//     stranger    returns an object that belongs to another linker
+//     heap        returns an object whose vtable is on the heap
+//     none        returns an object without a vtable
+//     data        returns an object whose vtable points to data
+//     others      returns an object whose vtable points to functions of another library
 //     never       loads nothing, twenty times
-//     elsewhere   says that sections are where other bytes are
-//     no-file, no-class   is called with an object that has no class; that has data where its class should have functions
-//     foreign     as `loads`, with an object whose class is in another library
-//     lies        says that sections are where nothing is
-//     wild        is called with an object that cannot be read
-//     text        is called with text for an object
-//     emits-text, emits-wild, emits-other     the same of JITLink's, and with an object for another machine
-//     loads       is what it is called: loads OBJECT, and prints what `listed` returns for 5
-//     waits       the same, with more than a second between the first and the second
-//     waits-listed    puts OBJECT where LLVM would put it for debuggers instead, three times, with the same wait
+//     elsewhere   reports sections at addresses that contain other bytes
+//     no-file, no-class   is called with an object whose vtable is all zeros; whose vtable points to data
+//     foreign     as `loads`, with an object whose class is defined in another library
+//     lies        reports sections at unmapped addresses
+//     wild        is called with an object at an unreadable address
+//     text        is called with text instead of an object file
+//     emits-text, emits-wild, emits-other     the same for JITLink; emits-other passes an object for another architecture
+//     loads       is a real linker: loads OBJECT, and prints the result of `listed` for 5
+//     waits       the same, with more than a second between the first and the second load
+//     waits-listed    instead adds OBJECT to the GDB JIT list, three times, with the same wait
 //
-// With -DIN_REGISTER, loadObject returns as it does in a library with libc++'s second ABI. With -DANOTHER_RELEASE, there is one more virtual
-// function than in any release that is known, and the functions for debuggers are exported. With -DSAYS="VERSION", it says that it is that one.
+// With -DIN_REGISTER, loadObject returns as in a library with libc++'s second ABI. With -DANOTHER_RELEASE, the vtable
+// is larger than in any known release, and the GDB JIT symbols are exported. With -DSAYS="VERSION", the program
+// contains the version string of that release.
 //
-// Calls loadObject, or emit, three times (or as said) and prints what it got. Then, unless it loads or emits, puts OBJECT, a relocatable file with a function `listed`, where LLVM would put
-// it for debuggers (functions of its own that are not exported), and prints what the function returns for 5.
+// Calls loadObject or emit three times (unless noted) and prints the results. Then, unless the mode loads or emits,
+// adds OBJECT, a relocatable file with a function `listed`, to the GDB JIT list (through the program's own GDB JIT
+// symbols, which are not exported), and prints the result of `listed` for 5.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -38,19 +40,19 @@
 #include <unistd.h>
 #include <vector>
 
-// As much code as an LLVM has at least.
+// Padding, so that the program's code is at least as large as LLVM's.
 asm(".pushsection .text.padding, \"ax\"\n.skip 5000000, 0xcc\n.popsection");
 
 #ifdef ANOTHER_RELEASE
 #define VISIBLE "default"
-#define IN_ASSEMBLY
+#define HIDDEN_DIRECTIVE
 #else
 #define VISIBLE "hidden"
-#define IN_ASSEMBLY ".hidden __jit_debug_register_code\n"
+#define HIDDEN_DIRECTIVE ".hidden __jit_debug_register_code\n"
 #endif
 
 #ifdef SAYS
-// Behind a string of its own, as the linker puts strings together.
+// An empty string precedes the identification, because the linker merges strings.
 extern "C" __attribute__((used)) const char identification[] = "\0LLVM" SAYS;
 #endif
 
@@ -68,29 +70,29 @@ __attribute__((visibility(VISIBLE))) jit_descriptor __jit_debug_descriptor = {1,
 __attribute__((visibility(VISIBLE))) void __jit_debug_register_code();
 }
 
-// Empty, and with padding behind it, as compilers align functions.
-asm(".pushsection .text.register_code, \"ax\"\n.p2align 4\n" IN_ASSEMBLY ".globl __jit_debug_register_code\n"
+// An empty function followed by padding, because compilers align functions.
+asm(".pushsection .text.register_code, \"ax\"\n.p2align 4\n" HIDDEN_DIRECTIVE ".globl __jit_debug_register_code\n"
     ".type __jit_debug_register_code, @function\n__jit_debug_register_code:\n  ret\n"
     ".size __jit_debug_register_code, 1\n.p2align 4, 0xcc\n.popsection");
 
 static std::string mode;
-static int calls;
+static int call_count;
 
-struct Text {
+struct TextSection {
     const Elf64_Shdr *section;
     void *code;
 };
-static Text loaded;
-static void *data[6] = {&loaded, &loaded, &loaded, &loaded, &loaded, &loaded};
-static void *functions_of_others[6];
+static TextSection loaded;
+static void *vtable_of_data[6] = {&loaded, &loaded, &loaded, &loaded, &loaded, &loaded};
+static void *foreign_vtable[6];
 
-static bool loads() { return mode == "loads" || mode == "waits" || mode == "foreign"; }
+static bool loads_object() { return mode == "loads" || mode == "waits" || mode == "foreign"; }
 
 struct Info {
     virtual ~Info() {}
     virtual uint64_t address(const Elf64_Shdr *const *section) const {
         if (mode == "elsewhere") return *section == loaded.section ? reinterpret_cast<uint64_t>(loaded.code) + 2048 : 0;
-        if (loads()) return *section == loaded.section ? reinterpret_cast<uint64_t>(loaded.code) : 0;
+        if (loads_object()) return *section == loaded.section ? reinterpret_cast<uint64_t>(loaded.code) : 0;
         return mode == "lies" || mode == "late" ? 0x1230 : 0;
     }
     virtual void a() {}
@@ -101,9 +103,9 @@ struct Info {
 };
 
 #ifdef IN_REGISTER
-using Loaded = Info *;
+using LoadResult = Info *;
 #else
-using Loaded = std::unique_ptr<Info>;
+using LoadResult = std::unique_ptr<Info>;
 #endif
 
 namespace llvm {
@@ -123,18 +125,18 @@ struct __attribute__((visibility("default"))) RuntimeDyldELF {
     virtual void f11() {}
 #endif
     virtual ~RuntimeDyldELF() {}
-    virtual Loaded loadObject(const void *) {
-        if (mode == "null" || mode == "never" || (mode == "late" && calls++ == 0)) return Loaded(nullptr);
+    virtual LoadResult loadObject(const void *) {
+        if (mode == "null" || mode == "never" || (mode == "late" && call_count++ == 0)) return LoadResult(nullptr);
         Info *info = new Info(mode == "stranger" ? static_cast<void *>(&mode) : this);
         if (mode == "heap") {
-            void *slots = calloc(16, 8);
-            memcpy(slots, *reinterpret_cast<void **>(info), 48);
-            memcpy(static_cast<void *>(info), &slots, 8);
+            void *vtable = calloc(16, 8);
+            memcpy(vtable, *reinterpret_cast<void **>(info), 48);
+            memcpy(static_cast<void *>(info), &vtable, 8);
         }
-        void *slots = mode == "data" ? data : functions_of_others;
-        if (mode == "data" || mode == "others") memcpy(static_cast<void *>(info), &slots, 8);
+        void *vtable = mode == "data" ? vtable_of_data : foreign_vtable;
+        if (mode == "data" || mode == "others") memcpy(static_cast<void *>(info), &vtable, 8);
         if (mode == "none") memset(static_cast<void *>(info), 0, 8);
-        return Loaded(info);
+        return LoadResult(info);
     }
     virtual int isCompatibleFile() { return 1; }
     virtual void registerEHFrames() {}
@@ -167,7 +169,7 @@ void ObjectLinkingLayer::emit(std::unique_ptr<std::string> responsible, std::uni
 } // namespace orc
 } // namespace llvm
 
-static std::vector<char> read(const char *path) {
+static std::vector<char> read_file(const char *path) {
     std::vector<char> bytes;
     FILE *file = fopen(path, "rb");
     if (!file) return bytes;
@@ -176,8 +178,8 @@ static std::vector<char> read(const char *path) {
     return bytes;
 }
 
-// Copies the text of an object to memory that may be written.
-static Text load(std::vector<char> &object) {
+// Copies the text section of an object to writable memory.
+static TextSection load(std::vector<char> &object) {
     auto *header = reinterpret_cast<Elf64_Ehdr *>(object.data());
     auto *sections = reinterpret_cast<Elf64_Shdr *>(object.data() + header->e_shoff);
     for (int index = 0; index < header->e_shnum; index++) {
@@ -190,24 +192,24 @@ static Text load(std::vector<char> &object) {
     return {nullptr, nullptr};
 }
 
-static void run(Text text) {
+static void make_executable_and_call(TextSection text) {
     mprotect(text.code, 4096, PROT_READ | PROT_EXEC);
     printf("%ld\n", reinterpret_cast<long (*)(long)>(text.code)(5));
 }
 
-static void list(std::vector<char> &object) {
-    Text text = load(object);
+static void add_to_debugger_list(std::vector<char> &object) {
+    TextSection text = load(object);
     const_cast<Elf64_Shdr *>(text.section)->sh_addr = reinterpret_cast<uint64_t>(text.code);
     auto *entry = new jit_code_entry{nullptr, nullptr, object.data(), object.size()};
     __jit_debug_descriptor = {1, 1, entry, entry};
     mprotect(text.code, 4096, PROT_READ | PROT_EXEC);
     __jit_debug_register_code();
-    run(text);
+    make_executable_and_call(text);
 }
 
-static int emits(std::vector<char> bytes) {
+static int emit_objects(std::vector<char> bytes) {
     if (mode == "emits-other") reinterpret_cast<Elf64_Ehdr *>(bytes.data())->e_machine = EM_S390;
-    // A MemoryBuffer of LLVM's: its class, begin and end of its bytes.
+    // Layout of llvm::MemoryBuffer: vtable pointer, start and end of its bytes.
     const void *buffer[3] = {nullptr, bytes.data(), bytes.data() + bytes.size()};
     if (mode == "emits-wild") buffer[1] = reinterpret_cast<void *>(0x1000);
     llvm::orc::ObjectLinkingLayer *volatile layer = new llvm::orc::ObjectLinkingLayer;
@@ -217,12 +219,12 @@ static int emits(std::vector<char> bytes) {
     return 0;
 }
 
-int main(int count, char **words) {
-    if (count < 3) return 2;
-    mode = words[1];
-    std::vector<char> object = read(words[2]);
+int main(int argc, char **argv) {
+    if (argc < 3) return 2;
+    mode = argv[1];
+    std::vector<char> object = read_file(argv[2]);
     std::string text(4096, 'x');
-    // A Binary of LLVM's: its class, a number, begin and size of its bytes.
+    // Layout of llvm::object::Binary: vtable pointer, type ID, start and size of its bytes.
     struct {
         void *functions;
         uint64_t kind;
@@ -231,25 +233,25 @@ int main(int count, char **words) {
     } binary = {*reinterpret_cast<void **>(new Info(nullptr)), 0, object.data(), object.size()};
     if (mode == "wild") binary.data = reinterpret_cast<void *>(0x1000);
     if (mode == "text") binary.data = text.data(), binary.size = text.size();
-    if (mode.rfind("emits-", 0) == 0) return emits(mode == "emits-text" ? std::vector<char>(text.begin(), text.end()) : object);
-    std::fill(functions_of_others, functions_of_others + 6, reinterpret_cast<void *>(&puts));
+    if (mode.rfind("emits-", 0) == 0) return emit_objects(mode == "emits-text" ? std::vector<char>(text.begin(), text.end()) : object);
+    std::fill(foreign_vtable, foreign_vtable + 6, reinterpret_cast<void *>(&puts));
     std::runtime_error foreign("");
     if (mode == "foreign") binary.functions = *reinterpret_cast<void **>(&foreign);
     if (mode == "no-file") binary.functions = calloc(16, 8);
-    if (mode == "no-class") binary.functions = data;
-    bool lists = mode == "waits-listed";
+    if (mode == "no-class") binary.functions = vtable_of_data;
+    bool uses_debugger_list = mode == "waits-listed";
     int turns = mode == "never" ? 20 : 3;
     llvm::RuntimeDyldELF *volatile linker = new llvm::RuntimeDyldELF;
     for (int turn = 0; turn < turns; turn++) {
-        if (lists) list(object);
-        if (loads() || mode == "elsewhere") loaded = load(object);
+        if (uses_debugger_list) add_to_debugger_list(object);
+        if (loads_object() || mode == "elsewhere") loaded = load(object);
         if (mode == "elsewhere") memset(static_cast<char *>(loaded.code) + 2048, 0xcc, 1024);
-        Loaded info = linker->loadObject(mode == "wild" && turn == 1 ? reinterpret_cast<const void *>(8) : &binary);
+        LoadResult info = linker->loadObject(mode == "wild" && turn == 1 ? reinterpret_cast<const void *>(8) : &binary);
         printf("%d %d\n", turn, info != nullptr);
-        if (loads()) run(loaded);
-        new Loaded(std::move(info));
+        if (loads_object()) make_executable_and_call(loaded);
+        new LoadResult(std::move(info));
         if (mode.rfind("waits", 0) == 0 && turn == 0) usleep(1100000);
     }
-    if (!loads() && !lists) list(object);
+    if (!loads_object() && !uses_debugger_list) add_to_debugger_list(object);
     return 0;
 }

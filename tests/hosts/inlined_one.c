@@ -1,4 +1,4 @@
-/* Two modules of one program, each with a call that is inlined: their objects share a page. */
+/* First of two modules of a program, each with an inlined call. Their objects share a page. */
 static inline __attribute__((always_inline)) long deep(long x)
 {
     long sum = 0;

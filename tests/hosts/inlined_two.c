@@ -1,4 +1,4 @@
-/* See inlined_one.c. */
+/* Second module of the program in inlined_one.c. */
 static inline __attribute__((always_inline)) long deeper(long x)
 {
     long sum = 0;

@@ -1,6 +1,6 @@
-"""Python functions where an interpreter's frames are harder to find: interpreters.py SECONDS. Below `foreign`, a thread
-that pthread_create(3) has made and that enters Python by PyGILState_Ensure; below `inside`, a second interpreter; below
-`deep`, 5,000 calls of itself; below `between`, 600 of itself, each through functions in C.
+"""Python functions whose interpreter frames are hard to find: interpreters.py SECONDS. `foreign` runs in a thread that
+pthread_create(3) made and that enters Python through PyGILState_Ensure. `inside` runs in a second interpreter. `deep`
+calls itself 5,000 times, and `between` 600 times, each time through C functions.
 """
 
 import ctypes
@@ -26,14 +26,14 @@ def foreign(_):
     burn(SECONDS)
 
 
-def in_foreign_thread():
+def run_in_foreign_thread():
     libc = ctypes.CDLL(None)
     thread = ctypes.c_ulong()
     assert libc.pthread_create(ctypes.byref(thread), None, foreign, None) == 0
     assert libc.pthread_join(thread, None) == 0
 
 
-def in_second_interpreter():
+def run_in_second_interpreter():
     code = f"{BURN}\ndef inside():\n    burn({SECONDS})\ninside()"
     if sys.version_info >= (3, 13):
         import _interpreters
@@ -61,12 +61,12 @@ def between(depth):
 
 
 sys.setrecursionlimit(6000)
-in_foreign_thread()
-in_second_interpreter()
-thread = threading.Thread(target=in_second_interpreter)
+run_in_foreign_thread()
+run_in_second_interpreter()
+thread = threading.Thread(target=run_in_second_interpreter)
 thread.start()
 thread.join()
-# A whole stack, before one that has too many frames of C in Python 3.10 and older.
+# Record a complete stack first: `between` has too many C frames for Python 3.10 and older.
 deep(0)
 deep(4999)
 between(599)

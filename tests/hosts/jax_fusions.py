@@ -1,4 +1,4 @@
-"""Two computations that XLA compiles into several objects. `loop SECONDS` spends its time in a fusion."""
+"""Two computations that XLA compiles into several objects. `loop SECONDS` runs one fusion in a loop."""
 
 import sys
 import time

@@ -1,6 +1,6 @@
-"""Taichi compiles two kernels and runs them: kernels_of_taichi.py [SECONDS]
+"""Two kernels that Taichi compiles and runs: kernels_of_taichi.py [SECONDS]
 
-Prints a sum that depends on nothing else.
+Prints a deterministic sum.
 """
 
 import sys

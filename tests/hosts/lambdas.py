@@ -1,5 +1,5 @@
-"""Functions that live for one call, each with a name and a line of its own: lambdas.py COUNT. Prints by how many kB the
-resident memory grew behind the first tenth.
+"""Functions that live for one call, each with its own name and line number: lambdas.py COUNT. Prints how many kB the
+resident memory grew after the first tenth of the calls.
 """
 
 import sys
@@ -14,25 +14,26 @@ def template():
     return total
 
 
-def resident():
+def resident_kb():
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
 
 
-def run(numbers):
-    for number in numbers:
-        code = template.__code__.replace(co_name=f"lived_{number}", co_filename=f"file_{number}.py")
+def run(indices):
+    for index in indices:
+        code = template.__code__.replace(co_name=f"lived_{index}", co_filename=f"file_{index}.py")
         if sys.version_info >= (3, 11):
-            code = code.replace(co_qualname=f"lived_{number}")
+            code = code.replace(co_qualname=f"lived_{index}")
         types.FunctionType(code, {})()
 
 
 count = int(sys.argv[1])
 run(range(count // 10))
-before = resident()
+resident_before = resident_kb()
 run(range(count // 10, count))
-print(resident() - before, flush=True)
-# What a thread does behind its last sample has the stack of that sample: let it be another function's.
+print(resident_kb() - resident_before, flush=True)
+# After a thread's last sample, its remaining time is charged to the stack of that sample. Therefore, end in another
+# function.
 end = time.process_time() + 0.1
 while time.process_time() < end:
     pass

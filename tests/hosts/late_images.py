@@ -1,4 +1,4 @@
-"""Images for code that is running: three threads compute in sixty functions, and images are switched on under them.
+"""Creates images for running code: three threads run sixty functions while the image sink is switched on and off.
 
     late_images.py LIBRARY
 """
@@ -28,23 +28,23 @@ out:
 """
 
 engine = jit.engine()
-# ctypes calls them without Python's lock.
-kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+# ctypes releases the GIL during these calls.
+prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 functions = []
 for number in range(60):
-    functions.append(kind(jit.compile_into(engine, SOURCE.format(number), f"f{number}")))
-right = [function(5_000) for function in functions]
-wrong = 0
-done = False
+    functions.append(prototype(jit.compile_into(engine, SOURCE.format(number), f"f{number}")))
+expected = [function(5_000) for function in functions]
+mismatches = 0
+should_stop = False
 
 
 def work():
-    global wrong
-    while not done:
-        wrong += sum(function(5_000) != result for function, result in zip(functions, right))
+    global mismatches
+    while not should_stop:
+        mismatches += sum(function(5_000) != result for function, result in zip(functions, expected))
 
 
-def images():
+def image_count():
     with open("/proc/self/maps") as maps:
         return sum("/object-" in line and " r-xp " in line for line in maps)
 
@@ -55,8 +55,8 @@ for thread in threads:
 for _ in range(10):
     assert LIBRARY.jitlisten_enable(b"image") == 0
     assert LIBRARY.jitlisten_disable(b"image") == 0
-done = True
+should_stop = True
 for thread in threads:
     thread.join()
-print("wrong:", wrong)
-print("images:", images())
+print("wrong:", mismatches)
+print("images:", image_count())

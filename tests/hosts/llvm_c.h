@@ -1,5 +1,5 @@
-/* The little of LLVM's C API (llvm-c/ of any release) that the hosts in C need, so that they need no headers of LLVM, and
- * one function: compile a piece of LLVM assembly, in a context and an engine of its own. */
+/* The part of LLVM's C API (llvm-c/ of any release) that the C hosts use, declared here so that the hosts need no LLVM
+ * headers. compile_text() compiles LLVM assembly in a new context and MCJIT engine. */
 #ifndef HOSTS_LLVM_C_H
 #define HOSTS_LLVM_C_H
 
@@ -37,7 +37,7 @@ void TARGET(Target)(void);
 void TARGET(TargetMC)(void);
 void TARGET(AsmPrinter)(void);
 
-static inline void llvm_begin(void) {
+static inline void initialize_llvm(void) {
     TARGET(TargetInfo)();
     TARGET(Target)();
     TARGET(TargetMC)();
@@ -50,10 +50,10 @@ struct compiled {
     unsigned long address;
 };
 
-/* Where a host has one: makes the memory manager of the next engine. */
+/* Creates the memory manager of the next engine; NULL for LLVM's default. Set by hosts with their own manager. */
 static void *(*make_manager)(void *);
 
-/* Ends the program when LLVM refuses. */
+/* Compiles the text with a memory manager made from `memory`. Ends the program if LLVM reports an error. */
 static inline struct compiled compile_with(const char *text, const char *function, void *memory) {
     struct compiled compiled;
     struct LLVMMCJITCompilerOptions options;
@@ -76,21 +76,22 @@ static inline struct compiled compile_text(const char *text, const char *functio
     return compile_with(text, function, NULL);
 }
 
-/* `i64 NAME(i64 n)`, which returns 3 n + NUMBER; NAME is as LLVM assembly spells it between quotes. */
-static inline struct compiled compile_named(const char *name, const char *plain, long number) {
+/* Compiles `i64 NAME(i64 n)`, which returns 3 n + NUMBER. `name` is the function's name as in quoted LLVM assembly,
+ * `symbol` its plain symbol name. */
+static inline struct compiled compile_named(const char *name, const char *symbol, long addend) {
     size_t size = strlen(name) + 256;
     char *text = (char *)malloc(size);
     snprintf(text, size,
              "define i64 @\"%s\"(i64 %%n) uwtable \"frame-pointer\"=\"all\" {\n"
              "  %%a = mul i64 %%n, 3\n  %%b = add i64 %%a, %ld\n  ret i64 %%b\n}\n",
-             name, number);
-    struct compiled compiled = compile_text(text, plain);
+             name, addend);
+    struct compiled compiled = compile_text(text, symbol);
     free(text);
     return compiled;
 }
 
-static inline int is_right(struct compiled compiled, long number) {
-    return compiled.address != 0 && ((long (*)(long))compiled.address)(5) == 15 + number;
+static inline int returns_expected(struct compiled compiled, long addend) {
+    return compiled.address != 0 && ((long (*)(long))compiled.address)(5) == 15 + addend;
 }
 
 static inline void dispose(struct compiled compiled) {

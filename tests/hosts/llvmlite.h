@@ -1,5 +1,5 @@
-/* llvmlite's own C functions (LLVMPY_*, from 0.36 to 0.50 the same), looked up in its library, and one function: compile a
- * piece of LLVM assembly, in a context and an MCJIT engine of its own. Ends the program when something is missing. */
+/* Compiles LLVM assembly through llvmlite's C functions (LLVMPY_*, unchanged from 0.36 to 0.50), in a new context and
+ * MCJIT engine. The functions are looked up in llvmlite's library; if one is missing, the program ends. */
 #ifndef HOSTS_LLVMLITE_H
 #define HOSTS_LLVMLITE_H
 
@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static inline void *llvmlite_checked(void *value, const char *what, const char *message) {
+static inline void *check_not_null(void *value, const char *operation, const char *message) {
     if (value == NULL) {
-        fprintf(stderr, "%s: %s\n", what, message != NULL ? message : "no message");
+        fprintf(stderr, "%s: %s\n", operation, message != NULL ? message : "no message");
         exit(1);
     }
     return value;
@@ -19,43 +19,43 @@ static inline void *llvmlite_checked(void *value, const char *what, const char *
 
 static inline void *llvmlite_open(const char *path, int mode) {
     void *library = dlopen(path, mode);
-    return llvmlite_checked(library, path, library != NULL ? NULL : dlerror());
+    return check_not_null(library, path, library != NULL ? NULL : dlerror());
 }
 
-/* The address of a function of the text. */
+/* Compiles the text and returns the address of a function in it. */
 static inline uint64_t llvmlite_compile(void *library, const char *text, const char *function) {
-#define ENTRY(name) llvmlite_checked(dlsym(library, name), name, "not there")
+#define ENTRY(name) check_not_null(dlsym(library, name), name, "not there")
     void (*initialize)(void) = ENTRY("LLVMPY_InitializeNativeTarget");
     void (*initialize_printer)(void) = ENTRY("LLVMPY_InitializeNativeAsmPrinter");
     void *(*context_create)(void) = ENTRY("LLVMPY_ContextCreate");
     void *(*parse)(void *, const char *, char **) = ENTRY("LLVMPY_ParseAssembly");
     void (*default_triple)(char **) = ENTRY("LLVMPY_GetDefaultTargetTriple");
-    void *(*target_of)(const char *, char **) = ENTRY("LLVMPY_GetTargetFromTriple");
-    void *(*machine_of)(void *, const char *, const char *, const char *, int, const char *, const char *, int, int,
+    void *(*find_target)(const char *, char **) = ENTRY("LLVMPY_GetTargetFromTriple");
+    void *(*create_machine)(void *, const char *, const char *, const char *, int, const char *, const char *, int, int,
                         const char *) = ENTRY("LLVMPY_CreateTargetMachine");
-    void *(*engine_of)(void *, void *, bool, char **) = ENTRY("LLVMPY_CreateMCJITCompiler");
+    void *(*create_engine)(void *, void *, bool, char **) = ENTRY("LLVMPY_CreateMCJITCompiler");
     void (*finalize)(void *) = ENTRY("LLVMPY_FinalizeObject");
-    uint64_t (*address_of)(void *, const char *) = ENTRY("LLVMPY_GetFunctionAddress");
+    uint64_t (*function_address)(void *, const char *) = ENTRY("LLVMPY_GetFunctionAddress");
 #undef ENTRY
     char *message = NULL, *triple = NULL;
     initialize();
     initialize_printer();
-    void *module = llvmlite_checked(parse(context_create(), text, &message), "parse", message);
+    void *module = check_not_null(parse(context_create(), text, &message), "parse", message);
     default_triple(&triple);
-    void *target = llvmlite_checked(target_of(triple, &message), "target", message);
+    void *target = check_not_null(find_target(triple, &message), "target", message);
     void *machine =
-        llvmlite_checked(machine_of(target, triple, "", "", 2, "default", "jitdefault", 0, 1, ""), "machine", NULL);
-    void *engine = llvmlite_checked(engine_of(module, machine, false, &message), "engine", message);
+        check_not_null(create_machine(target, triple, "", "", 2, "default", "jitdefault", 0, 1, ""), "machine", NULL);
+    void *engine = check_not_null(create_engine(module, machine, false, &message), "engine", message);
     finalize(engine);
-    return address_of(engine, function);
+    return function_address(engine, function);
 }
 
-/* What is in a file of text. The caller frees it. */
-static inline char *contents(const char *path, size_t *size) {
-    enum { LIMIT = 1 << 16 };
-    char *text = calloc(1, LIMIT);
+/* Reads a text file. The caller frees the result. */
+static inline char *read_text_file(const char *path, size_t *size) {
+    enum { MAX_BYTES = 1 << 16 };
+    char *text = calloc(1, MAX_BYTES);
     FILE *file = fopen(path, "r");
-    if (text == NULL || file == NULL || (*size = fread(text, 1, LIMIT - 1, file)) == 0)
+    if (text == NULL || file == NULL || (*size = fread(text, 1, MAX_BYTES - 1, file)) == 0)
         exit(1);
     fclose(file);
     return text;

@@ -1,6 +1,7 @@
-/* A program that looks LLVM up by name, and loads by itself what it has cached: loads_cached COUNT
+/* A program that looks up LLVM by a symbol name, and loads its own cached kernels: loads_cached COUNT
  *
- * Each kernel comes into memory of its own, which mprotect then lets run. Prints the sum of what they return, and where they are. */
+ * Each kernel gets its own memory, made executable with mprotect. Prints the kernels' addresses and the sum of their
+ * results. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -11,11 +12,11 @@
 /* lea eax, [rdi + 1]; ret */
 static const unsigned char kernel[] = {0x8d, 0x47, 0x01, 0xc3};
 
-int main(int count, char **words) {
+int main(int argc, char **argv) {
     int sum = 0;
-    /* Where there is none, cached kernels still run. */
+    /* The program runs cached kernels even without LLVM. */
     if (dlsym(RTLD_DEFAULT, "LLVMOrcCreateLLJIT")) return 1;
-    for (int number = 0; count > 1 && number < atoi(words[1]); number++) {
+    for (int number = 0; argc > 1 && number < atoi(argv[1]); number++) {
         void *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED) return 1;
         memcpy(memory, kernel, sizeof kernel);

@@ -1,6 +1,6 @@
-"""Compiles one function after the other and prints what they return: many_functions.py COUNT [MARK]
+"""Compiles one function after another and prints the sum of their results: many_functions.py COUNT [MARK]
 
-After the first function, waits for a line on standard input if there is a second word, and prints that word before.
+With MARK, prints it after the first function and waits for a line on standard input.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""Processes made by multiprocessing, each compiling something of its own: many_processes.py fork | forkserver
+"""Processes started by multiprocessing, each of which compiles a function: many_processes.py fork | forkserver
 
-Standard error has the process numbers, `parent N` and `child N NAME`.
+Prints the process IDs to standard error: `parent PID` and `child PID NAME`.
 """
 
 import math
@@ -16,12 +16,12 @@ def common(x):
     return math.erf(x) + 1.0
 
 
-def work(number):
+def work(index):
     scope = {"math": math}
-    exec(f"def of_child_{number}(x):\n    return math.erf(x) + {number}", scope)
-    result = njit(scope[f"of_child_{number}"])(1.0)
-    # One write: print makes two, and the processes share the file.
-    os.write(2, f"child {os.getpid()} of_child_{number}\n".encode())
+    exec(f"def of_child_{index}(x):\n    return math.erf(x) + {index}", scope)
+    result = njit(scope[f"of_child_{index}"])(1.0)
+    # A single write(2): print would make two, and the processes share the file.
+    os.write(2, f"child {os.getpid()} of_child_{index}\n".encode())
     return common(result)
 
 
@@ -37,7 +37,7 @@ if __name__ == "__main__":
         total = sum(pool.map(work, range(4), chunksize=1))
         pool.close()
         pool.join()
-    # The pool forks from a thread of its own: a child forked while a line waits in the buffer prints it again.
+    # The pool forks from its own thread. Print only now, because a child would inherit and repeat buffered output.
     print(total)
     print(of_parent(1.0))
     print(f"parent {os.getpid()}", file=sys.stderr)

@@ -1,22 +1,22 @@
-"""What `memray run --native --live-remote` sends while allocates.py runs: waits until its five arrays are alive, and
-prints how many there are and how many of them were allocated in stacks with the compiled function's name."""
+"""Reads the live stream of `memray run --native --live-remote` on allocates.py. Waits until its five arrays are
+allocated. Prints the number of arrays, and how many of their stacks contain the compiled function's name."""
 
 import sys
 import time
 
 from memray import SocketReader
 
-KEPT = 5
+KEPT_ARRAYS = 5
 
 
-def connected(port):
-    """The program listens some time after it was started."""
-    end = time.monotonic() + 90
+def connect(port):
+    """Connects to the program, which opens its port some time after it has started."""
+    deadline = time.monotonic() + 90
     while True:
         try:
             return SocketReader(port=port).__enter__()
         except ConnectionRefusedError:
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
 
@@ -31,13 +31,14 @@ def is_named(record):
     return any("__main__" in name and "make" in name and "cpython" not in name for name in names)
 
 
-reader = connected(int(sys.argv[1]))
-end = time.monotonic() + 90
-while sum(record.n_allocations for record in arrays(reader)) != KEPT and time.monotonic() < end:
+reader = connect(int(sys.argv[1]))
+deadline = time.monotonic() + 90
+while sum(record.n_allocations for record in arrays(reader)) != KEPT_ARRAYS and time.monotonic() < deadline:
     time.sleep(0.2)
-kept = arrays(reader)
+kept_records = arrays(reader)
 print(
-    sum(record.n_allocations for record in kept), sum(record.n_allocations for record in kept if is_named(record)),
+    sum(record.n_allocations for record in kept_records),
+    sum(record.n_allocations for record in kept_records if is_named(record)),
     flush=True,
 )
 reader.__exit__(None, None, None)

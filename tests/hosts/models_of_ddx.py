@@ -1,5 +1,5 @@
-"""Three models that ddx compiles, with an LLVM 20 without symbols and names of types: python models_of_ddx.py TURNS.
-Prints sums."""
+"""Three models that ddx compiles, with an LLVM 20 that has neither symbols nor RTTI: python models_of_ddx.py TURNS.
+Prints their sums."""
 
 import sys
 

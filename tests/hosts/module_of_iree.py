@@ -1,4 +1,4 @@
-"""Functions that IREE compiles to an ELF file in memory, which its runtime loads by itself. Prints two sums."""
+"""Functions that IREE compiles to an in-memory ELF file, which its own runtime loads. Prints two sums."""
 
 import iree.compiler
 import iree.runtime

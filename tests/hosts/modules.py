@@ -1,9 +1,10 @@
-"""Modules of IR, finalized together or one by one, and the memory manager of the engine: the ways objects share pages.
+"""IR modules that are finalized together or one by one, with a choice of memory manager, so that objects share pages in
+different ways.
 
     modules.py COUNT (together|apart) (LLVM|llvmlite) [waiting]
 
-Prints how many functions return the right value, then one line "NAME FILE" for the file that each function's first page
-is mapped from, and waits for a line of input if asked to.
+Prints how many functions return the right value, then a line "NAME FILE" per function with the file that backs its
+first page. With `waiting`, waits for a line on standard input.
 """
 
 import ctypes
@@ -12,10 +13,10 @@ import sys
 import llvmlite.binding as llvm
 
 import jit
-from where import file_of
+from where import backing_file
 
 COUNT = int(sys.argv[1])
-together = sys.argv[2] == "together"
+finalize_together = sys.argv[2] == "together"
 managers = {"LLVM": {}, "llvmlite": {"use_lmm": True}}
 
 SOURCE = """
@@ -34,16 +35,16 @@ define internal i64 @g{0}(i64 %a) noinline {{
 engine = jit.engine(**managers[sys.argv[3]])
 for number in range(COUNT):
     engine.add_module(llvm.parse_assembly(SOURCE.format(number)))
-    if not together:
+    if not finalize_together:
         engine.finalize_object()
 engine.finalize_object()
 addresses = {f"f{number}": engine.get_function_address(f"f{number}") for number in range(COUNT)}
 
-kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-right = sum(kind(address)(1, 2) == 3 + number for number, address in enumerate(addresses.values()))
-print("right:", right)
+prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+right_count = sum(prototype(address)(1, 2) == 3 + number for number, address in enumerate(addresses.values()))
+print("right:", right_count)
 for name, address in addresses.items():
-    print(name, file_of(address))
+    print(name, backing_file(address))
 sys.stdout.flush()
 if sys.argv[4:]:
     print("waiting", flush=True)

@@ -1,10 +1,10 @@
-"""A chain with frame pointers and no unwind tables, watched from inside by walker.c.
+"""A call chain with frame pointers and without unwind tables, sampled inside the process by walker.c.
 
     no_tables.py WALKER_LIBRARY SECONDS
 
-Run it with JITLISTEN_FRAME_POINTERS=untouched, or the tables are put in. To standard error, one line for each unwinder:
-its name, the samples taken in compiled code, how many of those walks reached the start of the program, and how many
-frames of the first of them are compiled code.
+Requires JITLISTEN_FRAME_POINTERS=untouched, because unwind tables are added otherwise. Prints one line per unwinder to
+standard error: its name, the number of samples in compiled code, the number of those walks that reached the program's
+entry point, and the number of compiled frames in the first complete walk.
 """
 
 import ctypes
@@ -16,7 +16,8 @@ import jit
 walker = ctypes.CDLL(sys.argv[1])
 seconds = float(sys.argv[2])
 
-# A leaf that saves a register in front of its frame record, a caller with a large frame, and an ordinary one.
+# The chain consists of a leaf that saves a register before it sets up its frame record, a caller with a large frame,
+# and a plain caller.
 SOURCE = """
 define double @gamma(i64 %n, double %x) #0 {
 entry:
@@ -49,7 +50,7 @@ attributes #0 = { noinline nounwind "frame-pointer"="all" }
 """
 
 
-def code():
+def anonymous_code():
     with open("/proc/self/maps") as maps:
         for fields in map(str.split, maps):
             if "x" in fields[1] and len(fields) < 6:
@@ -60,14 +61,14 @@ def code():
 engine = jit.engine()
 address = jit.compile_into(engine, SOURCE, "alpha")
 alpha = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64, ctypes.c_double)(address)
-ranges = [part for part in code() if address in part]
-pairs = (ctypes.c_size_t * 2)(ranges[0].start, ranges[0].stop)
+code_ranges = [code_range for code_range in anonymous_code() if address in code_range]
+bounds = (ctypes.c_size_t * 2)(code_ranges[0].start, code_ranges[0].stop)
 for number, name in enumerate(["libunwind", "libgcc"]):
-    assert walker.walk_start(number, pairs, 1) == 0
-    until = time.monotonic() + seconds
-    while time.monotonic() < until or (walker.walk_taken() < 100 and time.monotonic() < until + 60):
+    assert walker.walk_start(number, bounds, 1) == 0
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline or (walker.walk_taken() < 100 and time.monotonic() < deadline + 60):
         alpha(1_000_000, 1.0)
-    samples, complete = walker.walk_stop(), walker.walk_complete()
+    samples, complete_walks = walker.walk_stop(), walker.walk_complete()
     frames = (ctypes.c_size_t * 256)()
     stack = frames[: walker.walk_stack(frames, 256)]
-    print(name, samples, complete, sum(ip in ranges[0] for ip in stack), file=sys.stderr)
+    print(name, samples, complete_walks, sum(ip in code_ranges[0] for ip in stack), file=sys.stderr)

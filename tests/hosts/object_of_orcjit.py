@@ -1,4 +1,4 @@
-"""An object of gcc's, linked by tvm_ffi_orcjit, an LLVM 23 without symbols and names of types: python
+"""An object compiled by gcc and linked by tvm_ffi_orcjit, which embeds LLVM 23 without symbols and RTTI: python
 object_of_orcjit.py. Prints a sum."""
 
 import pathlib
@@ -19,10 +19,10 @@ int __tvm_ffi_harmonic(void *handle, const TVMFFIAny *arguments, int32_t count, 
 }
 """
 
-with tempfile.TemporaryDirectory() as place:
-    source, made = pathlib.Path(place, "a.c"), pathlib.Path(place, "a.o")
+with tempfile.TemporaryDirectory() as directory:
+    source, output = pathlib.Path(directory, "a.c"), pathlib.Path(directory, "a.o")
     source.write_text(SOURCE)
     headers = [tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()]
-    subprocess.run(["gcc", "-O1", "-fPIC", *(f"-I{each}" for each in headers), "-c", source, "-o", made], check=True)
+    subprocess.run(["gcc", "-O1", "-fPIC", *(f"-I{path}" for path in headers), "-c", source, "-o", output], check=True)
     session = tvm_ffi_orcjit.ExecutionSession()
-    print(round(session.load_module(str(made)).harmonic(100000), 6))
+    print(round(session.load_module(str(output)).harmonic(100000), 6))

@@ -1,4 +1,4 @@
-"""The chain alpha -> beta -> gamma, one object each, with llvmlite alone: object_per_function.py SECONDS"""
+"""The chain alpha -> beta -> gamma as one object per function, with llvmlite alone: object_per_function.py SECONDS"""
 
 import ctypes
 import sys
@@ -22,7 +22,7 @@ out:
   ret double %c
 }
 """
-# Very many, very short calls, and a division as slow as gamma's, so that perf meets the caller too.
+# Many very short calls, and a division as slow as gamma's, so that perf also samples the caller.
 BETA = """
 declare double @gamma(i64, double)
 define double @beta(i64 %n, double %x) {
@@ -55,6 +55,6 @@ for name, text in (("gamma", GAMMA), ("beta", BETA), ("alpha", ALPHA)):
 prototype = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64, ctypes.c_double)
 alpha = prototype(address)
 print(alpha(10, 1.0))
-until = time.process_time() + float(sys.argv[1])
-while time.process_time() < until:
+deadline = time.process_time() + float(sys.argv[1])
+while time.process_time() < deadline:
     alpha(300_000, 1.0)

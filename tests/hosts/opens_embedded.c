@@ -1,10 +1,11 @@
-/* Opens, runs and closes libraries that LLVM is linked into (embedded.c), while others do the same:
+/* Opens, runs and closes several libraries that embed LLVM (embedded.c):
  *
  *     opens_embedded ROUNDS COUNT LIBRARY... [-- LIBRARY...]
  *
- * One thread for each library, each with ROUNDS rounds; COUNT modules a round. Every library prints its sums. Those behind the dashes are
- * opened and closed for as long as others compile. With 0 ROUNDS, one thread opens all, compiles with each, closes the first, and compiles with
- * the others once more, without opening or looking anything up behind that. */
+ * Starts one thread per library, which runs ROUNDS rounds of COUNT modules. Every library prints its sums. Libraries
+ * after the dashes are opened and closed until the others have finished. With 0 ROUNDS, a single thread opens all
+ * libraries, compiles with each, closes the first, and compiles with the rest without opening or looking up anything
+ * further. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,7 +18,7 @@ static int rounds;
 static char *count;
 static atomic_int compiling;
 
-static void *opened(const char *path) {
+static void *open_or_exit(const char *path) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         fprintf(stderr, "%s\n", dlerror());
@@ -28,10 +29,10 @@ static void *opened(const char *path) {
 
 static void *compile(void *path) {
     for (int round = 0; round < rounds; round++) {
-        void *library = opened(path);
+        void *library = open_or_exit(path);
         int (*embedded)(int, char **) = (int (*)(int, char **))dlsym(library, "embedded");
-        char *words[] = {"embedded", round % 2 ? "orc" : "mcjit", count, NULL};
-        if (embedded(3, words)) exit(1);
+        char *argv[] = {"embedded", round % 2 ? "orc" : "mcjit", count, NULL};
+        if (embedded(3, argv)) exit(1);
         dlclose(library);
     }
     atomic_fetch_sub(&compiling, 1);
@@ -39,38 +40,38 @@ static void *compile(void *path) {
 }
 
 static void *open_and_close(void *path) {
-    /* Between two of them, others get the loader's lock. */
-    for (; atomic_load(&compiling); usleep(200)) dlclose(opened(path));
+    /* Sleep between two rounds, so that other threads can take the loader's lock. */
+    for (; atomic_load(&compiling); usleep(200)) dlclose(open_or_exit(path));
     return NULL;
 }
 
-static int after_closing(char **paths, int libraries) {
+static int compile_after_closing(char **paths, int library_count) {
     int (*embedded[20])(int, char **) = {NULL};
     void *opened_libraries[20];
     char *mcjit[] = {"embedded", "mcjit", count, NULL};
-    for (int library = 0; library < libraries; library++) {
-        opened_libraries[library] = opened(paths[library]);
+    for (int library = 0; library < library_count; library++) {
+        opened_libraries[library] = open_or_exit(paths[library]);
         embedded[library] = (int (*)(int, char **))dlsym(opened_libraries[library], "embedded");
     }
-    for (int library = 0; library < libraries; library++)
+    for (int library = 0; library < library_count; library++)
         if (embedded[library](3, mcjit)) return 1;
     if (dlclose(opened_libraries[0])) return 1;
-    for (int library = 1; library < libraries; library++)
+    for (int library = 1; library < library_count; library++)
         if (embedded[library](3, mcjit)) return 1;
     return 0;
 }
 
-int main(int count_of_words, char **words) {
-    if (count_of_words < 4 || count_of_words > 20) return 2;
-    rounds = atoi(words[1]);
-    count = words[2];
-    if (!rounds) return after_closing(&words[3], count_of_words - 3);
+int main(int argc, char **argv) {
+    if (argc < 4 || argc > 20) return 2;
+    rounds = atoi(argv[1]);
+    count = argv[2];
+    if (!rounds) return compile_after_closing(&argv[3], argc - 3);
     pthread_t threads[20];
-    int started = 0, last = 3;
-    while (last < count_of_words && strcmp(words[last], "--")) last++;
-    atomic_store(&compiling, last - 3);
-    for (int word = 3; word < count_of_words; word++)
-        if (word != last && pthread_create(&threads[started++], NULL, word < last ? compile : open_and_close, words[word])) return 1;
+    int started = 0, first_dash_or_end = 3;
+    while (first_dash_or_end < argc && strcmp(argv[first_dash_or_end], "--")) first_dash_or_end++;
+    atomic_store(&compiling, first_dash_or_end - 3);
+    for (int word = 3; word < argc; word++)
+        if (word != first_dash_or_end && pthread_create(&threads[started++], NULL, word < first_dash_or_end ? compile : open_and_close, argv[word])) return 1;
     while (started) pthread_join(threads[--started], NULL);
     return 0;
 }

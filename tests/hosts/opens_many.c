@@ -1,12 +1,12 @@
-/* Opens COUNT copies of a library, then closes them: copy number i is at PREFIX + i + ".so". One function is compiled with
- * Debian's LLVM before. Prints the milliseconds for both.
+/* Opens COUNT copies of a library, then closes them; copy number i is PREFIX + i + ".so". Before that, it compiles one
+ * function with Debian's LLVM. Prints the CPU time in ms for opening and for closing.
  *
  *     opens_many PREFIX COUNT */
 #include "llvm_c.h"
 #include <dlfcn.h>
 #include <time.h>
 
-static double now(void)
+static double cpu_milliseconds(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -19,20 +19,20 @@ int main(int argc, char **argv)
         return 2;
     int count = atoi(argv[2]);
     void **handles = malloc((size_t)count * sizeof *handles);
-    llvm_begin();
+    initialize_llvm();
     struct compiled compiled = compile_named("before", "before", 1);
-    if (!is_right(compiled, 1))
+    if (!returns_expected(compiled, 1))
         return 1;
-    double begin = now();
+    double before_opening = cpu_milliseconds();
     for (int i = 0; i < count; i++) {
         char path[4096];
         snprintf(path, sizeof path, "%s%d.so", argv[1], i);
         if (!(handles[i] = dlopen(path, RTLD_NOW)))
             return 1;
     }
-    double opened = now();
+    double after_opening = cpu_milliseconds();
     for (int i = count; i-- > 0;)
         dlclose(handles[i]);
-    printf("%.1f opening %.1f closing\n", opened - begin, now() - opened);
+    printf("%.1f opening %.1f closing\n", after_opening - before_opening, cpu_milliseconds() - after_opening);
     return 0;
 }

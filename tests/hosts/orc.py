@@ -1,6 +1,6 @@
-"""llvmlite's ORC entry points with IR that asks for no frame pointer: orc.py SECONDS (rtdyld|jitlink)
+"""llvmlite's ORC entry points, with IR that does not request frame pointers: orc.py SECONDS (rtdyld|jitlink)
 
-Prints the first bytes of gamma on standard error, where a test looks for the prologue.
+Prints the first bytes of gamma to standard error, where a test looks for the prologue.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ import time
 
 import llvmlite.binding as llvm
 
-import jit  # noqa: F401, initializes
+import jit  # noqa: F401, initializes LLVM
 
 LOOP = 2_000_000
 
@@ -23,6 +23,6 @@ alpha = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64, ctypes.c_double)(track
 print(alpha(10, 1.0))
 print(ctypes.string_at(tracker["gamma"], 32).hex(), file=sys.stderr)
 print("running", flush=True)
-until = time.process_time() + float(sys.argv[1])
-while time.process_time() < until:
+deadline = time.process_time() + float(sys.argv[1])
+while time.process_time() < deadline:
     alpha(LOOP, 1.0)

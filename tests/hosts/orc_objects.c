@@ -1,20 +1,20 @@
-/* A host that links objects with ORC's LLJIT, which takes JITLink by itself from LLVM 16 on, and registers nothing with debuggers.
+/* Links objects with ORC's LLJIT, which uses JITLink by default since LLVM 16, and registers nothing with debuggers.
  *
  *     orc_objects LIBLLVM COUNT [WORD...]
  *
- *     LIBLLVM    the library, opened with dlopen
+ *     LIBLLVM    LLVM's library, opened with dlopen
  *     deepbind   opens it with RTLD_DEEPBIND
  *     threads    links half of the objects in a second thread
- *     frees      disposes of every engine but the last before it goes on
- *     again      closes the library when done, opens it again, and starts over once
- *     nested     links all with one engine, each while the one before is linked
- *     loops      calls the last chainN for ever, having printed "running"
+ *     frees      disposes of each engine except the last before continuing
+ *     again      closes LLVM's library when done, opens it again, and repeats everything once
+ *     nested     links all objects in one engine, each during the link of its predecessor
+ *     loops      prints "running" and calls the last chainN forever
  *
- * Compiles COUNT modules, each in an engine of its own. Module N has chainN, which calls middleN, which calls leafN, each in a
- * section of its own; twinN and sameN, which are equal; and an internal function that nothing calls. With `nested`, also linkedN, which
- * calls tinyN, in a module of its own, which calls the next linkedN, and jumpN, which is equal to tinyN but for what it calls. Prints the sum of what
- * chainN and twinN and sameN return, and "running"; waits for a line on standard input. Writes the addresses of all these
- * to the file `addresses`. */
+ * Compiles COUNT modules, each in its own engine. Module N contains chainN, which calls middleN, which calls leafN,
+ * each in a separate section; twinN and sameN, which are identical; and an unused internal function. With `nested`, it
+ * also contains linkedN, which calls tinyN. tinyN is a separate module and calls the next linkedN. jumpN differs from
+ * tinyN only in its callee. Prints the sum of the results of chainN, twinN and sameN, and "running"; waits for a line
+ * on standard input. Writes the addresses of all these functions to the file `addresses`. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -31,20 +31,20 @@
 
 static void *llvm;
 
-static void *function(const char *name) {
-    void *found = dlsym(llvm, name);
-    if (!found) {
+static void *find_function(const char *name) {
+    void *address = dlsym(llvm, name);
+    if (!address) {
         fprintf(stderr, "no %s\n", name);
         exit(1);
     }
-    return found;
+    return address;
 }
 
-#define CALL(type, name, ...) ((type (*)())function(name))(__VA_ARGS__)
+#define CALL(type, name, ...) ((type (*)())find_function(name))(__VA_ARGS__)
 
-static void check(void *error, const char *what) {
+static void check(void *error, const char *operation) {
     if (!error) return;
-    fprintf(stderr, "%s: %s\n", what, CALL(char *, "LLVMGetErrorMessage", error));
+    fprintf(stderr, "%s: %s\n", operation, CALL(char *, "LLVMGetErrorMessage", error));
     exit(1);
 }
 
@@ -69,24 +69,24 @@ static const char *text =
     "!4 = distinct !DISubprogram(name: \"chain%1$d\", file: !1, line: 40, type: !5, unit: !0, spFlags: DISPFlagDefinition)\n"
     "!5 = !DISubroutineType(types: !{})\n!6 = !DILocation(line: 42, column: 3, scope: !4)\n";
 
-/* What is linked while another module is. The last has none. */
-static const char *next_one =
+/* Functions that trigger another link when they are linked. The last module has `last_module` instead. */
+static const char *nested_module =
     "define i64 @linked%1$d(i64 %%n) uwtable \"frame-pointer\"=\"all\" section \".text.linked\" {\n"
     "  %%r = call i64 @chain%1$d(i64 %%n)\n  %%s = call i64 @tiny%1$d(i64 %%r)\n  %%t = xor i64 %%r, %%s\n  ret i64 %%t\n}\n"
     "define i64 @jump%1$d(i64 %%n) nounwind section \".text.jump\" {\n"
     "  %%r = tail call i64 @chain%1$d(i64 %%n)\n  ret i64 %%r\n}\n"
     "declare i64 @tiny%1$d(i64)\n";
-static const char *last_one = "define i64 @linked%1$d(i64 %%n) uwtable section \".text.linked\" {\n  ret i64 %%n\n}\n";
-static const char *tiny_one =
+static const char *last_module = "define i64 @linked%1$d(i64 %%n) uwtable section \".text.linked\" {\n  ret i64 %%n\n}\n";
+static const char *tiny_module =
     "define i64 @tiny%1$d(i64 %%n) nounwind section \".text.tiny\" {\n"
     "  %%r = tail call i64 @linked%2$d(i64 %%n)\n  ret i64 %%r\n}\ndeclare i64 @linked%2$d(i64)\n";
 
-/* The object of one module, as a memory buffer of LLVM's. */
-static void *object(const char *text, const char *further, int number) {
-    size_t size = strlen(text) + strlen(further) + 1024;
+/* Compiles one module and returns its object as an LLVM memory buffer. */
+static void *compile_object(const char *text_suffix, const char *text_prefix, int number) {
+    size_t size = strlen(text_suffix) + strlen(text_prefix) + 1024;
     char *ir = malloc(size), *error = NULL;
-    int written = snprintf(ir, size, further, number, number + 1);
-    snprintf(ir + written, size - written, text, number, number + 1);
+    int written = snprintf(ir, size, text_prefix, number, number + 1);
+    snprintf(ir + written, size - written, text_suffix, number, number + 1);
     void *context = CALL(void *, "LLVMContextCreate"), *module = NULL, *buffer = NULL, *target = NULL;
     void *source = CALL(void *, "LLVMCreateMemoryBufferWithMemoryRangeCopy", ir, strlen(ir), "host");
     char *triple = CALL(char *, "LLVMGetDefaultTargetTriple");
@@ -95,7 +95,7 @@ static void *object(const char *text, const char *further, int number) {
         fprintf(stderr, "%s\n", error);
         exit(1);
     }
-    /* Optimized, position independent, the default code model of JITs. */
+    /* The numeric arguments are CodeGenLevelDefault, PIC and CodeModelJITDefault. */
     void *machine = CALL(void *, "LLVMCreateTargetMachine", target, triple, "", "", 2, 2, 1);
     if (CALL(int, "LLVMTargetMachineEmitToMemoryBuffer", machine, module, 1, &error, &buffer)) {
         fprintf(stderr, "%s\n", error);
@@ -109,19 +109,19 @@ static void *object(const char *text, const char *further, int number) {
     return buffer;
 }
 
-/* The last chainN. */
-static long (*last)(long);
+/* Address of chainN in the most recent module. */
+static long (*last_chain)(long);
 
 static FILE *addresses;
 
-static long (*look_up(void *engine, const char *name, int number))(long) {
-    char full[32];
+static long (*look_up_and_record(void *engine, const char *name, int number))(long) {
+    char full_name[32];
     uint64_t address = 0;
-    snprintf(full, sizeof full, "%s%d", name, number);
-    check(CALL(void *, "LLVMOrcLLJITLookup", engine, &address, full), full);
-    fprintf(addresses, "%s %lx\n", full, (long)address);
+    snprintf(full_name, sizeof full_name, "%s%d", name, number);
+    check(CALL(void *, "LLVMOrcLLJITLookup", engine, &address, full_name), full_name);
+    fprintf(addresses, "%s %lx\n", full_name, (long)address);
     fflush(addresses);
-    if (!strcmp(name, "chain")) last = (long (*)(long))address;
+    if (!strcmp(name, "chain")) last_chain = (long (*)(long))address;
     return (long (*)(long))address;
 }
 
@@ -132,53 +132,53 @@ static void *make_engine(void) {
 }
 
 static long call_all(void *engine, int number) {
-    look_up(engine, "middle", number);
-    look_up(engine, "leaf", number);
-    return look_up(engine, "chain", number)(3) + look_up(engine, "twin", number)(3) + look_up(engine, "same", number)(3);
+    look_up_and_record(engine, "middle", number);
+    look_up_and_record(engine, "leaf", number);
+    return look_up_and_record(engine, "chain", number)(3) + look_up_and_record(engine, "twin", number)(3) + look_up_and_record(engine, "same", number)(3);
 }
 
-static long link_one(void *engine, int number) {
+static long link_module(void *engine, int number) {
     void *library = CALL(void *, "LLVMOrcLLJITGetMainJITDylib", engine);
-    check(CALL(void *, "LLVMOrcLLJITAddObjectFile", engine, library, object(text, "", number)), "add");
+    check(CALL(void *, "LLVMOrcLLJITAddObjectFile", engine, library, compile_object(text, "", number)), "add");
     return call_all(engine, number);
 }
 
 static void link_nested(int count) {
     void *engine = make_engine(), *library = CALL(void *, "LLVMOrcLLJITGetMainJITDylib", engine);
     for (int number = 0; number < count; number++) {
-        void *one = object(text, number + 1 < count ? next_one : last_one, number);
-        check(CALL(void *, "LLVMOrcLLJITAddObjectFile", engine, library, one), "add");
+        void *nested_object = compile_object(text, number + 1 < count ? nested_module : last_module, number);
+        check(CALL(void *, "LLVMOrcLLJITAddObjectFile", engine, library, nested_object), "add");
         if (number + 1 == count) break;
-        check(CALL(void *, "LLVMOrcLLJITAddObjectFile", engine, library, object("", tiny_one, number)), "add");
+        check(CALL(void *, "LLVMOrcLLJITAddObjectFile", engine, library, compile_object("", tiny_module, number)), "add");
     }
-    long sum = look_up(engine, "linked", 0)(3);
+    long sum = look_up_and_record(engine, "linked", 0)(3);
     for (int number = 0; number < count; number++) {
         sum += call_all(engine, number);
-        look_up(engine, "linked", number);
+        look_up_and_record(engine, "linked", number);
         if (number + 1 == count) break;
-        look_up(engine, "tiny", number);
-        look_up(engine, "jump", number);
+        look_up_and_record(engine, "tiny", number);
+        look_up_and_record(engine, "jump", number);
     }
     printf("%ld\n", sum);
 }
 
-struct share {
-    int first, last, frees, frees_last;
+struct work_share {
+    int begin, end, disposes_engines, disposes_last;
     long sum;
 };
 
 static void *link_share(void *argument) {
-    struct share *share = argument;
-    for (int number = share->first; number < share->last; number++) {
+    struct work_share *work_share = argument;
+    for (int number = work_share->begin; number < work_share->end; number++) {
         void *engine = make_engine();
-        share->sum += link_one(engine, number);
-        if (share->frees_last || (share->frees && number + 1 < share->last))
+        work_share->sum += link_module(engine, number);
+        if (work_share->disposes_last || (work_share->disposes_engines && number + 1 < work_share->end))
             check(CALL(void *, "LLVMOrcDisposeLLJIT", engine), "dispose");
     }
     return NULL;
 }
 
-static void run(const char *path, int flags, int count, int threads, int frees, int frees_last, int nested) {
+static void run(const char *path, int flags, int count, int threads, int disposes_engines, int disposes_last, int nested) {
     llvm = dlopen(path, flags);
     if (!llvm) {
         fprintf(stderr, "%s\n", dlerror());
@@ -193,7 +193,7 @@ static void run(const char *path, int flags, int count, int threads, int frees, 
         return;
     }
     int half = threads ? count / 2 : 0;
-    struct share first = {0, half, frees, frees_last, 0}, second = {half, count, frees, frees_last, 0};
+    struct work_share first = {0, half, disposes_engines, disposes_last, 0}, second = {half, count, disposes_engines, disposes_last, 0};
     pthread_t thread;
     if (threads && pthread_create(&thread, NULL, link_share, &first)) exit(1);
     link_share(&second);
@@ -201,27 +201,27 @@ static void run(const char *path, int flags, int count, int threads, int frees, 
     printf("%ld\n", first.sum + second.sum);
 }
 
-int main(int count_of_words, char **words) {
-    if (count_of_words < 3) return 2;
-    int flags = RTLD_NOW, threads = 0, frees = 0, again = 0, nested = 0, loops = 0;
-    for (int word = 3; word < count_of_words; word++) {
-        if (!strcmp(words[word], "deepbind")) flags |= RTLD_DEEPBIND;
-        threads |= !strcmp(words[word], "threads");
-        frees |= !strcmp(words[word], "frees");
-        again |= !strcmp(words[word], "again");
-        nested |= !strcmp(words[word], "nested");
-        loops |= !strcmp(words[word], "loops");
+int main(int argc, char **argv) {
+    if (argc < 3) return 2;
+    int flags = RTLD_NOW, threads = 0, disposes_engines = 0, repeats = 0, nested = 0, loops = 0;
+    for (int word = 3; word < argc; word++) {
+        if (!strcmp(argv[word], "deepbind")) flags |= RTLD_DEEPBIND;
+        threads |= !strcmp(argv[word], "threads");
+        disposes_engines |= !strcmp(argv[word], "frees");
+        repeats |= !strcmp(argv[word], "again");
+        nested |= !strcmp(argv[word], "nested");
+        loops |= !strcmp(argv[word], "loops");
     }
     addresses = fopen("addresses", "w");
     if (!addresses) return 1;
-    if (again) {
-        run(words[1], flags, atoi(words[2]), threads, 1, 1, 0);
+    if (repeats) {
+        run(argv[1], flags, atoi(argv[2]), threads, 1, 1, 0);
         dlclose(llvm);
     }
-    run(words[1], flags, atoi(words[2]), threads, frees, 0, nested);
+    run(argv[1], flags, atoi(argv[2]), threads, disposes_engines, 0, nested);
     puts("running");
     fflush(stdout);
-    for (long sum = 0; loops;) sum += last(sum);
+    for (long sum = 0; loops;) sum += last_chain(sum);
     getchar();
     return 0;
 }

@@ -1,4 +1,4 @@
-"""Compiles something and prints what the process has of its jitdump: own_files.py
+"""Compiles a function and prints in which ways the process holds its jitdump open: own_files.py
 
 Lines: `map PERMISSIONS PATH`, `fd FLAGS PATH`, `mode OCTAL PATH`.
 """
@@ -27,8 +27,8 @@ for descriptor in os.listdir("/proc/self/fd"):
     except FileNotFoundError:
         continue
     if target == path:
-        with open(f"/proc/self/fdinfo/{descriptor}") as about:
-            flags = [line.split()[1] for line in about if line.startswith("flags:")]
+        with open(f"/proc/self/fdinfo/{descriptor}") as fdinfo:
+            flags = [line.split()[1] for line in fdinfo if line.startswith("flags:")]
         print("fd", flags[0], target)
-for place in (path, os.path.dirname(path)):
-    print("mode", oct(os.lstat(place).st_mode & 0o777), place)
+for file_or_directory in (path, os.path.dirname(path)):
+    print("mode", oct(os.lstat(file_or_directory).st_mode & 0o777), file_or_directory)

@@ -1,8 +1,8 @@
-/* A program with a JIT of its own that registers with debuggers, in the very way LLVM does: own_jit LIBLLVMLITE CHAIN.LL OBJECT.o
+/* A program whose own JIT registers with debuggers exactly like LLVM: own_jit LIBLLVMLITE CHAIN.LL OBJECT.o
  *
- * Its __jit_debug_descriptor and __jit_debug_register_code are exported. It lists OBJECT.o, an
- * object that was not placed anywhere, and bytes that are no object; takes the first out again; and lets the LLVM inside
- * llvmlite compile the chain in between. Its list must stay as it made it, and its __jit_debug_register_code must have been called. */
+ * Exports __jit_debug_descriptor and __jit_debug_register_code. Lists OBJECT.o, which was never loaded, and malformed
+ * bytes; later unlists OBJECT.o. In between, the LLVM inside llvmlite compiles the chain. The program's list must stay
+ * as it is, and its __jit_debug_register_code must be called. */
 #include "llvmlite.h"
 
 struct jit_code_entry {
@@ -19,17 +19,17 @@ struct jit_descriptor {
 __attribute__((visibility("default"))) struct jit_descriptor __jit_debug_descriptor = {1, 0, NULL, NULL};
 
 #ifdef COUNTS
-static int called;
+static int calls;
 
-/* More than a return: it must not be written over. */
-__attribute__((visibility("default"), noinline)) void __jit_debug_register_code(void) { called++; }
+/* This function is longer than a single return instruction, so the library must not overwrite it. */
+__attribute__((visibility("default"), noinline)) void __jit_debug_register_code(void) { calls++; }
 #else
-static const int called = 3;
+static const int calls = 3;
 
 __attribute__((visibility("default"), noinline)) void __jit_debug_register_code(void) { __asm__ volatile(""); }
 #endif
 
-static void list(struct jit_code_entry *entry, uint32_t action) {
+static void update_list(struct jit_code_entry *entry, uint32_t action) {
     if (action == 1) {
         entry->next = __jit_debug_descriptor.first_entry;
         if (entry->next != NULL)
@@ -52,16 +52,16 @@ int main(int argc, char **argv) {
     if (argc != 4)
         return 2;
     size_t size;
-    char *source = contents(argv[2], &size);
-    char *object = contents(argv[3], &size);
-    struct jit_code_entry real = {NULL, NULL, object, size};
-    struct jit_code_entry nonsense = {NULL, NULL, "no object at all", 17};
-    list(&real, 1);
+    char *source = read_text_file(argv[2], &size);
+    char *object = read_text_file(argv[3], &size);
+    struct jit_code_entry valid = {NULL, NULL, object, size};
+    struct jit_code_entry malformed = {NULL, NULL, "no object at all", 17};
+    update_list(&valid, 1);
     void *library = llvmlite_open(argv[1], RTLD_NOW);
-    list(&nonsense, 1);
+    update_list(&malformed, 1);
     double (*alpha)(int64_t, double) = (double (*)(int64_t, double))(uintptr_t)llvmlite_compile(library, source, "alpha");
     printf("%.17g\n", alpha(10, 1.0));
-    list(&real, 2);
-    printf("%d, %s\n", called, __jit_debug_descriptor.first_entry == &nonsense && nonsense.next == NULL ? "whole" : "torn");
+    update_list(&valid, 2);
+    printf("%d, %s\n", calls, __jit_debug_descriptor.first_entry == &malformed && malformed.next == NULL ? "whole" : "torn");
     return 0;
 }

@@ -22,7 +22,7 @@ def waves(out, n):
 
 
 print(waves(np.arange(64.0), 10))
-until = time.process_time() + float(sys.argv[1])
-while time.process_time() < until:
+deadline = time.process_time() + float(sys.argv[1])
+while time.process_time() < deadline:
     waves(np.arange(64.0), 100_000)
 print(waves(np.arange(64.0), 10))

@@ -1,7 +1,7 @@
-"""Halide compiles pipelines and runs them: pipelines.py COUNT
+"""Pipelines that Halide compiles and runs: pipelines.py COUNT
 
-Each pipeline is an object of its own, linked with JITLink. Prints a sum, and "running"; waits for a line, and drops
-them.
+Each pipeline is a separate object, linked with JITLink. Prints a sum and "running", waits for a line on standard input,
+and then frees the pipelines.
 """
 
 import sys
@@ -9,7 +9,7 @@ import sys
 import halide as hl
 
 x, y = hl.Var("x"), hl.Var("y")
-kept = []
+pipelines = []
 total = 0
 for number in range(int(sys.argv[1])):
     blurred = hl.Func(f"blurred{number}")
@@ -19,10 +19,10 @@ for number in range(int(sys.argv[1])):
     blurred.compute_root()
     result = out.realize([64, 64])
     total += sum(result[i, i] for i in range(64))
-    kept.append(out)
+    pipelines.append(out)
 print(total)
 print("running", flush=True)
 sys.stdin.readline()
-del kept, out, blurred, result
+del pipelines, out, blurred, result
 print("dropped", flush=True)
 sys.stdin.readline()

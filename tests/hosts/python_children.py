@@ -1,4 +1,4 @@
-"""Two children of a fork, one after the other: one works, the other does nothing. Prints their numbers."""
+"""Forks two children, one after the other: the first works, the second does nothing. Prints their process IDs."""
 
 import os
 import sys
@@ -6,12 +6,12 @@ import time
 
 
 def work(seconds):
-    until = time.process_time() + seconds
-    while time.process_time() < until:
+    deadline = time.process_time() + seconds
+    while time.process_time() < deadline:
         pass
 
 
-def child(seconds):
+def run_child(seconds):
     pid = os.fork()
     if pid == 0:
         if seconds:
@@ -23,8 +23,8 @@ def child(seconds):
 
 def main():
     work(0.1)
-    child(float(sys.argv[1]))
-    child(0)
+    run_child(float(sys.argv[1]))
+    run_child(0)
 
 
 main()

@@ -1,7 +1,7 @@
-"""Python functions with known shares of the time: python python_frames.py SECONDS. Prints the share of `long` in
-percent.
+"""Python functions with a known distribution of time: python python_frames.py SECONDS. Prints the time of `long` as a
+percentage of the time of `long` and `short` together.
 
-Below them: recursion, generators, coroutines, callbacks from C, exec, and code objects that live for one call.
+The other functions cover recursion, generators, coroutines, callbacks from C, exec, and short-lived code objects.
 """
 
 import asyncio
@@ -43,7 +43,8 @@ def key(value):
 
 
 def forgotten(number):
-    """A function whose name, code object and line are new each time, at the addresses of the one before."""
+    """Calls a function with a new name, code object and line, usually at the address of the previous one's code
+    object."""
     names = {"burn": burn}
     exec(f"{chr(10) * (number % 50)}def short_lived_{number}():\n    return burn(5000)", names)
     return names[f"short_lived_{number}"]()

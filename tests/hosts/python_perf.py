@@ -1,6 +1,6 @@
 """Python functions that call Numba functions, for `python -X perf`: python_perf.py SECONDS
 
-Most of the time goes to Python calls, as CPython's trampolines are few instructions each and perf has to meet them.
+Python calls take most of the time: CPython's trampolines are only a few instructions long, and perf must sample them.
 """
 
 import sys
@@ -34,6 +34,6 @@ def python_outer(x):
 
 print(python_outer(1.0))
 print("running", flush=True)
-until = time.process_time() + float(sys.argv[1])
-while time.process_time() < until:
+deadline = time.process_time() + float(sys.argv[1])
+while time.process_time() < deadline:
     python_outer(1.0)

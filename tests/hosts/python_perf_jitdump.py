@@ -1,8 +1,8 @@
-"""Python functions before the first Numba object and after the last, for `python -X perf`: python_perf_jitdump.py
+"""Python functions before the first Numba object and after the last one, for `python -X perf`: python_perf_jitdump.py
 SECONDS
 
-CPython maps memory for some thousand trampolines at a time. The functions in between fill it, so that the late ones lie
-in memory that was mapped after the jitdump.
+CPython maps memory for a few thousand trampolines at a time. Filler functions exhaust that memory, so the trampolines
+of the late functions lie in memory that was mapped after the jitdump was created.
 """
 
 import sys
@@ -43,8 +43,8 @@ def late():
         late_leaf()
 
 
-until = time.process_time() + float(sys.argv[1])
-while time.process_time() < until:
+deadline = time.process_time() + float(sys.argv[1])
+while time.process_time() < deadline:
     early()
     late()
     gamma(50_000, 1.0)

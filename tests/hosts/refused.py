@@ -1,8 +1,8 @@
-"""Compiles functions while the system says no to something: refused.py COUNT (nothing|mappings|mapping|mapping-later)
+"""Compiles functions while the system refuses an operation: refused.py COUNT (nothing|mappings|mapping|mapping-later)
 
-    mappings        most of what vm.max_map_count allows is in use
-    mapping         a seccomp filter refuses every executable mapping of a file
-    mapping-later   the same, once a quarter of the functions is there
+    mappings        most of vm.max_map_count is used up
+    mapping         a seccomp filter refuses every executable file mapping
+    mapping-later   the filter is installed after a quarter of the functions
 
 Prints how many functions return the right value, and how many of them are mapped from an image.
 """
@@ -13,8 +13,8 @@ import os
 import sys
 
 import jit
-from counters import read
-from where import file_of, mappings
+from counters import read_statistics
+from where import backing_file, count_mappings
 
 COUNT = int(sys.argv[1])
 MODE = sys.argv[2]
@@ -25,11 +25,11 @@ LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 PAGE = mmap.PAGESIZE
 
 
-def use_up_mappings(left):
-    """Every second page of a large mapping gets another protection: two mappings for each."""
+def exhaust_mappings(remaining):
+    """Changes the protection of every second page of a large mapping, which costs two mappings per pair of pages."""
     with open("/proc/sys/vm/max_map_count") as file:
         limit = int(file.read())
-    pairs = (limit - mappings() - left) // 2
+    pairs = (limit - count_mappings() - remaining) // 2
     start = LIBC.mmap(None, 2 * pairs * PAGE, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     for pair in range(pairs):
         if LIBC.mprotect(start + 2 * pair * PAGE, PAGE, 0) != 0:
@@ -37,7 +37,7 @@ def use_up_mappings(left):
 
 
 def refuse_executable_files():
-    """mmap(_, _, protection & PROT_EXEC, _, a file, _) fails with EACCES, as with a strict SELinux policy."""
+    """Makes every executable file mapping fail with EACCES, like a strict SELinux policy."""
     load, equal, has_bit, verdict = 0x20, 0x15, 0x45, 0x06
     allow, refuse = 0x7FFF0000, 0x00050000 | 13
     number, protection, file = 0, 16 + 2 * 8, 16 + 4 * 8
@@ -61,11 +61,11 @@ def refuse_executable_files():
 
     code = (Instruction * len(program))(*program)
     no_new_privileges, seccomp, filter_mode = 38, 22, 2
-    words = ctypes.c_ulong
-    if LIBC.prctl(no_new_privileges, words(1), words(0), words(0), words(0)) != 0:
+    c_ulong = ctypes.c_ulong
+    if LIBC.prctl(no_new_privileges, c_ulong(1), c_ulong(0), c_ulong(0), c_ulong(0)) != 0:
         raise OSError(ctypes.get_errno(), "PR_SET_NO_NEW_PRIVS")
     filter_program = Program(len(program), code)
-    if LIBC.prctl(seccomp, words(filter_mode), ctypes.byref(filter_program), words(0), words(0)) != 0:
+    if LIBC.prctl(seccomp, c_ulong(filter_mode), ctypes.byref(filter_program), c_ulong(0), c_ulong(0)) != 0:
         raise OSError(ctypes.get_errno(), "PR_SET_SECCOMP")
 
 
@@ -74,14 +74,14 @@ SOURCE = "define i64 @f{0}(i64 %a, i64 %b) {{ %c = add i64 %a, %b\n %d = add i64
 
 if MODE == "mappings":
     with open("/proc/sys/vm/max_map_count") as file:
-        use_up_mappings(int(file.read()) // 9)
+        exhaust_mappings(int(file.read()) // 9)
 addresses = []
 for index in range(COUNT):
     if (MODE, index) in (("mapping", 0), ("mapping-later", COUNT // 4)):
         refuse_executable_files()
     addresses.append(jit.compile_into(engine, SOURCE.format(index), f"f{index}"))
-kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-print("right:", sum(kind(address)(1, 2) == 3 + index for index, address in enumerate(addresses)))
-print("images:", sum(file_of(address).endswith(".so") for address in addresses))
+prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+print("right:", sum(prototype(address)(1, 2) == 3 + index for index, address in enumerate(addresses)))
+print("images:", sum(backing_file(address).endswith(".so") for address in addresses))
 for name in ("image_failures", "images_written", "images_refused", "images_put_back"):
-    print(f"{name}:", read().get(name))
+    print(f"{name}:", read_statistics().get(name))

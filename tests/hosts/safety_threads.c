@@ -1,8 +1,9 @@
-/* Sixteen threads compile, run and free, for a while, under a profiler and while sinks are switched: host_safety_threads SECONDS
+/* Sixteen threads compile, run and free functions while a profiler samples them and sinks are toggled:
+ * safety_threads SECONDS
  *
- * A timer sends SIGPROF at 1 kHz of processor time; its handler walks the stack with libunwind. One more thread switches
- * sinks off and on. Every function that was compiled must return the right value, and the library's count must be ours, which is
- * printed: `compiled N freed N walked N`. */
+ * A timer sends SIGPROF at 1 kHz of CPU time, and its handler walks the stack with libunwind. Another thread toggles
+ * the sinks. Every compiled function must return the right value, and the library's counts must match the program's,
+ * which are printed: `compiled N freed N walks N frames N`. */
 #define _GNU_SOURCE
 #define UNW_LOCAL_ONLY
 #include "jitlisten.h"
@@ -18,8 +19,8 @@
 
 enum { THREADS = 16, KEPT = 4 };
 
-static volatile int stop;
-static unsigned long compiled_ones, freed_ones, wrong_ones, walks, walked_frames;
+static volatile int should_stop;
+static unsigned long compiled_count, freed_count, wrong_results, walk_count, frame_count;
 static const char *const sinks[] = {"perfmap", "jitdump", "unwind", "image"};
 
 static void on_sigprof(int number, siginfo_t *info, void *context) {
@@ -28,65 +29,65 @@ static void on_sigprof(int number, siginfo_t *info, void *context) {
     (void)number, (void)info;
     if (unw_init_local2(&cursor, context, UNW_INIT_SIGNAL_FRAME) < 0) return;
     while (frames < 64 && unw_step(&cursor) > 0) frames++;
-    __sync_fetch_and_add(&walks, 1);
-    __sync_fetch_and_add(&walked_frames, frames);
+    __sync_fetch_and_add(&walk_count, 1);
+    __sync_fetch_and_add(&frame_count, frames);
 }
 
 static void *work(void *argument) {
     long worker = (long)argument;
-    struct compiled kept[KEPT] = {{0}};
-    for (long round = 0; !stop; round++) {
+    struct compiled kept_functions[KEPT] = {{0}};
+    for (long round = 0; !should_stop; round++) {
         char name[64];
-        struct compiled *place = &kept[round % KEPT];
-        if (place->engine) dispose(*place), __sync_fetch_and_add(&freed_ones, 1);
+        struct compiled *slot = &kept_functions[round % KEPT];
+        if (slot->engine) dispose(*slot), __sync_fetch_and_add(&freed_count, 1);
         snprintf(name, sizeof name, "worker_%ld_%ld", worker, round);
-        *place = compile_named(name, name, round);
-        __sync_fetch_and_add(&compiled_ones, 1);
+        *slot = compile_named(name, name, round);
+        __sync_fetch_and_add(&compiled_count, 1);
         for (int i = 0; i < KEPT; i++)
-            if (kept[i].engine && !is_right(kept[i], round - (round - i + KEPT) % KEPT)) __sync_fetch_and_add(&wrong_ones, 1);
+            if (kept_functions[i].engine && !returns_expected(kept_functions[i], round - (round - i + KEPT) % KEPT)) __sync_fetch_and_add(&wrong_results, 1);
     }
     for (int i = 0; i < KEPT; i++)
-        if (kept[i].engine) dispose(kept[i]), __sync_fetch_and_add(&freed_ones, 1);
+        if (kept_functions[i].engine) dispose(kept_functions[i]), __sync_fetch_and_add(&freed_count, 1);
     return NULL;
 }
 
-static void *switch_sinks(void *nothing) {
+static void *switch_sinks(void *unused) {
     jitlisten_status (*enable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_enable");
     jitlisten_status (*disable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_disable");
-    for (unsigned round = 0; enable && !stop; round++) {
+    for (unsigned round = 0; enable && !should_stop; round++) {
         const char *sink = sinks[round % 4];
-        /* Images are files that stay: they are on for a moment only. */
+        /* Images leave files on disk, so the image sink is enabled only briefly. */
         jitlisten_status first = round % 4 == 3 ? enable(sink) : disable(sink);
         usleep(30000);
-        if (first || (round % 4 == 3 ? disable(sink) : enable(sink))) __sync_fetch_and_add(&wrong_ones, 1);
+        if (first || (round % 4 == 3 ? disable(sink) : enable(sink))) __sync_fetch_and_add(&wrong_results, 1);
     }
-    return nothing;
+    return unused;
 }
 
-int main(int count, char **words) {
+int main(int argc, char **argv) {
     pthread_t threads[THREADS], switcher;
     struct sigaction action = {.sa_sigaction = on_sigprof, .sa_flags = SA_SIGINFO | SA_RESTART};
     struct itimerval kilohertz = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
-    int seconds = count > 1 ? atoi(words[1]) : 1;
-    llvm_begin();
-    alarm(seconds + 100); /* a deadlock is an end by signal */
+    int seconds = argc > 1 ? atoi(argv[1]) : 1;
+    initialize_llvm();
+    alarm(seconds + 100); /* turns a deadlock into death by SIGALRM */
     sigaction(SIGPROF, &action, NULL);
     setitimer(ITIMER_PROF, &kilohertz, NULL);
     for (long i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, work, (void *)i);
     pthread_create(&switcher, NULL, switch_sinks, NULL);
-    for (time_t until = time(NULL) + seconds; time(NULL) < until;) usleep(100000); /* signals cut it short */
-    stop = 1;
+    for (time_t until = time(NULL) + seconds; time(NULL) < until;) usleep(100000); /* signals interrupt usleep */
+    should_stop = 1;
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     pthread_join(switcher, NULL);
     setitimer(ITIMER_PROF, &never, NULL);
-    jitlisten_status (*ask)(struct jitlisten_statistics *) = dlsym(RTLD_DEFAULT, "jitlisten_get_statistics");
-    struct jitlisten_statistics counted = {.size = sizeof counted};
-    printf("wrong %lu\n", wrong_ones);
-    if (ask && ask(&counted) == JITLISTEN_OK) {
-        printf("compiled %lu freed %lu walks %lu frames %lu\n", compiled_ones, freed_ones, walks, walked_frames);
-        printf("loaded %lu finalized %lu freed %lu refused %lu functions %lu\n", counted.objects_loaded,
-               counted.objects_finalized, counted.objects_freed, counted.objects_refused, counted.functions);
-        printf("failures %lu\n", counted.perfmap_failures + counted.jitdump_failures + counted.unwind_failures);
+    jitlisten_status (*get_statistics)(struct jitlisten_statistics *) = dlsym(RTLD_DEFAULT, "jitlisten_get_statistics");
+    struct jitlisten_statistics statistics = {.size = sizeof statistics};
+    printf("wrong %lu\n", wrong_results);
+    if (get_statistics && get_statistics(&statistics) == JITLISTEN_OK) {
+        printf("compiled %lu freed %lu walks %lu frames %lu\n", compiled_count, freed_count, walk_count, frame_count);
+        printf("loaded %lu finalized %lu freed %lu refused %lu functions %lu\n", statistics.objects_loaded,
+               statistics.objects_finalized, statistics.objects_freed, statistics.objects_refused, statistics.functions);
+        printf("failures %lu\n", statistics.perfmap_failures + statistics.jitdump_failures + statistics.unwind_failures);
     }
-    return wrong_ones != 0;
+    return wrong_results != 0;
 }

@@ -1,8 +1,8 @@
-/* A program that is sampled: each scenario does something known, so that its recording can be judged.
+/* Programs to be sampled: each scenario has known behaviour, with which its recording is compared.
  *
  *   sampled SCENARIO [NUMBER..]
  *
- * The C API is looked up, so that the program runs without the library, too. */
+ * Looks up the C API with dlsym, so that the program also runs without the library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -29,26 +29,26 @@
 
 static volatile double sink;
 
-static double cpu_of(clockid_t clock)
+static double clock_seconds(clockid_t clock)
 {
     struct timespec now;
     clock_gettime(clock, &now);
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-KEPT static double turn(double x, long times)
+KEPT static double iterate(double x, long iterations)
 {
-    for (long i = 0; i < times; i++)
+    for (long i = 0; i < iterations; i++)
         x = x * 0.999 + 1.0 / (x * x + 1.0);
     return x;
 }
 
-/* This much of the thread's time. */
+/* Uses this much CPU time of the thread. */
 KEPT static void burn(double seconds)
 {
-    double until = cpu_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
-    while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < until)
-        sink = turn(sink, 1000);
+    double deadline = clock_seconds(CLOCK_THREAD_CPUTIME_ID) + seconds;
+    while (clock_seconds(CLOCK_THREAD_CPUTIME_ID) < deadline)
+        sink = iterate(sink, 1000);
 }
 
 static jitlisten_status start(const char *path)
@@ -66,16 +66,16 @@ static jitlisten_status stop(void)
 
 static struct jitlisten_record_statistics statistics(void)
 {
-    struct jitlisten_record_statistics found = {.size = sizeof found};
+    struct jitlisten_record_statistics result = {.size = sizeof result};
     jitlisten_status (*function)(void *) = (jitlisten_status (*)(void *))dlsym(RTLD_DEFAULT, "jitlisten_get_record_statistics");
     if (function)
-        function(&found);
-    return found;
+        function(&result);
+    return result;
 }
 
-/* Three to one. */
-KEPT static void three_of_four(long n) { sink = turn(1.0, 3 * n); sink = sink + 1; }
-KEPT static void one_of_four(long n) { sink = turn(1.0, n); sink = sink + 1; }
+/* Two functions that take time in the ratio 3:1. */
+KEPT static void three_of_four(long n) { sink = iterate(1.0, 3 * n); sink = sink + 1; }
+KEPT static void one_of_four(long n) { sink = iterate(1.0, n); sink = sink + 1; }
 
 KEPT static double exp_three(long n)
 {
@@ -93,12 +93,13 @@ KEPT static double exp_one(long n)
     return sum;
 }
 
-/* Rounds much shorter than the time between two samples, and of random length: where one sample falls says nothing about the
- * next. With rounds as long as a tick of the kernel, samples creep through the round and their shares err by several sigma. */
-static int loops(double seconds)
+/* Rounds are much shorter than the sampling period and of random length, so that samples are independent. If rounds
+ * were as long as a kernel tick, samples would drift through the round, and the measured shares would err by several
+ * sigma. */
+static int run_loops(double seconds)
 {
-    double until = cpu_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
-    while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < until)
+    double deadline = clock_seconds(CLOCK_THREAD_CPUTIME_ID) + seconds;
+    while (clock_seconds(CLOCK_THREAD_CPUTIME_ID) < deadline)
         for (int i = 0; i < 50; i++) {
             three_of_four(2000 + rand() % 2000);
             one_of_four(3000);
@@ -106,10 +107,10 @@ static int loops(double seconds)
     return 0;
 }
 
-static int exps(double seconds)
+static int run_exps(double seconds)
 {
-    double until = cpu_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
-    while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < until)
+    double deadline = clock_seconds(CLOCK_THREAD_CPUTIME_ID) + seconds;
+    while (clock_seconds(CLOCK_THREAD_CPUTIME_ID) < deadline)
         for (int i = 0; i < 50; i++)
             sink = exp_three(2000 + rand() % 2000) + exp_one(3000);
     return 0;
@@ -127,30 +128,30 @@ KEPT static void touch(long pages)
 KEPT static void touch_three(long n) { touch(3 * n); sink = sink + 1; }
 KEPT static void touch_one(long n) { touch(n); sink = sink + 1; }
 
-static void *fault_for_ever(void *times)
+static void *cause_faults(void *iterations)
 {
-    for (long i = 0; i < (long)times; i++) {
+    for (long i = 0; i < (long)iterations; i++) {
         touch_three(300);
         touch_one(300);
     }
     return NULL;
 }
 
-/* Page faults in two threads, 1,200 for each time, and how many the process has had. */
-static int faults(long times)
+/* Causes page faults in two threads, 1,200 per iteration in each. Prints the page faults of the process. */
+static int run_faults(long iterations)
 {
     pthread_t thread;
     struct rusage usage;
-    pthread_create(&thread, NULL, fault_for_ever, (void *)times);
-    fault_for_ever((void *)times);
+    pthread_create(&thread, NULL, cause_faults, (void *)iterations);
+    cause_faults((void *)iterations);
     pthread_join(thread, NULL);
     getrusage(RUSAGE_SELF, &usage);
     printf("%ld\n", usage.ru_minflt);
     return 0;
 }
 
-/* Fixed work, for callgrind. */
-static int fixed(double rounds)
+/* Does a fixed amount of work, for callgrind. */
+static int run_fixed_work(double rounds)
 {
     for (long i = 0; i < (long)rounds; i++) {
         three_of_four(10000);
@@ -160,47 +161,47 @@ static int fixed(double rounds)
     return 0;
 }
 
-static double share;
+static double thread_seconds;
 
-static void *burner(void *unused)
+static void *burn_and_report(void *unused)
 {
-    burn(share);
-    printf("%ld %.0f\n", syscall(SYS_gettid), cpu_of(CLOCK_THREAD_CPUTIME_ID) * 1e9);
+    burn(thread_seconds);
+    printf("%ld %.0f\n", syscall(SYS_gettid), clock_seconds(CLOCK_THREAD_CPUTIME_ID) * 1e9);
     return unused;
 }
 
-/* Threads of so many seconds each, some at a time. */
-static int threads(int count, double seconds, int at_once)
+/* Runs `count` threads of `seconds` each, `concurrent` at a time. */
+static int run_threads(int count, double seconds, int concurrent)
 {
     pthread_t running[64];
-    share = seconds;
-    for (int i = 0; i < count; i += at_once) {
-        for (int j = 0; j < at_once; j++)
-            pthread_create(&running[j], NULL, burner, NULL);
-        for (int j = 0; j < at_once; j++)
+    thread_seconds = seconds;
+    for (int i = 0; i < count; i += concurrent) {
+        for (int j = 0; j < concurrent; j++)
+            pthread_create(&running[j], NULL, burn_and_report, NULL);
+        for (int j = 0; j < concurrent; j++)
             pthread_join(running[j], NULL);
     }
     return 0;
 }
 
-static volatile sig_atomic_t handled;
+static volatile sig_atomic_t handled_count;
 
-static void burns_in_handler(int signal)
+static void burn_in_handler(int signal)
 {
     (void)signal;
     burn(0.05);
-    handled++;
+    handled_count++;
 }
 
-/* In a handler, on the thread's stack and on one for signals. */
-static int handlers(double seconds)
+/* Burns CPU time in a signal handler, alternately on the thread's stack and on an alternate stack. */
+static int run_handlers(double seconds)
 {
     static char stack[65536];
-    stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
-    double until = cpu_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
-    sigaltstack(&other, NULL);
-    for (int i = 0; cpu_of(CLOCK_THREAD_CPUTIME_ID) < until; i++) {
-        struct sigaction action = {.sa_handler = burns_in_handler, .sa_flags = i % 2 ? SA_ONSTACK : 0};
+    stack_t alternate_stack = {.ss_sp = stack, .ss_size = sizeof stack};
+    double deadline = clock_seconds(CLOCK_THREAD_CPUTIME_ID) + seconds;
+    sigaltstack(&alternate_stack, NULL);
+    for (int i = 0; clock_seconds(CLOCK_THREAD_CPUTIME_ID) < deadline; i++) {
+        struct sigaction action = {.sa_handler = burn_in_handler, .sa_flags = i % 2 ? SA_ONSTACK : 0};
         sigaction(SIGUSR1, &action, NULL);
         raise(SIGUSR1);
     }
@@ -218,65 +219,65 @@ KEPT static int deep(int depth, double seconds)
     return frame[0];
 }
 
-static sigjmp_buf way_out;
-static void overflowed(int signal) { (void)signal; siglongjmp(way_out, 1); }
+static sigjmp_buf overflow_point;
+static void on_overflow(int signal) { (void)signal; siglongjmp(overflow_point, 1); }
 
-KEPT static int endless(int depth)
+KEPT static int recurse_forever(int depth)
 {
     volatile char frame[256];
     frame[0] = (char)depth;
-    return depth < 0 ? 0 : endless(depth + 1) + frame[0];
+    return depth < 0 ? 0 : recurse_forever(depth + 1) + frame[0];
 }
 
-/* Uses its stack up again and again, and lives. */
+/* Overflows its stack repeatedly, and recovers each time. */
 static void *overflows(void *seconds)
 {
     static __thread char stack[65536];
-    stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
-    sigaltstack(&other, NULL);
-    double until = cpu_of(CLOCK_THREAD_CPUTIME_ID) + *(double *)seconds;
-    while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < until)
-        if (sigsetjmp(way_out, 1) == 0)
-            endless(0);
+    stack_t alternate_stack = {.ss_sp = stack, .ss_size = sizeof stack};
+    sigaltstack(&alternate_stack, NULL);
+    double deadline = clock_seconds(CLOCK_THREAD_CPUTIME_ID) + *(double *)seconds;
+    while (clock_seconds(CLOCK_THREAD_CPUTIME_ID) < deadline)
+        if (sigsetjmp(overflow_point, 1) == 0)
+            recurse_forever(0);
     return NULL;
 }
 
-static int overflow(double seconds)
+static int run_overflow(double seconds)
 {
-    struct sigaction action = {.sa_handler = overflowed, .sa_flags = SA_ONSTACK};
+    struct sigaction action = {.sa_handler = on_overflow, .sa_flags = SA_ONSTACK};
     pthread_t thread;
-    pthread_attr_t small;
+    pthread_attr_t small_stack_attributes;
     sigaction(SIGSEGV, &action, NULL);
-    pthread_attr_init(&small);
-    pthread_attr_setstacksize(&small, 128 << 10);
-    pthread_create(&thread, &small, overflows, &seconds);
+    pthread_attr_init(&small_stack_attributes);
+    pthread_attr_setstacksize(&small_stack_attributes, 128 << 10);
+    pthread_create(&thread, &small_stack_attributes, overflows, &seconds);
     pthread_join(thread, NULL);
     puts("alive");
     return 0;
 }
 
-static volatile long ticks;
-static void tick(int signal) { (void)signal; ticks++; }
+static volatile long tick_count;
+static void count_tick(int signal) { (void)signal; tick_count++; }
 
-/* A profiler of the program's own. */
-static int own_profiler(double seconds)
+/* Runs a SIGPROF profiler of its own. */
+static int run_own_profiler(double seconds)
 {
-    struct itimerval every = {{0, 10000}, {0, 10000}};
-    signal(SIGPROF, tick);
-    setitimer(ITIMER_PROF, &every, NULL);
+    struct itimerval interval = {{0, 10000}, {0, 10000}};
+    signal(SIGPROF, count_tick);
+    setitimer(ITIMER_PROF, &interval, NULL);
     burn(seconds);
-    printf("%ld\n", ticks);
+    printf("%ld\n", tick_count);
     return 0;
 }
 
-/* System calls that wait, in a thread that works in between: how many were interrupted. */
-static int interrupted(double seconds)
+/* Prints how many blocking system calls were interrupted, in a thread that also works. */
+static int count_interrupted_calls(double seconds)
 {
     int count = 0;
-    double until = cpu_of(CLOCK_MONOTONIC) + seconds;
-    while (cpu_of(CLOCK_MONOTONIC) < until) {
-        struct timespec little = {0, 2000000};
-        count += nanosleep(&little, NULL) != 0;
+    double deadline = clock_seconds(CLOCK_MONOTONIC) + seconds;
+    while (clock_seconds(CLOCK_MONOTONIC) < deadline) {
+        struct timespec two_ms = {0, 2000000};
+        count += nanosleep(&two_ms, NULL) != 0;
         count += poll(NULL, 0, 2) < 0;
         burn(0.002);
     }
@@ -284,7 +285,7 @@ static int interrupted(double seconds)
     return 0;
 }
 
-static int forks(const char *directory)
+static int record_in_fork(const char *directory)
 {
     int status;
     burn(0.2);
@@ -292,7 +293,7 @@ static int forks(const char *directory)
     pid_t child = fork();
     if (child == 0) {
         burn(0.3);
-        /* A recording of its own can be asked for. */
+        /* The child may start its own recording. */
         char path[4096];
         snprintf(path, sizeof path, "%s/child.data", directory);
         if (start(path) != JITLISTEN_OK)
@@ -306,8 +307,8 @@ static int forks(const char *directory)
     return 0;
 }
 
-/* Children of 20 ms, one after the other, none of which calls exit(3). */
-static int short_lived(const char *end)
+/* Runs children of 20 ms, one after another, none of which calls exit(3). */
+static int run_short_children(const char *ending)
 {
     char *const words[] = {"true", NULL};
     for (int i = 0; i < 40; i++) {
@@ -315,22 +316,22 @@ static int short_lived(const char *end)
         pid_t child = fork();
         if (child == 0) {
             burn(0.01);
-            if (strcmp(end, "fails") == 0 && (execv("/", words) != -1 || errno != EACCES))
+            if (strcmp(ending, "fails") == 0 && (execv("/", words) != -1 || errno != EACCES))
                 abort();
             burn(0.01);
-            if (strcmp(end, "killed") == 0)
+            if (strcmp(ending, "killed") == 0)
                 kill(getpid(), SIGKILL);
-            if (strcmp(end, "terminated") == 0)
+            if (strcmp(ending, "terminated") == 0)
                 kill(getpid(), SIGTERM);
-            if (strcmp(end, "aborts") == 0)
+            if (strcmp(ending, "aborts") == 0)
                 abort();
-            if (strcmp(end, "crashes") == 0)
+            if (strcmp(ending, "crashes") == 0)
                 *(volatile int *)8 = 1;
-            if (strcmp(end, "executes") == 0)
+            if (strcmp(ending, "executes") == 0)
                 execvp("true", words);
-            if (strcmp(end, "quickly") == 0)
+            if (strcmp(ending, "quickly") == 0)
                 quick_exit(0);
-            if (strcmp(end, "as-c") == 0)
+            if (strcmp(ending, "as-c") == 0)
                 _Exit(0);
             _exit(0);
         }
@@ -339,8 +340,8 @@ static int short_lived(const char *end)
     return 0;
 }
 
-/* Prints milliseconds of processor time of each of 100 children that do nothing, of a fork or of an exec. */
-static int children(const char *kind)
+/* Forks 100 children that do nothing or exec, and prints their average CPU time in ms. */
+static int time_children(const char *kind)
 {
     char *const words[] = {"true", NULL};
     for (int i = 0; i < 100; i++) {
@@ -358,18 +359,18 @@ static int children(const char *kind)
     return 0;
 }
 
-/* Prints milliseconds of processor time that each of 100 children has used before its first own instruction: after a
-   fork, or (`kind` is what it had used before) after an exec. */
-static int first(const char *kind)
+/* Prints for each of 100 children the CPU time in ms before its first own instruction, after a fork or after an exec.
+ * In the executed program, `kind` is the CPU time in s before the exec. */
+static int time_first_instruction(const char *kind)
 {
     char used[32];
-    double now = cpu_of(CLOCK_PROCESS_CPUTIME_ID);
+    double now = clock_seconds(CLOCK_PROCESS_CPUTIME_ID);
     if (strcmp(kind, "fork") != 0 && strcmp(kind, "exec") != 0)
         return printf("%.4f\n", (now - atof(kind)) * 1000) < 0;
     for (int i = 0; i < 100; i++) {
         pid_t child = fork();
         if (child == 0) {
-            now = cpu_of(CLOCK_PROCESS_CPUTIME_ID);
+            now = clock_seconds(CLOCK_PROCESS_CPUTIME_ID);
             snprintf(used, sizeof used, "%.9f", now);
             if (strcmp(kind, "exec") == 0)
                 execl("/proc/self/exe", "sampled", "first", used, (char *)NULL);
@@ -382,8 +383,8 @@ static int first(const char *kind)
     return 0;
 }
 
-/* The child of a vfork has this process's memory: its end is not the recording's. */
-static int vforks(double seconds)
+/* The child of a vfork shares this process's memory, but its exit must not end the recording. */
+static int run_vforks(double seconds)
 {
     for (int i = 0; i < 20; i++) {
         burn(seconds / 20);
@@ -397,37 +398,37 @@ static int vforks(double seconds)
     return 0;
 }
 
-/* Prints how signals are handled, for a program that asks and that changes it. */
+/* Prints the signal dispositions that a program observes when it queries and changes them. */
 static void show_fatal_signals(void)
 {
     for (int number = 1; number < 32; number++) {
-        struct sigaction now = {.sa_handler = SIG_ERR};
-        sigaction(number, NULL, &now);
-        printf("%d %d %x", number, now.sa_handler == SIG_DFL, now.sa_flags);
+        struct sigaction current = {.sa_handler = SIG_ERR};
+        sigaction(number, NULL, &current);
+        printf("%d %d %x", number, current.sa_handler == SIG_DFL, current.sa_flags);
         if (number == SIGKILL || number == SIGSTOP)
             continue;
         printf(" %d", signal(number, SIG_IGN) == SIG_DFL);
         printf(" %d", signal(number, SIG_DFL) == SIG_IGN);
-        struct sigaction *volatile same = &now;
-        sigaction(number, same, same);
-        printf(" %d\n", now.sa_handler == SIG_DFL);
+        struct sigaction *volatile same_action = &current;
+        sigaction(number, same_action, same_action);
+        printf(" %d\n", current.sa_handler == SIG_DFL);
     }
     fflush(stdout);
 }
 
-static void leave(int signal)
+static void exit_from_handler(int signal)
 {
     (void)signal;
     _exit(7);
 }
 
-/* Leaves from a handler, most likely with a lock of malloc's. */
-static int leaves(void)
+/* Calls _exit in a signal handler, most likely while malloc's lock is held. */
+static int exit_during_malloc(void)
 {
-    struct itimerval once = {.it_value = {.tv_usec = 200000}};
-    signal(SIGALRM, leave);
-    setitimer(ITIMER_REAL, &once, NULL);
-    while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < 20) {
+    struct itimerval alarm_in_200_ms = {.it_value = {.tv_usec = 200000}};
+    signal(SIGALRM, exit_from_handler);
+    setitimer(ITIMER_REAL, &alarm_in_200_ms, NULL);
+    while (clock_seconds(CLOCK_THREAD_CPUTIME_ID) < 20) {
         void *volatile memory = malloc(100000);
         free(memory);
     }
@@ -443,7 +444,7 @@ static void *blocked(void *seconds)
     return NULL;
 }
 
-static int blocks(double seconds)
+static int run_with_blocked_thread(double seconds)
 {
     pthread_t thread;
     pthread_create(&thread, NULL, blocked, &seconds);
@@ -452,8 +453,8 @@ static int blocks(double seconds)
     return 0;
 }
 
-/* Part of the program, twice, into two files. */
-static int parts(const char *directory)
+/* Records part of the program, twice, into two files. */
+static int record_two_parts(const char *directory)
 {
     char path[4096];
     three_of_four(50000000);
@@ -464,33 +465,33 @@ static int parts(const char *directory)
         burn(0.5);
         if (stop() != JITLISTEN_OK || stop() != JITLISTEN_WRONG_ORDER)
             return 3;
-        struct jitlisten_record_statistics found = statistics();
-        printf("%lu %lu\n", (unsigned long)found.samples, (unsigned long)found.lost);
+        struct jitlisten_record_statistics recorded = statistics();
+        printf("%lu %lu\n", (unsigned long)recorded.samples, (unsigned long)recorded.lost);
         three_of_four(50000000);
     }
     return 0;
 }
 
-static int no_timers(const char *directory)
+static int run_without_timers(const char *directory)
 {
-    struct rlimit few = {4, 4};
+    struct rlimit low_limit = {4, 4};
     char path[4096];
-    setrlimit(RLIMIT_SIGPENDING, &few);
+    setrlimit(RLIMIT_SIGPENDING, &low_limit);
     snprintf(path, sizeof path, "%s/few.data", directory);
     if (start(path) != JITLISTEN_OK)
         return 2;
-    threads(40, 0.02, 20);
+    run_threads(40, 0.02, 20);
     if (stop() != JITLISTEN_OK)
         return 3;
     printf("without %lu\n", (unsigned long)statistics().threads_without_timer);
     return 0;
 }
 
-static int large_file(const char *directory)
+static int run_with_file_limit(const char *directory)
 {
-    struct rlimit small = {100000, 100000};
+    struct rlimit low_limit = {100000, 100000};
     char path[4096];
-    setrlimit(RLIMIT_FSIZE, &small);
+    setrlimit(RLIMIT_FSIZE, &low_limit);
     snprintf(path, sizeof path, "%s/full.data", directory);
     if (start(path) != JITLISTEN_OK)
         return 2;
@@ -504,7 +505,7 @@ static int large_file(const char *directory)
 
 static volatile int done;
 
-static void *restless(void *number)
+static void *disturb(void *number)
 {
     for (long i = 0; !done; i++) {
         switch ((i + (long)number) % 5) {
@@ -512,8 +513,8 @@ static void *restless(void *number)
         case 1: raise(SIGUSR1); break;
         case 2: {
             pthread_t thread;
-            share = 0.002;
-            if (pthread_create(&thread, NULL, blocked, &share) == 0)
+            thread_seconds = 0.002;
+            if (pthread_create(&thread, NULL, blocked, &thread_seconds) == 0)
                 pthread_join(thread, NULL);
             break;
         }
@@ -545,19 +546,19 @@ static void *restless(void *number)
     return NULL;
 }
 
-static void nothing(int signal) { (void)signal; }
+static void ignore_signal(int signal) { (void)signal; }
 
-/* Starts and stops, every tenth of a second, under threads that do everything. */
-static int soak(double seconds, const char *directory)
+/* Starts and stops a recording every tenth of a second, while threads perform all kinds of operations. */
+static int run_soak(double seconds, const char *directory)
 {
     pthread_t thread[4];
     char path[4096];
     int count = 0;
-    signal(SIGUSR1, nothing);
+    signal(SIGUSR1, ignore_signal);
     for (long i = 0; i < 4; i++)
-        pthread_create(&thread[i], NULL, restless, (void *)i);
-    double until = cpu_of(CLOCK_MONOTONIC) + seconds;
-    for (; cpu_of(CLOCK_MONOTONIC) < until; count++) {
+        pthread_create(&thread[i], NULL, disturb, (void *)i);
+    double deadline = clock_seconds(CLOCK_MONOTONIC) + seconds;
+    for (; clock_seconds(CLOCK_MONOTONIC) < deadline; count++) {
         snprintf(path, sizeof path, "%s/soak-%d.data", directory, count % 8);
         if (start(path) != JITLISTEN_OK)
             return 2;
@@ -575,8 +576,8 @@ static int soak(double seconds, const char *directory)
     return 0;
 }
 
-/* Starts programs, by a shell and by another one, as many do that look for their own parts. */
-static int commands(double seconds)
+/* Starts programs through a shell, like programs that look for their own components. */
+static int run_commands(double seconds)
 {
     burn(seconds / 2);
     if (system("true; /bin/ls / >/dev/null") != 0)
@@ -594,28 +595,28 @@ int main(int argc, char **argv)
 #define SCENARIO(name, call)                                                                                              \
     if (strcmp(scenario, name) == 0)                                                                                      \
         return call;
-    SCENARIO("loops", loops(number))
-    SCENARIO("exps", exps(number))
-    SCENARIO("fixed", fixed(number))
-    SCENARIO("faults", faults(atol(word)))
-    SCENARIO("threads", threads(atoi(word), atof(argv[3]), atoi(argv[4])))
-    SCENARIO("handlers", handlers(number))
+    SCENARIO("loops", run_loops(number))
+    SCENARIO("exps", run_exps(number))
+    SCENARIO("fixed", run_fixed_work(number))
+    SCENARIO("faults", run_faults(atol(word)))
+    SCENARIO("threads", run_threads(atoi(word), atof(argv[3]), atoi(argv[4])))
+    SCENARIO("handlers", run_handlers(number))
     SCENARIO("deep", deep(atoi(word), atof(argv[3])) * 0)
-    SCENARIO("overflow", overflow(number))
-    SCENARIO("own-profiler", own_profiler(number))
-    SCENARIO("interrupted", interrupted(number))
-    SCENARIO("forks", forks(word))
-    SCENARIO("short-lived", short_lived(word))
-    SCENARIO("children", children(word))
-    SCENARIO("first", first(word))
-    SCENARIO("vforks", vforks(number))
-    SCENARIO("leaves", leaves())
-    SCENARIO("commands", commands(number))
-    SCENARIO("blocks", blocks(number))
-    SCENARIO("parts", parts(word))
-    SCENARIO("no-timers", no_timers(word))
-    SCENARIO("large-file", large_file(word))
-    SCENARIO("soak", soak(number, argv[3]))
+    SCENARIO("overflow", run_overflow(number))
+    SCENARIO("own-profiler", run_own_profiler(number))
+    SCENARIO("interrupted", count_interrupted_calls(number))
+    SCENARIO("forks", record_in_fork(word))
+    SCENARIO("short-lived", run_short_children(word))
+    SCENARIO("children", time_children(word))
+    SCENARIO("first", time_first_instruction(word))
+    SCENARIO("vforks", run_vforks(number))
+    SCENARIO("leaves", exit_during_malloc())
+    SCENARIO("commands", run_commands(number))
+    SCENARIO("blocks", run_with_blocked_thread(number))
+    SCENARIO("parts", record_two_parts(word))
+    SCENARIO("no-timers", run_without_timers(word))
+    SCENARIO("large-file", run_with_file_limit(word))
+    SCENARIO("soak", run_soak(number, argv[3]))
     if (strcmp(scenario, "killed") == 0) {
         burn(number);
         kill(getpid(), SIGKILL);

@@ -1,4 +1,4 @@
-/* A program that is sampled where stacks and threads are unusual: each scenario does something known, as in sampled.c.
+/* Scenarios with unusual stacks and threads, each with known behaviour, as in sampled.c.
  *
  *   sampled_odd SCENARIO NUMBER [WORD] */
 #include <dlfcn.h>
@@ -33,7 +33,7 @@ static double now(clockid_t clock) {
 }
 
 KEPT static void burn(double seconds) {
-    for (double until = now(CLOCK_THREAD_CPUTIME_ID) + seconds; now(CLOCK_THREAD_CPUTIME_ID) < until;)
+    for (double deadline = now(CLOCK_THREAD_CPUTIME_ID) + seconds; now(CLOCK_THREAD_CPUTIME_ID) < deadline;)
         for (int i = 0; i < 1000; i++) sink = sink * 0.999 + 1.0 / (sink * sink + 1.0);
 }
 
@@ -41,20 +41,20 @@ namespace context = boost::context;
 
 KEPT static void in_a_fiber(double seconds) { burn(seconds); sink = sink + 1; }
 
-/* Fibers come and go on stacks that are unmapped after them, of changing sizes. */
-static int fibers(double seconds) {
-    double until = now(CLOCK_THREAD_CPUTIME_ID) + seconds;
-    for (size_t turn = 0; now(CLOCK_THREAD_CPUTIME_ID) < until; turn++) {
+/* Runs short-lived fibers whose stacks differ in size and are unmapped after use. */
+static int run_fibers(double seconds) {
+    double deadline = now(CLOCK_THREAD_CPUTIME_ID) + seconds;
+    for (size_t turn = 0; now(CLOCK_THREAD_CPUTIME_ID) < deadline; turn++) {
         context::protected_fixedsize_stack stack(size_t{16384} << turn % 4);
-        context::fiber one(std::allocator_arg, stack, [](context::fiber &&caller) {
+        context::fiber fiber_task(std::allocator_arg, stack, [](context::fiber &&caller) {
             for (int i = 0; i < 3; i++) {
                 in_a_fiber(0.01);
                 caller = std::move(caller).resume();
             }
             return std::move(caller);
         });
-        while (one) {
-            one = std::move(one).resume();
+        while (fiber_task) {
+            fiber_task = std::move(fiber_task).resume();
             burn(0.01);
         }
     }
@@ -63,15 +63,15 @@ static int fibers(double seconds) {
 }
 
 KEPT static int throw_from(int depth) {
-    std::string unwound(40, 'x');
-    if (depth == 0) throw std::runtime_error(unwound);
-    return throw_from(depth - 1) + static_cast<int>(unwound.size());
+    std::string destroyed_string(40, 'x');
+    if (depth == 0) throw std::runtime_error(destroyed_string);
+    return throw_from(depth - 1) + static_cast<int>(destroyed_string.size());
 }
 
-/* Exceptions are in flight nearly all of the time. */
-static int exceptions(double seconds) {
+/* Throws and catches continuously, so that an exception is being handled nearly all the time. */
+static int run_exceptions(double seconds) {
     long caught = 0, thrown = 0;
-    for (double until = now(CLOCK_THREAD_CPUTIME_ID) + seconds; now(CLOCK_THREAD_CPUTIME_ID) < until; thrown++) try {
+    for (double deadline = now(CLOCK_THREAD_CPUTIME_ID) + seconds; now(CLOCK_THREAD_CPUTIME_ID) < deadline; thrown++) try {
             sink = throw_from(30);
         } catch (const std::runtime_error &error) {
             caught += strlen(error.what()) == 40;
@@ -80,65 +80,65 @@ static int exceptions(double seconds) {
     return 0;
 }
 
-static jmp_buf way_out;
+static jmp_buf return_point;
 static void *library;
-static double to_burn;
+static double burn_seconds;
 
 extern "C" void called_back(void) {
     if (dlclose(library) != 0) _exit(3);
-    /* The function that called this one is gone: no way back but this. */
-    burn(to_burn);
-    longjmp(way_out, 1);
+    /* The caller's code is unmapped now, so longjmp is the only way back. */
+    burn(burn_seconds);
+    longjmp(return_point, 1);
 }
 
-/* The library's function `through` calls back, and the library is unloaded meanwhile. */
-static int unloaded(double seconds, const char *path) {
-    to_burn = seconds / 10;
+/* Unloads a library while its function `through` is calling back. */
+static int run_unloaded_caller(double seconds, const char *path) {
+    burn_seconds = seconds / 10;
     for (volatile int i = 0; i < 10; i = i + 1) {
         library = dlopen(path, RTLD_NOW);
         if (!library) return 2;
         auto through = reinterpret_cast<void (*)(void (*)(void))>(dlsym(library, "through"));
-        if (setjmp(way_out) == 0) through(called_back);
+        if (setjmp(return_point) == 0) through(called_back);
         if (dlopen(path, RTLD_NOW | RTLD_NOLOAD)) return 4;
     }
     puts("done");
     return 0;
 }
 
-static pthread_barrier_t together;
+static pthread_barrier_t barrier;
 
-static void *of_the_crowd(void *seconds) {
-    pthread_barrier_wait(&together);
+static void *burn_in_crowd(void *seconds) {
+    pthread_barrier_wait(&barrier);
     burn(*static_cast<double *>(seconds));
-    pthread_barrier_wait(&together);
+    pthread_barrier_wait(&barrier);
     return nullptr;
 }
 
-/* So many threads at the same time. */
-static int crowd(unsigned count, double seconds) {
+/* Runs `count` threads at the same time. */
+static int run_crowd(unsigned count, double seconds) {
     std::vector<pthread_t> threads(count);
-    pthread_attr_t small;
-    pthread_attr_init(&small);
-    pthread_attr_setstacksize(&small, 128 << 10);
-    pthread_barrier_init(&together, nullptr, count + 1);
+    pthread_attr_t small_stack_attributes;
+    pthread_attr_init(&small_stack_attributes);
+    pthread_attr_setstacksize(&small_stack_attributes, 128 << 10);
+    pthread_barrier_init(&barrier, nullptr, count + 1);
     for (auto &thread : threads)
-        if (pthread_create(&thread, &small, of_the_crowd, &seconds) != 0) return 2;
-    pthread_barrier_wait(&together);
-    pthread_barrier_wait(&together);
+        if (pthread_create(&thread, &small_stack_attributes, burn_in_crowd, &seconds) != 0) return 2;
+    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&barrier);
     for (auto &thread : threads) pthread_join(thread, nullptr);
     puts("done");
     return 0;
 }
 
-static volatile long ticks[2];
+static volatile long tick_counts[2];
 
-/* Timers of the program's own, of real-time signals and of the thread's processor time. */
-static int own_timers(double seconds) {
+/* Uses POSIX timers of the program's own, with real-time signals; one measures the thread's CPU time. */
+static int run_own_timers(double seconds) {
     const clockid_t clocks[2] = {CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID};
     for (int i = 0; i < 2; i++) {
         struct sigaction action = {};
         action.sa_sigaction = [](int, siginfo_t *info, void *) {
-            ticks[info->si_value.sival_int] = ticks[info->si_value.sival_int] + 1 + info->si_overrun;
+            tick_counts[info->si_value.sival_int] = tick_counts[info->si_value.sival_int] + 1 + info->si_overrun;
         };
         action.sa_flags = SA_SIGINFO | SA_RESTART;
         sigaction(SIGRTMIN + i, &action, nullptr);
@@ -147,18 +147,18 @@ static int own_timers(double seconds) {
         event.sigev_signo = SIGRTMIN + i;
         event.sigev_value.sival_int = i;
         timer_t timer;
-        itimerspec every = {{0, 20000000}, {0, 20000000}};
-        if (timer_create(clocks[i], &event, &timer) != 0 || timer_settime(timer, 0, &every, nullptr) != 0) return 2;
+        itimerspec interval = {{0, 20000000}, {0, 20000000}};
+        if (timer_create(clocks[i], &event, &timer) != 0 || timer_settime(timer, 0, &interval, nullptr) != 0) return 2;
     }
     burn(seconds);
-    printf("%ld %ld\n", ticks[0], ticks[1]);
+    printf("%ld %ld\n", tick_counts[0], tick_counts[1]);
     return 0;
 }
 
-/* Children that share this process's memory until they exec. */
-static int vforks(double seconds) {
+/* Starts children that share this process's memory until they exec. */
+static int run_vforks(double seconds) {
     long count = 0;
-    for (double until = now(CLOCK_MONOTONIC) + seconds; now(CLOCK_MONOTONIC) < until; count++) {
+    for (double deadline = now(CLOCK_MONOTONIC) + seconds; now(CLOCK_MONOTONIC) < deadline; count++) {
         pid_t child = vfork();
         if (child == 0) {
             burn(0.01);
@@ -180,8 +180,8 @@ static void *burn_after_main(void *seconds) {
     return nullptr;
 }
 
-/* The main thread ends first; the process ends with the last thread. */
-static int last_thread(double seconds) {
+/* Ends the main thread first; the process ends with its last thread. */
+static int run_last_thread(double seconds) {
     static double argument;
     argument = seconds;
     pthread_t thread;
@@ -189,20 +189,20 @@ static int last_thread(double seconds) {
     pthread_exit(nullptr);
 }
 
-static void *waits(void *number) {
+static void *waits(void *index) {
     for (;;) {
-        timespec little = {1, 0};
-        switch (reinterpret_cast<uintptr_t>(number) % 3) {
-        case 0: nanosleep(&little, nullptr); break;
+        timespec one_second = {1, 0};
+        switch (reinterpret_cast<uintptr_t>(index) % 3) {
+        case 0: nanosleep(&one_second, nullptr); break;
         case 1: poll(nullptr, 0, 1000); break;
         default: pause();
         }
     }
 }
 
-/* Threads that wait, and are cancelled there, eight at a time. */
-static int cancels(double seconds) {
-    for (double until = now(CLOCK_MONOTONIC) + seconds; now(CLOCK_MONOTONIC) < until;) {
+/* Cancels waiting threads, eight at a time. */
+static int cancel_threads(double seconds) {
+    for (double deadline = now(CLOCK_MONOTONIC) + seconds; now(CLOCK_MONOTONIC) < deadline;) {
         pthread_t threads[8];
         for (uintptr_t i = 0; i < 8; i++)
             if (pthread_create(&threads[i], nullptr, waits, reinterpret_cast<void *>(i)) != 0) return 2;
@@ -216,29 +216,31 @@ static int cancels(double seconds) {
     return 0;
 }
 
-static char *volatile entered;
-static void enters(int) { entered = static_cast<char *>(__builtin_frame_address(0)); }
+static char *volatile handler_frame;
+static void record_handler_frame(int) { handler_frame = static_cast<char *>(__builtin_frame_address(0)); }
 
-/* Signals come to a stack of 8 KiB above a page that faults: how much of it was used, and how much of that is the kernel's. */
-static int small_signal_stack(double seconds) {
+/* Handles signals on an 8 KiB stack with a guard page. Prints how many bytes of the stack were used, and how many of
+ * these the kernel used.
+ */
+static int measure_signal_stack(double seconds) {
     const size_t size = 8192, page = 4096;
     void *mapped = mmap(nullptr, page + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED || mprotect(mapped, page, PROT_NONE) != 0) return 2;
-    char *lowest = static_cast<char *>(mapped) + page;
+    char *stack_bottom = static_cast<char *>(mapped) + page;
     stack_t stack = {};
-    stack.ss_sp = lowest;
+    stack.ss_sp = stack_bottom;
     stack.ss_size = size;
     struct sigaction action = {};
-    action.sa_handler = enters;
+    action.sa_handler = record_handler_frame;
     action.sa_flags = SA_ONSTACK;
     if (sigaltstack(&stack, nullptr) != 0 || sigaction(SIGUSR1, &action, nullptr) != 0) return 3;
     raise(SIGUSR1);
-    memset(lowest, 0x5a, size);
+    memset(stack_bottom, 0x5a, size);
     burn(seconds);
-    exceptions(seconds);
-    size_t untouched = 0;
-    while (untouched < size && lowest[untouched] == 0x5a) untouched++;
-    printf("%zu %zu\n", size - untouched, static_cast<size_t>(lowest + size - entered));
+    run_exceptions(seconds);
+    size_t untouched_bytes = 0;
+    while (untouched_bytes < size && stack_bottom[untouched_bytes] == 0x5a) untouched_bytes++;
+    printf("%zu %zu\n", size - untouched_bytes, static_cast<size_t>(stack_bottom + size - handler_frame));
     return 0;
 }
 
@@ -246,14 +248,14 @@ int main(int argc, char **argv) {
     if (argc < 3) return 1;
     std::string scenario = argv[1];
     double number = atof(argv[2]);
-    if (scenario == "fibers") return fibers(number);
-    if (scenario == "exceptions") return exceptions(number);
-    if (scenario == "unloaded") return unloaded(number, argv[3]);
-    if (scenario == "crowd") return crowd(static_cast<unsigned>(number), atof(argv[3]));
-    if (scenario == "own-timers") return own_timers(number);
-    if (scenario == "vforks") return vforks(number);
-    if (scenario == "last-thread") return last_thread(number);
-    if (scenario == "cancels") return cancels(number);
-    if (scenario == "small-signal-stack") return small_signal_stack(number);
+    if (scenario == "fibers") return run_fibers(number);
+    if (scenario == "exceptions") return run_exceptions(number);
+    if (scenario == "unloaded") return run_unloaded_caller(number, argv[3]);
+    if (scenario == "crowd") return run_crowd(static_cast<unsigned>(number), atof(argv[3]));
+    if (scenario == "own-timers") return run_own_timers(number);
+    if (scenario == "vforks") return run_vforks(number);
+    if (scenario == "last-thread") return run_last_thread(number);
+    if (scenario == "cancels") return cancel_threads(number);
+    if (scenario == "small-signal-stack") return measure_signal_stack(number);
     return 1;
 }

@@ -1,4 +1,4 @@
-/* A program that is sampled and does what a sampler easily breaks: each scenario says on stdout what it has noticed.
+/* Operations that a sampler could easily break. Each scenario prints the effects that it observed.
  *
  *   sampled_trust SCENARIO [NUMBER] */
 #define _GNU_SOURCE
@@ -23,7 +23,7 @@
 
 static volatile double sink;
 
-/* So much work, whatever time that takes. */
+/* Does a fixed amount of work, independent of time. */
 KEPT static void work(long turns)
 {
     double x = sink;
@@ -34,7 +34,7 @@ KEPT static void work(long turns)
 
 KEPT static int frames(int depth, long turns);
 
-/* Larger than what is read of a stack at once. */
+/* Uses a frame larger than the part of a stack that the sampler reads in one call. */
 KEPT static int large_frame(int depth, long turns)
 {
     volatile char frame[40000];
@@ -58,158 +58,158 @@ KEPT static int frames(int depth, long turns)
 
 static long arguments[2];
 
-static void *in_thread(void *unused)
+static void *run_frames(void *unused)
 {
     frames((int)arguments[0], arguments[1]);
     return unused;
 }
 
-/* In a thread, of whose stack less is known than of the main thread's. */
-static int deep(long depth, long turns)
+/* Runs in a thread that is not the main thread, because its stack bounds are harder to find. */
+static int run_deep(long depth, long turns)
 {
     pthread_t thread;
     arguments[0] = depth;
     arguments[1] = turns;
-    if (pthread_create(&thread, NULL, in_thread, NULL) != 0 || pthread_join(thread, NULL) != 0)
+    if (pthread_create(&thread, NULL, run_frames, NULL) != 0 || pthread_join(thread, NULL) != 0)
         return 2;
     puts("done");
     return 0;
 }
 
-static ucontext_t outside;
+static ucontext_t main_context;
 
-static void inside(void) { frames((int)arguments[0], arguments[1]); }
+static void run_frames_on_context(void) { frames((int)arguments[0], arguments[1]); }
 
-/* On a stack that is not the thread's own. */
-static int context(long depth, long turns)
+/* Runs on a stack that is not the thread's own (makecontext). */
+static int run_on_context(long depth, long turns)
 {
     const size_t size = 1 << 20;
-    static ucontext_t other;
+    static ucontext_t other_context;
     void *stack = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (stack == MAP_FAILED || getcontext(&other) != 0)
+    if (stack == MAP_FAILED || getcontext(&other_context) != 0)
         return 2;
     arguments[0] = depth;
     arguments[1] = turns;
-    other.uc_stack.ss_sp = stack;
-    other.uc_stack.ss_size = size;
-    other.uc_link = &outside;
-    makecontext(&other, inside, 0);
-    if (swapcontext(&outside, &other) != 0)
+    other_context.uc_stack.ss_sp = stack;
+    other_context.uc_stack.ss_size = size;
+    other_context.uc_link = &main_context;
+    makecontext(&other_context, run_frames_on_context, 0);
+    if (swapcontext(&main_context, &other_context) != 0)
         return 3;
     puts("done");
     return 0;
 }
 
-/* Signals come to a stack of so many bytes, with a pattern below it. */
-static void *on_small_stack(void *bytes)
+/* Handles signals on an alternate stack of `bytes` bytes, and checks the pattern below that stack. */
+static void *work_on_small_stack(void *bytes)
 {
-    const size_t size = (size_t)(long)bytes, below = 1 << 16;
+    const size_t size = (size_t)(long)bytes, guard_bytes = 1 << 16;
     unsigned char *mapped =
-        mmap(NULL, below + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        mmap(NULL, guard_bytes + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED)
         return "mmap";
-    memset(mapped, 0x5a, below);
-    stack_t stack = {.ss_sp = mapped + below, .ss_size = size};
+    memset(mapped, 0x5a, guard_bytes);
+    stack_t stack = {.ss_sp = mapped + guard_bytes, .ss_size = size};
     if (sigaltstack(&stack, NULL) != 0)
         return "refused";
     work(100000000);
-    for (size_t i = 0; i < below; i++)
+    for (size_t i = 0; i < guard_bytes; i++)
         if (mapped[i] != 0x5a)
             return "overwritten";
     return "whole";
 }
 
-static int small_stacks(void)
+static int run_on_small_stacks(void)
 {
     const long sizes[] = {2048, 3072, 5632, 8192};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         pthread_t thread;
         void *result = NULL;
-        if (pthread_create(&thread, NULL, on_small_stack, (void *)sizes[i]) != 0 || pthread_join(thread, &result) != 0)
+        if (pthread_create(&thread, NULL, work_on_small_stack, (void *)sizes[i]) != 0 || pthread_join(thread, &result) != 0)
             return 2;
         printf("%ld: %s\n", sizes[i], (char *)result);
     }
     return 0;
 }
 
-static unsigned char in_use[65536 + 8192];
+static unsigned char used_stack[65536 + 8192];
 
-/* Of the stack, the kernel's part of the next handler and 2 KB are left, on every processor. */
-static void on_stack(int number)
+/* Uses up the stack, except for 2 KB and the kernel's part of the next signal frame, on every processor model. */
+static void fill_stack_and_work(int number)
 {
-    const unsigned char *here = __builtin_frame_address(0);
-    const long kernels = in_use + sizeof in_use - here, left = here - (in_use + 65536);
-    volatile unsigned char *taken = __builtin_alloca(left > kernels + 2048 ? left - kernels - 2048 : 1);
-    taken[0] = (unsigned char)number;
+    const unsigned char *handler_frame = __builtin_frame_address(0);
+    const long signal_frame_bytes = used_stack + sizeof used_stack - handler_frame, bytes_left = handler_frame - (used_stack + 65536);
+    volatile unsigned char *filler = __builtin_alloca(bytes_left > signal_frame_bytes + 2048 ? bytes_left - signal_frame_bytes - 2048 : 1);
+    filler[0] = (unsigned char)number;
     work(100000000);
 }
 
-/* A handler of the program's is on that stack already, and has some of it in use. */
-static int stack_in_use(void)
+/* Samples a thread whose own signal handler already occupies part of the alternate signal stack. */
+static int run_on_used_stack(void)
 {
-    memset(in_use, 0x5a, 65536);
-    stack_t stack = {.ss_sp = in_use + 65536, .ss_size = 8192};
-    struct sigaction action = {.sa_handler = on_stack, .sa_flags = SA_ONSTACK};
+    memset(used_stack, 0x5a, 65536);
+    stack_t stack = {.ss_sp = used_stack + 65536, .ss_size = 8192};
+    struct sigaction action = {.sa_handler = fill_stack_and_work, .sa_flags = SA_ONSTACK};
     if (sigaltstack(&stack, NULL) != 0 || sigaction(SIGUSR1, &action, NULL) != 0)
         return 2;
     raise(SIGUSR1);
     for (size_t i = 0; i < 65536; i++)
-        if (in_use[i] != 0x5a)
+        if (used_stack[i] != 0x5a)
             return puts("overwritten"), 0;
     puts("whole");
     return 0;
 }
 
-static volatile long ticks;
-static void counts(int number) { ticks += number > 0; }
+static volatile long handled_count;
+static void count_signal(int number) { handled_count += number > 0; }
 
-/* As daemons do. */
-static int all_default(void)
+/* Resets every signal to its default, like a daemon. Prints how many had another disposition. */
+static int reset_all_signals(void)
 {
-    long others = 0;
+    long other_dispositions = 0;
     for (int number = 1; number <= SIGRTMAX; number++) {
         struct sigaction before;
         if (sigaction(number, NULL, &before) == 0 && before.sa_handler != SIG_DFL && number != SIGPIPE)
-            others++;
-        struct sigaction usual = {.sa_handler = SIG_DFL};
+            other_dispositions++;
+        struct sigaction default_action = {.sa_handler = SIG_DFL};
         if (number % 2 == 0)
-            sigaction(number, &usual, NULL);
+            sigaction(number, &default_action, NULL);
         else
             signal(number, SIG_DFL);
     }
     work(100000000);
-    printf("%ld other dispositions\n", others);
+    printf("%ld other dispositions\n", other_dispositions);
     return 0;
 }
 
-/* A handler for each real-time signal, which is sent once. */
-static int all_handled(void)
+/* Installs a handler for each real-time signal, and sends each signal once. */
+static int handle_all_signals(void)
 {
     long sent = 0;
     for (int number = SIGRTMIN; number <= SIGRTMAX; number++) {
-        struct sigaction action = {.sa_handler = counts, .sa_flags = SA_RESTART}, now;
-        if (sigaction(number, &action, NULL) != 0 || sigaction(number, NULL, &now) != 0 || now.sa_handler != counts)
+        struct sigaction action = {.sa_handler = count_signal, .sa_flags = SA_RESTART}, installed;
+        if (sigaction(number, &action, NULL) != 0 || sigaction(number, NULL, &installed) != 0 || installed.sa_handler != count_signal)
             return 2;
     }
     work(100000000);
-    printf("%ld ticks, ", ticks);
+    printf("%ld ticks, ", handled_count);
     for (int number = SIGRTMIN; number <= SIGRTMAX; number++, sent++)
         kill(getpid(), number);
-    printf("%ld of %ld came\n", ticks, sent);
+    printf("%ld of %ld came\n", handled_count, sent);
     return 0;
 }
 
-static pthread_t sender_of;
+static pthread_t waiting_thread;
 
-/* Sends after so much work that the sampler's signal has waited for the thread, too. */
-static void *sends(void *number)
+/* Sends the signal late, so that a signal of the sampler is pending in the waiting thread as well. */
+static void *send_signal(void *number)
 {
     work(50000000);
-    pthread_kill(sender_of, (int)(long)number);
+    pthread_kill(waiting_thread, (int)(long)number);
     return NULL;
 }
 
-static void *waits(void *how)
+static void *wait_for_signal(void *method)
 {
     sigset_t all;
     siginfo_t info = {0};
@@ -217,21 +217,23 @@ static void *waits(void *how)
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, NULL);
     pthread_t sender;
-    sender_of = pthread_self();
-    /* With every signal blocked: also the sampler's, of which one waits after this. */
+    waiting_thread = pthread_self();
+    /* Works with every signal blocked, including the sampler's. A signal of the sampler is pending afterwards, but the
+     * program must not see it.
+     */
     work(50000000);
-    sigset_t waiting;
-    sigpending(&waiting);
-    for (int one = SIGRTMIN; one <= SIGRTMAX; one++)
-        if (sigismember(&waiting, one))
+    sigset_t pending;
+    sigpending(&pending);
+    for (int signal_number = SIGRTMIN; signal_number <= SIGRTMAX; signal_number++)
+        if (sigismember(&pending, signal_number))
             return "a signal waits";
-    if (pthread_create(&sender, NULL, sends, (void *)(long)SIGUSR2) != 0)
+    if (pthread_create(&sender, NULL, send_signal, (void *)(long)SIGUSR2) != 0)
         return "no thread";
-    const struct timespec minute = {60, 0};
-    switch ((long)how) {
+    const struct timespec one_minute = {60, 0};
+    switch ((long)method) {
     case 0: sigwait(&all, &number); break;
     case 1: number = sigwaitinfo(&all, &info); break;
-    case 2: number = sigtimedwait(&all, &info, &minute); break;
+    case 2: number = sigtimedwait(&all, &info, &one_minute); break;
     default: {
         struct signalfd_siginfo read_info = {0};
         int descriptor = signalfd(-1, &all, SFD_CLOEXEC);
@@ -244,12 +246,12 @@ static void *waits(void *how)
     return number == SIGUSR2 ? "the one that was sent" : "another signal";
 }
 
-static int all_waited_for(void)
+static int wait_for_all_signals(void)
 {
-    for (long how = 0; how < 4; how++) {
+    for (long method = 0; method < 4; method++) {
         pthread_t thread;
         void *result = NULL;
-        if (pthread_create(&thread, NULL, waits, (void *)how) != 0 || pthread_join(thread, &result) != 0)
+        if (pthread_create(&thread, NULL, wait_for_signal, (void *)method) != 0 || pthread_join(thread, &result) != 0)
             return 2;
         puts(result);
     }
@@ -263,21 +265,22 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-static void nothing(int number)
+static void ignore_signal(int number)
 {
     (void)number;
 }
 
-/* A wait of 50 ms. Its frame is of a size known at run time only, so its callers are found by registers that only a signal has. */
-KEPT static int wait_once(long how, size_t size)
+/* Waits for 50 ms. The frame size is known only at run time, so unwinding needs registers that only a signal frame has.
+ * */
+KEPT static int wait_once(long call, size_t size)
 {
     volatile char *frame = alloca(size);
     frame[0] = 1;
-    struct timespec time = {0, 50000000};
-    struct timeval again = {0, 50000};
+    struct timespec timeout = {0, 50000000};
+    struct timeval select_timeout = {0, 50000};
     struct epoll_event event;
     int descriptor, result = 0;
-    switch (how) {
+    switch (call) {
     case 0:
         setitimer(ITIMER_REAL, &(struct itimerval){{0, 0}, {0, 50000}}, NULL);
         double start = now();
@@ -286,9 +289,9 @@ KEPT static int wait_once(long how, size_t size)
     case 1:
         return poll(NULL, 0, 50) < 0;
     case 2:
-        return nanosleep(&time, NULL) < 0;
+        return nanosleep(&timeout, NULL) < 0;
     case 3:
-        return select(0, NULL, NULL, NULL, &again) < 0;
+        return select(0, NULL, NULL, NULL, &select_timeout) < 0;
     default:
         descriptor = epoll_create1(0);
         result = epoll_wait(descriptor, &event, 1, 50) < 0;
@@ -297,9 +300,9 @@ KEPT static int wait_once(long how, size_t size)
     }
 }
 
-static int waits_interrupted(void)
+static int count_interrupted_waits(void)
 {
-    signal(SIGALRM, nothing);
+    signal(SIGALRM, ignore_signal);
     int interrupted = 0;
     for (long i = 0; i < 50; i++) {
         work(100000);
@@ -309,30 +312,30 @@ static int waits_interrupted(void)
     return 0;
 }
 
-static int ends[2];
+static int pipe_ends[2];
 
-static void *reads_slowly(void *bytes)
+static void *read_slowly(void *bytes)
 {
     char buffer[4096];
-    for (ssize_t got, left = (ssize_t)bytes; left > 0; left -= got > 0 ? got : 0) {
-        got = read(ends[0], buffer, sizeof buffer);
+    for (ssize_t received, remaining = (ssize_t)bytes; remaining > 0; remaining -= received > 0 ? received : 0) {
+        received = read(pipe_ends[0], buffer, sizeof buffer);
         nanosleep(&(struct timespec){0, 1000000}, NULL);
     }
     return NULL;
 }
 
-/* How many parts a write to a pipe has without another writer. */
+/* Prints into how many additional parts a write to a pipe was split; there is no other writer. */
 KEPT static int writes_cut_short(void)
 {
-    ssize_t left = 2 << 20;
+    ssize_t remaining = 2 << 20;
     int parts = 0;
-    char *bytes = calloc(1, (size_t)left);
+    char *bytes = calloc(1, (size_t)remaining);
     pthread_t reader;
-    if (bytes == NULL || pipe(ends) != 0 || pthread_create(&reader, NULL, reads_slowly, (void *)left) != 0)
+    if (bytes == NULL || pipe(pipe_ends) != 0 || pthread_create(&reader, NULL, read_slowly, (void *)remaining) != 0)
         return 2;
-    for (ssize_t written; left > 0; parts++) {
-        written = write(ends[1], bytes, (size_t)left);
-        left -= written > 0 ? written : 0;
+    for (ssize_t written; remaining > 0; parts++) {
+        written = write(pipe_ends[1], bytes, (size_t)remaining);
+        remaining -= written > 0 ? written : 0;
     }
     pthread_join(reader, NULL);
     free(bytes);
@@ -340,25 +343,25 @@ KEPT static int writes_cut_short(void)
     return 0;
 }
 
-static sem_t end;
+static sem_t finished;
 
 KEPT static void *idles(void *argument)
 {
-    while (sem_wait(&end) != 0)
+    while (sem_wait(&finished) != 0)
         ;
     return argument;
 }
 
-static int idle(long seconds)
+static int run_idle_threads(long seconds)
 {
     pthread_t threads[100];
-    sem_init(&end, 0, 0);
+    sem_init(&finished, 0, 0);
     for (int i = 0; i < 100; i++)
         if (pthread_create(&threads[i], NULL, idles, NULL) != 0)
             return 2;
     sleep((unsigned)seconds);
     for (int i = 0; i < 100; i++)
-        sem_post(&end);
+        sem_post(&finished);
     for (int i = 0; i < 100; i++)
         pthread_join(threads[i], NULL);
     return 0;
@@ -369,24 +372,24 @@ int main(int argc, char **argv)
     const char *scenario = argc > 1 ? argv[1] : "";
     long number = argc > 2 ? atol(argv[2]) : 1;
     if (strcmp(scenario, "deep") == 0)
-        return deep(number, argc > 3 ? atol(argv[3]) : 1);
+        return run_deep(number, argc > 3 ? atol(argv[3]) : 1);
     if (strcmp(scenario, "context") == 0)
-        return context(number, argc > 3 ? atol(argv[3]) : 1);
+        return run_on_context(number, argc > 3 ? atol(argv[3]) : 1);
     if (strcmp(scenario, "small-stacks") == 0)
-        return small_stacks();
+        return run_on_small_stacks();
     if (strcmp(scenario, "stack-in-use") == 0)
-        return stack_in_use();
+        return run_on_used_stack();
     if (strcmp(scenario, "all-default") == 0)
-        return all_default();
+        return reset_all_signals();
     if (strcmp(scenario, "all-handled") == 0)
-        return all_handled();
+        return handle_all_signals();
     if (strcmp(scenario, "all-waited-for") == 0)
-        return all_waited_for();
+        return wait_for_all_signals();
     if (strcmp(scenario, "waits-interrupted") == 0)
-        return waits_interrupted();
+        return count_interrupted_waits();
     if (strcmp(scenario, "writes-cut-short") == 0)
         return writes_cut_short();
     if (strcmp(scenario, "idle") == 0)
-        return idle(number);
+        return run_idle_threads(number);
     return 1;
 }

@@ -1,4 +1,4 @@
-"""Functions that are compiled, used and deleted, again and again, and one that stays: short_lived.py SECONDS"""
+"""Functions that are compiled, used and deleted repeatedly, and one that stays: short_lived.py SECONDS"""
 
 import gc
 import sys
@@ -15,21 +15,21 @@ def {name}(n, x):
 """
 
 
-def compiled(name, term):
+def compile_function(name, term):
     scope = {}
     exec(SOURCE.format(name=name, term=term), scope)
     return njit(scope[name])
 
 
 for turn in range(12):
-    passing = compiled(f"mayfly{turn}", turn + 1)
-    print(passing(10, 1.0))
-    del passing
+    temporary = compile_function(f"mayfly{turn}", turn + 1)
+    print(temporary(10, 1.0))
+    del temporary
     gc.collect()
 
-last = compiled("evergreen", 1)
+last = compile_function("evergreen", 1)
 print(last(10, 1.0))
 print("running", flush=True)
-until = time.process_time() + float(sys.argv[1])
-while time.process_time() < until:
+deadline = time.process_time() + float(sys.argv[1])
+while time.process_time() < deadline:
     last(LOOP, 1.0)

@@ -1,4 +1,5 @@
-"""Faust, compiled by DawDreamer, whose LLVM has the GDB JIT list only: python sound_of_dawdreamer.py. Prints a sum."""
+"""Faust code that DawDreamer compiles with an embedded LLVM that can be observed only through the GDB JIT list: python
+sound_of_dawdreamer.py. Prints a sum."""
 
 import dawdreamer
 import numpy as np

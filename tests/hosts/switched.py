@@ -1,6 +1,6 @@
-"""Switches the jitdump on when a function is compiled already, off again, and on once more: switched.py
+"""Enables the jitdump after a function was compiled, disables the jitdump, and enables it again: switched.py
 
-Prints the names of the functions in the order of the steps; the library must be preloaded.
+Prints the function names expected after each step. The library must be preloaded.
 """
 
 import ctypes

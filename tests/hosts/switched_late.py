@@ -1,4 +1,4 @@
-"""Runs compiled code, and switches the jitdump on when it has run: switched_late.py SECONDS"""
+"""Runs compiled code and enables the jitdump afterwards: switched_late.py SECONDS"""
 
 import ctypes
 import sys
@@ -15,7 +15,7 @@ def kernel(n, x):
 
 
 kernel(10, 1.0)
-until = time.process_time() + float(sys.argv[1])
-while time.process_time() < until:
+deadline = time.process_time() + float(sys.argv[1])
+while time.process_time() < deadline:
     kernel(1_000_000, 1.0)
 assert ctypes.CDLL(None).jitlisten_enable(b"jitdump") == 0

@@ -1,5 +1,6 @@
-/* A library to preload behind the one under test, whose constructor then runs later: takes the function that the loader calls at each change
- * of its list, as a debugger does that has started the program. It is still empty, and none that may be redirected. */
+/* A library to preload after the library under test, so that its constructor runs later. Like a debugger that started
+ * the program, it occupies the function that the loader calls on each change of its list. The function still does
+ * nothing, but it can no longer be patched. */
 #include <link.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -7,14 +8,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-__attribute__((constructor)) static void take(void)
+__attribute__((constructor)) static void occupy(void)
 {
     static const unsigned char nop_and_return[] = {0x90, 0xc3};
-    uintptr_t at = _r_debug.r_brk, start = at & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
-    size_t size = at + sizeof nop_and_return - start;
+    uintptr_t address = _r_debug.r_brk, start = address & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
+    size_t size = address + sizeof nop_and_return - start;
     if (mprotect((void *)start, size, PROT_READ | PROT_WRITE | PROT_EXEC))
         abort();
-    memcpy((void *)at, nop_and_return, sizeof nop_and_return);
+    memcpy((void *)address, nop_and_return, sizeof nop_and_return);
     if (mprotect((void *)start, size, PROT_READ | PROT_EXEC))
         abort();
 }

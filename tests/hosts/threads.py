@@ -1,4 +1,4 @@
-"""Four Python threads compile four different functions at once and then run them side by side: threads.py SECONDS"""
+"""Four Python threads compile four different functions simultaneously, then run them in parallel: threads.py SECONDS"""
 
 import sys
 import threading
@@ -15,7 +15,7 @@ def {name}(n, x):
 """
 NAMES = ("spring", "summer", "autumn", "winter")
 results = {}
-together = threading.Barrier(len(NAMES))
+barrier = threading.Barrier(len(NAMES))
 seconds = float(sys.argv[1])
 
 
@@ -23,10 +23,10 @@ def season(index, name):
     scope = {}
     exec(SOURCE.format(name=name, factor=0.9 - index / 10, term=index + 1), scope)
     function = njit(nogil=True)(scope[name])
-    together.wait()
+    barrier.wait()
     results[name] = function(10, 1.0)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         function(LOOP, 1.0)
 
 

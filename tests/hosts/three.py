@@ -1,4 +1,4 @@
-"""Three functions, for programs that compile them at different moments."""
+"""Three functions that programs compile at different times."""
 
 import math
 

@@ -1,4 +1,4 @@
-/* A library that calls back, and may be unloaded meanwhile: see sampled_odd.cpp. */
+/* A library whose function calls back and may be unloaded during the callback. Used by sampled_odd.cpp. */
 static volatile int done;
 
 void through(void (*callback)(void))

@@ -1,7 +1,7 @@
-"""The LLVM of a distribution beside the one inside llvmlite: two_llvms.py LIBLLVM
+"""A distribution's LLVM beside llvmlite's in one process: two_llvms.py LIBLLVM
 
-Compiles `first` with llvmlite's LLVM, `second` with the other one, and `third` with llvmlite's again. Prints what they
-return.
+Compiles `first` with llvmlite's LLVM, `second` with the other LLVM, and `third` with llvmlite's again. Prints their
+results.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ import sys
 
 ARCHITECTURE = {"x86_64": b"X86", "aarch64": b"AArch64"}[platform.machine()].decode()
 SOURCE = "define i64 @{0}(i64 %a) {{ %b = add i64 %a, {1}\n ret i64 %b }}"
-kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 
 
 class Options(ctypes.Structure):
@@ -21,7 +21,7 @@ class Options(ctypes.Structure):
 
 
 class Llvm:
-    """An LLVM with its C API."""
+    """An LLVM library that is called through its C API."""
 
     def __init__(self, path):
         self.library = ctypes.CDLL(path)
@@ -30,23 +30,23 @@ class Llvm:
         for name in ("ContextCreate", "CreateMemoryBufferWithMemoryRangeCopy", "GetFunctionAddress"):
             getattr(self.library, f"LLVM{name}").restype = ctypes.c_void_p
 
-    def compile(self, name, number):
-        library, text = self.library, SOURCE.format(name, number).encode()
+    def compile(self, name, addend):
+        library, text = self.library, SOURCE.format(name, addend).encode()
         context = ctypes.c_void_p(library.LLVMContextCreate())
         buffer = ctypes.c_void_p(library.LLVMCreateMemoryBufferWithMemoryRangeCopy(text, len(text), b"source"))
         module, engine, error, options = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_char_p(), Options()
         assert not library.LLVMParseIRInContext(context, buffer, ctypes.byref(module), ctypes.byref(error)), error
         library.LLVMInitializeMCJITCompilerOptions(ctypes.byref(options), ctypes.sizeof(options))
-        failed = library.LLVMCreateMCJITCompilerForModule(
+        has_failed = library.LLVMCreateMCJITCompilerForModule(
             ctypes.byref(engine), module, ctypes.byref(options), ctypes.c_size_t(ctypes.sizeof(options)),
             ctypes.byref(error),
         )
-        assert not failed, error
+        assert not has_failed, error
         address = library.LLVMGetFunctionAddress(engine, name.encode())
-        print(name, kind(address)(1))
+        print(name, prototype(address)(1))
 
 
-def with_llvmlite():
+def llvmlite_compiler():
     import llvmlite.binding as binding
 
     binding.initialize_native_target()
@@ -54,15 +54,15 @@ def with_llvmlite():
     machine = binding.Target.from_default_triple().create_target_machine()
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
 
-    def compile(name, number):
-        engine.add_module(binding.parse_assembly(SOURCE.format(name, number)))
+    def compile(name, addend):
+        engine.add_module(binding.parse_assembly(SOURCE.format(name, addend)))
         engine.finalize_object()
-        print(name, kind(engine.get_function_address(name))(1))
+        print(name, prototype(engine.get_function_address(name))(1))
 
     return compile
 
 
-ours, other = with_llvmlite(), Llvm(sys.argv[1])
-ours("first", 1)
-other.compile("second", 2)
-ours("third", 3)
+compile_with_llvmlite, other_llvm = llvmlite_compiler(), Llvm(sys.argv[1])
+compile_with_llvmlite("first", 1)
+other_llvm.compile("second", 2)
+compile_with_llvmlite("third", 3)

@@ -1,16 +1,17 @@
-/* A thread is inside dlopen, in front of the relocations of an LLVM, when another one looks at the list of libraries. Made of this file:
+/* One thread is inside dlopen, before an LLVM library is relocated, while another thread reads the loader's list of
+ * libraries. Two files are built from this one:
  *
- *     waits_in_loader LIBRARY COUNT LOG    opens LIBRARY in a thread, looks something up in another one, and compiles COUNT modules with it
- *     -DAS_LIBRARY                         what LIBRARY needs: the loader relocates it first, and waits in it
+ *     waits_in_loader LIBRARY COUNT LOG    opens LIBRARY in one thread, calls dlsym in another, and compiles COUNT modules
+ *     -DAS_LIBRARY                         a dependency of LIBRARY: the loader relocates it first, and blocks in it
  *
- * Goes on when LOG, if there is one, says that LIBRARY was looked at. */
+ * Continues when LOG, if given, shows that LIBRARY was examined. */
 #define _GNU_SOURCE
 #include <sys/syscall.h>
 
-enum { TELLS = 100, WAITS = 101 };
+enum { STARTED_FILE = 100, CONTINUE_FILE = 101 };
 
 #ifdef AS_LIBRARY
-/* Nothing of other libraries can be called here yet. */
+/* The loader has not relocated this library yet, so functions of other libraries cannot be called. */
 static long system_call(long number, long file, char *byte)
 {
     long result;
@@ -18,14 +19,14 @@ static long system_call(long number, long file, char *byte)
     return result;
 }
 
-static int found(void) { return 1; }
+static int return_one(void) { return 1; }
 
 static int (*resolve(void))(void)
 {
     char byte = 0;
-    system_call(SYS_write, TELLS, &byte);
-    system_call(SYS_read, WAITS, &byte);
-    return found;
+    system_call(SYS_write, STARTED_FILE, &byte);
+    system_call(SYS_read, CONTINUE_FILE, &byte);
+    return return_one;
 }
 
 static int waited_for(void) __attribute__((ifunc("resolve")));
@@ -47,40 +48,40 @@ static void *open_library(void *path)
     return library;
 }
 
-static int tells[2], waits[2];
+static int started_pipe[2], continue_pipe[2];
 
 static void *look_up(void *name)
 {
     char byte;
-    return read(tells[0], &byte, 1) == 1 ? dlsym(RTLD_DEFAULT, name) : NULL;
+    return read(started_pipe[0], &byte, 1) == 1 ? dlsym(RTLD_DEFAULT, name) : NULL;
 }
 
-static int says(const char *log, const char *what)
+static int log_contains(const char *log_path, const char *expected)
 {
     char text[4096] = {0};
-    FILE *file = fopen(log, "r");
+    FILE *file = fopen(log_path, "r");
     size_t size = file ? fread(text, 1, sizeof text - 1, file) : 0;
     if (file)
         fclose(file);
-    return size && strstr(text, what);
+    return size && strstr(text, expected);
 }
 
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
-    pthread_t opens, looks;
+    pthread_t opening_thread, lookup_thread;
     char byte = 0;
     void *library;
-    if (count < 3 || pipe(tells) || pipe(waits) || dup2(tells[1], TELLS) != TELLS || dup2(waits[0], WAITS) != WAITS)
+    if (argc < 3 || pipe(started_pipe) || pipe(continue_pipe) || dup2(started_pipe[1], STARTED_FILE) != STARTED_FILE || dup2(continue_pipe[0], CONTINUE_FILE) != CONTINUE_FILE)
         return 2;
-    /* No thread can be created while one is in dlopen. */
-    if (pthread_create(&looks, NULL, look_up, "nothing of this name") || pthread_create(&opens, NULL, open_library, words[1]))
+    /* Create both threads first: pthread_create blocks while another thread is in dlopen. */
+    if (pthread_create(&lookup_thread, NULL, look_up, "nothing of this name") || pthread_create(&opening_thread, NULL, open_library, argv[1]))
         return 3;
-    for (int turn = 0; count > 3 && turn < 20000 && !says(words[3], words[1]); turn++)
+    for (int turn = 0; argc > 3 && turn < 20000 && !log_contains(argv[3], argv[1]); turn++)
         usleep(1000);
-    if (write(waits[1], &byte, 1) != 1 || pthread_join(opens, &library) || pthread_join(looks, NULL) || !library)
+    if (write(continue_pipe[1], &byte, 1) != 1 || pthread_join(opening_thread, &library) || pthread_join(lookup_thread, NULL) || !library)
         return 4;
     int (*embedded)(int, char **) = (int (*)(int, char **))dlsym(library, "embedded");
-    char *arguments[] = {"embedded", "mcjit", words[2], NULL};
+    char *arguments[] = {"embedded", "mcjit", argv[2], NULL};
     return embedded(3, arguments);
 }
 #endif

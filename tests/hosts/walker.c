@@ -1,17 +1,18 @@
-/* A profiler inside the process: SIGPROF at 1 kHz, and a walk of the stack in its handler.
+/* An in-process profiler: its SIGPROF handler, called at 1 kHz, walks the stack.
  *
  *   walk_start(walker, ranges, count)  walker: 0 nongnu libunwind (unw_step), 1 libgcc (_Unwind_Backtrace);
- *                                      ranges: first and last-but-one address of code whose samples count, in pairs
- *   walk_stop()                        how many samples were taken there
- *   walk_taken()                       so far
- *   walk_complete()                    how many of those walks reached the start of the program
- *   walk_stack(frames, most)           the addresses of the first of them, the innermost first
+ *                                      ranges: start and end address pairs of the code in which samples count
+ *   walk_stop()                        stops, and returns the number of samples in that code
+ *   walk_taken()                       number of samples so far
+ *   walk_complete()                    number of those walks that reached the program's entry point
+ *   walk_stack(frames, most)           addresses of the first complete walk, innermost first
  *
- * Preloaded into a program that has all its libraries from the start, with WALK_WITH=libunwind or WALK_WITH=libgcc, it walks from
- * every sample outside of these libraries, and prints at exit, to standard error: the unwinder, the samples, how many of those
- * walks reached the start of the program, and the most frames outside of the libraries that one of these has.
+ * Preloaded with WALK_WITH=libunwind or WALK_WITH=libgcc into a program that loads no libraries later, it walks from
+ * every sample outside the libraries loaded at the start. At exit it prints to standard error: the unwinder, the number
+ * of samples, the number of complete walks, and the largest number of innermost frames outside the libraries in one of
+ * them.
  *
- * Debian's libunwind exports _Unwind_Backtrace, too: libgcc's is asked for by its library's name.
+ * Debian's libunwind exports _Unwind_Backtrace, too. libgcc's is therefore looked up in its own library.
  */
 #define _GNU_SOURCE
 #define UNW_LOCAL_ONLY
@@ -27,15 +28,15 @@
 #include <ucontext.h>
 #include <unwind.h>
 
-#define MOST 256
+#define MAX_ENTRIES 256
 
 static int walker;
-static uintptr_t ranges[2 * MOST], start_code, start_callee;
-static int range_count, all_but_ranges;
-static _Unwind_Reason_Code (*backtrace_of_libgcc)(_Unwind_Trace_Fn, void *);
-static uintptr_t (*ip_of_libgcc)(struct _Unwind_Context *);
-static volatile int taken, complete, kept;
-static uintptr_t stack[MOST], first[MOST];
+static uintptr_t ranges[2 * MAX_ENTRIES], entry_point, entry_callee;
+static int range_count, counts_outside_ranges;
+static _Unwind_Reason_Code (*libgcc_backtrace)(_Unwind_Trace_Fn, void *);
+static uintptr_t (*libgcc_get_ip)(struct _Unwind_Context *);
+static volatile int sample_count, complete_count, first_stack_depth;
+static uintptr_t stack[MAX_ENTRIES], first_stack[MAX_ENTRIES];
 static char name[256];
 static volatile int depth;
 
@@ -45,55 +46,55 @@ enum { callee_size = 512 };
 enum { callee_size = 0 };
 #endif
 
-static int counts(uintptr_t ip) {
-    for (int at = 0; at < range_count; at++) {
-        if (ip >= ranges[2 * at] && ip < ranges[2 * at + 1]) return !all_but_ranges;
+static int is_counted(uintptr_t ip) {
+    for (int i = 0; i < range_count; i++) {
+        if (ip >= ranges[2 * i] && ip < ranges[2 * i + 1]) return !counts_outside_ranges;
     }
-    return all_but_ranges;
+    return counts_outside_ranges;
 }
 
 static int find_libgcc(void) {
     void *libgcc = dlopen("libgcc_s.so.1", RTLD_NOW);
     if (!libgcc) return -1;
-    *(void **)&backtrace_of_libgcc = dlsym(libgcc, "_Unwind_Backtrace");
-    *(void **)&ip_of_libgcc = dlsym(libgcc, "_Unwind_GetIP");
-    return backtrace_of_libgcc && ip_of_libgcc ? 0 : -1;
+    *(void **)&libgcc_backtrace = dlsym(libgcc, "_Unwind_Backtrace");
+    *(void **)&libgcc_get_ip = dlsym(libgcc, "_Unwind_GetIP");
+    return libgcc_backtrace && libgcc_get_ip ? 0 : -1;
 }
 
-static _Unwind_Reason_Code frame(struct _Unwind_Context *context, void *nothing) {
-    (void)nothing;
-    if (depth < MOST) stack[depth++] = ip_of_libgcc(context);
+static _Unwind_Reason_Code append_frame(struct _Unwind_Context *context, void *unused) {
+    (void)unused;
+    if (depth < MAX_ENTRIES) stack[depth++] = libgcc_get_ip(context);
     return _URC_NO_REASON;
 }
 
-/* The handler's own frames and the signal frame are not part of the scenario. */
+/* Drops the frames of the handler and the signal frame. */
 static void drop_until(uintptr_t address) {
-    int at = 0;
-    while (at < depth && stack[at] != address) at++;
-    if (at == depth) {
+    int i = 0;
+    while (i < depth && stack[i] != address) i++;
+    if (i == depth) {
         depth = 0;
         return;
     }
-    memmove(stack, stack + at, (depth - at) * sizeof *stack);
-    depth -= at;
+    memmove(stack, stack + i, (depth - i) * sizeof *stack);
+    depth -= i;
 }
 
-static void with_libunwind(ucontext_t *context) {
+static void walk_with_libunwind(ucontext_t *context) {
     unw_cursor_t cursor;
     unw_word_t ip;
     if (unw_init_local2(&cursor, (unw_context_t *)context, UNW_INIT_SIGNAL_FRAME) < 0) return;
     do {
-        if (unw_get_reg(&cursor, UNW_REG_IP, &ip) < 0 || depth == MOST) return;
+        if (unw_get_reg(&cursor, UNW_REG_IP, &ip) < 0 || depth == MAX_ENTRIES) return;
         stack[depth++] = ip;
     } while (unw_step(&cursor) > 0);
 }
 
-static volatile int deepest;
+static volatile int max_depth;
 
 static void keep_deepest(void) {
-    int at = 0;
-    while (at < depth && counts(stack[at])) at++;
-    if (at > deepest) deepest = at;
+    int i = 0;
+    while (i < depth && is_counted(stack[i])) i++;
+    if (i > max_depth) max_depth = i;
 }
 
 static void on_signal(int number, siginfo_t *info, void *ucontext) {
@@ -104,37 +105,37 @@ static void on_signal(int number, siginfo_t *info, void *ucontext) {
     uintptr_t ip = context->uc_mcontext.gregs[REG_RIP];
 #endif
     (void)number, (void)info;
-    if (!counts(ip)) return;
-    taken++;
+    if (!is_counted(ip)) return;
+    sample_count++;
     depth = 0;
     if (walker == 0) {
-        with_libunwind(context);
+        walk_with_libunwind(context);
     } else {
-        backtrace_of_libgcc(frame, NULL);
+        libgcc_backtrace(append_frame, NULL);
         drop_until(ip);
     }
-    /* The outermost frame of a whole walk is _start, in the program; libunwind 1.8 on aarch64 stops at its callee, in libc. */
-    for (int at = depth - 1; at >= 0 && at >= depth - 3; at--) {
-        if (stack[at] - start_code < 64 || (walker == 0 && stack[at] - start_callee < callee_size)) {
-            complete++;
-            if (all_but_ranges) keep_deepest();
-            if (!kept) {
-                memcpy(first, stack, depth * sizeof *stack);
-                kept = depth;
+    /* A complete walk ends in _start of the program; libunwind 1.8 on aarch64 stops at _start's callee, in libc. */
+    for (int i = depth - 1; i >= 0 && i >= depth - 3; i--) {
+        if (stack[i] - entry_point < 64 || (walker == 0 && stack[i] - entry_callee < callee_size)) {
+            complete_count++;
+            if (counts_outside_ranges) keep_deepest();
+            if (!first_stack_depth) {
+                memcpy(first_stack, stack, depth * sizeof *stack);
+                first_stack_depth = depth;
             }
             return;
         }
     }
 }
 
-int walk_start(int which, const uintptr_t *pairs, int count) {
+int walk_start(int requested_walker, const uintptr_t *pairs, int count) {
     struct sigaction action;
     struct itimerval timer = {{0, 1000}, {0, 1000}};
-    if (count > MOST || (which == 1 && find_libgcc() < 0)) return -1;
+    if (count > MAX_ENTRIES || (requested_walker == 1 && find_libgcc() < 0)) return -1;
     memcpy(ranges, pairs, 2 * count * sizeof *pairs);
-    walker = which, range_count = count, start_code = getauxval(AT_ENTRY);
-    start_callee = (uintptr_t)dlsym(RTLD_DEFAULT, "__libc_start_main");
-    taken = complete = kept = 0;
+    walker = requested_walker, range_count = count, entry_point = getauxval(AT_ENTRY);
+    entry_callee = (uintptr_t)dlsym(RTLD_DEFAULT, "__libc_start_main");
+    sample_count = complete_count = first_stack_depth = 0;
     memset(&action, 0, sizeof action);
     action.sa_sigaction = on_signal;
     action.sa_flags = SA_SIGINFO | SA_RESTART;
@@ -145,20 +146,20 @@ int walk_start(int which, const uintptr_t *pairs, int count) {
 int walk_stop(void) {
     struct itimerval timer = {{0, 0}, {0, 0}};
     setitimer(ITIMER_PROF, &timer, NULL);
-    return taken;
+    return sample_count;
 }
 
-int walk_taken(void) { return taken; }
+int walk_taken(void) { return sample_count; }
 
-int walk_complete(void) { return complete; }
+int walk_complete(void) { return complete_count; }
 
-int walk_stack(uintptr_t *frames, int most) {
-    int count = kept < most ? kept : most;
-    memcpy(frames, first, count * sizeof *frames);
+int walk_stack(uintptr_t *frames, int max_frames) {
+    int count = first_stack_depth < max_frames ? first_stack_depth : max_frames;
+    memcpy(frames, first_stack, count * sizeof *frames);
     return count;
 }
 
-/* What libunwind calls the function at an address. */
+/* Returns libunwind's name of the function at an address. */
 const char *walk_name(uintptr_t address) {
     unw_word_t offset;
     unw_accessors_t *accessors = unw_get_accessors(unw_local_addr_space);
@@ -167,17 +168,17 @@ const char *walk_name(uintptr_t address) {
     return name;
 }
 
-static uintptr_t own[2 * MOST];
+static uintptr_t executable[2 * MAX_ENTRIES];
 
-/* Where code is now. */
+/* Fills `executable` with the current executable mappings and returns their number. */
 static int executable_ranges(void) {
     FILE *maps = fopen("/proc/self/maps", "r");
     char line[512], protection[8];
     unsigned long low, high;
     int count = 0;
     while (maps && fgets(line, sizeof line, maps)) {
-        if (sscanf(line, "%lx-%lx %7s", &low, &high, protection) == 3 && strchr(protection, 'x') && count < MOST) {
-            own[2 * count] = low, own[2 * count + 1] = high;
+        if (sscanf(line, "%lx-%lx %7s", &low, &high, protection) == 3 && strchr(protection, 'x') && count < MAX_ENTRIES) {
+            executable[2 * count] = low, executable[2 * count + 1] = high;
             count++;
         }
     }
@@ -185,19 +186,19 @@ static int executable_ranges(void) {
     return count;
 }
 
-static const char *asked;
+static const char *unwinder_name;
 
-__attribute__((constructor)) static void start_by_itself(void) {
-    asked = getenv("WALK_WITH");
-    if (!asked) return;
-    int which = strcmp(asked, "libgcc") == 0;
-    if (which) find_libgcc();
-    all_but_ranges = 1;
-    walk_start(which, own, executable_ranges());
+__attribute__((constructor)) static void start_if_preloaded(void) {
+    unwinder_name = getenv("WALK_WITH");
+    if (!unwinder_name) return;
+    int requested_walker = strcmp(unwinder_name, "libgcc") == 0;
+    if (requested_walker) find_libgcc();
+    counts_outside_ranges = 1;
+    walk_start(requested_walker, executable, executable_ranges());
 }
 
 __attribute__((destructor)) static void report(void) {
-    if (!asked) return;
+    if (!unwinder_name) return;
     walk_stop();
-    fprintf(stderr, "%s %d %d %d\n", asked, taken, complete, deepest);
+    fprintf(stderr, "%s %d %d %d\n", unwinder_name, sample_count, complete_count, max_depth);
 }

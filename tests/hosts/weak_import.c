@@ -1,9 +1,9 @@
-/* A program that opens the library under test, and then a library which asks whether a function is there that it imports weakly. Both are
- * made of this file, the second with -DAS_LIBRARY: it has what LLVM has for debuggers, so that it is taken for one.
+/* Opens the library under test, then a library that checks whether its weak import is bound. This file is both:
+ * compiled with -DAS_LIBRARY, it exports LLVM's GDB JIT symbols, so that libjitlisten takes it for an LLVM library.
  *
  *     weak_import LIBRARY [LIBJITLISTEN]
  *
- * Prints whether the function is there. The program has no libgcc_s, so it is nowhere. */
+ * Prints whether the imported function exists. The program does not load libgcc_s, so nothing defines the function. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -27,17 +27,17 @@ int is_there(void)
     return __register_frame != NULL;
 }
 #else
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
-    if (count < 2)
+    if (argc < 2)
         return 2;
-    if (count > 2) {
-        void *listener = dlopen(words[2], RTLD_NOW | RTLD_LOCAL);
-        int (*begin)(void *) = listener ? (int (*)(void *))dlsym(listener, "jitlisten_open") : NULL;
-        if (!begin || begin(NULL))
+    if (argc > 2) {
+        void *jitlisten = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
+        int (*open_session)(void *) = jitlisten ? (int (*)(void *))dlsym(jitlisten, "jitlisten_open") : NULL;
+        if (!open_session || open_session(NULL))
             return 3;
     }
-    void *library = dlopen(words[1], RTLD_NOW);
+    void *library = dlopen(argv[1], RTLD_NOW);
     int (*is_there)(void) = library ? (int (*)(void))dlsym(library, "is_there") : NULL;
     if (!is_there)
         return 4;

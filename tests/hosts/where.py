@@ -1,8 +1,8 @@
-"""What the kernel says of an address, for hosts that look at their own code."""
+"""Finds the file that backs an address according to the kernel, for hosts that examine their own code."""
 
 
-def file_of(address):
-    """The file that the page of `address` is mapped from, or "nothing"."""
+def backing_file(address):
+    """Returns the file that backs the page of `address`, or "nothing" for an anonymous mapping."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             start, end = (int(text, 16) for text in line.split()[0].split("-"))
@@ -11,6 +11,6 @@ def file_of(address):
     return "no mapping"
 
 
-def mappings():
+def count_mappings():
     with open("/proc/self/maps") as maps:
         return sum(1 for _ in maps)

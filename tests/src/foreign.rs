@@ -1,8 +1,8 @@
-//! Hosts that compile with LLVM and know nothing of this project: jax, PostgreSQL, Mesa's llvmpipe. Each as its makers
-//! ship it.
+//! Hosts that compile with LLVM and do not know this project: jax, PostgreSQL and Mesa's llvmpipe, each as its
+//! distributor ships it.
 //!
-//! How many objects or functions there were, others than the library say: XLA writes its object files to a directory,
-//! PostgreSQL's `explain` counts functions, and gdb counts the calls of LLVM's linker.
+//! The expected number of objects or functions comes from an independent source: XLA writes its object files to a
+//! directory, PostgreSQL's `explain` counts functions, and gdb counts the calls of LLVM's linker.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,8 +15,7 @@ use crate::host::{Host, Preload};
 use crate::tool::{self, Absence};
 use crate::{integration, paths};
 
-/// jax with the program `hosts/jax_fusions.py`; XLA writes what it has compiled to `dump` in the host's scratch
-/// directory.
+/// Host that runs `hosts/jax_fusions.py` under jax. XLA writes its object files to `dump` in the scratch directory.
 #[must_use]
 pub fn jax(words: &[&str]) -> Option<Host> {
     let python = integration::python("jax")?;
@@ -28,10 +27,10 @@ pub fn jax(words: &[&str]) -> Option<Host> {
     Some(host.variable("XLA_FLAGS", flags).variable("JAX_PLATFORMS", "cpu"))
 }
 
-/// The functions in the object files that XLA has written.
+/// Returns the functions in XLA's object files.
 ///
 /// # Panics
-/// When one cannot be read.
+/// If an object file cannot be read.
 #[must_use]
 pub fn dumped_functions(host: &Host) -> Vec<String> {
     let files = fs::read_dir(host.scratch("dump")).expect("XLA has made it").flatten().map(|entry| entry.path());
@@ -47,7 +46,7 @@ pub fn dumped_functions(host: &Host) -> Vec<String> {
     functions
 }
 
-/// Mesa's software renderer, with the program `hosts/llvmpipe.c`.
+/// Host that runs `hosts/llvmpipe.c` on Mesa's software renderer.
 #[must_use]
 pub fn llvmpipe(frames: u32) -> Option<Host> {
     let compiler = tool::require("cc", Absence::FailsInCi)?;
@@ -61,7 +60,7 @@ pub fn llvmpipe(frames: u32) -> Option<Host> {
     Some(host.argument(frames.to_string()).variable("LIBGL_ALWAYS_SOFTWARE", "1"))
 }
 
-/// A PostgreSQL that runs statements in one process, without a server, at its defaults.
+/// A PostgreSQL with default settings that runs statements in one process, without a server.
 #[derive(Debug)]
 pub struct Postgres {
     programs: PathBuf,
@@ -70,7 +69,7 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Makes a database with a table `numbers(x)` of 100,000 rows.
+    /// Creates a database with a table `numbers(x)` of 100,000 rows.
     #[must_use]
     pub fn new() -> Option<Self> {
         let programs = PathBuf::from("/usr/lib/postgresql/15/bin");
@@ -78,34 +77,38 @@ impl Postgres {
             tool::skip("PostgreSQL", "no PostgreSQL 15 with llvmjit; run ci/setup.sh", Absence::FailsInCi);
             return None;
         }
-        // It refuses to run as root.
+        // initdb refuses to run as root.
         let is_root = tool::run(Command::new("id").arg("-u")).stdout == b"0\n";
         let as_postgres = vec!["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"];
         let user = if is_root { as_postgres } else { vec!["env"] };
-        let host = Host::open_to_others("sh", "postgres");
+        let host = Host::accessible_to_all("sh", "postgres");
         fs::set_permissions(host.scratch("."), fs::Permissions::from_mode(0o777)).expect("our own directory");
         fs::copy(paths::library(), host.scratch("libjitlisten.so")).expect("copied");
-        let made = Self { programs, user, host };
-        let initdb = made.programs.join("initdb");
+        let postgres = Self { programs, user, host };
+        let initdb = postgres.programs.join("initdb");
         let options = ["-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C", "-D"];
-        let done = tool::run(
-            Command::new(made.user[0]).args(&made.user[1..]).arg(initdb).args(options).arg(made.host.scratch("data")),
+        let output = tool::run(
+            Command::new(postgres.user[0])
+                .args(&postgres.user[1..])
+                .arg(initdb)
+                .args(options)
+                .arg(postgres.host.scratch("data")),
         );
-        assert!(done.status.success(), "initdb: {}", String::from_utf8_lossy(&done.stderr));
+        assert!(output.status.success(), "initdb: {}", String::from_utf8_lossy(&output.stderr));
         let table = "create table numbers as select x from generate_series(1, 100000) x\nanalyze numbers\n";
-        let ended = made.statements(table, &[]).run(Preload::Nothing);
-        assert!(ended.status.success(), "{}", ended.stderr);
-        Some(made)
+        let outcome = postgres.statements(table, &[]).run(Preload::Nothing);
+        assert!(outcome.status.success(), "{}", outcome.stderr);
+        Some(postgres)
     }
 
-    /// A process that runs these statements, one on each line.
+    /// Host that runs these statements, one per line.
     #[must_use]
     pub fn statements(&self, statements: &str, settings: &[&str]) -> Host {
-        let host = Host::open_to_others(self.user[0], "postgres-run");
+        let host = Host::accessible_to_all(self.user[0], "postgres-run");
         fs::set_permissions(host.scratch("."), fs::Permissions::from_mode(0o777)).expect("our own directory");
         fs::write(host.scratch("statements"), statements).expect("written");
-        let quiet = ["log_checkpoints=off", "log_min_messages=fatal", "max_parallel_workers_per_gather=0"];
-        let settings: String = quiet.iter().chain(settings).map(|setting| format!(" -c {setting}")).collect();
+        let quiet_settings = ["log_checkpoints=off", "log_min_messages=fatal", "max_parallel_workers_per_gather=0"];
+        let settings: String = quiet_settings.iter().chain(settings).map(|setting| format!(" -c {setting}")).collect();
         let script = format!(
             "exec {}/postgres --single -D {}{settings} postgres < {}",
             self.programs.display(),
@@ -116,20 +119,19 @@ impl Postgres {
         words.fold(host, |host, word| host.argument(word)).argument(script)
     }
 
-    /// The functions in the bitcode that a process has written for each query with `jit_dump_bitcode`, as it went to
-    /// the code generator.
+    /// Returns the functions in the bitcode that a process wrote per query with `jit_dump_bitcode`, after optimization.
     ///
     /// # Panics
-    /// When LLVM does not read it.
+    /// If LLVM cannot read the bitcode.
     #[must_use]
     pub fn compiled_functions(&self, pid: u32) -> Option<Vec<Vec<String>>> {
         let nm = tool::require("llvm-nm-14", Absence::FailsInCi)?;
         let file = |query: usize| self.host.scratch("data").join(format!("{pid}.{query}.optimized.bc"));
         let files = (0..).map(file).take_while(|file| file.exists());
         let functions = files.map(|file| {
-            let done = tool::run(Command::new(&nm).args(["--defined-only", "--format=posix"]).arg(file));
-            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-            let text = String::from_utf8(done.stdout).expect("names");
+            let output = tool::run(Command::new(&nm).args(["--defined-only", "--format=posix"]).arg(file));
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let text = String::from_utf8(output.stdout).expect("names");
             let words = text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
             let functions = words.filter(|words| matches!(words.get(1), Some(&("T" | "t" | "W" | "w"))));
             functions.map(|words| words[0].to_owned()).collect()
@@ -137,28 +139,28 @@ impl Postgres {
         Some(functions.collect())
     }
 
-    /// The library, where every user can read it.
+    /// Copy of the library that every user can read.
     #[must_use]
     pub fn library(&self) -> PathBuf {
         self.host.scratch("libjitlisten.so")
     }
 }
 
-/// The numbers behind `Functions: ` in what PostgreSQL explains.
+/// Returns the numbers after `Functions: ` in the output of PostgreSQL's `explain`.
 #[must_use]
 pub fn explained_functions(stdout: &[u8]) -> Vec<usize> {
     let text = String::from_utf8_lossy(stdout);
-    let behind = text.split("Functions: ").skip(1);
-    behind.filter_map(|text| text.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()).collect()
+    let counts = text.split("Functions: ").skip(1);
+    counts.filter_map(|text| text.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()).collect()
 }
 
-/// How often LLVM's linker loads an object in this host without the library, counted by gdb. Only where its LLVM has
-/// symbols.
+/// Returns the number of objects that LLVM's linker loads in this host without the library, as counted by gdb. The
+/// host's LLVM must have symbols.
 ///
 /// # Panics
-/// When gdb does not say so.
+/// If gdb reports no count.
 #[must_use]
-pub fn objects_counted_by_gdb(host: &Host) -> usize {
+pub fn count_objects_with_gdb(host: &Host) -> usize {
     let mut command = Command::new("gdb");
     command.args(["-nx", "-batch"]);
     for (name, value) in host.variables(Preload::Nothing) {
@@ -175,8 +177,8 @@ pub fn objects_counted_by_gdb(host: &Host) -> usize {
         "info breakpoints",
     ];
     command.args(commands.iter().flat_map(|line| ["-ex", line]));
-    let done = tool::run(command.arg("--args").args(host.words()).current_dir(host.scratch(".")));
-    let text = String::from_utf8_lossy(&done.stdout);
-    let hit = text.split("breakpoint already hit ").nth(1).and_then(|text| text.split(' ').next()?.parse().ok());
-    hit.unwrap_or_else(|| panic!("gdb counts nothing:\n{text}\n{}", String::from_utf8_lossy(&done.stderr)))
+    let output = tool::run(command.arg("--args").args(host.command_line()).current_dir(host.scratch(".")));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let hits = text.split("breakpoint already hit ").nth(1).and_then(|text| text.split(' ').next()?.parse().ok());
+    hits.unwrap_or_else(|| panic!("gdb counts nothing:\n{text}\n{}", String::from_utf8_lossy(&output.stderr)))
 }

@@ -1,6 +1,6 @@
-//! gdb in batch mode: attached to a running host, attached before it compiles, or starting it.
+//! gdb in batch mode: attached to a running host, attached before the host compiles, or starting the host.
 //!
-//! To see what it sees:
+//! To reproduce by hand:
 //!
 //! ```text
 //! gdb -nx -batch -p PID -ex bt
@@ -14,112 +14,122 @@ use crate::host::{Host, Preload, Running};
 use crate::symbols::{self, Symbols};
 use crate::tool::{self, Absence};
 
-/// The signal a host raises in its hot loop with the word `timer`: by default gdb passes it on without stopping.
-const STOP: [&str; 2] = ["-ex", "handle SIGVTALRM stop print nopass"];
+/// Options that stop gdb at the signal that a host raises in its hot loop if its argument is `timer`. By default gdb
+/// passes SIGVTALRM on without stopping.
+const STOP_AT_TIMER_OPTIONS: [&str; 2] = ["-ex", "handle SIGVTALRM stop print nopass"];
 
-/// A static function of every CPython, kept because its address is in a table, and exported by none (some builds export
-/// more than they should): known only when the interpreter is not stripped.
-const UNEXPORTED: &str = "info address builtin_id";
+/// gdb command that looks up a static function of CPython, to detect a stripped interpreter. Every build keeps this
+/// function because a table holds its address. No build exports it, although some builds export more symbols than they
+/// should.
+const STATIC_FUNCTION_LOOKUP: &str = "info address builtin_id";
 
 /// The frames of one thread, innermost first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backtrace {
-    /// What gdb prints after number and address: `name (arguments) at file:line`, `?? ()` when it has no name.
+    /// Frames as gdb prints them after number and address: `name (arguments) at file:line`, or `?? ()` without a name.
     pub frames: Vec<String>,
 }
 
-/// What came of a session with gdb.
+/// Result of a gdb session.
 #[derive(Debug)]
 pub struct Session {
-    /// The backtrace it printed.
+    /// Backtrace that gdb printed.
     pub backtrace: Backtrace,
-    /// Whether the program has symbols.
+    /// Symbols to expect in the backtrace.
     pub symbols: Symbols,
-    /// The process, where gdb started it.
+    /// Process that gdb started; `None` if gdb attached.
     pub pid: Option<u32>,
-    /// All it said.
+    /// Complete output of gdb, standard error included.
     pub output: String,
 }
 
-/// Whether gdb is here; a loud skip if not.
+/// `Some` if gdb is installed; otherwise reports a skip.
 #[must_use]
-pub fn is_here() -> Option<()> {
+pub fn is_available() -> Option<()> {
     tool::require("gdb", Absence::FailsInCi).map(drop)
 }
 
-/// Attaches to a host in its loop.
+/// Attaches to a host that is in its hot loop.
 #[must_use]
 pub fn attach(host: &Running<'_>) -> Session {
-    converse(gdb().arg("-p").arg(host.pid().to_string()).args(["-ex", "bt", "-ex", UNEXPORTED]))
+    run_session(gdb().arg("-p").arg(host.pid().to_string()).args(["-ex", "bt", "-ex", STATIC_FUNCTION_LOOKUP]))
 }
 
-/// Attaches, lets the host go on to this function, and looks at the thread that gets there.
+/// Attaches, continues to a breakpoint at `function`, and prints the backtrace of the thread that hit it.
 #[must_use]
 pub fn attach_at(function: &str, host: &Running<'_>) -> Session {
     let stop = format!("break {function}");
-    let words = ["-ex", &stop, "-ex", "continue", "-ex", "bt", "-ex", "delete"];
-    converse(gdb().arg("-p").arg(host.pid().to_string()).args(words))
+    let options = ["-ex", &stop, "-ex", "continue", "-ex", "bt", "-ex", "delete"];
+    run_session(gdb().arg("-p").arg(host.pid().to_string()).args(options))
 }
 
-/// Attaches to a host that is in `function` nearly always.
+/// Attaches to a host that spends nearly all its time in `function`, and repeats until gdb stops the host there.
 #[must_use]
 pub fn attach_in(function: &str, host: &Running<'_>) -> Session {
-    look_in(function, || attach(host))
+    repeat_until_in(function, || attach(host))
 }
 
-/// Looks at a host that is in `function` nearly always. Met elsewhere, as between two calls, it is looked at again, a
-/// few times: only the looking is done again, never the judging.
-pub fn look_in(function: &str, mut look: impl FnMut() -> Session) -> Session {
-    let is_there =
-        |session: &Session| session.backtrace.frames.first().is_some_and(|leaf| symbols::names(leaf, function));
-    let mut session = look();
+/// Repeats a session, at most five times, until gdb stops the host in `function` rather than between two calls. Only
+/// the session is repeated, never the check of its result.
+pub fn repeat_until_in(function: &str, mut run_session: impl FnMut() -> Session) -> Session {
+    let is_in_function = |session: &Session| {
+        session.backtrace.frames.first().is_some_and(|leaf| symbols::names_function(leaf, function))
+    };
+    let mut session = run_session();
     for _ in 0..4 {
-        if is_there(&session) {
+        if is_in_function(&session) {
             break;
         }
-        session = look();
+        session = run_session();
     }
     session
 }
 
-/// Attaches to a host that waits on its standard input, lets it go on, and looks when it stops itself.
+/// Attaches to a host that waits on its standard input, lets it continue, and prints a backtrace when it stops itself.
 ///
 /// # Panics
-/// When gdb does not attach.
+/// If gdb does not attach.
 #[must_use]
 pub fn attach_early(host: &mut Running<'_>) -> Session {
     let pid = host.pid();
     let mut command = gdb();
-    command.arg("-p").arg(pid.to_string()).args(STOP).args(["-ex", "continue", "-ex", "bt", "-ex", UNEXPORTED]);
-    let conversation = thread::spawn(move || converse(&mut command));
+    command.arg("-p").arg(pid.to_string()).args(STOP_AT_TIMER_OPTIONS).args([
+        "-ex",
+        "continue",
+        "-ex",
+        "bt",
+        "-ex",
+        STATIC_FUNCTION_LOOKUP,
+    ]);
+    let gdb_session = thread::spawn(move || run_session(&mut command));
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_traced(pid) {
-        assert!(Instant::now() < deadline && !conversation.is_finished(), "gdb does not attach");
+        assert!(Instant::now() < deadline && !gdb_session.is_finished(), "gdb does not attach");
         thread::sleep(Duration::from_millis(20));
     }
-    // The line waits in the pipe until gdb, with its breakpoints in place, lets the host read it.
-    host.nod();
-    conversation.join().expect("gdb ends")
+    // The newline stays in the pipe until gdb has set its breakpoints and lets the host read it.
+    host.send_newline();
+    gdb_session.join().expect("gdb ends")
 }
 
-/// Starts a host, which with the word `timer` stops itself in `gamma`.
+/// Starts a host under gdb. A host with the argument `timer` stops itself in `gamma`.
 #[must_use]
 pub fn start(host: &Host, preload: Preload) -> Session {
-    if host.words().iter().any(|word| word == "timer") {
-        return look_in("gamma", || start_once(host, preload));
+    if host.command_line().iter().any(|word| word == "timer") {
+        return repeat_until_in("gamma", || start_once(host, preload));
     }
     start_once(host, preload)
 }
 
 fn start_once(host: &Host, preload: Preload) -> Session {
     let mut command = gdb();
-    // Without a shell between, or the library would be loaded into the shell as well.
-    command.args(["-ex", "set startup-with-shell off"]).args(STOP);
+    // With `startup-with-shell on`, the shell that starts the host would also load the library.
+    command.args(["-ex", "set startup-with-shell off"]).args(STOP_AT_TIMER_OPTIONS);
     for (name, value) in host.variables(preload) {
         command.arg("-ex").arg(format!("set environment {name} {}", value.display()));
     }
-    command.args(["-ex", "run", "-ex", "bt", "-ex", UNEXPORTED, "-ex", "info inferiors"]);
-    converse(command.arg("--args").args(host.words()))
+    command.args(["-ex", "run", "-ex", "bt", "-ex", STATIC_FUNCTION_LOOKUP, "-ex", "info inferiors"]);
+    run_session(command.arg("--args").args(host.command_line()))
 }
 
 fn gdb() -> Command {
@@ -131,15 +141,15 @@ fn gdb() -> Command {
     command
 }
 
-fn converse(command: &mut Command) -> Session {
-    let done = tool::run(command);
-    let stdout = String::from_utf8_lossy(&done.stdout);
-    let output = format!("{stdout}{}", String::from_utf8_lossy(&done.stderr));
+fn run_session(command: &mut Command) -> Session {
+    let outcome = tool::run(command);
+    let stdout = String::from_utf8_lossy(&outcome.stdout);
+    let output = format!("{stdout}{}", String::from_utf8_lossy(&outcome.stderr));
     let symbols = if stdout.contains("Symbol \"builtin_id\" is") { Symbols::Present } else { Symbols::Stripped };
-    Session { backtrace: backtrace(&stdout), symbols, pid: inferior(&stdout), output }
+    Session { backtrace: backtrace(&stdout), symbols, pid: parse_inferior_pid(&stdout), output }
 }
 
-/// Reads the frames out of gdb's output.
+/// Parses the frames in gdb's output.
 ///
 /// ```text
 /// #0  0x00007ffff7461048 in __main__::gamma[abi:v3](long long, double) ()
@@ -150,21 +160,23 @@ pub fn backtrace(output: &str) -> Backtrace {
     let mut frames: Vec<String> = Vec::new();
     for line in output.lines() {
         let Some((number, rest)) = line.strip_prefix('#').and_then(|line| line.split_once(' ')) else { continue };
-        // gdb shows the frame it stopped in before we ask for any: numbers that do not go on start over.
+        // gdb shows the frame where it stopped before it runs our commands: a number out of sequence begins a new
+        // backtrace.
         match number.parse::<usize>() {
             Ok(0) => frames.clear(),
             Ok(number) if number == frames.len() => {}
             _ => continue,
         }
         let rest = rest.trim_start();
-        let named = rest.strip_prefix("0x").and_then(|rest| rest.split_once(" in ")).map_or(rest, |(_, named)| named);
-        frames.push(named.to_owned());
+        let frame_text =
+            rest.strip_prefix("0x").and_then(|rest| rest.split_once(" in ")).map_or(rest, |(_, frame_text)| frame_text);
+        frames.push(frame_text.to_owned());
     }
     Backtrace { frames }
 }
 
-/// The process in `info inferiors`: `* 1    process 1234      /usr/bin/python3`.
-fn inferior(output: &str) -> Option<u32> {
+/// Parses the process id from gdb's `info inferiors` output, for example `* 1    process 1234      /usr/bin/python3`.
+fn parse_inferior_pid(output: &str) -> Option<u32> {
     let line = output.lines().find(|line| line.starts_with("* 1 "))?;
     line.split_whitespace().skip_while(|&word| word != "process").nth(1)?.parse().ok()
 }
@@ -206,7 +218,7 @@ mod tests {
     fn finds_the_process() {
         let output = "  Num  Description       Connection           Executable        \n\
             * 1    process 1234      1 (native)           /usr/bin/python3 \n";
-        assert_eq!(inferior(output), Some(1234));
-        assert_eq!(inferior("* 1    <null>\n"), None);
+        assert_eq!(parse_inferior_pid(output), Some(1234));
+        assert_eq!(parse_inferior_pid("* 1    <null>\n"), None);
     }
 }

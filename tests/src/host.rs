@@ -1,4 +1,4 @@
-//! Runs a host, a program that JIT-compiles something, with or without the library, and collects the results.
+//! Host runner: starts a program that JIT-compiles, with or without the library, and collects its results.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -12,74 +12,74 @@ use crate::paths::{self, Scratch};
 use crate::perf_map::{self, PerfMap};
 use crate::tool::{self, Absence};
 
-/// As [`tool::run`]'s.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Timeout of a host, equal to the timeout of [`tool::run`].
+const HOST_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What `LD_PRELOAD` says.
+/// Choice of the library to preload with `LD_PRELOAD`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preload {
     /// The library under test.
     Library,
-    /// Nothing: the stock process.
+    /// No preloaded library, so that the process runs as it would without jitlisten.
     Nothing,
 }
 
-/// A program with its arguments and its environment, not started yet.
+/// A program with its arguments and environment, not yet started.
 #[derive(Debug)]
 pub struct Host {
     program: PathBuf,
     arguments: Vec<OsString>,
     environment: Vec<(String, OsString)>,
     scratch: Scratch,
-    patience: Duration,
+    timeout: Duration,
 }
 
-/// A host that has run to its end.
+/// Result of a host that has exited.
 #[derive(Debug)]
-pub struct Ended {
-    /// The process id it had.
+pub struct Outcome {
+    /// Process id of the host.
     pub pid: u32,
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
-    /// Everything it wrote to standard output.
+    /// Complete standard output.
     pub stdout: Vec<u8>,
-    /// Everything it wrote to standard error.
+    /// Complete standard error.
     pub stderr: String,
-    /// The perf map it left behind, already taken away from `/tmp`.
+    /// Contents of the perf map that the host left; the file in `/tmp` is already removed.
     pub map: Option<Vec<u8>>,
 }
 
-/// A host that runs. Killed, and its perf map removed, when dropped.
+/// A running host. Dropping it kills the process and removes its perf map.
 #[derive(Debug)]
 pub struct Running<'host> {
     host: &'host Host,
     child: Child,
-    ended: bool,
+    outcome: bool,
 }
 
 impl Host {
-    /// A host that has a scratch directory of its own; caches, logs and files of the library go there.
+    /// A host with its own scratch directory, which holds the caches, the log and the files of the library.
     #[must_use]
     pub fn new(program: impl Into<PathBuf>, name: &str) -> Self {
         Self::in_scratch(program.into(), Scratch::new(name))
     }
 
-    /// The same for a program that becomes another user, who has to get at what is in the scratch directory.
+    /// A host that switches to another user, who can access its scratch directory.
     #[must_use]
-    pub fn open_to_others(program: impl Into<PathBuf>, name: &str) -> Self {
-        Self::in_scratch(program.into(), Scratch::open_to_others(name))
+    pub fn accessible_to_all(program: impl Into<PathBuf>, name: &str) -> Self {
+        Self::in_scratch(program.into(), Scratch::accessible_to_all(name))
     }
 
     fn in_scratch(program: PathBuf, scratch: Scratch) -> Self {
-        perf_map::begin();
-        let mut host = Self { program, arguments: Vec::new(), environment: Vec::new(), scratch, patience: PATIENCE };
+        perf_map::record_host_start();
+        let mut host = Self { program, arguments: Vec::new(), environment: Vec::new(), scratch, timeout: HOST_TIMEOUT };
         for (variable, file) in [("NUMBA_CACHE_DIR", "cache"), ("JITLISTEN_DIR", "."), ("JITLISTEN_LOG", "log")] {
             let path = host.scratch.join(file);
             host.environment.push((variable.to_owned(), path.into()));
         }
-        // cargo leads programs to its own directories, where a debug build of the library may lie, however old.
+        // cargo sets LD_LIBRARY_PATH to its own directories, which may contain an outdated debug build of the library.
         let host = host.variable("LD_LIBRARY_PATH", "");
-        // Without this, numpy alone starts a thread per core, and a signal may stop a debugger in any of them.
+        // By default numpy starts one OpenBLAS thread per core, and a signal could stop a debugger in any of them.
         host.variable("OPENBLAS_NUM_THREADS", "1")
     }
 
@@ -90,7 +90,7 @@ impl Host {
         self
     }
 
-    /// Sets an environment variable, the last value counts.
+    /// Sets an environment variable; replaces an earlier value.
     #[must_use]
     pub fn variable(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.environment.retain(|(existing, _)| existing != name);
@@ -98,10 +98,10 @@ impl Host {
         self
     }
 
-    /// Gives a host that has much to do more time than usual.
+    /// Sets the timeout, for a host that needs longer than usual.
     #[must_use]
-    pub fn patience(mut self, seconds: u64) -> Self {
-        self.patience = Duration::from_secs(seconds);
+    pub fn timeout_seconds(mut self, seconds: u64) -> Self {
+        self.timeout = Duration::from_secs(seconds);
         self
     }
 
@@ -111,16 +111,16 @@ impl Host {
         self.scratch.join(name)
     }
 
-    /// What the library wrote to its log; empty when it wrote none.
+    /// Contents of the library's log; empty if there is no log.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.scratch("log")).unwrap_or_default()
     }
 
-    /// The words after `env` that start this host: assignments, program, arguments. For tools that start the host
-    /// themselves and must not load the library into themselves.
+    /// Arguments for `env` that start this host: variable assignments, the program and its arguments. Tools use them
+    /// when they start the host and must not load the library themselves.
     #[must_use]
-    pub fn env_words(&self, preload: Preload) -> Vec<OsString> {
+    pub fn env_arguments(&self, preload: Preload) -> Vec<OsString> {
         let mut words: Vec<OsString> = self
             .variables(preload)
             .into_iter()
@@ -131,7 +131,7 @@ impl Host {
         words
     }
 
-    /// The environment this host runs in, beyond the inherited one.
+    /// Environment variables that are set in addition to the inherited ones.
     #[must_use]
     pub fn variables(&self, preload: Preload) -> Vec<(String, OsString)> {
         let mut variables = self.environment.clone();
@@ -141,21 +141,21 @@ impl Host {
         variables
     }
 
-    /// Program and arguments without the environment.
+    /// Program and arguments, without the environment.
     #[must_use]
-    pub fn words(&self) -> Vec<OsString> {
+    pub fn command_line(&self) -> Vec<OsString> {
         std::iter::once(self.program.clone().into()).chain(self.arguments.iter().cloned()).collect()
     }
 
-    /// The same host in a mount namespace of its own, in which `script` was run by a shell; `None` after a loud skip.
-    /// What the script mounts may lie over the repository, which then gets its place back.
+    /// Returns a host that runs in its own mount namespace, after a shell has executed `script` there; `None` after a
+    /// skip. If the script mounts over the repository, the repository is bind-mounted back at its path.
     #[must_use]
     pub fn in_mount_namespace(mut self, script: &str) -> Option<Self> {
         let unshare = tool::require("unshare", Absence::FailsInCi)?;
-        let tried = tool::run(Command::new(&unshare).args(["--mount", "mount", "-t", "tmpfs", "none", "/mnt"]));
-        if !tried.status.success() {
-            // Containers may not, even as root; nothing that CI installs would help.
-            tool::skip("unshare --mount", String::from_utf8_lossy(&tried.stderr).trim(), Absence::IsAllowed);
+        let trial = tool::run(Command::new(&unshare).args(["--mount", "mount", "-t", "tmpfs", "none", "/mnt"]));
+        if !trial.status.success() {
+            // Containers may forbid mounting, even for root, and no package that CI could install would change that.
+            tool::skip("unshare --mount", String::from_utf8_lossy(&trial.stderr).trim(), Absence::IsAllowed);
             return None;
         }
         let script = format!(
@@ -167,9 +167,9 @@ impl Host {
             exec 9<&-; export LD_PRELOAD=$preload; exec \"$@\"",
             root = paths::root().display()
         );
-        let words = ["--mount".into(), "sh".into(), "-ec".into(), OsString::from(script), "sh".into()];
-        let words = words.into_iter().chain([self.program.into()]);
-        self.arguments = words.chain(self.arguments).collect();
+        let command = ["--mount".into(), "sh".into(), "-ec".into(), OsString::from(script), "sh".into()];
+        let command = command.into_iter().chain([self.program.into()]);
+        self.arguments = command.chain(self.arguments).collect();
         self.program = unshare;
         Some(self)
     }
@@ -177,7 +177,7 @@ impl Host {
     /// Starts the host.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn start(&self, preload: Preload) -> Running<'_> {
         let file =
@@ -185,7 +185,8 @@ impl Host {
         let mut command = Command::new(&self.program);
         command
             .args(&self.arguments)
-            // What a host or the library leaves at a relative path is gone with everything else.
+            // Run in the scratch directory, so that files which the host or the library write to relative paths are
+            // removed with it.
             .current_dir(self.scratch("."))
             .envs(self.variables(preload))
             .stdin(Stdio::piped())
@@ -193,13 +194,13 @@ impl Host {
             .stderr(file("stderr"));
         let child =
             tool::spawn(&mut command).unwrap_or_else(|error| panic!("start {}: {error}", self.program.display()));
-        Running { host: self, child, ended: false }
+        Running { host: self, child, outcome: false }
     }
 
-    /// Runs the host to its end.
+    /// Runs the host until it exits.
     #[must_use]
-    pub fn run(&self, preload: Preload) -> Ended {
-        self.start(preload).end()
+    pub fn run(&self, preload: Preload) -> Outcome {
+        self.start(preload).wait()
     }
 }
 
@@ -213,45 +214,45 @@ impl Running<'_> {
     /// Waits until the host has printed this line.
     ///
     /// # Panics
-    /// When the host ends or the patience does before.
+    /// If the host exits or the timeout expires first.
     pub fn wait_for_line(&mut self, line: &str) {
         let path = self.host.scratch("stdout");
-        let printed = || fs::read_to_string(&path).unwrap_or_default().lines().any(|printed| printed == line);
-        let deadline = Instant::now() + self.host.patience;
-        while !printed() {
-            let ended = self.child.try_wait().expect("the host is our child");
-            assert!(ended.is_none() || printed(), "the host ended without saying {line:?}:\n{}", self.stderr());
+        let is_printed = || fs::read_to_string(&path).unwrap_or_default().lines().any(|printed| printed == line);
+        let deadline = Instant::now() + self.host.timeout;
+        while !is_printed() {
+            let status = self.child.try_wait().expect("the host is our child");
+            assert!(status.is_none() || is_printed(), "the host ended without saying {line:?}:\n{}", self.stderr());
             assert!(Instant::now() < deadline, "the host never said {line:?}");
             thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Writes an empty line to the host's standard input.
+    /// Writes a newline to the host's standard input, on which the host waits.
     ///
     /// # Panics
-    /// When the host is gone.
-    pub fn nod(&mut self) {
+    /// If the host has exited.
+    pub fn send_newline(&mut self) {
         self.child.stdin.as_mut().expect("piped").write_all(b"\n").expect("the host reads");
     }
 
-    /// Waits for the end.
+    /// Waits for the host to exit, then reads and removes its perf map.
     ///
     /// # Panics
-    /// When it does not come.
+    /// If the timeout expires.
     #[must_use]
-    pub fn end(self) -> Ended {
-        let mut ended = self.end_without_map();
-        ended.map = perf_map::take(ended.pid);
-        ended
+    pub fn wait(self) -> Outcome {
+        let mut outcome = self.wait_and_keep_map();
+        outcome.map = perf_map::take(outcome.pid);
+        outcome
     }
 
-    /// The same, where what lies at the place of the perf map is not the library's.
+    /// Waits for the host to exit without touching its perf map. For tests that put another file at the map's path.
     ///
     /// # Panics
-    /// When the end does not come.
+    /// If the timeout expires.
     #[must_use]
-    pub fn end_without_map(mut self) -> Ended {
-        let deadline = Instant::now() + self.host.patience;
+    pub fn wait_and_keep_map(mut self) -> Outcome {
+        let deadline = Instant::now() + self.host.timeout;
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("the host is our child") {
                 break status;
@@ -259,10 +260,10 @@ impl Running<'_> {
             assert!(Instant::now() < deadline, "the host hangs:\n{}", self.stderr());
             thread::sleep(Duration::from_millis(10));
         };
-        self.ended = true;
+        self.outcome = true;
         let pid = self.pid();
         let stdout = fs::read(self.host.scratch("stdout")).unwrap_or_default();
-        Ended { pid, status, stdout, stderr: self.stderr(), map: None }
+        Outcome { pid, status, stdout, stderr: self.stderr(), map: None }
     }
 
     fn stderr(&self) -> String {
@@ -274,60 +275,60 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if !self.ended {
+        if !self.outcome {
             let _ = perf_map::take(self.pid());
         }
     }
 }
 
-impl Ended {
-    /// The perf map, which has to exist and to obey every rule.
+impl Outcome {
+    /// Parses the perf map, which must exist and obey every rule.
     ///
     /// # Panics
-    /// When it does not.
+    /// If there is no perf map or it breaks a rule.
     #[must_use]
     pub fn perf_map(&self) -> PerfMap {
         let bytes = self.map.as_deref().unwrap_or_else(|| panic!("no perf map of {}:\n{}", self.pid, self.stderr));
         PerfMap::parse(bytes).unwrap_or_else(|fault| panic!("perf map of {}: {fault}", self.pid))
     }
 
-    /// Requires a host that ended well.
+    /// Requires that the host exited successfully.
     ///
     /// # Panics
-    /// When it did not.
-    pub fn well(self) -> Self {
+    /// If the host failed.
+    pub fn expect_success(self) -> Self {
         assert!(self.status.success(), "the host failed: {}\n{}", self.status, self.stderr);
         self
     }
 }
 
-/// Runs a host with and without the library and requires the same standard output, standard error and status.
+/// Runs a host with and without the library and requires equal standard output, standard error and exit status.
 ///
 /// # Panics
-/// When they differ.
-pub fn same_output(host: &Host) -> Ended {
-    let stock = host.run(Preload::Nothing);
-    assert_eq!(stock.map, None, "a stock process writes no perf map");
-    let ours = host.run(Preload::Library);
-    assert_eq!(text(&stock.stdout), text(&ours.stdout), "standard output");
-    assert_eq!(stock.stderr, ours.stderr, "standard error");
-    assert_eq!(stock.status, ours.status, "exit status");
-    ours
+/// If they differ.
+pub fn assert_same_output(host: &Host) -> Outcome {
+    let without_library = host.run(Preload::Nothing);
+    assert_eq!(without_library.map, None, "a stock process writes no perf map");
+    let with_library = host.run(Preload::Library);
+    assert_eq!(escape(&without_library.stdout), escape(&with_library.stdout), "standard output");
+    assert_eq!(without_library.stderr, with_library.stderr, "standard error");
+    assert_eq!(without_library.status, with_library.status, "exit status");
+    with_library
 }
 
-fn text(bytes: &[u8]) -> String {
+fn escape(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
-/// The files in a directory, without the ones this module makes and without an empty log.
+/// Names of the files in a directory, except an empty log and the files that this module creates.
 #[must_use]
 pub fn files_in(directory: &Path) -> Vec<OsString> {
-    let ours = |entry: &fs::DirEntry| {
-        let empty = entry.metadata().is_ok_and(|about| about.len() == 0);
-        entry.file_name() == "stdout" || entry.file_name() == "stderr" || (entry.file_name() == "log" && empty)
+    let is_ours = |entry: &fs::DirEntry| {
+        let is_empty_file = entry.metadata().is_ok_and(|metadata| metadata.len() == 0);
+        entry.file_name() == "stdout" || entry.file_name() == "stderr" || (entry.file_name() == "log" && is_empty_file)
     };
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut names: Vec<OsString> = entries.filter(|entry| !ours(entry)).map(|entry| entry.file_name()).collect();
+    let mut names: Vec<OsString> = entries.filter(|entry| !is_ours(entry)).map(|entry| entry.file_name()).collect();
     names.sort();
     names
 }

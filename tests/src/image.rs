@@ -1,4 +1,4 @@
-//! Runs hosts with `JITLISTEN=image` and reads their images.
+//! Runner for hosts with `JITLISTEN=image`, and reader of their images.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,60 +13,60 @@ use crate::perf_script::Sample;
 use crate::scenario::{self, CHAIN};
 use crate::tool;
 
-/// A function in an image's symbol table. Addresses count from the beginning of the file, as every tool prints them.
+/// A function in an image's symbol table. Addresses are relative to the start of the file, as tools print them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// As the image spells it.
+    /// Name as the image spells it.
     pub name: String,
-    /// Where it begins.
+    /// Start address.
     pub address: u64,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub size: u64,
 }
 
-/// The host with images and nothing else.
+/// Enables the image sink and disables all others.
 #[must_use]
 pub fn with_images(host: Host) -> Host {
     host.variable("JITLISTEN", "image")
 }
 
-/// The images of a host's processes, by process and number.
+/// Images that the host's processes wrote, sorted by process and number.
 #[must_use]
 pub fn files(host: &Host) -> Vec<PathBuf> {
     files_in(&host.scratch(""))
 }
 
-/// The images below a directory that was `JITLISTEN_DIR`.
+/// Images below the directory that `JITLISTEN_DIR` named.
 #[must_use]
 pub fn files_in(directory: &Path) -> Vec<PathBuf> {
     let entries = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_image = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "so");
-    let of_processes = entries(directory.to_owned()).filter(|path| path.is_dir());
-    let mut found: Vec<PathBuf> = of_processes.flat_map(entries).filter(is_image).collect();
-    found.sort();
-    found
+    let process_directories = entries(directory.to_owned()).filter(|path| path.is_dir());
+    let mut images: Vec<PathBuf> = process_directories.flat_map(entries).filter(is_image).collect();
+    images.sort();
+    images
 }
 
-/// Whether a tool shows a place in an image when it shows this file.
+/// Returns true if the file name that a tool printed for a frame is that of an image.
 #[must_use]
 pub fn is_image(object: &str) -> bool {
     object.contains("/image-") && object.ends_with(".so")
 }
 
-/// How many mappings of images a process may execute.
+/// Counts the executable mappings of images in a process.
 ///
 /// # Panics
-/// When the process is gone.
+/// If the process has exited.
 #[must_use]
-pub fn mapped(pid: u32) -> usize {
+pub fn count_mappings(pid: u32) -> usize {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_else(|error| panic!("maps of {pid}: {error}"));
     maps.lines().filter(|line| line.contains(" r-xp ") && is_image(line)).count()
 }
 
-/// The functions of an image.
+/// Reads the functions in an image's symbol table.
 ///
 /// # Panics
-/// When it is no ELF file.
+/// If the file is not an ELF file.
 #[must_use]
 pub fn functions(image: &Path) -> Vec<Function> {
     let bytes = fs::read(image).unwrap_or_else(|error| panic!("{}: {error}", image.display()));
@@ -79,72 +79,78 @@ pub fn functions(image: &Path) -> Vec<Function> {
     functions.map(function).collect()
 }
 
-/// The names of the functions of an image.
+/// Names of the functions in an image.
 ///
 /// # Panics
-/// When it is no ELF file.
+/// If the file is not an ELF file.
 #[must_use]
-pub fn names(image: &Path) -> BTreeSet<String> {
+pub fn function_names(image: &Path) -> BTreeSet<String> {
     functions(image).into_iter().map(|function| function.name).collect()
 }
 
-/// The function of this name that is not a wrapper of it, and the image that was made for it.
+/// Finds the function with this name, not its wrapper, and the image of the object that defines it.
 ///
 /// # Panics
-/// When no image has it.
+/// If no image contains the function.
 #[must_use]
 pub fn function(host: &Host, name: &str) -> (PathBuf, Function) {
-    let is_it = |function: &Function| scenario::names(&function.name, name) && !function.name.contains("::");
-    let mut found = files(host).into_iter().filter_map(|image| {
-        // An object begins with its own function; those it calls, which are copies, follow.
-        let first = functions(&image).into_iter().filter(is_it).min_by_key(|function| function.address)?;
-        Some((image, first))
+    let is_match =
+        |function: &Function| scenario::names_function(&function.name, name) && !function.name.contains("::");
+    let mut candidates = files(host).into_iter().filter_map(|image| {
+        // An object begins with its own function; copies of its callees follow.
+        let candidate = functions(&image).into_iter().filter(is_match).min_by_key(|function| function.address)?;
+        Some((image, candidate))
     });
-    let first = found.by_ref().min_by_key(|(_, function)| function.address);
-    first.unwrap_or_else(|| panic!("no image has {name}\n{}", host.log()))
+    let candidate = candidates.by_ref().min_by_key(|(_, function)| function.address);
+    candidate.unwrap_or_else(|| panic!("no image has {name}\n{}", host.log()))
 }
 
-/// The samples whose leaf is in an image, and how many of them have the whole chain and then one of `callers`.
+/// Counts the samples whose leaf is in an image, and those of them that contain the whole chain followed by one of
+/// `callers`.
 #[must_use]
-pub fn complete(samples: &[Sample], callers: &[&str]) -> (usize, usize) {
-    let jit = samples.iter().filter(|sample| sample.frames.first().is_some_and(|leaf| is_image(&leaf.object)));
+pub fn count_complete(samples: &[Sample], callers: &[&str]) -> (usize, usize) {
+    let jit_samples = samples.iter().filter(|sample| sample.frames.first().is_some_and(|leaf| is_image(&leaf.object)));
     let is_complete = |sample: &&Sample| {
         let symbols: Vec<&str> = sample.frames.iter().filter_map(|frame| frame.symbol.as_deref()).collect();
-        let mut rest = symbols.iter();
-        // The leaf may be gamma, or what it was inlined into.
-        let chain = CHAIN[1..].iter().all(|function| rest.any(|symbol| scenario::names(symbol, function)));
-        let named = symbols.first().is_some_and(|leaf| CHAIN.iter().any(|function| scenario::names(leaf, function)));
-        chain && named && rest.any(|symbol| callers.iter().any(|caller| symbol.contains(caller)))
+        let mut remaining = symbols.iter();
+        // gamma may be inlined, in which case its caller is the leaf.
+        let has_callers =
+            CHAIN[1..].iter().all(|function| remaining.any(|symbol| scenario::names_function(symbol, function)));
+        let has_named_leaf =
+            symbols.first().is_some_and(|leaf| CHAIN.iter().any(|function| scenario::names_function(leaf, function)));
+        has_callers && has_named_leaf && remaining.any(|symbol| callers.iter().any(|caller| symbol.contains(caller)))
     };
-    let jit: Vec<&Sample> = jit.collect();
-    (jit.len(), jit.iter().copied().filter(is_complete).count())
+    let jit_samples: Vec<&Sample> = jit_samples.collect();
+    (jit_samples.len(), jit_samples.iter().copied().filter(is_complete).count())
 }
 
-/// What checkers of ELF and DWARF say against an image; those that are not installed say nothing.
+/// Errors that the installed ELF and DWARF checkers report for an image.
 ///
 /// # Panics
-/// When none of them is installed.
+/// If no checker is installed.
 #[must_use]
-pub fn faults(image: &Path) -> Vec<String> {
-    let check = [
+pub fn find_faults(image: &Path) -> Vec<String> {
+    let checkers = [
         ("readelf", "-aW"),
         ("llvm-dwarfdump-22", "--verify"),
         ("llvm-dwarfdump-14", "--verify"),
         ("eu-elflint", "--gnu-ld"),
     ];
-    let mut asked = 0;
+    let mut checker_count = 0;
     let mut faults = Vec::new();
-    for (check, option) in check {
-        let Some(program) = tool::find(check) else { continue };
-        asked += 1;
-        let done = tool::run(Command::new(program).arg(option).arg(image));
-        let said = String::from_utf8_lossy(&[done.stdout, done.stderr.clone()].concat()).to_lowercase();
-        // clang 14 writes the first file of a line table twice in DWARF 5: a fault of the object.
-        let warns = said.lines().any(|line| line.contains("warning") && !line.contains("is a duplicate of file_names"));
-        if !done.status.success() || !done.stderr.is_empty() || warns {
-            faults.push(format!("{check} {}: {said}", image.display()));
+    for (checker, option) in checkers {
+        let Some(program) = tool::find(checker) else { continue };
+        checker_count += 1;
+        let output = tool::run(Command::new(program).arg(option).arg(image));
+        let report = String::from_utf8_lossy(&[output.stdout, output.stderr.clone()].concat()).to_lowercase();
+        // With DWARF 5, clang 14 writes the first file of a line table twice. The object has this fault already; the
+        // image only copies it.
+        let has_warning =
+            report.lines().any(|line| line.contains("warning") && !line.contains("is a duplicate of file_names"));
+        if !output.status.success() || !output.stderr.is_empty() || has_warning {
+            faults.push(format!("{checker} {}: {report}", image.display()));
         }
     }
-    assert!(asked > 0, "no check is installed");
+    assert!(checker_count > 0, "no check is installed");
     faults
 }

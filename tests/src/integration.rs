@@ -1,4 +1,4 @@
-//! The integrations: the ways LLVM code gets into a process, each able to run the chain.
+//! Integrations that run the chain, one for each way that LLVM code enters a process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,18 +7,19 @@ use crate::host::Host;
 use crate::paths;
 use crate::tool::{self, Absence};
 
-/// One way in.
+/// One way for LLVM code to enter a process.
 #[derive(Clone, Copy, Debug)]
 pub enum Integration {
-    /// Numba's and llvmlite's wheels as PyPI has them, in the virtual environment of this name.
+    /// Unmodified Numba and llvmlite wheels from PyPI, in the virtual environment of this name.
     Numba(&'static str),
-    /// LLVM's own interpreter, of this major version with these options. It has no module hook, so its bitcode comes
-    /// with frame pointers and unwind tables.
+    /// LLVM's own interpreter, with its major version and options. It offers no hook for modules, so the bitcode is
+    /// compiled with frame pointers and unwind tables.
     Lli(u32, &'static [&'static str]),
 }
 
 impl Integration {
-    /// The host that runs the chain for a while, or `None` after a loud skip. `words` are those of `hosts/chain.py`.
+    /// Host that runs the chain for `seconds`, or `None` if the test is skipped. `words` are additional arguments for
+    /// `hosts/chain.py`.
     #[must_use]
     pub fn chain(self, seconds: u32, words: &[&str]) -> Option<Host> {
         let host = match self {
@@ -28,7 +29,7 @@ impl Integration {
         Some(words.iter().fold(host.argument(seconds.to_string()), |host, word| host.argument(word)))
     }
 
-    /// Its row in the table of integrations and consumers.
+    /// Name of the integration's row in the support table.
     #[must_use]
     pub fn row(self) -> &'static str {
         match self {
@@ -37,7 +38,7 @@ impl Integration {
         }
     }
 
-    /// Part of the file name of the code that calls the JIT code.
+    /// Substring of the file name of the code that calls the JIT code.
     #[must_use]
     pub fn caller_object(self) -> &'static str {
         match self {
@@ -46,7 +47,7 @@ impl Integration {
         }
     }
 
-    /// Part of what gdb prints for the frame that calls the JIT code.
+    /// Substring of gdb's line for the frame that calls the JIT code.
     #[must_use]
     pub fn caller_frame(self) -> &'static str {
         match self {
@@ -56,8 +57,8 @@ impl Integration {
     }
 }
 
-/// The interpreter of a virtual environment, or `None` after a loud skip. Where no suitable Python is on the machine,
-/// `ci/setup.sh` leaves a note that says so.
+/// Python interpreter of a virtual environment, or `None` if the test is skipped. If no suitable Python is installed,
+/// `ci/setup.sh` creates VENV.skipped with the reason.
 #[must_use]
 pub fn python(venv: &str) -> Option<PathBuf> {
     let directory = paths::venv(venv);
@@ -66,47 +67,48 @@ pub fn python(venv: &str) -> Option<PathBuf> {
         return Some(python);
     }
     match fs::read_to_string(paths::venv(&format!("{venv}.skipped"))) {
-        Ok(why) => tool::skip(venv, why.trim(), Absence::IsAllowed),
+        Ok(reason) => tool::skip(venv, reason.trim(), Absence::IsAllowed),
         Err(_) => tool::skip(venv, "no virtual environment; run ci/setup.sh", Absence::FailsInCi),
     }
     None
 }
 
-/// A Numba program in a virtual environment, or `None` after a loud skip.
+/// A Numba program in a virtual environment, or `None` if the test is skipped.
 #[must_use]
 pub fn numba(venv: &str, program: &str) -> Option<Host> {
     Some(Host::new(python(venv)?, venv).argument(paths::host(program)))
 }
 
-/// Lets a host import the packages of another environment of the same Python, and load their libraries; `None` after a
-/// loud skip.
+/// Makes the packages and libraries of another environment, with the same Python version, available to a host; `None`
+/// if the test is skipped.
 ///
 /// # Panics
-/// When the environment has no packages.
+/// If the environment has no packages.
 #[must_use]
 pub fn with_packages(host: Host, venv: &str) -> Option<Host> {
     python(venv)?;
     let lib = paths::venv(venv).join("lib");
     let versions = fs::read_dir(&lib).unwrap_or_else(|error| panic!("read {}: {error}", lib.display()));
-    let mut found = versions.flatten().map(|entry| entry.path().join("site-packages")).filter(|path| path.is_dir());
-    let packages = found.next().expect("an environment has packages");
+    let mut candidates =
+        versions.flatten().map(|entry| entry.path().join("site-packages")).filter(|path| path.is_dir());
+    let packages = candidates.next().expect("an environment has packages");
     Some(host.variable("PYTHONPATH", packages).variable("LD_LIBRARY_PATH", lib))
 }
 
-/// The shared library of a virtual environment's llvmlite.
+/// llvmlite's shared library in a virtual environment.
 ///
 /// # Panics
-/// When the environment has none.
+/// If the environment has none.
 #[must_use]
 pub fn libllvmlite(python: &Path) -> PathBuf {
     let lib = python.parent().and_then(Path::parent).expect("bin/python").join("lib");
     let versions = fs::read_dir(&lib).unwrap_or_else(|error| panic!("read {}: {error}", lib.display()));
-    let inside = "site-packages/llvmlite/binding/libllvmlite.so";
-    let mut found = versions.flatten().map(|entry| entry.path().join(inside)).filter(|path| path.is_file());
-    found.next().expect("llvmlite is installed")
+    let library_path = "site-packages/llvmlite/binding/libllvmlite.so";
+    let mut candidates = versions.flatten().map(|entry| entry.path().join(library_path)).filter(|path| path.is_file());
+    candidates.next().expect("llvmlite is installed")
 }
 
-/// A C program run by `lli` of this version with these options, or `None` after a loud skip.
+/// Host that runs a C program under this version of `lli` with these options, or `None` if the test is skipped.
 #[must_use]
 pub fn lli(version: u32, options: &[&str], source: &str) -> Option<Host> {
     let lli = tool::require(&format!("lli-{version}"), absence(version))?;
@@ -117,7 +119,7 @@ pub fn lli(version: u32, options: &[&str], source: &str) -> Option<Host> {
     Some(host.argument(file))
 }
 
-/// Compiles a C host to bitcode with debug information; `None` after a loud skip.
+/// Compiles a C host to bitcode with debug information; `None` if the test is skipped.
 #[must_use]
 pub fn bitcode(version: u32, source: &str, file: &Path) -> Option<()> {
     let clang = tool::require(&format!("clang-{version}"), absence(version))?;
@@ -126,8 +128,8 @@ pub fn bitcode(version: u32, source: &str, file: &Path) -> Option<()> {
     Some(())
 }
 
-/// Debian 12 has both releases, other systems may have only the older one, and the userlands of `ci/systems.sh` have
-/// none.
+/// Only LLVM 14 is required in CI. Debian 12 has both releases, other systems may have only the older one, and the
+/// userlands of `ci/systems.sh` have neither.
 fn absence(version: u32) -> Absence {
     if version == 14 && !paths::in_userland() { Absence::FailsInCi } else { Absence::IsAllowed }
 }

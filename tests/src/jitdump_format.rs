@@ -1,12 +1,12 @@
-//! A strict reader of jitdumps, which understands records as perf does (`tools/perf/util/jitdump.c`) and forgives
-//! nothing.
+//! A strict jitdump reader. It interprets records as perf does (`tools/perf/util/jitdump.c`) and tolerates no error.
 //!
 //! ```text
 //! header | DEBUG_INFO  UNWINDING_INFO  CODE_LOAD | ... | CODE_CLOSE
-//!          \_ kept until the next CODE_LOAD takes them, whatever the addresses in them say
+//!          \_ pending until the next CODE_LOAD, regardless of the addresses in them
 //! ```
 //!
-//! perf would go on after much of what is refused here, with a wrong line, a cut stack or the rest of the file missing.
+//! perf accepts much of what this reader rejects, and then shows wrong lines, truncated stacks, or only part of the
+//! file.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -14,8 +14,8 @@ use std::str;
 
 use crate::jitdump_unwinding::{self, Tables};
 
-const HEADER: usize = 40;
-const PREFIX: usize = 16;
+const HEADER_BYTES: usize = 40;
+const RECORD_PREFIX_BYTES: usize = 16;
 const CODE_LOAD: u32 = 0;
 const CODE_DEBUG_INFO: u32 = 2;
 const CODE_CLOSE: u32 = 3;
@@ -24,91 +24,91 @@ const CODE_UNWINDING_INFO: u32 = 4;
 /// One row of a line table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Where its code begins.
+    /// Address of the first instruction of this row.
     pub address: u64,
-    /// The line; 0 is code of no line.
+    /// Line number; line 0 marks code to which the compiler assigned no line.
     pub line: u32,
-    /// The full name of the file.
+    /// Full path of the source file.
     pub file: String,
 }
 
-/// A `JIT_CODE_LOAD` with what stood before it.
+/// A `JIT_CODE_LOAD` with the debug and unwind records that precede it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// `CLOCK_MONOTONIC`, nanoseconds.
+    /// Time of the record, `CLOCK_MONOTONIC` in nanoseconds.
     pub timestamp: u64,
-    /// The thread that wrote it.
+    /// Thread that wrote the record.
     pub tid: u32,
-    /// Where it was loaded.
+    /// Start address of the code.
     pub address: u64,
-    /// Its machine code.
+    /// Machine code.
     pub code: Vec<u8>,
-    /// Unique in the file.
+    /// Code index, unique in the file.
     pub index: u64,
-    /// Its name.
+    /// Symbol name.
     pub name: String,
-    /// Its rows, ascending.
+    /// Line table, in ascending order of address.
     pub lines: Vec<Line>,
-    /// Its unwind tables.
+    /// Unwind tables, if the function has any.
     pub unwinding: Option<Tables>,
 }
 
 impl Function {
-    /// The address after its last byte.
+    /// End address, exclusive.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.address + self.code.len() as u64
     }
 
-    /// The lines it has code of, without 0.
+    /// Distinct line numbers of the code, without line 0.
     #[must_use]
     pub fn line_numbers(&self) -> HashSet<u32> {
         self.lines.iter().map(|line| line.line).filter(|&line| line != 0).collect()
     }
 }
 
-/// A whole file.
+/// Contents of a jitdump file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Jitdump {
-    /// The process that wrote it.
+    /// Process that wrote the file.
     pub pid: u32,
-    /// `e_machine`.
+    /// ELF `e_machine`.
     pub machine: u32,
-    /// When it was made.
+    /// Creation time of the file.
     pub timestamp: u64,
-    /// In the order of the file.
+    /// Functions in file order.
     pub functions: Vec<Function>,
-    /// Whether it ends with `JIT_CODE_CLOSE`.
-    pub closed: bool,
+    /// True if the file ends with `JIT_CODE_CLOSE`.
+    pub is_closed: bool,
 }
 
-/// What is wrong, and at which byte of the file.
+/// A violated rule of the format and its position in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where the record begins.
+    /// File offset of the record.
     pub offset: usize,
-    /// What about it.
-    pub what: String,
+    /// Description of the violation.
+    pub message: String,
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at byte {}: {}", self.offset, self.what)
+        write!(f, "at byte {}: {}", self.offset, self.message)
     }
 }
 
-fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(what()) }
+fn require(holds: bool, message: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(message()) }
 }
 
-/// Reads from the front; an error names the missing field.
+/// Consumes a record from its start; an error describes the malformed field.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or("ends too early")?;
+        let (field, rest) = self.0.split_at_checked(count).ok_or("ends too early")?;
         self.0 = rest;
-        Ok(taken)
+        Ok(field)
     }
 
     fn u32(&mut self) -> Result<u32, String> {
@@ -129,72 +129,78 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// `JIT_CODE_DEBUG_INFO` and `JIT_CODE_UNWINDING_INFO` that wait for their function.
+/// Pending `JIT_CODE_DEBUG_INFO` and `JIT_CODE_UNWINDING_INFO` of the next function.
 #[derive(Default)]
-struct Waiting {
+struct PendingRecords {
     lines: Option<(u64, Vec<Line>)>,
     unwinding: Option<Vec<u8>>,
     timestamp: Option<u64>,
 }
 
 impl Jitdump {
-    /// Reads a file and checks every rule.
+    /// Parses a file and checks every rule.
     ///
     /// # Errors
-    /// The first rule that is broken. A torn record at the end is an error too.
+    /// The first violated rule. A truncated record at the end of the file is an error, too.
     pub fn parse(bytes: &[u8]) -> Result<Self, Fault> {
-        let mut dump = header(bytes).map_err(|what| Fault { offset: 0, what })?;
-        let mut waiting = Waiting::default();
-        let mut offset = HEADER;
+        let mut dump = parse_header(bytes).map_err(|message| Fault { offset: 0, message })?;
+        let mut pending = PendingRecords::default();
+        let mut offset = HEADER_BYTES;
         while offset < bytes.len() {
-            let size = dump.record(&bytes[offset..], &mut waiting).map_err(|what| Fault { offset, what })?;
+            let size =
+                dump.parse_record(&bytes[offset..], &mut pending).map_err(|message| Fault { offset, message })?;
             offset += size;
         }
-        let fault = |what: &str| Fault { offset, what: what.to_owned() };
-        if waiting.timestamp.is_some() {
+        let fault = |message: &str| Fault { offset, message: message.to_owned() };
+        if pending.timestamp.is_some() {
             return Err(fault("the last group has no CODE_LOAD"));
         }
-        dump.check_neighbours().map_err(|what| Fault { offset, what })?;
+        dump.check_neighbours().map_err(|message| Fault { offset, message })?;
         Ok(dump)
     }
 
-    /// The functions of that name.
+    /// Functions with this name.
     pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Function> {
-        self.functions.iter().filter(move |function| crate::scenario::names(&function.name, name))
+        self.functions.iter().filter(move |function| crate::scenario::names_function(&function.name, name))
     }
 
-    fn record(&mut self, bytes: &[u8], waiting: &mut Waiting) -> Result<usize, String> {
-        require(!self.closed, || "a record behind CODE_CLOSE".to_owned())?;
+    fn parse_record(&mut self, bytes: &[u8], pending: &mut PendingRecords) -> Result<usize, String> {
+        require(!self.is_closed, || "a record behind CODE_CLOSE".to_owned())?;
         let mut prefix = Cursor(bytes);
         let (id, size, timestamp) = (prefix.u32()?, prefix.u32()? as usize, prefix.u64()?);
-        let body = bytes.get(PREFIX..size).ok_or("a torn record")?;
-        require(waiting.timestamp.is_none_or(|first| first == timestamp), || "a group of two times".to_owned())?;
-        waiting.timestamp = Some(timestamp);
+        let body = bytes.get(RECORD_PREFIX_BYTES..size).ok_or("a torn record")?;
+        require(pending.timestamp.is_none_or(|first| first == timestamp), || "a group of two times".to_owned())?;
+        pending.timestamp = Some(timestamp);
         match id {
             CODE_LOAD => {
-                let function = self.load(Cursor(body), timestamp, std::mem::take(waiting))?;
+                let function = self.parse_code_load(Cursor(body), timestamp, std::mem::take(pending))?;
                 self.functions.push(function);
             }
             CODE_DEBUG_INFO => {
-                require(waiting.lines.is_none(), || "two DEBUG_INFO for one function".to_owned())?;
-                require(waiting.unwinding.is_none(), || "DEBUG_INFO behind UNWINDING_INFO".to_owned())?;
-                waiting.lines = Some(lines(Cursor(body))?);
+                require(pending.lines.is_none(), || "two DEBUG_INFO for one function".to_owned())?;
+                require(pending.unwinding.is_none(), || "DEBUG_INFO behind UNWINDING_INFO".to_owned())?;
+                pending.lines = Some(parse_lines(Cursor(body))?);
             }
             CODE_UNWINDING_INFO => {
-                require(waiting.unwinding.is_none(), || "two UNWINDING_INFO for one function".to_owned())?;
-                waiting.unwinding = Some(body.to_vec());
+                require(pending.unwinding.is_none(), || "two UNWINDING_INFO for one function".to_owned())?;
+                pending.unwinding = Some(body.to_vec());
             }
             CODE_CLOSE => {
                 require(body.is_empty(), || "CODE_CLOSE with a body".to_owned())?;
-                require(waiting.lines.is_none() && waiting.unwinding.is_none(), || "CODE_CLOSE in a group".to_owned())?;
-                (*waiting, self.closed) = (Waiting::default(), true);
+                require(pending.lines.is_none() && pending.unwinding.is_none(), || "CODE_CLOSE in a group".to_owned())?;
+                (*pending, self.is_closed) = (PendingRecords::default(), true);
             }
             other => return Err(format!("a record of unknown kind {other}")),
         }
         Ok(size)
     }
 
-    fn load(&self, mut body: Cursor<'_>, timestamp: u64, waiting: Waiting) -> Result<Function, String> {
+    fn parse_code_load(
+        &self,
+        mut body: Cursor<'_>,
+        timestamp: u64,
+        pending: PendingRecords,
+    ) -> Result<Function, String> {
         let (pid, tid, vma, address) = (body.u32()?, body.u32()?, body.u64()?, body.u64()?);
         let (size, index, name) = (body.u64()?, body.u64()?, body.name()?);
         require(pid == self.pid, || format!("{name}: process {pid} in the file of {}", self.pid))?;
@@ -214,7 +220,7 @@ impl Jitdump {
             lines: Vec::new(),
             unwinding: None,
         };
-        if let Some((reported_address, lines)) = waiting.lines {
+        if let Some((reported_address, lines)) = pending.lines {
             let name = &function.name;
             require(reported_address == address, || {
                 format!("{name} at {address:#x} gets lines of {reported_address:#x}")
@@ -222,43 +228,45 @@ impl Jitdump {
             function.lines = lines;
             check_lines(&function)?;
         }
-        if let Some(unwinding) = waiting.unwinding {
+        if let Some(unwinding) = pending.unwinding {
             let tables = jitdump_unwinding::parse(&unwinding, address, size);
-            function.unwinding = Some(tables.map_err(|what| format!("{}: {what}", function.name))?);
+            function.unwinding = Some(tables.map_err(|message| format!("{}: {message}", function.name))?);
         }
         Ok(function)
     }
 
-    /// What perf makes of the times and of the mappings that unwind tables prolong.
+    /// Checks timestamps of functions that share addresses, and the mappings that perf extends by unwind tables.
     fn check_neighbours(&self) -> Result<(), String> {
-        for (place, function) in self.functions.iter().enumerate() {
+        for (index, function) in self.functions.iter().enumerate() {
             let tail_end = function.unwinding.as_ref().map_or(function.end(), |tables| tables.mapped_end);
-            for (other_place, other) in self.functions.iter().enumerate().filter(|(other, _)| *other != place) {
+            for (other_index, other) in self.functions.iter().enumerate().filter(|(other, _)| *other != index) {
                 let shares_code = function.address < other.end() && other.address < function.end();
                 let shares_tail = function.end() < other.end() && other.address < tail_end;
                 require(shares_code || !shares_tail, || format!("{}: tables over {}", function.name, other.name))?;
-                let in_order = (place < other_place) == (function.timestamp < other.timestamp);
-                require(!shares_code || in_order, || format!("{} and {} at once", function.name, other.name))?;
+                let is_in_order = (index < other_index) == (function.timestamp < other.timestamp);
+                require(!shares_code || is_in_order, || format!("{} and {} at once", function.name, other.name))?;
             }
         }
         Ok(())
     }
 }
 
-fn header(bytes: &[u8]) -> Result<Jitdump, String> {
+fn parse_header(bytes: &[u8]) -> Result<Jitdump, String> {
     let mut cursor = Cursor(bytes);
     let [magic, version, size] = [cursor.u32()?, cursor.u32()?, cursor.u32()?];
     let [machine, pad, pid] = [cursor.u32()?, cursor.u32()?, cursor.u32()?];
     let (timestamp, flags) = (cursor.u64()?, cursor.u64()?);
     require(magic == 0x4a69_5444, || format!("magic {magic:#x}"))?;
-    require((version, size as usize, pad) == (1, HEADER, 0), || format!("version {version}, size {size}, pad {pad}"))?;
+    require((version, size as usize, pad) == (1, HEADER_BYTES, 0), || {
+        format!("version {version}, size {size}, pad {pad}")
+    })?;
     require(flags == 0, || format!("flags {flags:#x}: perf refuses the file or wants another clock"))?;
     require(matches!(machine, 62 | 183), || format!("e_machine {machine}"))?;
     require(pid != 0 && timestamp != 0, || format!("process {pid}, time {timestamp}"))?;
-    Ok(Jitdump { pid, machine, timestamp, functions: Vec::new(), closed: false })
+    Ok(Jitdump { pid, machine, timestamp, functions: Vec::new(), is_closed: false })
 }
 
-fn lines(mut body: Cursor<'_>) -> Result<(u64, Vec<Line>), String> {
+fn parse_lines(mut body: Cursor<'_>) -> Result<(u64, Vec<Line>), String> {
     let (address, count) = (body.u64()?, body.u64()?);
     require(count != 0, || "DEBUG_INFO without rows".to_owned())?;
     let mut lines = Vec::new();
@@ -272,13 +280,13 @@ fn lines(mut body: Cursor<'_>) -> Result<(u64, Vec<Line>), String> {
     Ok((address, lines))
 }
 
-/// perf writes address differences as unsigned numbers, and ends the table at the last row.
+/// Checks the rows against perf's limits: address differences are unsigned, and the last row ends the table.
 fn check_lines(function: &Function) -> Result<(), String> {
     let name = &function.name;
-    for line in &function.lines {
-        let inside = function.address <= line.address && line.address < function.end();
-        require(inside, || format!("{name}: a row at {:#x} outside of the function", line.address))?;
-        require(line.line < 1 << 24, || format!("{name}: line {}", line.line))?;
+    for row in &function.lines {
+        let is_inside_function = function.address <= row.address && row.address < function.end();
+        require(is_inside_function, || format!("{name}: a row at {:#x} outside of the function", row.address))?;
+        require(row.line < 1 << 24, || format!("{name}: line {}", row.line))?;
     }
     require(function.lines.is_sorted_by_key(|line| line.address), || format!("{name}: rows are not ascending"))?;
     let last = function.lines.last().map(|line| line.address);

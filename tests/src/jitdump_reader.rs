@@ -1,4 +1,4 @@
-//! The jitdumps that a host has written, found and read.
+//! Locates and reads the jitdumps of a host.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,35 +7,35 @@ use crate::jitdump_second_reader;
 
 pub use crate::jitdump_format::Jitdump;
 
-/// The jitdumps below a directory, one per process that wrote one.
+/// Finds the jitdumps below a directory; each process writes at most one.
 ///
 /// # Panics
-/// When the directory or a file cannot be read.
+/// If a directory cannot be read.
 #[must_use]
 pub fn find(directory: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+    let mut dumps = Vec::new();
     for entry in fs::read_dir(directory).unwrap_or_else(|error| panic!("read {}: {error}", directory.display())) {
         let path = entry.expect("an entry").path();
         if path.is_dir() && !path.is_symlink() {
-            found.extend(find(&path));
+            dumps.extend(find(&path));
         } else if path.extension().is_some_and(|extension| extension == "dump") {
-            found.push(path);
+            dumps.push(path);
         }
     }
-    found.sort();
-    found
+    dumps.sort();
+    dumps
 }
 
-/// Reads a file with both readers: [`jitdump_format`](crate::jitdump_format) and the crate `linux-perf-data`.
+/// Parses a file with both readers: [`jitdump_format`](crate::jitdump_format) and the `linux-perf-data` crate.
 ///
 /// # Panics
-/// When one of them refuses it, or they differ.
+/// If a reader rejects the file, or their results differ.
 #[must_use]
 pub fn read(path: &Path) -> Jitdump {
     let bytes = fs::read(path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()));
     let dump = Jitdump::parse(&bytes).unwrap_or_else(|fault| panic!("{}: {fault}", path.display()));
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
     assert_eq!(name, Some(format!("jit-{}.dump", dump.pid)));
-    jitdump_second_reader::agrees(&bytes, &dump);
+    jitdump_second_reader::assert_agrees(&bytes, &dump);
     dump
 }

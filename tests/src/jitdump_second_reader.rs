@@ -1,19 +1,19 @@
-//! The crate `linux-perf-data`, which samply reads jitdumps with: a second opinion.
+//! Second jitdump reader, for comparison, based on the `linux-perf-data` crate that samply uses.
 
 use linux_perf_data::jitdump::{JitDumpReader, JitDumpRecord};
 
 use crate::jitdump_format::{Function, Jitdump};
 
-/// Reads `bytes` with the crate and compares with what our own reader found.
+/// Parses `bytes` with the `linux-perf-data` crate and compares the records with the result of our own reader.
 ///
 /// # Panics
-/// When the crate refuses the file, or finds something else.
-pub(crate) fn agrees(bytes: &[u8], dump: &Jitdump) {
+/// If the crate rejects the file or a record differs.
+pub(crate) fn assert_agrees(bytes: &[u8], dump: &Jitdump) {
     let mut reader = JitDumpReader::new(std::io::Cursor::new(bytes)).expect("linux-perf-data reads the header");
     let header = reader.header();
     assert_eq!((header.pid, header.elf_machine_arch), (dump.pid, dump.machine));
     let mut functions = dump.functions.iter().peekable();
-    let mut closed = false;
+    let mut is_closed = false;
     while let Some(raw) = reader.next_record().expect("linux-perf-data finds a record") {
         let expected = functions.peek().copied();
         match raw.parse().expect("linux-perf-data parses the record") {
@@ -26,21 +26,22 @@ pub(crate) fn agrees(bytes: &[u8], dump: &Jitdump) {
             JitDumpRecord::CodeDebugInfo(lines) => {
                 let rows = lines.entries.iter();
                 let rows = rows.map(|row| (row.code_addr, row.line, row.file_path.as_slice().into_owned()));
-                assert_eq!(rows.collect::<Vec<_>>(), rows_of(expected.expect("a function follows")));
+                assert_eq!(rows.collect::<Vec<_>>(), expected_rows(expected.expect("a function follows")));
             }
             JitDumpRecord::CodeUnwindingInfo(unwinding) => {
-                // The crate takes the specification's order, perf the other: both see all bytes.
+                // The crate expects the two tables in the order of the specification, perf in the opposite order.
+                // Either way, both tables together cover all bytes.
                 let tables = expected.and_then(|function| function.unwinding.as_ref()).expect("tables");
                 assert!(unwinding.eh_frame.len() >= tables.eh_frame.len().min(unwinding.eh_frame_hdr.len()));
             }
-            JitDumpRecord::CodeClose => closed = true,
+            JitDumpRecord::CodeClose => is_closed = true,
             other => panic!("linux-perf-data finds {other:?}"),
         }
     }
     assert!(functions.next().is_none(), "linux-perf-data finds fewer functions");
-    assert_eq!(closed, dump.closed);
+    assert_eq!(is_closed, dump.is_closed);
 }
 
-fn rows_of(function: &Function) -> Vec<(u64, u32, Vec<u8>)> {
+fn expected_rows(function: &Function) -> Vec<(u64, u32, Vec<u8>)> {
     function.lines.iter().map(|line| (line.address, line.line, line.file.clone().into_bytes())).collect()
 }

@@ -1,19 +1,19 @@
-//! The body of a `JIT_CODE_UNWINDING_INFO`, looked up the way perf's unwinder does: in the address space of the process
-//! as perf knows it, where the tables directly follow the code.
+//! Parser of `JIT_CODE_UNWINDING_INFO`. It looks tables up as perf's unwinder does: at the addresses that perf assigns,
+//! where the tables directly follow the code.
 
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, UnwindContext, UnwindSection};
 
 /// Unwind tables of one function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tables {
-    /// Where the mapping ends that perf makes of the function.
+    /// End of the mapping that perf creates for the function.
     pub mapped_end: u64,
-    /// `.eh_frame`, for the second reader.
+    /// Contents of `.eh_frame`, which the second reader compares.
     pub eh_frame: Vec<u8>,
 }
 
-/// Reads the body for the function of `size` bytes at `address`, and looks up every byte of it (of a large one,
-/// thousands).
+/// Parses the unwind record of a function with `size` bytes at `address`, and looks up the unwind rule of every byte.
+/// In large functions, only some 16,000 addresses are checked.
 pub(crate) fn parse(body: &[u8], address: u64, size: u64) -> Result<Tables, String> {
     let word = |at: usize| Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?));
     let sizes = [word(0), word(8), word(16)];
@@ -36,7 +36,7 @@ pub(crate) fn parse(body: &[u8], address: u64, size: u64) -> Result<Tables, Stri
 fn look_up(eh_frame: &[u8], header: &[u8], start: u64, address: u64, size: u64) -> Result<(), String> {
     let text = |error: gimli::Error| error.to_string();
     let header_start = start + eh_frame.len() as u64;
-    // Where a function begins is not the writer's choice.
+    // The writer cannot choose where a function starts, so the alignment is relative to the function's start.
     if header.get(..4) != Some(&[1, 0x1b, 0x03, 0x3b]) || !(header_start - address).is_multiple_of(4) {
         return Err(format!("header {:x?} at {header_start:#x}", header.get(..4)));
     }

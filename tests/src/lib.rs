@@ -1,28 +1,27 @@
-//! Real hosts x real tools.
+//! Shared code of the tests that run real hosts under real tools.
 //!
-//! One scenario, many integrations: every host under `hosts/` JIT-compiles the chain `alpha -> beta -> gamma` and
-//! spends its time in `gamma`. An *integration* ([`integration`]) is a way LLVM code gets into a process: a Numba
-//! release, a kind of `lli`. A *consumer* is a tool that looks at the process from outside: [`perf`], [`gdb`]. The test
-//! suite is the table of both with one expectation ([`scenario`]): the names are there, and so is the way from `gamma`
-//! back to the C code that called it.
+//! One scenario covers many integrations: every host under `hosts/` JIT-compiles the chain `alpha -> beta -> gamma` and
+//! spends its time in `gamma`. An *integration* ([`integration`]) is one way for LLVM code to enter a process: a Numba
+//! release, a kind of `lli`. A *consumer* is a tool that reads the process from outside: [`perf`], [`gdb`]. The test
+//! suite crosses integrations with consumers, with one expectation ([`scenario`]): the functions have names, and the
+//! stack leads from `gamma` back to the C code that called the chain.
 //!
 //! ```text
 //!   integration ──Host──> perf record ──> perf_script ──┐
 //!     │                                                 ├──> scenario: named? complete?
-//!     ├───Host──> gdb ─────────> gdb::Backtrace ─┘
+//!     ├───Host──> gdb ─────────> gdb::Backtrace ────────┘
 //!     └───Host──> /tmp/perf-PID.map ──> perf_map: obeys every rule?
 //! ```
 //!
-//! What reads text (`perf_script`, `perf_map`, `gdb::backtrace`, `scenario`) is pure and has its own unit tests, and
-//! the table begins with the stock process, which must fail the same expectation: a check that cannot fail proves
-//! nothing.
+//! The parsers and checks (`perf_script`, `perf_map`, `gdb::backtrace`, `scenario`) are pure functions with unit tests
+//! of their own. The table begins with a process without the library, which must fail the same expectation: a check
+//! that cannot fail proves nothing.
 //!
-//! The tests are modules of three binaries, because linking one for each file takes minutes and gigabytes: `together`,
-//! four of whose tests run at a time, `alone`, whose tests need the processors for themselves, and `long`, whose tests
-//! take minutes.
+//! The tests are modules of three binaries, because linking one binary per file takes minutes and gigabytes. `together`
+//! runs four tests at a time, the tests of `alone` need all processors, and the tests of `long` take minutes.
 //!
-//! `ci/setup.sh` provides tools and virtual environments. A missing tool fails a test when `CI` is set and is a loud
-//! skip elsewhere ([`tool`]).
+//! `ci/setup.sh` provides tools and virtual environments. A missing tool fails a test if `CI` is set; elsewhere the
+//! test is skipped with a message ([`tool`]).
 
 #![forbid(unsafe_code)]
 
@@ -57,7 +56,7 @@ pub mod walk;
 mod tests {
     use std::{fs, path::Path};
 
-    /// A file without a `mod` line would be a test that never runs.
+    /// Fails if a test file has no `mod` line: it would never run.
     #[test]
     fn every_file_is_a_module() {
         for binary in ["together", "alone", "long"] {
@@ -66,7 +65,10 @@ mod tests {
             for entry in fs::read_dir(&directory).expect("a directory").flatten() {
                 let name = entry.file_name().into_string().expect("a name").replace(".rs", "");
                 let line = format!("mod {name};");
-                assert!(name == "main" || main.lines().any(|found| found == line), "{binary}/main.rs lacks {line:?}");
+                assert!(
+                    name == "main" || main.lines().any(|declaration| declaration == line),
+                    "{binary}/main.rs lacks {line:?}"
+                );
             }
         }
     }

@@ -1,6 +1,7 @@
-//! An integration in which the program calls the library itself, with every consumer.
+//! Tests of integrations in which the program itself links to the library, with every consumer.
 //!
-//! The host runs the chain; nothing is preloaded. The expectation is that of the table: names, and whole stacks.
+//! The host runs the chain without a preloaded library. As in the other integrations, every function must have a name
+//! and every stack must be whole.
 
 use crate::host::{Host, Preload};
 use crate::perf_script::{Frame, Sample};
@@ -8,94 +9,102 @@ use crate::scenario::{self, Verdict};
 use crate::support_table;
 use crate::{gdb, perf, perf_inject, perf_map, walk};
 
-/// How many samples a proof by sampling needs at least.
-const ENOUGH: usize = 100;
+/// Minimum number of samples in JIT code for a meaningful check.
+const MIN_SAMPLES: usize = 100;
 
-/// The integration.
+/// An integration in which the program links to the library.
 #[derive(Clone, Copy, Debug)]
-pub struct Linked {
-    /// Its name in the table of integrations.
+pub struct LinkedIntegration {
+    /// Name of the integration's row in the support table.
     pub name: &'static str,
-    /// The host that runs the chain for so many seconds, with these words behind, or `None` after a loud skip.
+    /// Creates the host that runs the chain for the given number of seconds, with further arguments; `None` after a
+    /// skip.
     pub host: fn(u32, &[&str]) -> Option<Host>,
-    /// Part of the file name of the code that calls the JIT code.
+    /// Substring of the file name of the code that calls the JIT code.
     pub caller_object: &'static str,
-    /// Part of what gdb prints for the frame that calls the JIT code.
+    /// Substring of gdb's line for the frame that calls the JIT code.
     pub caller_frame: &'static str,
 }
 
-impl Linked {
-    fn with(&self, sinks: &str, seconds: u32, words: &[&str]) -> Option<Host> {
+impl LinkedIntegration {
+    fn host_with_sinks(&self, sinks: &str, seconds: u32, words: &[&str]) -> Option<Host> {
         Some((self.host)(seconds, words)?.variable("JITLISTEN", sinks))
     }
 
-    /// `perf record -g` with the perf map.
-    pub fn perf_map(&self) {
-        let (Some(()), Some(host)) = (perf::is_here(), self.with("perfmap", 2, &[])) else { return };
+    /// Checks `perf record -g` with the perf map.
+    pub fn check_perf_map(&self) {
+        let (Some(()), Some(host)) = (perf::is_available(), self.host_with_sinks("perfmap", 2, &[])) else { return };
         let recording = perf::record(&host, Preload::Nothing);
-        scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
-        Verdict::of(&recording.samples, self.caller_object).is_complete();
-        support_table::seen(self.name, "perf map");
+        scenario::assert_samples_named(&recording.samples, &recording.perf_map(), "gamma");
+        Verdict::from_samples(&recording.samples, self.caller_object).assert_complete();
+        support_table::record_cell(self.name, "perf map");
     }
 
-    /// `perf inject --jit` with the jitdump.
-    pub fn jitdump(&self) {
-        let (Some(()), Some(host)) = (perf::is_here(), self.with("jitdump", 2, &[])) else { return };
+    /// Checks `perf inject --jit` with the jitdump.
+    pub fn check_jitdump(&self) {
+        let (Some(()), Some(host)) = (perf::is_available(), self.host_with_sinks("jitdump", 2, &[])) else { return };
         let injected = perf_inject::record_with(host, Preload::Nothing, 997, "fp");
-        let of_dump = |frame: &Frame| frame.object.contains("/jitted-");
-        self.is_whole(&injected.samples, of_dump);
-        support_table::seen(self.name, "jitdump");
+        let is_in_jitdump = |frame: &Frame| frame.object.contains("/jitted-");
+        self.check_stacks(&injected.samples, is_in_jitdump);
+        support_table::record_cell(self.name, "jitdump");
     }
 
-    /// perf, which takes images for shared libraries.
-    pub fn image(&self) {
-        let (Some(()), Some(host)) = (perf::is_here(), self.with("image", 2, &[])) else { return };
+    /// Checks `perf record -g` with images, which perf treats as shared libraries.
+    pub fn check_image(&self) {
+        let (Some(()), Some(host)) = (perf::is_available(), self.host_with_sinks("image", 2, &[])) else { return };
         let recording = perf::record(&host, Preload::Nothing);
         assert_eq!(recording.map, None, "no perf map was asked for");
-        self.is_whole(&recording.samples, |frame| frame.object.contains("/image-"));
-        support_table::seen(self.name, "image");
+        self.check_stacks(&recording.samples, |frame| frame.object.contains("/image-"));
+        support_table::record_cell(self.name, "image");
     }
 
-    /// gdb's backtrace.
-    pub fn gdb(&self) {
-        let (Some(()), Some(host)) = (gdb::is_here(), self.with("perfmap", 60, &["timer"])) else { return };
+    /// Checks gdb's backtrace.
+    pub fn check_gdb(&self) {
+        let (Some(()), Some(host)) = (gdb::is_available(), self.host_with_sinks("perfmap", 60, &["timer"])) else {
+            return;
+        };
         let session = gdb::start(&host, Preload::Nothing);
         let _ = session.pid.and_then(perf_map::take);
-        if let Err(what) = scenario::check_backtrace(&session.backtrace, self.caller_frame, session.symbols) {
-            panic!("{what}\ngdb said:\n{}", session.output);
+        if let Err(problem) = scenario::check_backtrace(&session.backtrace, self.caller_frame, session.symbols) {
+            panic!("{problem}\ngdb said:\n{}", session.output);
         }
-        support_table::seen(self.name, "gdb");
+        support_table::record_cell(self.name, "gdb");
     }
 
-    /// nongnu libunwind inside the process, which has all its libraries from the start.
-    pub fn libunwind(&self) {
-        self.walked("libunwind");
+    /// Checks nongnu libunwind inside the process. The host loads all its libraries at startup.
+    pub fn check_libunwind(&self) {
+        self.check_unwinder("libunwind");
     }
 
-    /// libgcc inside the process, likewise.
-    pub fn libgcc(&self) {
-        self.walked("libgcc");
+    /// Checks libgcc's unwinder inside the process. The host loads all its libraries at startup.
+    pub fn check_libgcc(&self) {
+        self.check_unwinder("libgcc");
     }
 
-    fn walked(&self, unwinder: &str) {
-        let Some(host) = self.with("unwind", 2, &[]) else { return };
-        let Some(walked) = walk::from_inside(host, unwinder, Preload::Nothing) else { return };
-        walked.is_complete();
-        support_table::seen(self.name, unwinder);
+    fn check_unwinder(&self, unwinder: &str) {
+        let Some(host) = self.host_with_sinks("unwind", 2, &[]) else { return };
+        let Some(walk_counts) = walk::run_with_walker(host, unwinder, Preload::Nothing) else { return };
+        walk_counts.assert_complete();
+        support_table::record_cell(self.name, unwinder);
     }
 
-    /// Every sample in the JIT's code is one of the chain's, and its stack shows the rest of it and then the caller.
-    fn is_whole(&self, samples: &[Sample], is_jit: impl Fn(&Frame) -> bool) {
-        let jit: Vec<&Sample> = samples.iter().filter(|sample| sample.frames.first().is_some_and(&is_jit)).collect();
-        assert!(jit.len() >= ENOUGH, "only {} samples in JIT code", jit.len());
+    /// Requires that in 95 % of the samples in JIT code the leaf belongs to the chain, followed by the rest of the
+    /// chain and the caller.
+    fn check_stacks(&self, samples: &[Sample], is_jit: impl Fn(&Frame) -> bool) {
+        let jit_samples: Vec<&Sample> =
+            samples.iter().filter(|sample| sample.frames.first().is_some_and(&is_jit)).collect();
+        assert!(jit_samples.len() >= MIN_SAMPLES, "only {} samples in JIT code", jit_samples.len());
         let is_whole = |sample: &&&Sample| {
             let outside = sample.frames.iter().find(|frame| !is_jit(frame));
             scenario::begins_with_chain(&sample.frames)
                 && outside.is_some_and(|frame| frame.object.contains(self.caller_object))
         };
-        let whole = jit.iter().filter(is_whole).count();
-        assert!(whole * 100 >= jit.len() * 95, "{whole} of {} stacks are whole; not {:?}", jit.len(), {
-            jit.iter().find(|sample| !is_whole(sample))
-        });
+        let whole_count = jit_samples.iter().filter(is_whole).count();
+        assert!(
+            whole_count * 100 >= jit_samples.len() * 95,
+            "{whole_count} of {} stacks are whole; not {:?}",
+            jit_samples.len(),
+            { jit_samples.iter().find(|sample| !is_whole(sample)) }
+        );
     }
 }

@@ -1,19 +1,20 @@
-//! Checks of machine code that hold for every processor it may be scheduled for.
+//! Properties of machine code that do not depend on the processor model for which LLVM schedules instructions.
 
-/// Whether a function keeps its caller's frame pointer: `push %rbp`, perhaps behind `endbr64`, and `mov %rsp,%rbp`
-/// before its first 32 bytes end. For some processors LLVM puts other instructions between the two.
+/// Returns true if the first 32 bytes of a function save its caller's frame pointer: `push %rbp`, optionally after
+/// `endbr64`, and later `mov %rsp,%rbp`. For some processors LLVM schedules other instructions between `push` and
+/// `mov`.
 pub fn keeps_frame_pointer(code: &[u8]) -> bool {
     let code = code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]).unwrap_or(code);
     let start = &code[..code.len().min(32)];
     start.first() == Some(&0x55) && start.windows(3).any(|bytes| bytes == [0x48, 0x89, 0xe5])
 }
 
-/// The bytes of a line of hexadecimal digits.
+/// Decodes a string of hexadecimal digits.
 ///
 /// # Panics
-/// Where it is none.
+/// If it contains other characters.
 pub fn from_hex(digits: &str) -> Vec<u8> {
-    let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal digits");
+    let byte = |offset: usize| u8::from_str_radix(&digits[offset..offset + 2], 16).expect("hexadecimal digits");
     (0..digits.len()).step_by(2).map(byte).collect()
 }
 

@@ -1,4 +1,4 @@
-//! Small file systems with odd properties, for tests that are allowed to mount (root, in CI).
+//! Small file systems with unusual properties, for tests that may mount (as root, in CI).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::paths::{self, Scratch};
 use crate::tool::{self, Absence};
 
-/// A file system in a directory of its own. Unmounted when dropped, and then the directory is removed.
+/// A mounted file system in its own directory. Dropping it unmounts the file system and removes the directory.
 #[derive(Debug)]
 pub struct Mount {
     path: PathBuf,
@@ -14,37 +14,38 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts a tmpfs with these options; `None` after a loud skip.
+    /// Mounts a tmpfs with these options; `None` if the test is skipped.
     #[must_use]
     pub fn tmpfs(options: &str) -> Option<Self> {
-        Mount::at(Scratch::new("tmpfs"), &["-t", "tmpfs", "-o", options, "jitlisten"])
+        Mount::mount_in(Scratch::new("tmpfs"), &["-t", "tmpfs", "-o", options, "jitlisten"])
     }
 
-    /// Mounts a btrfs in a file. In its directory [`Mount::limited`] there may be `bytes`, what the file system itself
-    /// needs for them included: from there on the kernel returns `EDQUOT`. `None` after a loud skip.
+    /// Mounts a btrfs image. The directory [`Mount::limited`] has a quota of `bytes`, metadata included: writes beyond
+    /// it fail with `EDQUOT`. Returns `None` if the test is skipped.
     ///
-    /// A quota of users on ext4 would be more usual; but kernels are built without its format more often than without
-    /// btrfs.
+    /// User quotas on ext4 would be more common, but more kernels lack ext4 quota support than btrfs.
     ///
     /// # Panics
-    /// When the file system cannot be made.
+    /// If the file system cannot be created.
     #[must_use]
     pub fn with_quota(bytes: u32) -> Option<Self> {
         let mkfs = tool::require("mkfs.btrfs", Absence::FailsInCi)?;
         let scratch = Scratch::new("btrfs");
         let disk = scratch.join("file");
-        let made = std::fs::File::create(&disk).and_then(|file| file.set_len(128 << 20));
-        made.unwrap_or_else(|error| panic!("create {}: {error}", disk.display()));
-        done(Command::new(mkfs).args(["--quiet", "--mixed"]).arg(&disk));
-        let mount = Mount::at(scratch, &["-o", "loop", &disk.display().to_string()])?;
-        let btrfs = |words: &[&str]| done(Command::new("btrfs").args(words).arg(mount.limited()));
+        let creation = std::fs::File::create(&disk).and_then(|file| file.set_len(128 << 20));
+        creation.unwrap_or_else(|error| panic!("create {}: {error}", disk.display()));
+        run_checked(Command::new(mkfs).args(["--quiet", "--mixed"]).arg(&disk));
+        let mount = Mount::mount_in(scratch, &["-o", "loop", &disk.display().to_string()])?;
+        let btrfs =
+            |arguments: &[&str]| run_checked(Command::new("btrfs").args(arguments).arg(mount.quota_directory()));
         btrfs(&["--quiet", "subvolume", "create"]);
-        // A place for the repository, where this is mounted over a directory above it (`Host::in_mount_namespace`);
-        // later the quota may not allow it.
-        for below in ["/tmp", "/var/tmp"] {
-            if let Ok(inside) = paths::root().strip_prefix(below) {
-                let place = mount.limited().join(inside);
-                std::fs::create_dir_all(&place).unwrap_or_else(|error| panic!("create {}: {error}", place.display()));
+        // Tests may mount this directory over a parent of the repository (`Host::in_mount_namespace`). Create the
+        // repository's mount point now, because the quota may be exhausted later.
+        for parent in ["/tmp", "/var/tmp"] {
+            if let Ok(relative) = paths::root().strip_prefix(parent) {
+                let mount_point = mount.quota_directory().join(relative);
+                std::fs::create_dir_all(&mount_point)
+                    .unwrap_or_else(|error| panic!("create {}: {error}", mount_point.display()));
             }
         }
         btrfs(&["quota", "enable"]);
@@ -52,35 +53,35 @@ impl Mount {
         Some(mount)
     }
 
-    fn at(scratch: Scratch, words: &[&str]) -> Option<Self> {
+    fn mount_in(scratch: Scratch, arguments: &[&str]) -> Option<Self> {
         let path = scratch.join("mounted");
         std::fs::create_dir(&path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()));
-        let mounted = tool::run(Command::new("mount").args(words).arg(&path));
-        if mounted.status.success() {
+        let mount_run = tool::run(Command::new("mount").args(arguments).arg(&path));
+        if mount_run.status.success() {
             return Some(Self { path, _scratch: scratch });
         }
-        // Containers may not, even as root; nothing that CI installs would help.
-        let why = String::from_utf8_lossy(&mounted.stderr).trim().to_owned();
-        tool::skip(&format!("mount {}", words[..2].join(" ")), &why, Absence::IsAllowed);
+        // Containers may forbid mounting, even for root, and no package that CI could install would change that.
+        let reason = String::from_utf8_lossy(&mount_run.stderr).trim().to_owned();
+        tool::skip(&format!("mount {}", arguments[..2].join(" ")), &reason, Absence::IsAllowed);
         None
     }
 
-    /// The directory that has the quota.
+    /// Directory with the quota.
     #[must_use]
-    pub fn limited(&self) -> PathBuf {
+    pub fn quota_directory(&self) -> PathBuf {
         self.path.join("limited")
     }
 
-    /// Where it is.
+    /// Mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-fn done(command: &mut Command) {
-    let done = tool::run(command);
-    assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
+fn run_checked(command: &mut Command) {
+    let output = tool::run(command);
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 impl Drop for Mount {

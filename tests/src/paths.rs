@@ -1,4 +1,4 @@
-//! Paths: the library under test, the hosts, the virtual environments, a scratch directory per test.
+//! Paths of the library under test, the hosts, the virtual environments and the tests' scratch directories.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the repository").to_owned()
 }
 
-/// The library under test: `$JITLISTEN_LIBRARY`, else what `cargo build --release` leaves.
+/// Path of the library under test: `$JITLISTEN_LIBRARY`, or the output of `cargo build --release`.
 ///
 /// # Panics
-/// When it has not been built; nothing can be tested then.
+/// If it has not been built.
 #[must_use]
 pub fn library() -> PathBuf {
     let path =
@@ -29,34 +29,34 @@ pub fn host(name: &str) -> PathBuf {
     root().join("tests/hosts").join(name)
 }
 
-/// The directory of a virtual environment made by `ci/setup.sh`, under `$JITLISTEN_VENVS` or `target/venv`.
+/// Directory of a virtual environment that `ci/setup.sh` created, below `$JITLISTEN_VENVS` or `target/venv`.
 #[must_use]
 pub fn venv(name: &str) -> PathBuf {
     env::var_os("JITLISTEN_VENVS").map_or_else(|| root().join("target/venv"), PathBuf::from).join(name)
 }
 
-/// Whether the suite runs inside another release's userland (`ci/systems.sh`), which has what its scenarios need and no
-/// more.
+/// Returns true if the suite runs in the userland of another distribution (`ci/systems.sh`), which contains only the
+/// tools that its tests need.
 #[must_use]
 pub fn in_userland() -> bool {
     env::var_os("JITLISTEN_USERLAND").is_some()
 }
 
-fn is_open_to_others(path: &Path) -> bool {
-    path.ancestors().all(|path| fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o001 != 0))
+fn is_accessible_to_all(path: &Path) -> bool {
+    path.ancestors().all(|path| fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o001 != 0))
 }
 
-/// A directory of one test, removed when the test is done and kept for inspection when it failed.
+/// Scratch directory of one test. Removed if the test passes, and kept for inspection if it fails.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    /// Makes a fresh directory under `target/scratch`.
+    /// Creates an empty directory under `target/scratch`.
     ///
     /// # Panics
-    /// When the directory cannot be made.
+    /// If the directory cannot be created.
     #[must_use]
     pub fn new(name: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -66,19 +66,20 @@ impl Scratch {
         Self { path }
     }
 
-    /// The same where every user may go: below a home that others may not enter, that is not `target/scratch`.
-    /// `ci/test.sh` removes the other place, too.
+    /// Creates a directory that every user can reach. `target/scratch` is unsuitable if the repository is in a private
+    /// home directory. `ci/test.sh` removes this directory, too.
     ///
     /// # Panics
-    /// When the directory cannot be made.
+    /// If the directory cannot be created.
     #[must_use]
-    pub fn open_to_others(name: &str) -> Self {
-        let usual = Self::new(name);
-        if is_open_to_others(&usual.path) {
-            return usual;
+    pub fn accessible_to_all(name: &str) -> Self {
+        let scratch = Self::new(name);
+        if is_accessible_to_all(&scratch.path) {
+            return scratch;
         }
-        let directory = usual.path.file_name().expect("a name");
-        // Not /tmp and not /var/tmp: some tests mount over them. Another clone has another place.
+        let directory = scratch.path.file_name().expect("a name");
+        // /tmp and /var/tmp are unsuitable because some tests mount over them. Each clone of the repository uses its
+        // own directory.
         let clone = root().display().to_string().replace('/', "-");
         let path = PathBuf::from(format!("/opt/jitlisten-scratch{clone}")).join(directory);
         fs::create_dir_all(&path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()));
@@ -95,7 +96,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // A leftover directory is no reason to fail a test that passed.
+            // A directory that cannot be removed must not fail a test that passed.
             let _ = fs::remove_dir_all(&self.path);
         }
     }

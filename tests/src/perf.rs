@@ -1,6 +1,6 @@
-//! `perf record -g` and `perf script` over a host.
+//! Runs `perf record -g` and `perf script` on a host.
 //!
-//! To see what they see:
+//! To reproduce by hand:
 //!
 //! ```text
 //! perf record -e cpu-clock -F 997 -g -- env LD_PRELOAD=target/release/libjitlisten.so python program.py
@@ -16,94 +16,96 @@ use crate::perf_map::{self, PerfMap};
 use crate::perf_script::{self, Sample};
 use crate::tool::{self, Absence};
 
-/// What perf saw of one process.
+/// perf's samples of one process, and the files of its run.
 #[derive(Debug)]
 pub struct Recording {
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// Its samples.
+    /// Samples of the process.
     pub samples: Vec<Sample>,
-    /// What the host printed to standard output.
+    /// Standard output of the host.
     pub stdout: Vec<u8>,
-    /// The perf map it left, already taken away.
+    /// Contents of the perf map that the host left; the file is already removed.
     pub map: Option<Vec<u8>>,
 }
 
-/// Whether perf is here and allowed; a loud skip if not.
+/// Returns `Some` if perf is installed and permitted to record; otherwise reports a skip.
 #[must_use]
-pub fn is_here() -> Option<()> {
+pub fn is_available() -> Option<()> {
     static TRIAL: OnceLock<Result<(), String>> = OnceLock::new();
     tool::require("perf", Absence::FailsInCi)?;
     let trial = TRIAL.get_or_init(|| {
-        let done = tool::run(Command::new("perf").args(["record", "-q", "-e", "cpu-clock", "-o", "-", "true"]));
-        if done.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&done.stderr).trim().to_owned()) }
+        let output = tool::run(Command::new("perf").args(["record", "-q", "-e", "cpu-clock", "-o", "-", "true"]));
+        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
     });
-    trial.as_ref().map_err(|why| tool::skip("perf", why, Absence::FailsInCi)).ok().copied()
+    trial.as_ref().map_err(|reason| tool::skip("perf", reason, Absence::FailsInCi)).ok().copied()
 }
 
 /// Runs a host to its end under `perf record`.
 ///
 /// # Panics
-/// When perf or the host fails, or perf's output cannot be read.
+/// If perf or the host fails, or perf's output cannot be read.
 #[must_use]
 pub fn record(host: &Host, preload: Preload) -> Recording {
     record_with(&["-F", "997", "-g"], host, preload)
 }
 
-/// The same with `--call-graph dwarf`.
+/// Runs a host to its end under `perf record --call-graph dwarf`.
 ///
 /// # Panics
-/// As [`record`].
+/// Same as [`record`].
 #[must_use]
-pub fn record_by_tables(host: &Host, preload: Preload) -> Recording {
+pub fn record_dwarf(host: &Host, preload: Preload) -> Recording {
     record_with(&["-F", "199", "--call-graph", "dwarf"], host, preload)
 }
 
 fn record_with(options: &[&str], host: &Host, preload: Preload) -> Recording {
     let data = host.scratch("perf.data");
     let mut command = Command::new("perf");
-    // The hardware counters many machines lack are not needed; build-ids would copy every library to ~/.debug.
+    // The software clock works on machines without hardware counters. The options -B and -N disable build IDs, for
+    // which perf would copy every library to ~/.debug.
     command.args(["record", "-q", "-e", "cpu-clock", "-B", "-N"]).args(options).arg("-o").arg(&data);
-    // Where hosts run that are started without perf.
+    // Use the same working directory as for hosts that run without perf.
     command.current_dir(host.scratch("."));
-    let recorded = well(tool::run(command.args(["--", "env"]).args(host.env_words(preload))), "perf record");
+    let perf_run =
+        expect_success(tool::run(command.args(["--", "env"]).args(host.env_arguments(preload))), "perf record");
     let mut samples = samples(&data);
-    let pid = busiest(&samples).expect("perf saw the host");
+    let pid = busiest_process(&samples).expect("perf saw the host");
     samples.retain(|sample| sample.pid == pid);
-    Recording { pid, samples, stdout: recorded.stdout, map: perf_map::take(pid) }
+    Recording { pid, samples, stdout: perf_run.stdout, map: perf_map::take(pid) }
 }
 
-/// Looks at a running host for so many seconds, from outside: perf reads the present mappings in `/proc/PID/maps`.
+/// Records a running host for `seconds`. perf reads the existing mappings from `/proc/PID/maps`.
 ///
 /// # Panics
-/// When perf fails.
+/// If perf fails.
 #[must_use]
 pub fn attach(running: &Running<'_>, seconds: u32, data: &Path) -> Vec<Sample> {
     let mut command = Command::new("perf");
     command.args(["record", "-q", "-e", "cpu-clock", "-F", "997", "-g", "-B", "-N", "-o"]).arg(data);
     command.args(["-p", &running.pid().to_string(), "--", "sleep", &seconds.to_string()]);
-    let _ = well(tool::run(&mut command), "perf record -p");
+    let _ = expect_success(tool::run(&mut command), "perf record -p");
     samples(data)
 }
 
-/// The samples of a recording. A perf map is read here, when perf resolves the first address.
+/// Samples of a recording. perf reads the perf map during this call, at the first address that it resolves.
 ///
 /// # Panics
-/// When perf fails or prints what it does not usually print.
+/// If perf fails or its output cannot be parsed.
 #[must_use]
 pub fn samples(data: &Path) -> Vec<Sample> {
     let mut command = Command::new("perf");
     command.args(["script", "--no-inline", "-F", "comm,pid,tid,ip,sym,dso", "-i"]).arg(data);
-    let text = well(tool::run(&mut command), "perf script");
+    let text = expect_success(tool::run(&mut command), "perf script");
     let samples = perf_script::parse(&String::from_utf8_lossy(&text.stdout));
-    samples.unwrap_or_else(|fault| panic!("perf script, line {}: {:?}", fault.line, fault.text))
+    samples.unwrap_or_else(|unreadable| panic!("perf script, line {}: {:?}", unreadable.line, unreadable.text))
 }
 
 impl Recording {
-    /// The perf map, which has to exist and to obey every rule.
+    /// Parses the perf map, which must exist and obey every rule.
     ///
     /// # Panics
-    /// When it does not.
+    /// If there is no perf map or it breaks a rule.
     #[must_use]
     pub fn perf_map(&self) -> PerfMap {
         let bytes = self.map.as_deref().unwrap_or_else(|| panic!("no perf map of {}", self.pid));
@@ -111,8 +113,8 @@ impl Recording {
     }
 }
 
-/// The process with most samples: the host, not what it started to ask for the machine's name.
-fn busiest(samples: &[Sample]) -> Option<u32> {
+/// Process with the most samples. Short-lived children have few, for example the `uname` process that Python starts.
+fn busiest_process(samples: &[Sample]) -> Option<u32> {
     let count = |pid| samples.iter().filter(|sample| sample.pid == pid).count();
     let mut pids: Vec<u32> = samples.iter().map(|sample| sample.pid).collect();
     pids.sort_unstable();
@@ -121,7 +123,7 @@ fn busiest(samples: &[Sample]) -> Option<u32> {
 }
 
 #[track_caller]
-fn well(output: Output, what: &str) -> Output {
-    assert!(output.status.success(), "{what}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+fn expect_success(output: Output, tool_name: &str) -> Output {
+    assert!(output.status.success(), "{tool_name}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     output
 }

@@ -1,9 +1,8 @@
-//! A strict reader of `/tmp/perf-PID.map`: one line `START SIZE name` per function.
+//! A strict parser of `/tmp/perf-PID.map`, which has one line `START SIZE name` per function.
 //!
-//! Some eight tools read this file, each with its own idea of it. A map is accepted here only when it lies in the
-//! intersection of all of them: lower-case hexadecimal without `0x`, single spaces, printable UTF-8, names of at least
-//! three characters (perf drops shorter ones: they are padded with spaces), no empty line, a newline at the end, no two
-//! entries over one byte.
+//! Some eight tools read this file, each with slightly different rules. This parser accepts only their intersection:
+//! lower-case hexadecimal without `0x`, single spaces, printable UTF-8, names of at least three characters (perf drops
+//! shorter names, so they are padded with spaces), no empty line, a newline at the end, no overlapping entries.
 //!
 //! ```text
 //! 7f3a5c0e1000 8b __main__.gamma(long long, double)
@@ -17,35 +16,35 @@ use std::time::SystemTime;
 
 use crate::symbols;
 
-/// One function.
+/// A function in a perf map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its first address.
+    /// Start address.
     pub start: u64,
-    /// Its length in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Its name, to the end of the line.
+    /// Name, up to the end of the line.
     pub name: String,
 }
 
 /// The functions of one process, by address.
 #[derive(Debug, Default)]
 pub struct PerfMap {
-    /// In ascending order.
+    /// Entries in ascending order of address.
     pub entries: Vec<Entry>,
 }
 
-/// A line some reader would trip over.
+/// A violation of a rule that at least one reader of perf maps depends on.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
     /// The bytes are not UTF-8.
     NotUtf8,
-    /// The last line has no end: a torn write, or a writer that forgot it.
+    /// The last line has no newline, because a write was torn or the writer omits it.
     NoFinalNewline,
-    /// Line number, and what is wrong with it.
+    /// A malformed line, with its number, the violated rule and its text.
     Line(usize, &'static str, String),
-    /// Two entries claim one byte.
+    /// Two entries that overlap.
     Overlap(Entry, Entry),
 }
 
@@ -54,27 +53,27 @@ impl std::fmt::Display for Fault {
         match self {
             Self::NotUtf8 => out.write_str("not UTF-8"),
             Self::NoFinalNewline => out.write_str("no newline at the end"),
-            Self::Line(number, what, line) => write!(out, "line {number}: {what}: {line:?}"),
-            Self::Overlap(one, other) => write!(out, "{one:x?} overlaps {other:x?}"),
+            Self::Line(number, rule, line) => write!(out, "line {number}: {rule}: {line:?}"),
+            Self::Overlap(first, second) => write!(out, "{first:x?} overlaps {second:x?}"),
         }
     }
 }
 
 impl PerfMap {
-    /// Reads a map and checks every rule. What fills the places of dead lines is left out.
+    /// Parses a map and checks every rule. Filler lines that replaced freed entries are skipped.
     ///
     /// # Errors
-    /// The first rule that is broken.
+    /// The first violated rule.
     pub fn parse(bytes: &[u8]) -> Result<Self, Fault> {
-        let text = std::str::from_utf8(without_first_line(bytes)).map_err(|_| Fault::NotUtf8)?;
+        let text = std::str::from_utf8(strip_owner_line(bytes)).map_err(|_| Fault::NotUtf8)?;
         if !text.is_empty() && !text.ends_with('\n') {
             return Err(Fault::NoFinalNewline);
         }
         let mut entries = Vec::new();
-        let is_filled =
+        let is_filler =
             |line: &&str| line.strip_prefix("0 0 freed").is_some_and(|rest| rest.bytes().all(|byte| byte == b'-'));
-        for (index, line) in text.split_terminator('\n').enumerate().filter(|(_, line)| !is_filled(line)) {
-            entries.push(entry(line).map_err(|what| Fault::Line(index + 1, what, line.to_owned()))?);
+        for (index, line) in text.split_terminator('\n').enumerate().filter(|(_, line)| !is_filler(line)) {
+            entries.push(parse_entry(line).map_err(|rule| Fault::Line(index + 1, rule, line.to_owned()))?);
         }
         entries.sort_by_key(|entry| entry.start);
         for pair in entries.windows(2) {
@@ -85,22 +84,22 @@ impl PerfMap {
         Ok(Self { entries })
     }
 
-    /// The entries that name this function.
+    /// Entries with this function name.
     pub fn named<'map>(&'map self, function: &'map str) -> impl Iterator<Item = &'map Entry> {
-        self.entries.iter().filter(move |entry| symbols::names(&entry.name, function))
+        self.entries.iter().filter(move |entry| symbols::names_function(&entry.name, function))
     }
 
-    /// All names, one a line: what a failing test shows.
+    /// All names, one per line, for the message of a failed test.
     #[must_use]
     pub fn names(&self) -> String {
         self.entries.iter().map(|entry| format!("{}\n", entry.name)).collect()
     }
 }
 
-fn entry(line: &str) -> Result<Entry, &'static str> {
+fn parse_entry(line: &str) -> Result<Entry, &'static str> {
     let (start, rest) = line.split_once(' ').ok_or("no space")?;
     let (size, name) = rest.split_once(' ').ok_or("no name")?;
-    let (start, size) = (hexadecimal(start)?, hexadecimal(size)?);
+    let (start, size) = (parse_hexadecimal(start)?, parse_hexadecimal(size)?);
     if size == 0 {
         return Err("covers nothing");
     }
@@ -122,51 +121,53 @@ fn entry(line: &str) -> Result<Entry, &'static str> {
     Ok(Entry { start, size, name: name.to_owned() })
 }
 
-fn hexadecimal(digits: &str) -> Result<u64, &'static str> {
+fn parse_hexadecimal(digits: &str) -> Result<u64, &'static str> {
     if digits.is_empty() || !digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
         return Err("not lower-case hexadecimal without 0x");
     }
     u64::from_str_radix(digits, 16).map_err(|_| "does not fit 64 bits")
 }
 
-/// Where the map of a process is: the path is fixed, `TMPDIR` does not count.
+/// Path of a process's map. It is fixed; `TMPDIR` does not affect it.
 #[must_use]
 pub fn path(pid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/perf-{pid}.map"))
 }
 
-/// A map without the line that says whose it is, `0 0 jitlisten PID ...`.
+/// Contents of a map without the owner's line, `0 0 jitlisten PID ...`.
 #[must_use]
-pub fn without_first_line(bytes: &[u8]) -> &[u8] {
+pub fn strip_owner_line(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|&byte| byte == b'\n').filter(|_| bytes.starts_with(b"0 0 jitlisten "));
     end.map_or(bytes, |end| &bytes[end + 1..])
 }
 
-/// When this binary started its first host.
-static BEGAN: OnceLock<SystemTime> = OnceLock::new();
+/// Time when this test binary started its first host.
+static FIRST_START: OnceLock<SystemTime> = OnceLock::new();
 
-/// A host is about to be started: what is older than the first one is of another process with the same number.
-pub fn begin() {
-    BEGAN.get_or_init(SystemTime::now);
+/// Records the time when the first host starts; call this before starting a host. An older perf map belongs to a
+/// previous process with the same id.
+pub fn record_host_start() {
+    FIRST_START.get_or_init(SystemTime::now);
 }
 
-/// Takes the map of an ended process away: process ids come again, and a stale map would be read with the next.
+/// Reads and removes the map of a process that has exited. Process ids are reused, so a stale map could be mistaken for
+/// that of a later process.
 ///
 /// # Panics
-/// When others may write to the file, or it is no regular file.
+/// If other users may write to the file, or it is not a regular file.
 #[must_use]
 pub fn take(pid: u32) -> Option<Vec<u8>> {
     let path = path(pid);
-    let about = fs::symlink_metadata(&path).ok()?;
-    let bytes = without_first_line(&fs::read(&path).ok()?).to_vec();
+    let metadata = fs::symlink_metadata(&path).ok()?;
+    let bytes = strip_owner_line(&fs::read(&path).ok()?).to_vec();
     let _ = fs::remove_file(&path);
-    if BEGAN.get().is_some_and(|began| about.modified().is_ok_and(|written| written < *began)) {
+    if FIRST_START.get().is_some_and(|first_start| metadata.modified().is_ok_and(|written| written < *first_start)) {
         return None;
     }
     if !std::thread::panicking() {
-        assert!(about.is_file(), "{} is no regular file", path.display());
-        assert_eq!(about.permissions().mode() & 0o022, 0, "{} can be written by others", path.display());
-        assert_eq!(about.nlink(), 1, "{} has other names", path.display());
+        assert!(metadata.is_file(), "{} is no regular file", path.display());
+        assert_eq!(metadata.permissions().mode() & 0o022, 0, "{} can be written by others", path.display());
+        assert_eq!(metadata.nlink(), 1, "{} has other names", path.display());
     }
     Some(bytes)
 }

@@ -1,4 +1,4 @@
-//! Reads the output of `perf script -F comm,pid,tid,ip,sym,dso`: one paragraph per sample, leaf first.
+//! Parser of the output of `perf script -F comm,pid,tid,ip,sym,dso`: one paragraph per sample, leaf first.
 //!
 //! ```text
 //! python  6553/6554
@@ -6,72 +6,73 @@
 //!         7fc79c776ef8 [unknown] ([unknown])
 //! ```
 
-/// One place on a stack.
+/// A frame of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The address; in a file, relative to it.
+    /// Instruction address, relative to the mapped file if there is one.
     pub ip: u64,
-    /// The name perf found, if any.
+    /// Symbol that perf found, if any.
     pub symbol: Option<String>,
-    /// The file, `/tmp/perf-PID.map` for anonymous memory, `[unknown]` for no memory at all.
+    /// Mapped file; `/tmp/perf-PID.map` for anonymous memory, `[unknown]` for an unmapped address.
     pub object: String,
 }
 
-/// One sample, leaf first.
+/// A sample and its stack, leaf first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// The thread.
+    /// Thread id.
     pub tid: u32,
-    /// The stack. Empty when the kernel could not walk at all.
+    /// Frames of the stack; empty if the kernel could not walk it.
     pub frames: Vec<Frame>,
 }
 
-/// A line that is not what perf prints.
+/// A line that does not have perf's format.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unreadable {
-    /// Its number, from one.
+    /// Line number, from one.
     pub line: usize,
-    /// The line.
+    /// Text of the line.
     pub text: String,
 }
 
-/// Reads the whole output.
+/// Parses the complete output.
 ///
 /// # Errors
-/// The first line that has neither of the two shapes. Nothing is skipped: a reader that overlooks lines is lenient.
+/// The first line that is neither a header nor a frame. The parser skips nothing: otherwise missing frames would go
+/// unnoticed.
 pub fn parse(text: &str) -> Result<Vec<Sample>, Unreadable> {
     let mut samples: Vec<Sample> = Vec::new();
-    let mut inside = false;
+    let mut is_in_sample = false;
     for (index, line) in text.lines().enumerate() {
         let unreadable = || Unreadable { line: index + 1, text: line.to_owned() };
         if line.trim().is_empty() {
-            inside = false;
-        } else if line.starts_with([' ', '\t']) && inside {
-            let frame = frame(line.trim()).ok_or_else(unreadable)?;
+            is_in_sample = false;
+        } else if line.starts_with([' ', '\t']) && is_in_sample {
+            let frame = parse_frame(line.trim()).ok_or_else(unreadable)?;
             samples.last_mut().ok_or_else(unreadable)?.frames.push(frame);
         } else {
-            samples.push(header(line).ok_or_else(unreadable)?);
-            inside = true;
+            samples.push(parse_header(line).ok_or_else(unreadable)?);
+            is_in_sample = true;
         }
     }
     Ok(samples)
 }
 
-/// `comm pid/tid`, where the comm may hold spaces.
-fn header(line: &str) -> Option<Sample> {
+/// Parses `comm pid/tid`; the comm may contain spaces.
+fn parse_header(line: &str) -> Option<Sample> {
     let (_, ids) = line.trim_end().rsplit_once(' ')?;
     let (pid, tid) = ids.split_once('/')?;
     Some(Sample { pid: pid.parse().ok()?, tid: tid.parse().ok()?, frames: Vec::new() })
 }
 
-/// `ip symbol (object)`, where both may hold spaces and parentheses.
-fn frame(line: &str) -> Option<Frame> {
+/// Parses `ip symbol (object)`; symbol and object may contain spaces and parentheses.
+fn parse_frame(line: &str) -> Option<Frame> {
     let (ip, rest) = line.split_once(' ')?;
     let body = rest.strip_suffix(')')?;
-    let deleted = body.strip_suffix(" (deleted)").unwrap_or(body);
-    let (symbol, object) = deleted.rsplit_once(" (")?;
+    let body_without_deleted = body.strip_suffix(" (deleted)").unwrap_or(body);
+    let (symbol, object) = body_without_deleted.rsplit_once(" (")?;
     Some(Frame {
         ip: u64::from_str_radix(ip, 16).ok()?,
         symbol: (symbol != "[unknown]").then(|| symbol.to_owned()),

@@ -1,4 +1,4 @@
-//! `hosts/safety.c`: a small program with LLVM, and its scenarios.
+//! Builds `hosts/safety.c`, a small program that embeds LLVM, and runs its scenarios.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,17 +9,17 @@ use crate::host::Host;
 use crate::paths::{self, Scratch};
 use crate::tool::{self, Absence};
 
-/// LLVM as Debian has it, or `$JITLISTEN_TEST_LLVM`; the hosts need no header of it.
+/// The distribution's LLVM library, or `$JITLISTEN_TEST_LLVM`. The hosts need no LLVM headers.
 fn llvm() -> PathBuf {
     env::var_os("JITLISTEN_TEST_LLVM").map_or_else(|| "/usr/lib/llvm-14/lib/libLLVM-14.so.1".into(), PathBuf::from)
 }
 
-/// Builds a host in C against LLVM, or `None` after a loud skip.
+/// Builds a C host that links to LLVM, or returns `None` if the test is skipped.
 ///
 /// # Panics
-/// When the compiler refuses.
+/// If the compiler reports an error.
 #[must_use]
-pub fn build(source: &str, words: &[&str], program: &std::path::Path) -> Option<()> {
+pub fn build(source: &str, flags: &[&str], program: &std::path::Path) -> Option<()> {
     let compiler = tool::require("cc", Absence::FailsInCi)?;
     let llvm = llvm();
     if !llvm.is_file() {
@@ -28,67 +28,68 @@ pub fn build(source: &str, words: &[&str], program: &std::path::Path) -> Option<
     }
     let mut command = Command::new(compiler);
     command.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-nonnull", "-rdynamic", "-pthread", "-I"]);
-    command.arg(paths::root().join("include")).arg(paths::host(source)).arg(llvm).args(words);
-    // Before glibc 2.34, dlopen is in a library of its own.
-    let built = tool::run(command.args(["-ldl", "-o"]).arg(program));
-    assert!(built.status.success(), "{source}: {}", String::from_utf8_lossy(&built.stderr));
+    command.arg(paths::root().join("include")).arg(paths::host(source)).arg(llvm).args(flags);
+    // Before glibc 2.34, dlopen is in libdl.
+    let compile_run = tool::run(command.args(["-ldl", "-o"]).arg(program));
+    assert!(compile_run.status.success(), "{source}: {}", String::from_utf8_lossy(&compile_run.stderr));
     Some(())
 }
 
-/// The program, built once for a test binary.
+/// The `safety` program, built once per test binary.
 ///
 /// # Panics
-/// When the compiler refuses.
+/// If the compiler reports an error.
 #[must_use]
 pub fn program() -> Option<PathBuf> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let make = || {
-        // Every test of this binary uses it; `ci/test.sh` removes it.
+    let build_program = || {
+        // All tests of this binary share the directory, so it must outlive each test; `ci/test.sh` removes it.
         let scratch = std::mem::ManuallyDrop::new(Scratch::new("safety-program"));
         let program = scratch.join("safety");
         build("safety.c", &[], &program).map(|()| program)
     };
-    PROGRAM.get_or_init(make).clone()
+    PROGRAM.get_or_init(build_program).clone()
 }
 
-/// A host that runs a scenario, with every sink on, or `None` after a loud skip.
+/// Host that runs a scenario with every sink enabled, or `None` if the test is skipped.
 #[must_use]
 pub fn scenario(words: &[&str]) -> Option<Host> {
     let name: String = words[0].chars().take(32).collect();
     let host = Host::new(program()?, &format!("safety-{name}")).variable("JITLISTEN", "all");
-    let counted = host.scratch("statistics");
-    Some(words.iter().fold(host.variable("SAFETY_STATISTICS", counted), |host, word| host.argument(word)))
+    let statistics = host.scratch("statistics");
+    Some(words.iter().fold(host.variable("SAFETY_STATISTICS", statistics), |host, word| host.argument(word)))
 }
 
-/// The same, started by a shell after it has done something: `$$` is the number the host will have.
+/// Host that a shell becomes through `exec` after it has executed the commands in `first`. In `first`, `$$` is
+/// therefore the process id of the host.
 ///
 /// # Panics
-/// When there is no shell.
+/// If the compiler reports an error.
 #[must_use]
-pub fn scenario_after(first: &str, words: &[&str]) -> Option<Host> {
+pub fn scenario_after_commands(first: &str, words: &[&str]) -> Option<Host> {
     let program = program()?;
     let host = Host::new("/bin/sh", &format!("safety-{}", words[0])).variable("JITLISTEN", "all");
-    let counted = host.scratch("statistics");
-    let host = host.variable("SAFETY_STATISTICS", counted);
-    // What the shell runs first is not preloaded.
+    let statistics = host.scratch("statistics");
+    let host = host.variable("SAFETY_STATISTICS", statistics);
+    // The shell's own commands run without the library.
     let script = format!("preload=$LD_PRELOAD; unset LD_PRELOAD; {first}\nexport LD_PRELOAD=$preload; exec \"$@\"");
     let host = host.argument("-c").argument(script).argument("sh").argument(program);
     Some(words.iter().fold(host, |host, word| host.argument(word)))
 }
 
-/// A number the library has counted in the host.
+/// Value of a counter in the library's statistics.
 ///
 /// # Panics
-/// When the host has not written it.
+/// If the host wrote no statistics.
 #[must_use]
-pub fn counted(host: &Host, name: &str) -> u64 {
+pub fn counter(host: &Host, name: &str) -> u64 {
     let text = fs::read_to_string(host.scratch("statistics")).expect("the host writes its statistics");
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name}: {text}"));
     line.trim().parse().expect("a number")
 }
 
-/// The lines of the log about a sink that stops.
+/// Log messages about sinks that stopped.
 #[must_use]
-pub fn stops(host: &Host) -> Vec<String> {
+pub fn stop_messages(host: &Host) -> Vec<String> {
     host.log().lines().filter(|line| line.contains(" sink stops: ")).map(str::to_owned).collect()
 }

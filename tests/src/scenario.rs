@@ -1,6 +1,7 @@
-//! The one expectation: `gamma` is named, and its stack reads `gamma`, `beta`, `alpha`, then the C code that called.
+//! The expectation that every integration must meet: `gamma` has a name, and its stack is `gamma`, `beta`, `alpha`,
+//! then the calling C code.
 //!
-//! Pure: the input is what the tools' readers made of the tools' output.
+//! The checks are pure functions of the parsed output of the tools.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,30 +9,31 @@ use std::fmt::Write as _;
 use crate::gdb::Backtrace;
 use crate::perf_map::PerfMap;
 use crate::perf_script::{Frame, Sample};
-pub use crate::symbols::{Symbols, names};
+pub use crate::symbols::{Symbols, names_function};
 
-/// The JIT functions, leaf first.
+/// Names of the JIT functions, leaf first.
 pub const CHAIN: [&str; 3] = ["gamma", "beta", "alpha"];
 
-/// What perf made of a process's JIT code.
+/// Summary of perf's samples in the JIT code of a process.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// Samples whose leaf is JIT code.
+    /// Number of samples whose leaf is JIT code.
     pub jit: usize,
-    /// Those without a name.
+    /// Number of JIT samples whose leaf has no name.
     pub unnamed: usize,
-    /// Those whose stack shows the whole chain and the caller.
+    /// Number of JIT samples whose stack shows the whole chain and the caller.
     pub complete: usize,
-    /// How often which leaf was seen; `None` is no name.
+    /// Number of samples per leaf; `None` counts leaves without a name.
     pub leaves: BTreeMap<Option<String>, usize>,
-    /// Incomplete stacks to show when a test fails, the first few.
+    /// The first few incomplete stacks, for the message of a failed test.
     pub incomplete: Vec<Sample>,
 }
 
 impl Verdict {
-    /// Checks the samples against the chain; `caller` is part of the file name of the code that called into the JIT.
+    /// Checks the samples against the chain. `caller` is a substring of the file name of the code that called the JIT
+    /// code.
     #[must_use]
-    pub fn of(samples: &[Sample], caller: &str) -> Self {
+    pub fn from_samples(samples: &[Sample], caller: &str) -> Self {
         let mut verdict = Self::default();
         for sample in samples {
             let Some(leaf) = sample.frames.first().filter(|leaf| is_jit(leaf)) else { continue };
@@ -47,34 +49,34 @@ impl Verdict {
         verdict
     }
 
-    /// Requires enough samples for a check.
+    /// Requires enough samples for a meaningful check.
     ///
     /// # Panics
-    /// When there are too few.
+    /// If there are fewer.
     #[track_caller]
-    pub fn has_samples(&self) {
+    pub fn assert_enough_samples(&self) {
         assert!(self.jit >= 150, "only {} samples in JIT code:\n{self}", self.jit);
     }
 
-    /// Requires a name for the leaves. One sample in a hundred may be foreign: ctypes and libffi keep trampolines of
-    /// their own in anonymous memory.
+    /// Requires that the leaves have names. One sample in a hundred may lack one: ctypes and libffi keep trampolines in
+    /// anonymous memory.
     ///
     /// # Panics
-    /// When names are missing.
+    /// If too many leaves have no name.
     #[track_caller]
-    pub fn is_named(&self) {
-        self.has_samples();
+    pub fn assert_named(&self) {
+        self.assert_enough_samples();
         assert!(self.unnamed * 100 <= self.jit, "{} of {} leaves have no name:\n{self}", self.unnamed, self.jit);
     }
 
-    /// Requires the whole chain up to the caller in at least 95 of 100 samples. The rest is the unavoidable: a sample
-    /// in a prologue, before the frame pointer is set.
+    /// Requires the whole chain up to the caller in at least 95 of 100 samples. Samples in a prologue, before the frame
+    /// pointer is set, are unavoidably incomplete.
     ///
     /// # Panics
-    /// When too many stacks are incomplete.
+    /// If too many stacks are incomplete.
     #[track_caller]
-    pub fn is_complete(&self) {
-        self.is_named();
+    pub fn assert_complete(&self) {
+        self.assert_named();
         assert!(self.complete * 100 >= self.jit * 95, "{} of {} stacks are complete:\n{self}", self.complete, self.jit);
     }
 }
@@ -94,80 +96,85 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-/// Whether the address is in anonymous executable memory, or nowhere: no file of this process explains it.
+/// Returns true if no file backs the address: it is in anonymous executable memory or unmapped.
 #[must_use]
 pub fn is_jit(frame: &Frame) -> bool {
-    let map = frame.object.starts_with("/tmp/perf-") && frame.object.ends_with(".map");
-    map || matches!(frame.object.as_str(), "//anon" | "[anon]" | "[unknown]")
+    let is_perf_map = frame.object.starts_with("/tmp/perf-") && frame.object.ends_with(".map");
+    is_perf_map || matches!(frame.object.as_str(), "//anon" | "[anon]" | "[unknown]")
 }
 
-/// Whether a stack reads `gamma`, `beta`, `alpha`, and goes on.
+/// Returns true if a stack begins with `gamma`, `beta`, `alpha` and has further frames.
 #[must_use]
 pub fn begins_with_chain(frames: &[Frame]) -> bool {
-    let named = |frame: &Frame, function| frame.symbol.as_deref().is_some_and(|symbol| names(symbol, function));
-    frames.len() > CHAIN.len() && CHAIN.iter().zip(frames).all(|(function, frame)| named(frame, function))
+    let is_named =
+        |frame: &Frame, function| frame.symbol.as_deref().is_some_and(|symbol| names_function(symbol, function));
+    frames.len() > CHAIN.len() && CHAIN.iter().zip(frames).all(|(function, frame)| is_named(frame, function))
 }
 
 fn is_complete(frames: &[Frame], caller: &str) -> bool {
     if !begins_with_chain(frames) {
         return false;
     }
-    // Between alpha and C there may be more JIT code (Numba's wrapper, a JIT-compiled main), which then has a name too.
-    let above = &frames[CHAIN.len()..];
-    let first_outside = above.iter().position(|frame| !is_jit(frame));
-    first_outside
-        .is_some_and(|at| above[..at].iter().all(|frame| frame.symbol.is_some()) && above[at].object.contains(caller))
+    // More JIT code may lie between alpha and C, such as Numba's wrapper or a JIT-compiled `main`. These frames need
+    // names, too.
+    let outer_frames = &frames[CHAIN.len()..];
+    let first_outside = outer_frames.iter().position(|frame| !is_jit(frame));
+    first_outside.is_some_and(|index| {
+        outer_frames[..index].iter().all(|frame| frame.symbol.is_some()) && outer_frames[index].object.contains(caller)
+    })
 }
 
-/// Requires that every sample inside a function the map knows by this name was given this name by perf.
+/// Requires that perf shows this name for every sample in the address ranges that the perf map lists under it.
 ///
 /// # Panics
-/// When perf says otherwise, or no sample is there.
+/// If a sample has another name, or no sample is in the function.
 #[track_caller]
-pub fn every_sample_is_named(samples: &[Sample], map: &PerfMap, function: &str) {
+pub fn assert_samples_named(samples: &[Sample], map: &PerfMap, function: &str) {
     let ranges: Vec<_> = map.named(function).map(|entry| entry.start..entry.start + entry.size).collect();
     assert!(!ranges.is_empty(), "the perf map does not name {function}:\n{}", map.names());
-    let mut inside = 0;
+    let mut sample_count = 0;
     for leaf in samples.iter().filter_map(|sample| sample.frames.first()).filter(|leaf| is_jit(leaf)) {
         if ranges.iter().any(|range| range.contains(&leaf.ip)) {
-            inside += 1;
-            let right = leaf.symbol.as_deref().is_some_and(|symbol| names(symbol, function));
-            assert!(right, "a sample in {function} at {:x} is called {:?}", leaf.ip, leaf.symbol);
+            sample_count += 1;
+            let is_correct = leaf.symbol.as_deref().is_some_and(|symbol| names_function(symbol, function));
+            assert!(is_correct, "a sample in {function} at {:x} is called {:?}", leaf.ip, leaf.symbol);
         }
     }
-    assert!(inside > 0, "no sample is in {function}");
+    assert!(sample_count > 0, "no sample is in {function}");
 }
 
-/// Whether a backtrace starts in `gamma`, shows the chain, reaches the caller, and goes on to the start of the program.
-/// `caller` is part of what the debugger prints for that frame: a function or a file.
+/// Checks that a backtrace starts in `gamma`, contains the chain and the caller, and ends at the start of the program.
+/// `caller` is part of the debugger's line for that frame: a function or a file.
 ///
 /// # Errors
-/// The missing tool, in words.
+/// A description of the first mismatch, with the backtrace.
 pub fn check_backtrace(backtrace: &Backtrace, caller: &str, symbols: Symbols) -> Result<(), String> {
     let frames = &backtrace.frames;
-    let wrong = |what: &str| {
-        let mut shown = format!("{what} in this backtrace:\n");
+    let mismatch = |problem: &str| {
+        let mut message = format!("{problem} in this backtrace:\n");
         for frame in frames {
-            let _ = writeln!(shown, "  {frame}");
+            let _ = writeln!(message, "  {frame}");
         }
-        Err(shown)
+        Err(message)
     };
     for (index, function) in CHAIN.iter().enumerate() {
-        if !frames.get(index).is_some_and(|frame| names(frame, function)) {
-            return wrong(&format!("frame {index} is not {function}"));
+        if !frames.get(index).is_some_and(|frame| names_function(frame, function)) {
+            return mismatch(&format!("frame {index} is not {function}"));
         }
     }
-    let Some(outside) = frames.iter().position(|frame| frame.contains(caller)) else {
-        return wrong(&format!("{caller} is not"));
+    let Some(caller_index) = frames.iter().position(|frame| frame.contains(caller)) else {
+        return mismatch(&format!("{caller} is not"));
     };
-    let nameless = frames.iter().position(|frame| frame.starts_with("??"));
-    match (nameless, symbols) {
-        (Some(at), Symbols::Present) => return wrong(&format!("frame {at} has no name")),
-        (Some(at), Symbols::Stripped) if at < outside => return wrong(&format!("frame {at} has no name")),
+    let first_unnamed = frames.iter().position(|frame| frame.starts_with("??"));
+    match (first_unnamed, symbols) {
+        (Some(index), Symbols::Present) => return mismatch(&format!("frame {index} has no name")),
+        (Some(index), Symbols::Stripped) if index < caller_index => {
+            return mismatch(&format!("frame {index} has no name"));
+        }
         _ => {}
     }
-    let start = frames.last().is_some_and(|frame| frame.starts_with("_start") || frame.contains("clone"));
-    if start || symbols == Symbols::Stripped { Ok(()) } else { wrong("the start of the program is not") }
+    let reaches_start = frames.last().is_some_and(|frame| frame.starts_with("_start") || frame.contains("clone"));
+    if reaches_start || symbols == Symbols::Stripped { Ok(()) } else { mismatch("the start of the program is not") }
 }
 
 #[cfg(test)]
@@ -186,18 +193,18 @@ mod tests {
 
     #[test]
     fn names_are_whole_identifiers() {
-        assert!(names("__main__.gamma(long long, double)", "gamma"));
-        assert!(names("__main__::gamma[abi:v3](long long)", "gamma"));
-        assert!(names("gamma", "gamma"));
-        assert!(!names("_ZN8__main__5gammaB2v3B38c8tJTIe", "gamma"));
-        assert!(!names("gamma2", "gamma"));
-        assert!(!names("lgamma", "gamma"));
-        assert!(names("lgamma gamma", "gamma"));
+        assert!(names_function("__main__.gamma(long long, double)", "gamma"));
+        assert!(names_function("__main__::gamma[abi:v3](long long)", "gamma"));
+        assert!(names_function("gamma", "gamma"));
+        assert!(!names_function("_ZN8__main__5gammaB2v3B38c8tJTIe", "gamma"));
+        assert!(!names_function("gamma2", "gamma"));
+        assert!(!names_function("lgamma", "gamma"));
+        assert!(names_function("lgamma gamma", "gamma"));
     }
 
     #[test]
     fn a_complete_stack_is_complete() {
-        let good = sample(&[
+        let good_sample = sample(&[
             ("m.gamma(double)", MAP),
             ("m.beta(double)", MAP),
             ("m.alpha(double)", MAP),
@@ -205,9 +212,9 @@ mod tests {
             ("Dispatcher_call", "/x/_dispatcher.so"),
             ("?", "[unknown]"),
         ]);
-        let verdict = Verdict::of(&vec![good; 300], "_dispatcher");
+        let verdict = Verdict::from_samples(&vec![good_sample; 300], "_dispatcher");
         assert_eq!((verdict.jit, verdict.unnamed, verdict.complete), (300, 0, 300));
-        verdict.is_complete();
+        verdict.assert_complete();
     }
 
     #[test]
@@ -224,28 +231,28 @@ mod tests {
             vec![gamma, beta, alpha, ("?", "[unknown]")],
             vec![gamma],
         ] {
-            let verdict = Verdict::of(&[sample(&frames)], "_dispatcher");
+            let verdict = Verdict::from_samples(&[sample(&frames)], "_dispatcher");
             assert_eq!((verdict.jit, verdict.complete), (1, 0), "{frames:?}");
         }
     }
 
     #[test]
     fn code_in_files_is_not_checked() {
-        let verdict = Verdict::of(&[sample(&[("memcpy", "/x/libc.so")]), sample(&[])], "python");
+        let verdict = Verdict::from_samples(&[sample(&[("memcpy", "/x/libc.so")]), sample(&[])], "python");
         assert_eq!(verdict.jit, 0);
     }
 
     #[test]
     #[should_panic(expected = "have no name")]
     fn stock_samples_are_unnamed() {
-        Verdict::of(&vec![sample(&[("?", MAP), ("?", "[unknown]")]); 400], "python").is_named();
+        Verdict::from_samples(&vec![sample(&[("?", MAP), ("?", "[unknown]")]); 400], "python").assert_named();
     }
 
     #[test]
     #[should_panic(expected = "is called")]
     fn a_wrong_name_in_a_known_range_is_noticed() {
         let map = PerfMap::parse(b"1000 10 m.gamma(double)\n").unwrap();
-        every_sample_is_named(&[sample(&[("m.outdated(double)", MAP)])], &map, "gamma");
+        assert_samples_named(&[sample(&[("m.outdated(double)", MAP)])], &map, "gamma");
     }
 
     fn backtrace(frames: &[&str]) -> Backtrace {
@@ -254,22 +261,24 @@ mod tests {
 
     #[test]
     fn backtraces_are_checked_by_what_symbols_permit() {
-        let jit = ["m::gamma(double) ()", "m::beta(double) ()", "m::alpha(double) ()"];
-        let whole = backtrace(&[&jit[..], &["Dispatcher_call (...)", "main (...)", "_start ()"]].concat());
-        assert_eq!(check_backtrace(&whole, "Dispatcher_call", Symbols::Present), Ok(()));
+        let jit_frames = ["m::gamma(double) ()", "m::beta(double) ()", "m::alpha(double) ()"];
+        let whole_backtrace =
+            backtrace(&[&jit_frames[..], &["Dispatcher_call (...)", "main (...)", "_start ()"]].concat());
+        assert_eq!(check_backtrace(&whole_backtrace, "Dispatcher_call", Symbols::Present), Ok(()));
 
-        let stripped = backtrace(&[&jit[..], &["Dispatcher_call (...)", "?? ()", "_start ()"]].concat());
-        assert!(check_backtrace(&stripped, "Dispatcher_call", Symbols::Present).is_err());
-        assert_eq!(check_backtrace(&stripped, "Dispatcher_call", Symbols::Stripped), Ok(()));
+        let stripped_backtrace =
+            backtrace(&[&jit_frames[..], &["Dispatcher_call (...)", "?? ()", "_start ()"]].concat());
+        assert!(check_backtrace(&stripped_backtrace, "Dispatcher_call", Symbols::Present).is_err());
+        assert_eq!(check_backtrace(&stripped_backtrace, "Dispatcher_call", Symbols::Stripped), Ok(()));
 
-        for broken in [
-            backtrace(&[&jit[..], &["?? ()", "Dispatcher_call (...)", "_start ()"]].concat()),
-            backtrace(&[&jit[..1], &["?? ()"]].concat()),
+        for incomplete in [
+            backtrace(&[&jit_frames[..], &["?? ()", "Dispatcher_call (...)", "_start ()"]].concat()),
+            backtrace(&[&jit_frames[..1], &["?? ()"]].concat()),
             backtrace(&[]),
         ] {
-            assert!(check_backtrace(&broken, "Dispatcher_call", Symbols::Stripped).is_err());
+            assert!(check_backtrace(&incomplete, "Dispatcher_call", Symbols::Stripped).is_err());
         }
-        let cut = backtrace(&[&jit[..], &["Dispatcher_call (...)"]].concat());
-        assert!(check_backtrace(&cut, "Dispatcher_call", Symbols::Present).is_err());
+        let truncated_backtrace = backtrace(&[&jit_frames[..], &["Dispatcher_call (...)"]].concat());
+        assert!(check_backtrace(&truncated_backtrace, "Dispatcher_call", Symbols::Present).is_err());
     }
 }

@@ -1,22 +1,22 @@
-//! Expected form and place of symbols.
+//! Comparison of symbols with function names, and the symbols to expect.
 
-/// Whether a symbol names this function as a person would recognise it: the bare identifier, not a part of a mangled or
-/// longer one.
+/// Returns true if a symbol contains the function's name as a whole identifier, not as part of a longer or mangled
+/// name.
 #[must_use]
-pub fn names(symbol: &str, function: &str) -> bool {
-    let part_of_identifier = |c: char| c.is_alphanumeric() || c == '_';
+pub fn names_function(symbol: &str, function: &str) -> bool {
+    let is_identifier_char = |c: char| c.is_alphanumeric() || c == '_';
     symbol.match_indices(function).any(|(at, _)| {
-        let before = symbol[..at].chars().next_back();
-        let after = symbol[at + function.len()..].chars().next();
-        !before.is_some_and(part_of_identifier) && !after.is_some_and(part_of_identifier)
+        let char_before = symbol[..at].chars().next_back();
+        let char_after = symbol[at + function.len()..].chars().next();
+        !char_before.is_some_and(is_identifier_char) && !char_after.is_some_and(is_identifier_char)
     })
 }
 
-/// Whether a debugger may be expected to name every frame outside the JIT code.
+/// Symbols to expect for the frames outside the JIT code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symbols {
-    /// The program has a symbol table: no `??` anywhere.
+    /// The program has a symbol table: every frame has a name.
     Present,
-    /// It is stripped, as a distribution's python is: `??` only beyond the code that called into the JIT.
+    /// The program is stripped, as a distribution's python is: frames beyond the caller of the JIT code may be `??`.
     Stripped,
 }

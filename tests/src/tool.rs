@@ -1,4 +1,5 @@
-//! Finds tools. A test without its tool fails in CI and skips loudly elsewhere.
+//! Lookup and execution of external tools, with timeouts and skips. A test whose tool is missing fails in CI and is
+//! skipped elsewhere.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write};
@@ -7,30 +8,30 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-/// A tool that needs longer hangs; the machine may have much else to do.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Timeout of a tool. It is generous because the machine may be busy.
+const TOOL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Whether the absence of something fails the suite when `CI` is set.
+/// Consequence of a missing tool when `CI` is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// CI installs it: there, its absence is a failure.
+    /// CI installs the tool, so its absence is a failure there.
     FailsInCi,
-    /// Not every supported system has it (an old Python, a new LLVM): always a skip.
+    /// Some supported systems lack the tool (an old Python, a new LLVM), so its absence always results in a skip.
     IsAllowed,
 }
 
-/// Says loudly that a test did not run, and why; `ci/test.sh` counts the lines in `$JITLISTEN_SKIPS`.
+/// Reports that a test did not run, and why. `ci/test.sh` counts the lines in `$JITLISTEN_SKIPS`.
 ///
 /// # Panics
 /// In CI, unless the absence is allowed.
-pub fn skip(what: &str, why: &str, absence: Absence) {
+pub fn skip(subject: &str, reason: &str, absence: Absence) {
     assert!(
         absence == Absence::IsAllowed || env::var_os("CI").is_none_or(|ci| ci.is_empty()),
-        "{what} cannot run: {why} (CI must have everything `ci/setup.sh` installs)"
+        "{subject} cannot run: {reason} (CI must have everything `ci/setup.sh` installs)"
     );
     let test = thread::current().name().unwrap_or("?").to_owned();
-    let line = format!("SKIPPED {test}: {what}: {why}\n");
-    // libtest captures the print macros only: a skip has to be seen.
+    let line = format!("SKIPPED {test}: {subject}: {reason}\n");
+    // Written directly, because libtest captures the output of the print macros.
     let _ = std::io::stderr().write_all(line.as_bytes());
     if let Some(path) = env::var_os("JITLISTEN_SKIPS") {
         let file = OpenOptions::new().append(true).create(true).open(path);
@@ -44,23 +45,23 @@ pub fn find(program: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|directory| directory.join(program)).find(|path| path.is_file())
 }
 
-/// The program, or `None` after a loud skip.
+/// Finds a program in `PATH`, or reports a skip and returns `None`.
 #[must_use]
 pub fn require(program: &str, absence: Absence) -> Option<PathBuf> {
-    let found = find(program);
-    if found.is_none() {
+    let path = find(program);
+    if path.is_none() {
         skip(program, "not installed; run ci/setup.sh", absence);
     }
-    found
+    path
 }
 
-/// Starts a program. One that a test has just written is busy while the child of another thread's fork, which has it
-/// open for writing too, has not executed its own program yet: that is waited for.
+/// Starts a program, and retries while its file is busy (`ETXTBSY`): a child that another thread has forked may hold a
+/// freshly written program open until the child calls exec.
 ///
 /// # Errors
-/// When it cannot be started.
+/// If the program cannot be started.
 pub fn spawn(command: &mut Command) -> io::Result<Child> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TOOL_TIMEOUT;
     loop {
         match command.spawn() {
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy && Instant::now() < deadline => {
@@ -71,49 +72,49 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
     }
 }
 
-/// Runs a tool to its end and returns its output.
+/// Runs a tool until it exits and returns its output.
 ///
 /// # Panics
-/// When it cannot be started or hangs.
+/// If the tool cannot be started or the timeout expires.
 #[must_use]
 pub fn run(command: &mut Command) -> Output {
-    run_within(PATIENCE, command)
+    run_with_timeout(TOOL_TIMEOUT, command)
 }
 
-/// The same for a tool that needs longer.
+/// Runs a tool with a longer timeout than [`run`].
 ///
 /// # Panics
-/// When it cannot be started or hangs.
+/// If the tool cannot be started or the timeout expires.
 #[must_use]
-pub fn run_within(patience: Duration, command: &mut Command) -> Output {
+pub fn run_with_timeout(timeout: Duration, command: &mut Command) -> Output {
     let program = command.get_program().to_owned();
     let child = spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
     let child = child.unwrap_or_else(|error| panic!("start {}: {error}", program.display()));
     let pid = child.id();
-    let waiting = thread::spawn(move || child.wait_with_output());
-    let deadline = Instant::now() + patience;
-    while !waiting.is_finished() && Instant::now() < deadline {
+    let waiter = thread::spawn(move || child.wait_with_output());
+    let deadline = Instant::now() + timeout;
+    while !waiter.is_finished() && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(20));
     }
-    if !waiting.is_finished() {
+    if !waiter.is_finished() {
         signal(pid, "KILL");
         panic!("{} hangs", program.display());
     }
-    waiting.join().expect("waiting does not panic").unwrap_or_else(|error| panic!("{}: {error}", program.display()))
+    waiter.join().expect("waiting does not panic").unwrap_or_else(|error| panic!("{}: {error}", program.display()))
 }
 
 /// Sends a signal by name, as `kill` does.
 pub fn signal(pid: u32, name: &str) {
-    // The process may just have ended by itself.
+    // `kill` fails if the process has just exited, which is not an error here.
     let _ = Command::new("kill").arg("-s").arg(name).arg(pid.to_string()).stderr(Stdio::null()).status();
 }
 
 /// Compiles a C file.
 ///
 /// # Panics
-/// When the compiler is missing or refuses.
+/// If the compiler is missing or reports an error.
 pub fn compile(compiler: &Path, arguments: &[&str], source: &Path, output: &Path) {
-    // Before glibc 2.34, dlopen is in a library of its own.
-    let done = run(Command::new(compiler).args(arguments).arg(source).arg("-o").arg(output).arg("-ldl"));
-    assert!(done.status.success(), "{}: {}", compiler.display(), String::from_utf8_lossy(&done.stderr));
+    // Before glibc 2.34, dlopen is in libdl.
+    let result = run(Command::new(compiler).args(arguments).arg(source).arg("-o").arg(output).arg("-ldl"));
+    assert!(result.status.success(), "{}: {}", compiler.display(), String::from_utf8_lossy(&result.stderr));
 }

@@ -1,13 +1,13 @@
-"""Runs test suites that others wrote, without the library and with it, and compares what failed.
+"""Runs the test suites of other projects without and with the library, and compares the failures.
 
     compare.py LIBRARY RESULTS_DIRECTORY SUITE [MODULE...]
 
-SUITE is `llvmlite`, `numba`, `lines` (Numba's, and what it compiles has line tables), `sampled` or `sampled-wall` (any
-modules, which are recorded 1,000 times a second) or `cpython`; the interpreter that runs this is the one that is
-tested. Each module is a process of its own. A test whose outcome differs is run again in both ways, alone, up to three
-times, and counts as different only if it never agrees; those of ASK_FOR_NO_LINES and SEE_A_RECORDING have to differ.
-Prints one row of a Markdown table for each module, and ends with status 1 if anything differs, or if a module ran no
-test.
+SUITE is `llvmlite`, `numba`, `cpython`, `lines` (Numba's suite, with line tables in compiled code), or one of `sampled`
+and `sampled-wall` (any modules, recorded at 1,000 Hz). The tests run in the interpreter that runs this script, and each
+module runs in its own process. A test whose outcomes differ is repeated alone, in both configurations, up to three
+times; it counts as different only if the outcomes differ each time. Tests in REQUIRE_NO_LINES and NOTICE_A_RECORDING
+must differ. Prints one row of a Markdown table per module. The exit status is 1 if anything differs, or if a module ran
+no test.
 """
 
 import json
@@ -20,38 +20,37 @@ import subprocess
 import sys
 import time
 
-# Seconds for one module: on a machine that is busy, some take longer.
-PATIENCE = float(os.environ.get("PATIENCE", "1800"))
+# Timeout of one module in seconds; some modules take long on a busy machine.
+MODULE_TIMEOUT = float(os.environ.get("PATIENCE", "1800"))
 SUITES = pathlib.Path(__file__).resolve().parent
-#: What `JITLISTEN_RECORD` says after the file's name. Each process that is forked has a recording of its own.
-SAMPLED = {"sampled": "hz=1000,children", "sampled-wall": "hz=1000,wall,children"}
+# Options of `JITLISTEN_RECORD`, after the file name. Each forked process writes its own recording.
+RECORD_OPTIONS = {"sampled": "hz=1000,children", "sampled-wall": "hz=1000,wall,children"}
 PERF_RECORD_SAMPLE = 9
-BAD = ("failed", "error", "unexpected success", "died")
-#: Tests that ask for code without debug information, as there is none without `debug=True`. With lines they fail, and
-#: have to.
-ASK_FOR_NO_LINES = {
+FAILED_OUTCOMES = ("failed", "error", "unexpected success", "died")
+# Tests that require code without debug information unless `debug=True`. With line tables they must fail.
+REQUIRE_NO_LINES = {
     "numba.tests.test_debuginfo.TestDebugInfo.test_environment_override",
     "numba.tests.test_debuginfo.TestDebugInfo.test_no_debuginfo_in_asm",
-    # Looks for a call at the end of a line of LLVM's text.
+    # This test searches for a call at the end of a line of LLVM IR, where line tables append metadata.
     "numba.tests.test_debuginfo.TestDebugInfoEmission.test_nrt_stack_trace",
 }
-#: Tests that see a recording: Python 3.12 and newer warn of a fork in a program with threads, and a child of which the
-#: test lists the descriptors has two of its own.
-SEE_A_RECORDING = {
+# Tests that a recording affects. Python 3.12 and newer warn about a fork in a multi-threaded program. A test that lists
+# a child's descriptors finds two descriptors of the recorder.
+NOTICE_A_RECORDING = {
     "test.test_threading.ThreadTests.test_main_thread_after_fork",
     "test.test_subprocess.POSIXProcessTestCase.test_close_fds_when_max_fd_is_lowered",
     "test.test_subprocess.POSIXProcessTestCase.test_pass_fds_redirected",
 }
 
 
-def modules_of(suite):
+def list_modules(suite):
     if suite == "llvmlite":
         import llvmlite.tests
 
         return [
-            f"llvmlite.tests.{m.name}"
-            for m in pkgutil.iter_modules(llvmlite.tests.__path__)
-            if m.name.startswith("test_")
+            f"llvmlite.tests.{module.name}"
+            for module in pkgutil.iter_modules(llvmlite.tests.__path__)
+            if module.name.startswith("test_")
         ]
     if suite == "cpython":
         return ["test.test_perf_profiler", "test.test_perfmaps"]
@@ -59,60 +58,60 @@ def modules_of(suite):
 
 
 class Runs:
-    """Both ways to run tests of one suite, and where the results go."""
+    """Runs tests of one suite in both configurations and stores the results."""
 
     def __init__(self, library, results, suite):
-        self.library, self.results, self.number, self.seen = library, results, 0, None
-        self.lines, self.words = suite == "lines", SAMPLED.get(suite)
+        self.library, self.results, self.number, self.event_count = library, results, 0, None
+        self.lines, self.record_options = suite == "lines", RECORD_OPTIONS.get(suite)
 
     def run(self, preload, tests):
-        """Outcomes by test, and the seconds it took."""
+        """Returns the outcome of each test and the duration in seconds."""
         self.number += 1
         name = f"{self.number:03}-{'library' if preload else 'stock'}-{tests[0].rsplit('.', 1)[-1][:60]}"
         directory = self.results / name
         directory.mkdir(parents=True)
-        # Not NUMBA_CACHE_DIR: Numba's own tests look for their files where they are without it.
-        # Numba's classes of tests in processes of their own run nothing without the second.
+        # NUMBA_CACHE_DIR stays unset, because Numba's own tests look for cache files at the default path. Without
+        # SUBPROC_TEST, Numba's subprocess-based test classes run no tests.
         environment = dict(os.environ, JITLISTEN_DIR=str(directory), SUBPROC_TEST="1")
         if gdb := shutil.which("gdb"):
-            # Numba does not look for it in PATH.
+            # Numba does not search PATH for gdb.
             environment["NUMBA_GDB_BINARY"] = gdb
         if preload:
             environment["LD_PRELOAD"] = self.library
-            # Every object is a line there: a suite under a library that sees nothing proves nothing.
+            # The log has a line per object, which proves that the library detected the suite's code.
             environment["JITLISTEN_LOG"] = f"debug:{directory / 'log'}"
-            if self.words:
-                environment["JITLISTEN_RECORD"] = f"{directory / '%p.data'},{self.words}"
+            if self.record_options:
+                environment["JITLISTEN_RECORD"] = f"{directory / '%p.data'},{self.record_options}"
             if self.lines:
                 package = SUITES.parent.parent / "python"
                 environment["PYTHONPATH"] = f"{SUITES / 'with_lines'}:{package}"
         script = SUITES / "run_module.py"
-        words = [sys.executable, str(script), str(directory / "outcomes"), *tests]
-        began = time.monotonic()
+        command = [sys.executable, str(script), str(directory / "outcomes"), *tests]
+        start = time.monotonic()
         with open(directory / "output", "wb") as output:
             try:
                 subprocess.run(
-                    words, env=environment, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                    timeout=PATIENCE,
+                    command, env=environment, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    timeout=MODULE_TIMEOUT,
                 )
             except subprocess.TimeoutExpired:
                 output.write(b"\nstopped: it ran too long\n")
         if preload:
-            self.seen = samples_in(directory) if self.words else objects_in(directory / "log")
-        return outcomes(directory / "outcomes"), time.monotonic() - began
+            self.event_count = count_samples(directory) if self.record_options else count_objects(directory / "log")
+        return read_outcomes(directory / "outcomes"), time.monotonic() - start
 
-    def both(self, tests):
+    def run_both(self, tests):
         stock, stock_seconds = self.run(False, tests)
-        ours, our_seconds = self.run(True, tests)
-        return stock, ours, stock_seconds, our_seconds
+        with_library, library_seconds = self.run(True, tests)
+        return stock, with_library, stock_seconds, library_seconds
 
 
-def objects_in(log):
+def count_objects(log):
     return log.read_text(errors="replace").count(" finalized ObjectId(") if log.exists() else 0
 
 
-def samples_in(directory):
-    """How many samples the recordings have; they are large, and are removed."""
+def count_samples(directory):
+    """Returns the number of samples in the recordings, and removes the recordings because they are large."""
     count = 0
     for recording in directory.glob("*.data*"):
         if recording.is_dir():
@@ -131,66 +130,73 @@ def samples_in(directory):
     return count
 
 
-def outcomes(path):
-    found, running = {}, None
+def read_outcomes(path):
+    outcome_by_test, running = {}, None
     lines = path.read_text().splitlines() if path.exists() else []
     for line in lines:
         kind, test = json.loads(line)
         if kind == "started":
             running = test
             continue
-        # One failed part fails the test.
-        if kind != "ended" and found.get(test) not in BAD:
-            found[test] = kind
+        # A failed subtest makes its test fail.
+        if kind != "ended" and outcome_by_test.get(test) not in FAILED_OUTCOMES:
+            outcome_by_test[test] = kind
         running = None
     if running:
-        found[running] = "died"
+        outcome_by_test[running] = "died"
     if not lines or json.loads(lines[-1])[0] != "ended":
-        found["(the process did not end well)"] = "died"
-    return found
+        outcome_by_test["(the process did not end well)"] = "died"
+    return outcome_by_test
 
 
-def differences(stock, ours):
-    return sorted(test for test in stock.keys() | ours.keys() if stock.get(test) != ours.get(test))
+def differing_tests(stock, with_library):
+    return sorted(test for test in stock.keys() | with_library.keys() if stock.get(test) != with_library.get(test))
 
 
-def again(runs, test):
-    """Whether one more run of this test alone, both ways, agrees; up to three times."""
+def agrees_when_repeated(runs, test):
+    """Repeats a test alone in both configurations, up to three times; returns true as soon as the outcomes agree."""
     if test.startswith("(") or "unittest.loader" in test:
         return False
     name = test.split(" ")[0]
-    return any(stock == ours for stock, ours, _, _ in (runs.both([name]) for _ in range(3)))
+    return any(stock == with_library for stock, with_library, _, _ in (runs.run_both([name]) for _ in range(3)))
 
 
 def main():
     library, results, suite, *modules = sys.argv[1:]
     runs = Runs(library, pathlib.Path(results), suite)
     different = 0
-    for module in modules or modules_of(suite):
-        stock, ours, stock_seconds, our_seconds = runs.both([module])
-        seen = runs.seen
-        expected = ASK_FOR_NO_LINES if suite == "lines" else SEE_A_RECORDING if suite in SAMPLED else set()
+    for module in modules or list_modules(suite):
+        stock, with_library, stock_seconds, library_seconds = runs.run_both([module])
+        event_count = runs.event_count
+        expected = REQUIRE_NO_LINES if suite == "lines" else NOTICE_A_RECORDING if suite in RECORD_OPTIONS else set()
         expected = expected & stock.keys()
-        differ = differences(stock, ours)
-        unsteady = [test for test in differ if test not in expected and again(runs, test)]
-        # Those that are expected to differ and do not, too.
-        differ = sorted(expected.symmetric_difference(test for test in differ if test not in unsteady))
-        different += len(differ)
-        bad = {name: sum(kind in BAD for kind in found.values()) for name, found in (("stock", stock), ("ours", ours))}
+        differing = differing_tests(stock, with_library)
+        flaky = [test for test in differing if test not in expected and agrees_when_repeated(runs, test)]
+        # Tests that are expected to differ but agree are reported, too.
+        differing = sorted(expected.symmetric_difference(test for test in differing if test not in flaky))
+        different += len(differing)
+        failures = {
+            name: sum(kind in FAILED_OUTCOMES for kind in run.values())
+            for name, run in (("stock", stock), ("ours", with_library))
+        }
         skipped = sum(kind == "skipped" for kind in stock.values())
         if skipped == len(stock):
             print(f"    {module}: no test ran", file=sys.stderr, flush=True)
             different += 1
         print(
-            f"| {module} | {len(stock)} | {skipped} | {bad['stock']} | {bad['ours']} | {len(differ)} | {len(unsteady)}"
-            f" | {seen} | {stock_seconds:.0f} s | {our_seconds:.0f} s |",
+            f"| {module} | {len(stock)} | {skipped} | {failures['stock']} | {failures['ours']} | {len(differing)}"
+            f" | {len(flaky)} | {event_count} | {stock_seconds:.0f} s | {library_seconds:.0f} s |",
             flush=True,
         )
-        for test in differ:
-            print(f"    differs: {test}: {stock.get(test)} without, {ours.get(test)} with", file=sys.stderr, flush=True)
-        for test in unsteady:
+        for test in differing:
             print(
-                f"    unsteady: {test}: {stock.get(test)} without, {ours.get(test)} with", file=sys.stderr, flush=True
+                f"    differs: {test}: {stock.get(test)} without, {with_library.get(test)} with", file=sys.stderr,
+                flush=True,
+            )
+        for test in flaky:
+            print(
+                f"    unsteady: {test}: {stock.get(test)} without, {with_library.get(test)} with", file=sys.stderr,
+                flush=True,
             )
     return 1 if different else 0
 

@@ -1,19 +1,19 @@
 """Runs the tests of one module with unittest and writes each outcome as a line of JSON: run_module.py FILE TEST...
 
-A TEST is what unittest loads by name: a module, a class or a test. The line `started` comes before the test, so that a
-process that dies shows where.
+A TEST is any name that unittest can load: a module, a class or a test. A line `started` is written before each test, so
+that if the process crashes, its last line names the test.
 """
 
 import json
 import sys
 import unittest
 
-# Cython's and others' modules speak on standard output; the outcomes have a file of their own.
-outcomes = open(sys.argv[1], "a", buffering=1)
+# Outcomes go to a separate file, because the tested modules may print to standard output.
+outcomes_file = open(sys.argv[1], "a", buffering=1)
 
 
 def write(kind, test):
-    outcomes.write(json.dumps([kind, test.id()]) + "\n")
+    outcomes_file.write(json.dumps([kind, test.id()]) + "\n")
 
 
 class Outcomes(unittest.TextTestResult):
@@ -54,4 +54,4 @@ class Outcomes(unittest.TextTestResult):
 if __name__ == "__main__":
     suite = unittest.defaultTestLoader.loadTestsFromNames(sys.argv[2:])
     unittest.TextTestRunner(stream=sys.stderr, resultclass=Outcomes, verbosity=2).run(suite)
-    outcomes.write(json.dumps(["ended", ""]) + "\n")
+    outcomes_file.write(json.dumps(["ended", ""]) + "\n")

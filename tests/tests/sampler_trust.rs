@@ -1,5 +1,5 @@
-//! The sampler in programs that a sampling signal easily breaks (`hosts/sampled_trust.c`): they behave as they do
-//! without it, and the recording counts the samples that were not taken.
+//! The sampler in programs that a sampling signal could easily break (`hosts/sampled_trust.c`). Their behaviour must
+//! not change, and the recording must count the samples that could not be taken.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,7 +7,9 @@ use std::sync::OnceLock;
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
-use jitlisten_tests::sampled::{Weighed, by_thread, complete, counter, read, recorded, share};
+use jitlisten_tests::sampled::{
+    WeightedSample, counter, percent_complete, read, seconds_by_thread, share, with_recording,
+};
 use jitlisten_tests::tool::{self, Absence};
 
 fn program() -> Option<PathBuf> {
@@ -30,27 +32,33 @@ fn host(args: &[&str]) -> Option<Host> {
     Some(args.iter().fold(host, |host, arg| host.argument(arg)))
 }
 
-/// Runs a scenario without the library and recorded, and asserts equal output. Returns the recording, which is deleted
-/// together with the returned host.
+/// Runs a scenario without the library and again while recorded, and asserts equal output. Returns the recording, which
+/// is deleted together with the returned host.
 fn record_and_compare(args: &[&str], options: &str) -> Option<(Host, PathBuf)> {
     let host = host(args)?;
-    let stock = host.run(Preload::Nothing).well();
-    let (host, data) = recorded(host, options);
-    let recorded_run = host.run(Preload::Library).well();
+    let stock = host.run(Preload::Nothing).expect_success();
+    let (host, data) = with_recording(host, options);
+    let recorded_run = host.run(Preload::Library).expect_success();
     assert_eq!((stock.stdout, stock.stderr), (recorded_run.stdout, recorded_run.stderr), "{args:?}");
     Some((host, data))
 }
 
-/// A handler that makes a system call per stack word takes longer than its interval: the program made no progress.
+/// A handler that made one system call per stack word took longer than the sampling interval, so the program made no
+/// progress.
 #[test]
 fn a_large_frame_on_a_deep_stack() {
     let Some((_host, data)) = record_and_compare(&["deep", "450", "200000000"], ",hz=500,wall") else { return };
     let samples = read(&data);
-    assert!(samples.len() > 20 && complete(&samples) >= 99.0, "{} % of {}", complete(&samples), samples.len());
+    assert!(
+        samples.len() > 20 && percent_complete(&samples) >= 99.0,
+        "{} % of {}",
+        percent_complete(&samples),
+        samples.len()
+    );
 }
 
-/// Counts the system calls between two handler returns, in the busiest sampled thread of a scenario that is recorded
-/// under strace. Each `process_vm_readv` takes `delay` microseconds longer.
+/// Counts the system calls between two handler returns, in the busiest sampled thread of a scenario recorded under
+/// strace. strace makes each `process_vm_readv` take `delay` microseconds longer.
 fn count_calls_per_sample(host: &Host, delay: u32) -> Option<Vec<usize>> {
     let strace = tool::require("strace", Absence::FailsInCi)?;
     let calls = host.scratch("calls");
@@ -60,7 +68,7 @@ fn count_calls_per_sample(host: &Host, delay: u32) -> Option<Vec<usize>> {
     for (name, value) in host.variables(Preload::Library) {
         command.arg("-E").arg(format!("{name}={}", value.to_string_lossy()));
     }
-    let output = tool::run(command.args(host.words()));
+    let output = tool::run(command.args(host.command_line()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = std::fs::read_to_string(calls).expect("strace has written");
     let sampled_thread =
@@ -76,14 +84,14 @@ fn count_calls_per_sample(host: &Host, delay: u32) -> Option<Vec<usize>> {
     Some(intervals.skip(1).map(|calls| calls.iter().filter(is_call).count()).collect())
 }
 
-/// Samples of the thread's own stack, and of a stack that the sampler does not know.
+/// Covers samples of the thread's own stack and of a stack that the sampler does not know.
 #[test]
 fn a_sample_makes_two_system_calls_at_most() {
     for scenario in ["deep", "context"] {
         let Some(host) = host(&[scenario, "450", "200000000"]) else { return };
-        let (host, _) = recorded(host, ",hz=200");
+        let (host, _) = with_recording(host, ",hz=200");
         let Some(calls) = count_calls_per_sample(&host, 0) else { return };
-        // The program's own stack switch is a system call, too: one interval may have more calls.
+        // The program's own stack switch is a system call too, so a few intervals may have more calls.
         let over_limit = calls.iter().filter(|&&calls| calls > 2).count();
         let max_over_limit = usize::from(scenario == "context");
         assert!(calls.len() > 20 && over_limit <= max_over_limit, "{scenario}: {calls:?}");
@@ -91,17 +99,18 @@ fn a_sample_makes_two_system_calls_at_most() {
     }
 }
 
-/// strace delays the handler's system call by half a millisecond; handlers may take a twentieth of the time.
+/// strace delays the handler's system call by half a millisecond. Handlers may take at most a twentieth of the time.
 #[test]
 fn a_handler_that_is_too_slow_for_its_rate_skips() {
     let Some(host) = host(&["context", "450", "200000000"]) else { return };
-    let (host, data) = recorded(host, ",hz=1000,wall");
+    let (host, data) = with_recording(host, ",hz=1000,wall");
     let Some(calls) = count_calls_per_sample(&host, 500) else { return };
     let (samples, skipped) = (counter(&data, "samples"), counter(&data, "skipped"));
     assert!(samples > 0 && skipped > samples && calls.len() > 20, "{samples} samples, {skipped} skipped");
 }
 
-/// The smallest signal stack has no room for the kernel's signal frame, the larger ones none for the handler.
+/// The smallest signal stack has no room for the kernel's signal frame; the larger ones have room for it, but not for
+/// the handler.
 #[test]
 fn small_signal_stacks() {
     let Some((_host, data)) = record_and_compare(&["small-stacks"], ",hz=997") else { return };
@@ -114,14 +123,14 @@ fn a_signal_stack_that_is_in_use() {
     assert!(counter(&data, "lost") > 0);
 }
 
-/// Daemons reset all signals to their defaults. The default action of the sampler's signal ends the process.
+/// Daemons reset all signals to their default actions. The default action of the sampler's signal ends the process.
 #[test]
 fn all_signals_set_to_their_defaults() {
     let Some((_host, data)) = record_and_compare(&["all-default"], ",hz=499") else { return };
     assert!(read(&data).len() > 20);
 }
 
-/// The program's handlers receive the signals that were sent to the program, and none of the sampler's.
+/// The program's handlers receive exactly the signals sent to the program, and none of the sampler's.
 #[test]
 fn handlers_for_all_signals() {
     let Some((_host, data)) = record_and_compare(&["all-handled"], ",hz=499") else { return };
@@ -133,29 +142,29 @@ fn threads_that_wait_for_all_signals() {
     let _ = record_and_compare(&["all-waited-for"], ",hz=499");
 }
 
-/// Runs a scenario that prints 0 without the library, recorded at 1,000 Hz of wall-clock time. Returns the printed
+/// Records a scenario at 1,000 Hz of wall-clock time; without the library, the scenario prints 0. Returns the printed
 /// number and the samples.
-fn count_disturbances(scenario: &str) -> Option<(u64, Vec<Weighed>)> {
+fn count_disturbances(scenario: &str) -> Option<(u64, Vec<WeightedSample>)> {
     let host = host(&[scenario])?;
-    assert_eq!(host.run(Preload::Nothing).well().stdout, b"0\n");
-    let (host, data) = recorded(host, ",hz=1000,wall");
-    let ended = host.run(Preload::Library).well();
-    let count = String::from_utf8_lossy(&ended.stdout).trim().parse().expect("a number");
+    assert_eq!(host.run(Preload::Nothing).expect_success().stdout, b"0\n");
+    let (host, data) = with_recording(host, ",hz=1000,wall");
+    let outcome = host.run(Preload::Library).expect_success();
+    let count = String::from_utf8_lossy(&outcome.stdout).trim().parse().expect("a number");
     Some((count, read(&data)))
 }
 
-/// Wall-clock sampling once interrupted all 50 waits. An interruption is still possible, but rare, if a thread begins
-/// to wait between the sampler's check and its signal.
+/// Wall-clock sampling once interrupted all 50 waits. A rare interruption remains possible if a thread begins to wait
+/// between the sampler's check and its signal.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn waits_go_on_by_wall_clock_time() {
     let Some((interrupted, samples)) = count_disturbances("waits-interrupted") else { return };
     assert!(interrupted <= 10, "{interrupted} of 50");
     let seconds = |name: &str| share(&samples, name, &["main"]);
-    assert!(seconds("wait_once") > 80.0 && complete(&samples) > 95.0, "{} %", complete(&samples));
+    assert!(seconds("wait_once") > 80.0 && percent_complete(&samples) > 95.0, "{} %", percent_complete(&samples));
 }
 
-/// Wall-clock sampling once cut these writes into hundreds of parts.
+/// Wall-clock sampling once split these writes into hundreds of parts.
 #[test]
 fn writes_are_whole_by_wall_clock_time() {
     let Some((parts, samples)) = count_disturbances("writes-cut-short") else { return };
@@ -163,15 +172,19 @@ fn writes_are_whole_by_wall_clock_time() {
     assert!(share(&samples, "writes_cut_short", &["main"]) > 80.0);
 }
 
-/// Signalling every idle thread would take a hundred thousand samples a second, each of which interrupts a wait.
+/// Signalling every idle thread would take a hundred thousand samples a second, and each of them would interrupt a
+/// wait.
 #[test]
 fn threads_that_wait_are_not_disturbed() {
     let Some(host) = host(&["idle", "3"]) else { return };
-    let (host, data) = recorded(host, ",hz=1000,wall");
-    let _ = host.run(Preload::Library).well();
+    let (host, data) = with_recording(host, ",hz=1000,wall");
+    let _ = host.run(Preload::Library).expect_success();
     let samples = read(&data);
     assert!(samples.len() < 3000, "{} samples", samples.len());
-    let waiting: Vec<Weighed> = samples.into_iter().filter(|sample| sample.has("idles")).collect();
-    let times = by_thread(&waiting);
-    assert!(times.len() >= 95 && times.values().all(|&seconds| seconds > 2.5), "{times:?}");
+    let waiting_samples: Vec<WeightedSample> = samples.into_iter().filter(|sample| sample.contains("idles")).collect();
+    let waiting_seconds = seconds_by_thread(&waiting_samples);
+    assert!(
+        waiting_seconds.len() >= 95 && waiting_seconds.values().all(|&seconds| seconds > 2.5),
+        "{waiting_seconds:?}"
+    );
 }

@@ -15,7 +15,7 @@
 mod common;
 
 use common::code::{Chain, Page};
-use common::libunwind::{Unwinder, complete, walk_from};
+use common::libunwind::{Unwinder, has_complete_stack, walk_from};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 use unwind_register::{ByHost, Registration, Registry, Section};
@@ -54,7 +54,7 @@ extern "C" fn measure() {
     let mut frames = [0; 8];
     let mut times = vec![Duration::ZERO; WALKS];
     for time in &mut times {
-        // Dropping a registration flushes libunwind's cache; no other way is public in every version.
+        // Dropping a registration flushes libunwind's cache. Not every version has another public way to do that.
         SPARE.with(|(_, chain)| drop(register(chain)));
         let start = clock();
         std::hint::black_box(unwinder.walk(&mut frames));
@@ -101,7 +101,7 @@ fn main() {
     let offsets = offsets(&order, OBJECTS);
     let mut registrations: Vec<Registration> = vec![register(&chain)];
     registrations.extend(offsets[..32].iter().map(|&offset| register(&page.chain(offset, 0))));
-    assert!(complete(&chain, &walk_from(&chain, unwinder)));
+    assert!(has_complete_stack(&chain, &walk_from(&chain, unwinder)));
     UNWINDER.set(Some(unwinder));
     walk_time(&chain);
     let (small_a, small_b) = (walk_time(&chain), walk_time(&chain));
@@ -117,7 +117,7 @@ fn main() {
     let (wall_time, cpu_time) = (started.elapsed() / count, (clock() - cpu_time) / count);
     let (large_a, large_b) = (walk_time(&chain), walk_time(&chain));
     let last = chains.last().expect("many");
-    assert!(complete(last, &walk_from(last, unwinder)), "the last one is walked too");
+    assert!(has_complete_stack(last, &walk_from(last, unwinder)), "the last one is walked too");
     let ratio = |a: Duration, b: Duration| a.as_secs_f64() / b.as_secs_f64();
     let statistics = registry.statistics();
     let (started, count) = (clock(), registrations.len() as u32);

@@ -46,7 +46,7 @@ fn main() -> Result<(), unwind_register::Error> {
     let eh_frame = chain.eh_frame();
     let text = [chain.text()];
     let section = Section::new(&eh_frame, eh_frame.as_ptr() as usize).text(&text).functions(&chain.functions);
-    // SAFETY: the code is complete, its rules are correct, and the registration is dropped before the page at the end
+    // SAFETY: the code is complete, its rules are correct, and the registration is dropped before the page, at the end
     // of `main`.
     let registration = unsafe { registry.register(&section) }?;
     println!("{:?}", registration.coverage());

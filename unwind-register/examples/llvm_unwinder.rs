@@ -21,7 +21,7 @@ pub extern "C" fn example_rescan() -> usize {
 pub unsafe extern "C" fn example_register(eh_frame: *const u8, length: usize) -> *mut c_void {
     // SAFETY: the caller guarantees that the section is readable.
     let bytes = unsafe { std::slice::from_raw_parts(eh_frame, length) };
-    // SAFETY: same contract as this function.
+    // SAFETY: the caller upholds the contract of `register`.
     match unsafe { Registry::process().register(&Section::new(bytes, eh_frame as usize)) } {
         Ok(registration) => Box::into_raw(Box::new(registration)).cast(),
         Err(_) => std::ptr::null_mut(),

@@ -1,8 +1,8 @@
 //! Monotonic clock, read directly from the kernel.
 //!
-//! A preloaded library that interposes libc's `clock_gettime` (libfaketime) may stop the clock; quarantined memory
-//! would then never be reused. jitlisten's `process/clock.rs` has the same defence; this crate can be used alone. A
-//! resolution of a few milliseconds is enough for quarantines.
+//! A preloaded library that interposes libc's `clock_gettime` (libfaketime) may stop the clock, and quarantined memory
+//! would then never be reused. jitlisten's `process/clock.rs` has the same protection, but this crate must also work
+//! without jitlisten. A resolution of a few milliseconds is enough for quarantines.
 
 /// Returns `CLOCK_MONOTONIC_COARSE` in nanoseconds.
 pub(crate) fn now() -> u64 {

@@ -1,4 +1,4 @@
-//! Discovery of unwinders: now, and again after libraries were loaded.
+//! Discovery of unwinders in the loaded libraries, at startup and after more libraries are loaded.
 
 #![forbid(unsafe_code)]
 
@@ -59,12 +59,12 @@ impl Registry {
     ///
     /// Libraries that contain an unwinder are pinned: they stay loaded.
     pub fn rescan(&'static self) -> Rescan {
-        // Pinning a library calls the loader, which may announce a change and call us again. The outer call finds that
-        // library.
+        // Pinning a library enters the loader, which may announce a change and call us again. The outer call will find
+        // the new library.
         static SCANNING: Inside = Inside::new();
         let Some(_entered) = SCANNING.enter() else { return Rescan::default() };
-        // A signal handler that unwinds may wait for libunwind's lock, whose holder may wait for the loader's lock,
-        // which this thread holds.
+        // Block signals: a handler that unwinds may wait for libunwind's lock, whose holder may wait for the loader's
+        // lock, which this thread holds.
         let _signals = BlockedSignals::new();
         let counts = loader::counts();
         let scanned = state::lock().scanned;
@@ -97,7 +97,7 @@ impl Registry {
         rescan
     }
 
-    /// Returns the unwinders that accept registrations, used or ignored.
+    /// Returns the unwinders that accept registrations, including ignored ones.
     pub fn unwinders(&self) -> Vec<Unwinder> {
         let state = state::lock();
         let copies = state.libunwinds.0.iter().map(|copy| {
@@ -123,8 +123,8 @@ impl Registry {
         copies.chain(registries).chain(refused).collect()
     }
 
-    /// Adds a frame registry, unless already known, and registers the groups that it lacks. Lookups run without our
-    /// lock, registrations under it.
+    /// Adds a frame registry that is not yet known, and registers the groups that it lacks. Lookups run without our
+    /// lock, but registrations run with it.
     fn add_frame_registry(&'static self, registry: FrameRegistry) -> bool {
         let groups = state::lock().group_starts();
         let missing: Vec<_> = groups.into_iter().filter(|group| !registry.knows(group.start)).collect();
@@ -145,7 +145,7 @@ impl Registry {
     }
 }
 
-/// Scans the libraries from position `first` on, except `known_bases`. It runs under the loader's write lock, so it
+/// Scans the libraries from position `first`, except those at `known_bases`. Runs under the loader's write lock, so it
 /// only reads.
 fn scan_libraries(known_bases: &[usize], first: usize) -> ScanResult {
     let mut result = ScanResult::default();
@@ -171,15 +171,15 @@ fn scan_libraries(known_bases: &[usize], first: usize) -> ScanResult {
 }
 
 impl State {
-    /// Load addresses of the libraries whose unwinders are used or ignored.
+    /// Load addresses of libraries whose unwinders are known, whether used or ignored.
     fn unwinder_bases(&self) -> Vec<usize> {
         let copies = self.libunwinds.0.iter().map(|copy| copy.base);
         let registries = self.frame_registries.iter().flat_map(|list| list.iter()).map(|registry| registry.base);
         copies.chain(registries).chain(self.refused.iter().map(|(base, _)| *base)).collect()
     }
 
-    /// Adds a copy of libunwind with infos for all leaves. Returns false if another thread was faster, or memory is
-    /// exhausted.
+    /// Adds a copy of libunwind with infos for all leaves. Returns false if another thread has already added it, or if
+    /// memory is exhausted.
     fn add_libunwind(&mut self, mut copy: Libunwind) -> bool {
         let is_known = self.libunwinds.0.iter().any(|other| other.base == copy.base);
         let segment = match self.region() {

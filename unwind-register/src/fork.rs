@@ -1,5 +1,5 @@
-//! Handlers for `fork`: the child must not inherit a lock held by a thread that does not exist there. jitlisten has its
-//! own handlers (`process/across_fork.rs`); this crate can be used alone.
+//! Handlers for `fork`, which ensure that the child does not inherit a lock held by a thread that it lacks. jitlisten
+//! has its own handlers (`process/across_fork.rs`), but this crate must also work without jitlisten.
 //!
 //! The handler before the fork takes our lock; the handlers after it, in parent and child, release the lock. Tables,
 //! entries and the unwinders' lists are private memory, so the child has consistent copies of them.
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Lock guard, kept from before the fork until after it. Only the forking thread accesses it, while holding the lock.
+/// Lock guard, kept across the fork. Only the forking thread accesses this cell, while it holds the lock.
 struct HeldLock(UnsafeCell<Option<Locked>>);
 
 // SAFETY: only the thread that holds the lock accesses the cell.
@@ -25,8 +25,8 @@ static HELD_LOCK: HeldLock = HeldLock(UnsafeCell::new(None));
 /// Installs the handlers on the first call.
 pub(crate) fn install_handlers() {
     if !INSTALLED.swap(true, Relaxed) {
-        // SAFETY: the handlers have the required type and live as long as this library, which is not unloaded while
-        // registered.
+        // SAFETY: the handlers have the required type and stay mapped, because this library is not unloaded while code
+        // is registered.
         unsafe { libc::pthread_atfork(Some(lock_before_fork), Some(unlock_after_fork), Some(unlock_after_fork)) };
     }
 }

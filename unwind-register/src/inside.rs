@@ -1,29 +1,29 @@
 //! Per-thread reentrancy guard without thread-local variables.
 //!
 //! The loader may announce a change while we query it for a library that is already loaded (glibc 2.41 does so for
-//! `dlopen(RTLD_NOLOAD)`). A hook called at that point, if it queries again, would recurse without end. The usual guard
-//! is a thread-local flag, but its first use in a thread may take the loader's lock. Threads are therefore recorded in
-//! a table, keyed by the address of their descriptor (`pthread_self`).
+//! `dlopen(RTLD_NOLOAD)`). A hook that queries the loader again at that point would recurse forever. The usual guard is
+//! a thread-local flag, but its first use in a thread may take the loader's lock. Instead, threads are recorded in a
+//! table, keyed by the address of their descriptor (`pthread_self`).
 //!
-//! If the table is crowded, a thread enters without being recorded: it is unguarded, but its work is still done.
+//! If the table is crowded, a thread enters unrecorded: it is not guarded, but its work is still done.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 const TABLE_ENTRIES: usize = 1024;
 
-/// Number of table entries in which a thread may be recorded.
+/// Maximum number of table entries to probe for a free one.
 const MAX_PROBES: usize = 32;
 
-/// Guarded code, and the threads that are inside.
+/// Reentrancy guard for one piece of code, with the threads that are inside it.
 #[derive(Debug)]
 pub struct Inside {
     threads: [AtomicUsize; TABLE_ENTRIES],
-    /// Process that the threads belong to: the child of a fork has only one of them.
+    /// PID of the process to which the recorded threads belong. In the child of a fork, only one of them exists.
     pid: AtomicU32,
 }
 
-/// Keeps a thread inside until dropped, by the same thread.
+/// Marks a thread as inside until dropped by the same thread.
 #[derive(Debug)]
 #[must_use = "dropping it leaves"]
 pub struct Entered<'a> {
@@ -32,19 +32,19 @@ pub struct Entered<'a> {
 }
 
 impl Inside {
-    /// Creates a guard without any thread inside.
+    /// Creates a guard with no threads inside.
     #[expect(clippy::new_without_default, reason = "for statics only")]
     pub const fn new() -> Inside {
         Inside { threads: [const { AtomicUsize::new(0) }; TABLE_ENTRIES], pid: AtomicU32::new(0) }
     }
 
-    /// Enters the guarded code. Returns `None` if this thread is already inside. Block signals whose handlers may
-    /// enter, too.
+    /// Enters the guarded code. Returns `None` if this thread is already inside. If a signal handler may enter the same
+    /// code, block its signal first.
     pub fn enter(&self) -> Option<Entered<'_>> {
         self.clear_after_fork();
         // SAFETY: pthread_self has no precondition.
         let thread = unsafe { libc::pthread_self() } as usize;
-        // Thread descriptors are pages apart.
+        // Thread descriptors are at least a page apart, so the lowest bits carry no information.
         let first = (thread >> 6) ^ (thread >> 12);
         let probed_entries = || (0..MAX_PROBES).map(|probe| &self.threads[first.wrapping_add(probe) % TABLE_ENTRIES]);
         if probed_entries().any(|entry| entry.load(Ordering::Relaxed) == thread) {
@@ -61,7 +61,7 @@ impl Inside {
         self.enter().is_none()
     }
 
-    /// Removes the parent's threads in the child of a fork.
+    /// Removes the parent's threads after a fork.
     fn clear_after_fork(&self) {
         let pid = std::process::id();
         if self.pid.load(Ordering::Relaxed) != pid && self.pid.swap(pid, Ordering::Relaxed) != pid {

@@ -51,7 +51,7 @@
 //!   to 64 MiB each, except ranges that other code has already registered with the same copy. Infos that are registered
 //!   later are found first. Two copies of this crate in one process conflict if both register code in the same 64 MiB.
 
-// Code in the host's process must not panic. Each exception states why it cannot.
+// Code that runs in the host's process must not panic. Each exception states why it cannot.
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
 
 mod cfi;

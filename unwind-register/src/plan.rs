@@ -7,7 +7,7 @@ use crate::memory::word_at;
 use crate::section::{Coverage, FramePointers, Section};
 use std::ops::Range;
 
-/// Largest plausible function. A longer FDE comes from unrelocated or malformed bytes.
+/// Size of the largest plausible function. A longer FDE results from unrelated or malformed bytes.
 const MAX_FUNCTION_BYTES: u64 = 1 << 30;
 
 /// Largest distance between functions that count as adjacent.
@@ -19,7 +19,8 @@ pub(crate) struct Plan {
     pub(crate) coverage: Coverage,
 }
 
-/// Callback that computes, for functions in address order, the set of frame registries that need each (a bit mask).
+/// Callback that receives functions in address order. For each, it returns a bit mask of the frame registries that lack
+/// it.
 pub(crate) type FindMissing<'a> = &'a dyn Fn(&[(u64, Origin)]) -> Vec<u32>;
 
 /// Origin of an FDE.
@@ -39,7 +40,7 @@ impl Plan {
     /// The functions of the section are readable.
     pub(crate) unsafe fn new(section: &Section<'_>, find_missing: FindMissing<'_>) -> Result<Plan, Error> {
         let machine = Machine::current().ok_or(Error::Machine)?;
-        // Indirect pointers lead to words of the JIT's own data: `DW.ref.*` or a GOT slot.
+        // Indirect pointers refer to words in the JIT's own data: `DW.ref.*` or a GOT slot.
         let (mut cies, parsed) = cfi::parse(section.eh_frame, section.address as u64, &word_at)?;
         let mut coverage = Coverage::default();
         let fdes = filter_fdes(parsed, section.text, &mut coverage);
@@ -56,7 +57,7 @@ impl Plan {
         Plan::encode(&cies, &entries, section.text, coverage, find_missing)
     }
 
-    /// Groups and encodes sorted FDEs. Adjacent functions that the same registries need form one group.
+    /// Groups and encodes sorted FDEs. Adjacent functions that are missing from the same registries form one group.
     fn encode(
         cies: &[Cie<'_>],
         fdes: &[(Fde<'_>, Origin)],
@@ -84,7 +85,7 @@ impl Plan {
     }
 }
 
-/// Sorts the FDEs and drops implausible and overlapping ones and those outside the text; counts both kinds.
+/// Sorts FDEs. Drops implausible and overlapping FDEs, and FDEs outside the text. Counts kept and dropped ones.
 fn filter_fdes<'a>(mut fdes: Vec<Fde<'a>>, text: &[Range<usize>], coverage: &mut Coverage) -> Vec<Fde<'a>> {
     let total = fdes.len();
     let texts = TextRanges::new(text);
@@ -138,7 +139,7 @@ unsafe fn synthesize_rules(
             // SAFETY: the caller guarantees that the function is readable; the slice does not extend past its end.
             let prologue = unsafe { std::slice::from_raw_parts(code, MAX_PROLOGUE_BYTES.min(length as usize)) };
             let tail = MAX_EPILOGUE_BYTES.min(length as usize);
-            // SAFETY: `tail` is at most the length of the function, which the caller guarantees to be readable.
+            // SAFETY: `tail` does not exceed the length of the function, which the caller guarantees to be readable.
             let epilogue = unsafe { std::slice::from_raw_parts(code.add(length as usize - tail), tail) };
             machine.rules(prologue, epilogue, length)
         });

@@ -83,7 +83,7 @@ impl Registry {
             // SAFETY: the caller guarantees that the section and its functions are readable.
             let plan = unsafe { Plan::new(section, &find_missing)? };
             let mut state = state::lock();
-            // Retry if another thread has added an unwinder in the meantime, because the plan does not consider it.
+            // Retry if another thread has added an unwinder meanwhile, because the plan does not account for it.
             if state.frame_registries.as_ref().map(Arc::as_ptr) == registries.as_ref().map(Arc::as_ptr) {
                 let id = state.add(&plan, list)?;
                 return Ok(Registration { id, coverage: plan.coverage });

@@ -1,7 +1,7 @@
 //! Temporary signal mask: blocks all signals except those raised by the current instruction or by `abort`.
 //!
-//! jitlisten's `process/host_state.rs` has a similar list, and also blocks cancellation and exempts the sampler's
-//! signal. This crate can be used alone, so it has its own.
+//! jitlisten's `process/host_state.rs` has a similar list, but also blocks cancellation and exempts the sampler's
+//! signal. This crate must also work without jitlisten, so it has its own list.
 
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 const NEVER_BLOCKED: [c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
-/// Blocks the current thread's signals until dropped, by the same thread.
+/// Guard that blocks signals of the current thread until dropped by that thread.
 pub(crate) struct BlockedSignals {
     old_mask: libc::sigset_t,
     _not_send: PhantomData<*mut ()>,
@@ -20,7 +20,7 @@ pub(crate) struct BlockedSignals {
 impl BlockedSignals {
     pub(crate) fn new() -> BlockedSignals {
         let (mut blocked, mut old_mask) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: writable memory for a signal set, which the call initialises.
+        // SAFETY: `blocked` is writable, and the call initialises the set.
         unsafe { libc::sigfillset(blocked.as_mut_ptr()) };
         for signal in NEVER_BLOCKED {
             // SAFETY: the set is initialised above; the signal number is valid.
@@ -35,7 +35,7 @@ impl BlockedSignals {
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: restores the saved mask; the mask it replaces is not requested.
+        // SAFETY: the saved mask is initialised, and a null pointer is valid for the previous mask.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.old_mask, std::ptr::null_mut()) };
     }
 }

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Number of separate ranges above which all are merged into one.
+/// Maximum number of separate ranges. Beyond it, all are merged into one.
 const MAX_RANGES: usize = if cfg!(miri) { 32 } else { 4096 };
 
 /// When to flush an unwinder's cache.
@@ -27,7 +27,7 @@ impl FlushPolicy {
         if cfg!(target_arch = "x86_64") { FlushPolicy::AtRemoval } else { FlushPolicy::AtReuse };
 }
 
-/// Ranges removed since the last flush: disjoint, start to end.
+/// Ranges removed since the last flush, as a map from start to end. Ranges are disjoint.
 pub(crate) struct StaleRanges(BTreeMap<u64, u64>);
 
 impl StaleRanges {

@@ -23,8 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use registered_groups::RegisteredGroups;
 pub(crate) use registered_groups::missing_masks;
 
-/// State protected by the lock. It is a leaf lock: while it is held, we call neither the loader, nor an unwinder's
-/// lookup, nor caller code.
+/// State protected by the crate's lock. It is a leaf lock: while holding it, we call neither the loader, nor an
+/// unwinder's lookup, nor the caller's code.
 pub(crate) struct State {
     pub(crate) region: Option<Region>,
     pub(crate) allocator: RegionAllocator,
@@ -48,7 +48,7 @@ pub(crate) struct LiveRegistration {
     pub(crate) offset: usize,
     pub(crate) length: usize,
     pub(crate) groups: Vec<Group>,
-    /// Keys into `RegisteredGroups`: load address of the frame registry, first address of the group.
+    /// Keys into `RegisteredGroups`: the load address of the frame registry and the first address of the group.
     pub(crate) group_keys: Vec<(usize, u64)>,
     pub(crate) functions: usize,
     /// True if the owner holds only its number: [`Registration::into_number`](crate::Registration::into_number).
@@ -99,11 +99,11 @@ static PROCESS: Mutex<State> = Mutex::new(State {
     scanned: ScanProgress::NONE,
 });
 
-/// The locked state, with signals blocked. Otherwise a signal handler that forks would deadlock: our `fork` handler
-/// would wait for the lock that its own thread holds.
+/// Guard of the locked state, which also blocks signals. A signal handler that forks would otherwise deadlock, because
+/// our `fork` handler would wait for the lock that its own thread holds.
 pub(crate) struct Locked {
     state: MutexGuard<'static, State>,
-    // Last, so that signals are unblocked after the lock is released.
+    // Declared last, so that signals are unblocked only after the lock is released.
     _signals: BlockedSignals,
 }
 
@@ -124,7 +124,7 @@ impl DerefMut for Locked {
 /// Blocks signals and takes the lock.
 pub(crate) fn lock() -> Locked {
     let signals = BlockedSignals::new();
-    // Ignore poisoning: a panic under the lock would be our bug, and the host must continue anyway.
+    // Ignore poisoning: a panic under the lock would be our own bug, and the host must continue regardless.
     let state = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     Locked { state, _signals: signals }
 }

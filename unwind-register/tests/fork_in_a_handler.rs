@@ -26,7 +26,7 @@ extern "C" fn fork_child(_: i32) {
 /// Runs in a single-threaded process: in a multi-threaded one, `fork` also waits for the allocator's locks, which the
 /// handler may have interrupted.
 fn main() {
-    // SAFETY: kills the process if it hangs.
+    // SAFETY: the alarm kills this process if it hangs.
     unsafe { libc::alarm(60) };
     let page = Page::map(4096);
     let chain = page.chain(0, 16);

@@ -1,5 +1,5 @@
-//! Tests with the real libgcc: sections that it knows are skipped, others are registered, and the process exits without
-//! an abort.
+//! Tests with the real libgcc: sections that it already knows are skipped, others are registered, and the process exits
+//! without aborting.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
@@ -7,7 +7,7 @@ mod common;
 
 use common::code::{Chain, Page};
 use common::libgcc::{__deregister_frame, __register_frame, walk_from};
-use common::libunwind::complete;
+use common::libunwind::has_complete_stack;
 use unwind_register::{ByHost, FramePointers, Registration, Registry, Section};
 
 fn register(chain: &Chain, by_host: ByHost) -> Registration {
@@ -24,7 +24,7 @@ struct Host(Vec<u8>);
 
 impl Host {
     fn register(eh_frame: Vec<u8>) -> Host {
-        // SAFETY: a well-formed section with a terminator.
+        // SAFETY: the section is well-formed and ends with a terminator.
         unsafe { __register_frame(eh_frame.as_ptr()) };
         Host(eh_frame)
     }
@@ -32,7 +32,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // SAFETY: registered in `Host::register`.
+        // SAFETY: `Host::register` registered this section.
         unsafe { __deregister_frame(self.0.as_ptr()) };
     }
 }
@@ -42,11 +42,11 @@ fn registered_code_is_walked_and_forgotten() {
     for by_host in [ByHost::Unknown, ByHost::Nothing] {
         let page = Page::map(4096);
         let chain = page.chain(0, 0);
-        assert!(!complete(&chain, &walk_from(&chain)));
+        assert!(!has_complete_stack(&chain, &walk_from(&chain)));
         let registration = register(&chain, by_host);
-        assert!(complete(&chain, &walk_from(&chain)), "{by_host:?}");
+        assert!(has_complete_stack(&chain, &walk_from(&chain)), "{by_host:?}");
         drop(registration);
-        assert!(!complete(&chain, &walk_from(&chain)));
+        assert!(!has_complete_stack(&chain, &walk_from(&chain)));
     }
 }
 
@@ -57,11 +57,11 @@ fn what_the_host_registered_is_not_registered_twice() {
         let chain = page.chain(0, 16);
         let host = Host::register(chain.eh_frame());
         let registration = register(&chain, by_host);
-        assert!(complete(&chain, &walk_from(&chain)));
+        assert!(has_complete_stack(&chain, &walk_from(&chain)));
         drop(registration);
-        assert!(complete(&chain, &walk_from(&chain)), "the host's registration is still there");
+        assert!(has_complete_stack(&chain, &walk_from(&chain)), "the host's registration is still there");
         drop(host);
-        assert!(!complete(&chain, &walk_from(&chain)));
+        assert!(!has_complete_stack(&chain, &walk_from(&chain)));
     }
 }
 
@@ -70,9 +70,9 @@ fn only_the_missing_functions_are_added() {
     let page = Page::map(4096);
     let chain = page.chain(0, 32);
     let host = Host::register(chain.eh_frame_of(&[1]));
-    assert!(!complete(&chain, &walk_from(&chain)));
+    assert!(!has_complete_stack(&chain, &walk_from(&chain)));
     let registration = register(&chain, ByHost::Unknown);
-    assert!(complete(&chain, &walk_from(&chain)));
+    assert!(has_complete_stack(&chain, &walk_from(&chain)));
     drop((host, registration));
 }
 
@@ -81,14 +81,14 @@ fn rules_made_from_frame_pointers() {
     let page = Page::map(4096);
     let chain = page.chain_with_frame_pointers(0);
     Registry::process().rescan();
-    assert!(!complete(&chain, &walk_from(&chain)), "libgcc does not guess");
+    assert!(!has_complete_stack(&chain, &walk_from(&chain)), "libgcc does not guess");
     let section = Section::without_eh_frame().functions(&chain.functions).frame_pointers(FramePointers::Kept);
     // SAFETY: the code outlives the registration.
     let registration = unsafe { Registry::process().register(&section) }.expect("prologues");
     let frames = walk_from(&chain);
-    assert!(complete(&chain, &frames), "{frames:x?}");
+    assert!(has_complete_stack(&chain, &frames), "{frames:x?}");
     drop(registration);
-    assert!(!complete(&chain, &walk_from(&chain)));
+    assert!(!has_complete_stack(&chain, &walk_from(&chain)));
 }
 
 #[test]
@@ -96,14 +96,14 @@ fn ten_thousand_and_an_end_without_an_abort() {
     let page = Page::map(10_000 * 128);
     let chains: Vec<Chain> = (0..10_000).map(|i| page.chain(i * 128, 0)).collect();
     let mut registrations: Vec<Registration> = chains.iter().map(|chain| register(chain, ByHost::Unknown)).collect();
-    assert!(complete(&chains[5000], &walk_from(&chains[5000])));
-    // Replace every second registration by a second one of another chain, then drop them all in reverse order.
+    assert!(has_complete_stack(&chains[5000], &walk_from(&chains[5000])));
+    // Replace every second registration with one of another chain, then drop them all in reverse order.
     for i in (0..10_000).step_by(2) {
         registrations[i] = register(&chains[(i + 1) % 10_000], ByHost::Unknown);
     }
     registrations.reverse();
     drop(registrations);
-    assert!(!complete(&chains[5000], &walk_from(&chains[5000])));
+    assert!(!has_complete_stack(&chains[5000], &walk_from(&chains[5000])));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_gap_in_the_section_of_the_host_is_not_registered() {
     let registration = register(&chain, ByHost::Unknown);
     drop(host); // libgcc 13 and later would abort here if the function in between had been registered
     drop(registration);
-    assert!(!complete(&chain, &walk_from(&chain)));
+    assert!(!has_complete_stack(&chain, &walk_from(&chain)));
 }
 
 #[test]
@@ -131,9 +131,9 @@ fn code_that_was_forgotten_and_placed_again() {
     let stale_registration = register(&old_chain, ByHost::Nothing);
     let chain = page.chain(0, 128);
     let registration = register(&chain, ByHost::Nothing);
-    assert!(complete(&chain, &walk_from(&chain)), "the newest wins");
+    assert!(has_complete_stack(&chain, &walk_from(&chain)), "the newest wins");
     drop(stale_registration);
-    assert!(complete(&chain, &walk_from(&chain)), "and stays");
+    assert!(has_complete_stack(&chain, &walk_from(&chain)), "and stays");
     drop(registration);
-    assert!(!complete(&chain, &walk_from(&chain)));
+    assert!(!has_complete_stack(&chain, &walk_from(&chain)));
 }

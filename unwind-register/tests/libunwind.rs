@@ -7,7 +7,7 @@
 mod common;
 
 use common::code::{Chain, Page};
-use common::libunwind::{complete, copies, walk_from};
+use common::libunwind::{copies, has_complete_stack, walk_from};
 use unwind_register::{ByHost, FramePointers, Registration, Registry, Section, UnwinderKind};
 
 fn register(chain: &Chain) -> Registration {
@@ -24,13 +24,13 @@ fn walks_through_registered_code_and_only_that() {
         Registry::process().rescan();
         let page = Page::map(4096);
         let chain = page.chain(0, 0);
-        assert!(!complete(&chain, &walk_from(&chain, unwinder)), "{path}: the code is not registered yet");
+        assert!(!has_complete_stack(&chain, &walk_from(&chain, unwinder)), "{path}: the code is not registered yet");
         let registration = register(&chain);
         assert_eq!(registration.coverage().covered, 3);
         let frames = walk_from(&chain, unwinder);
-        assert!(complete(&chain, &frames), "{path}: {frames:x?}");
+        assert!(has_complete_stack(&chain, &frames), "{path}: {frames:x?}");
         drop(registration);
-        assert!(!complete(&chain, &walk_from(&chain, unwinder)), "{path}: forgotten at once");
+        assert!(!has_complete_stack(&chain, &walk_from(&chain, unwinder)), "{path}: forgotten at once");
     }
 }
 
@@ -53,7 +53,7 @@ fn a_copy_that_is_opened_later_gets_the_backlog() {
     let _registration = register(&chain);
     for (path, unwinder) in copies() {
         Registry::process().rescan();
-        assert!(complete(&chain, &walk_from(&chain, unwinder)), "{path}");
+        assert!(has_complete_stack(&chain, &walk_from(&chain, unwinder)), "{path}");
     }
 }
 
@@ -66,7 +66,7 @@ fn new_code_at_an_old_address_is_walked_by_its_own_rules() {
             let chain = page.chain(256, pad);
             let registration = register(&chain);
             let frames = walk_from(&chain, unwinder);
-            assert!(complete(&chain, &frames), "{path}, {pad}: {frames:x?}");
+            assert!(has_complete_stack(&chain, &frames), "{path}, {pad}: {frames:x?}");
             drop(registration);
         }
     }
@@ -81,7 +81,7 @@ fn code_far_from_everything_else() {
             assert_eq!(page.base as usize, hint, "the kernel takes the hint");
             let chain = page.chain(0, 64);
             let _registration = register(&chain);
-            assert!(complete(&chain, &walk_from(&chain, unwinder)), "{path}, {hint:#x}");
+            assert!(has_complete_stack(&chain, &walk_from(&chain, unwinder)), "{path}, {hint:#x}");
         }
     }
 }
@@ -102,7 +102,7 @@ fn functions_without_an_fde_but_with_a_frame_pointer() {
             unsafe { registry.register(&section.frame_pointers(FramePointers::Kept)) }.expect("prologues");
         assert_eq!((registration.coverage().synthesized, registration.coverage().uncovered), (3, 0));
         let frames = walk_from(&chain, unwinder);
-        assert!(complete(&chain, &frames), "{path}: {frames:x?}");
+        assert!(has_complete_stack(&chain, &frames), "{path}: {frames:x?}");
     }
 }
 
@@ -122,11 +122,11 @@ fn fork_in_the_middle_of_registering() {
             let child = unsafe { libc::fork() };
             if child == 0 {
                 drop(register(&chain));
-                // SAFETY: exits without running destructors or exit handlers.
+                // SAFETY: the child exits without running destructors or exit handlers.
                 unsafe { libc::_exit(7) };
             }
             let mut status = 0;
-            // SAFETY: waits for our own child.
+            // SAFETY: `child` is our own child process.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             assert_eq!(libc::WEXITSTATUS(status), 7, "the child could register");
         }
@@ -148,7 +148,7 @@ fn what_others_registered_is_not_hidden() {
     let chains = [page.chain(0x1000, 0), page.chain(0x5000, 16)];
     let _registrations = chains.each_ref().map(register);
     for chain in &chains {
-        assert!(complete(chain, &walk_from(chain, unwinder)));
+        assert!(has_complete_stack(chain, &walk_from(chain, unwinder)));
     }
     assert_eq!(unwinder.handler_at(foreign_start + 8), Some(0x1234), "below, between and above our code");
     assert_eq!(unwinder.handler_at(foreign_start - 8), None);
@@ -162,6 +162,6 @@ fn unw_backtrace_walks_too() {
         let chain = page.chain(0, 48);
         let _registration = register(&chain);
         let frames = common::libunwind::backtrace_from(&chain, unwinder);
-        assert!(complete(&chain, &frames), "{path}: {frames:x?}");
+        assert!(has_complete_stack(&chain, &frames), "{path}: {frames:x?}");
     }
 }

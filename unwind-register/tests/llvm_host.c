@@ -80,7 +80,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 2000; i++)
         drop(reg(eh_frame, length));
     first = reg(eh_frame, length);
-    void *second = reg(eh_frame, length); /* already known: must not be registered again */
+    void *second = reg(eh_frame, length); /* already registered, so this call must not register it again */
     drop(second);
     STEP("twice", walk());
     drop(first);

@@ -1,11 +1,11 @@
-//! Test that one call of `register` is enough: it finds the unwinders itself.
+//! Test that one call to `register` is enough, because the call itself searches for unwinders.
 #![cfg(target_arch = "x86_64")]
 
 mod common;
 
 use common::code::{Chain, Page};
 use common::libgcc::walk_from;
-use common::libunwind::complete;
+use common::libunwind::has_complete_stack;
 use unwind_register::{Registry, Section};
 
 #[test]
@@ -17,11 +17,11 @@ fn unwinders_are_found_by_the_first_registration_that_may_look() {
     let section = Section::new(&eh_frame, 0x1000).text(&text);
     // SAFETY: the code outlives the registration.
     let early_registration = unsafe { registry.register_with_known(&section) }.expect("a good section");
-    assert!(registry.unwinders().is_empty() && !complete(&chain, &walk_from(&chain)), "none was looked for");
+    assert!(registry.unwinders().is_empty() && !has_complete_stack(&chain, &walk_from(&chain)), "none was looked for");
     drop(early_registration);
     // SAFETY: the code outlives the registration.
     let registration = unsafe { registry.register(&section) }.expect("a good section");
     assert!(!registry.unwinders().is_empty(), "this process has a libgcc");
-    assert!(complete(&chain, &walk_from(&chain)));
+    assert!(has_complete_stack(&chain, &walk_from(&chain)));
     drop(registration);
 }

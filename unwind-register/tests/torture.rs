@@ -22,22 +22,22 @@ static UNWINDER: OnceLock<Unwinder> = OnceLock::new();
 static WALKS: AtomicUsize = AtomicUsize::new(0);
 static INTERRUPTIONS: AtomicUsize = AtomicUsize::new(0);
 static WRONG_WALKS: AtomicUsize = AtomicUsize::new(0);
-/// First wrong stack: start address of the expected chain, then the frames.
+/// First wrong stack found: the start address of the expected chain, followed by the frames.
 static WRONG_STACK: [AtomicUsize; 17] = [const { AtomicUsize::new(0) }; 17];
 
 thread_local! {
-    /// Start address of the chain that this thread runs or is about to run.
-    static CHAIN: Cell<usize> = const { Cell::new(0) };
+    /// Start address of the chain that this thread is running or about to run.
+    static CURRENT_CHAIN: Cell<usize> = const { Cell::new(0) };
     /// Start address of the chain while gamma's callback runs; 0 at other times, when a signal sees an incomplete
     /// chain.
-    static INSIDE: Cell<usize> = const { Cell::new(0) };
+    static CHAIN_IN_CALLBACK: Cell<usize> = const { Cell::new(0) };
     static SIGNAL_COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Walks the stack and compares it with the chain that this thread is in.
-fn check() {
+fn check_stack() {
     let Some(unwinder) = UNWINDER.get() else { return };
-    let start = INSIDE.get();
+    let start = CHAIN_IN_CALLBACK.get();
     let mut frames = [0; 48];
     let depth = unwinder.walk(&mut frames);
     if start == 0 {
@@ -64,25 +64,25 @@ extern "C" fn on_signal(_: i32) {
     // libunwind changes errno, which a handler must preserve.
     // SAFETY: errno is a thread-local variable of libc.
     let errno = unsafe { *libc::__errno_location() };
-    check();
+    check_stack();
     // SAFETY: errno is a thread-local variable of libc.
     unsafe { *libc::__errno_location() = errno };
 }
 
 /// Called by the last function of a chain: walks from here, then from the requested number of signal handlers.
 extern "C" fn callback() {
-    INSIDE.set(CHAIN.get());
-    check();
+    CHAIN_IN_CALLBACK.set(CURRENT_CHAIN.get());
+    check_stack();
     for _ in 0..SIGNAL_COUNT.get() {
         // SAFETY: sends a signal to this thread, whose handler is ours.
         unsafe { libc::raise(libc::SIGPROF) };
     }
-    INSIDE.set(0);
+    CHAIN_IN_CALLBACK.set(0);
 }
 
 fn run(chain: &Chain, signal_count: usize) {
     SIGNAL_COUNT.set(signal_count);
-    CHAIN.set(chain.functions[0].start);
+    CURRENT_CHAIN.set(chain.functions[0].start);
     chain.call(callback);
 }
 
@@ -107,7 +107,7 @@ fn start_signals(microseconds: i64) {
     }
 }
 
-/// Registering threads that may be interrupted.
+/// Registering threads that signals may interrupt.
 static INTERRUPTED_THREADS: Mutex<Vec<libc::pthread_t>> = Mutex::new(Vec::new());
 
 /// Sends signals to the registering threads; most arrive while they register or drop.
@@ -121,8 +121,8 @@ fn interrupt_threads(stop: &AtomicBool) {
     }
 }
 
-/// Body of a registering thread: holds some objects, replaces them in random order, and runs each of them once.
-fn churn(seed: u64, count: usize) {
+/// Body of a registering thread: keeps a number of objects, replaces them in random order, and runs each of them once.
+fn replace_objects(seed: u64, count: usize) {
     // SAFETY: `pthread_self` always succeeds.
     let own_thread = unsafe { libc::pthread_self() };
     INTERRUPTED_THREADS.lock().expect("no panic").push(own_thread);
@@ -163,7 +163,7 @@ fn walks_from_signals_while_everything_changes() {
             });
         }
         scope.spawn(|| interrupt_threads(&stop));
-        let churners: Vec<_> = (0..4).map(|seed| scope.spawn(move || churn(seed, total / 4))).collect();
+        let churners: Vec<_> = (0..4).map(|seed| scope.spawn(move || replace_objects(seed, total / 4))).collect();
         churners.into_iter().for_each(|churner| churner.join().expect("no panic"));
         std::thread::sleep(Duration::from_millis(20));
         stop.store(true, Relaxed);

@@ -146,7 +146,7 @@ fn dereference(size: u8, stack: &mut Stack, memory: &mut impl FnMut(u64) -> Opti
     })
 }
 
-/// Runs an operation on the stack alone.
+/// Runs an operation that uses only the stack and its own operands.
 fn run_stack_operation(code: DwOp, reader: &mut Reader<'_>, stack: &mut Stack) -> Option<()> {
     match code {
         dw::DW_OP_dup => stack.push(stack.pick(0)?),
@@ -214,9 +214,9 @@ mod tests {
     #[test]
     fn expressions_are_bounded() {
         let evaluate_bytes = |bytes: &[u8], first| evaluate(bytes, &|_| Some(5), &mut |_| None, first);
-        // DW_OP_skip -3: an endless loop.
+        // DW_OP_skip -3 is an infinite loop.
         assert_eq!(evaluate_bytes(&[0x2f, 0xfd, 0xff], None), None);
-        // An endless run of DW_OP_dup, with and without a value to duplicate.
+        // A long run of DW_OP_dup, with and without a value to duplicate.
         assert_eq!(evaluate_bytes(&[0x12; 100], Some(1)), None);
         assert_eq!(evaluate_bytes(&[0x12; 100], None), None);
         // The CFA expression of a `.plt`: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus

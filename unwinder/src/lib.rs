@@ -5,10 +5,10 @@
 //! ```
 //!
 //! The caller provides the bytes of a section, its address, and closures that read registers and memory. The crate
-//! computes the canonical frame address (CFA) and the caller's value of each register. Walking the stack, finding the
-//! section of an address and caching are left to the caller: a signal handler and a reader of recordings do them
-//! differently.
-//!
+//! The caller provides the bytes of a section, its address, and closures that read registers and memory. The crate
+//! computes the canonical frame address (CFA) and the caller's value of each register. Walking the stack, locating the
+//! section for an address, and caching are up to the caller, because a signal handler and a reader of recordings do
+//! them differently.
 //! All types borrow the section's bytes. Every loop is bounded (instructions per row, operations per expression, six
 //! nested `DW_CFA_remember_state`), and no input makes the crate panic. A row takes eight bytes per register, so it
 //! fits on a small signal stack.
@@ -36,7 +36,7 @@
 //! signal handler. framehop 0.16 contains such a context, and its rules cover only three registers (`rip`, `rsp`,
 //! `rbp`; `lr`, `sp`, `fp`), while a function with a realigned stack may keep its frame address in any register. We
 //! compared framehop with this crate at 79,868 addresses in glibc, libstdc++ and CPython of Debian 12, four per
-//! function: both find the same caller at 98.9 %. Of the 900 differences we inspected 20, and all are in `rbp` alone.
+//! function: both find the same caller at 98.9 %. We inspected 20 of the 900 differences, and all are in `rbp` alone.
 //! The sampler's tests compare every row of real libraries with gimli's.
 //!
 //! # Formats

@@ -1,4 +1,4 @@
-//! Differences between processors. Register numbers are DWARF's.
+//! Differences between processor architectures. Registers are identified by their DWARF numbers.
 
 #![forbid(unsafe_code)]
 

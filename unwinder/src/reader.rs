@@ -4,9 +4,9 @@
 
 use gimli::{DwEhPe, constants as dw};
 
-/// Mask of a `DW_EH_PE_*` encoding: the size and signedness of the number.
+/// Bits of a `DW_EH_PE_*` encoding that give the size and signedness of the number.
 const FORMAT: u8 = 0x0f;
-/// Mask of a `DW_EH_PE_*` encoding: what the number is relative to.
+/// Bits of a `DW_EH_PE_*` encoding that give the base of the number.
 const RELATIVE_TO: u8 = 0x70;
 
 /// A read position in a section.

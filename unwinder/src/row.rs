@@ -1,7 +1,7 @@
-//! Runs the call frame instructions of a function up to one address (DWARF 5, 6.4).
+//! Interpreter that runs a function's call frame instructions up to one address (DWARF 5, 6.4).
 //!
-//! The state is small, so that it fits on signal stacks: rules take eight bytes each and cover the general registers
-//! only, and `DW_CFA_remember_state` may be nested six deep.
+//! The state is small enough for a signal stack. A rule takes eight bytes, only general registers have rules, and
+//! `DW_CFA_remember_state` may be nested at most six deep.
 
 #![forbid(unsafe_code)]
 
@@ -11,17 +11,17 @@ use crate::expression::evaluate;
 use crate::reader::Reader;
 use crate::{Entry, Machine};
 
-/// Mask of the primary opcode. If these two bits are not zero, the low six bits are the operand.
+/// Mask of the primary opcode. If these two bits are nonzero, the low six bits are an operand.
 const PRIMARY_MASK: u8 = 0xc0;
-/// Mask of the operand of a primary opcode.
+/// Mask of the operand that is encoded in a primary opcode.
 const OPERAND_MASK: u8 = 0x3f;
 /// `DW_CFA_AARCH64_negate_ra_state_with_pc`, for which gimli has no name.
 const NEGATE_RA_STATE_WITH_PC: DwCfa = DwCfa(0x2c);
 /// `DW_CFA_GNU_negative_offset_extended`, for which gimli has no name.
 const NEGATIVE_OFFSET_EXTENDED: DwCfa = DwCfa(0x2f);
-/// Maximal nesting of `DW_CFA_remember_state`.
+/// Maximum nesting depth of `DW_CFA_remember_state`.
 const MAX_REMEMBERED_ROWS: usize = 6;
-/// Limit for the instructions run for one frame. The largest function of libpython has a few thousand.
+/// Maximum number of instructions to run per frame. The largest function of libpython has a few thousand.
 const MAX_INSTRUCTIONS: usize = 20_000;
 
 /// The rule that recovers the caller's value of one register.
@@ -77,7 +77,7 @@ pub enum Cfa {
 pub struct Row<const REGISTERS: usize> {
     /// The rule for the canonical frame address.
     pub cfa: Cfa,
-    /// The rules of the registers, by DWARF number.
+    /// Rules indexed by DWARF register number.
     pub rules: [Rule; REGISTERS],
 }
 
@@ -119,7 +119,7 @@ impl<const REGISTERS: usize> Row<REGISTERS> {
     }
 
     fn set(&mut self, register: u64, rule: Rule) {
-        // Rules of vector registers and other numbers beyond the array are dropped.
+        // Drop the rules of vector registers and of any other number beyond the array.
         if let Some(slot) = usize::try_from(register).ok().and_then(|register| self.rules.get_mut(register)) {
             *slot = rule;
         }
@@ -201,7 +201,7 @@ impl<const REGISTERS: usize> Program<'_, '_, REGISTERS> {
             dw::DW_CFA_advance_loc1 => u64::from(reader.u8()?),
             dw::DW_CFA_advance_loc2 => u64::from(reader.u16()?),
             dw::DW_CFA_advance_loc4 => u64::from(reader.u32()?),
-            // No compiler writes this instruction.
+            // Compilers do not emit this instruction.
             dw::DW_CFA_set_loc => return None,
             _ => return Some(None),
         };
@@ -222,7 +222,7 @@ impl<const REGISTERS: usize> Program<'_, '_, REGISTERS> {
     fn run_instruction(&mut self, code: DwCfa, reader: &mut Reader<'_>) -> Option<()> {
         match code {
             dw::DW_CFA_nop => {}
-            // Toggles whether the return address is signed. `Machine::code_address` strips the signature in any case.
+            // Toggles the signing of the return address. `Machine::code_address` strips a signature in any case.
             dw::DW_CFA_AARCH64_negate_ra_state | NEGATE_RA_STATE_WITH_PC if self.machine == Machine::Aarch64 => {}
             dw::DW_CFA_GNU_args_size => drop(reader.uleb()?),
             dw::DW_CFA_offset_extended => {

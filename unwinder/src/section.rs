@@ -5,7 +5,7 @@
 //!   FDE   u32 length, u32 distance to its CIE, start, size, augmentation data (LSDA), instructions
 //!   end   u32 0, or the end of the bytes
 //! ```
-//! A length of `0xffff_ffff` announces a length of 64 bits; then ids and distances have 64 bits as well.
+//! A length of `0xffff_ffff` is followed by a 64-bit length. IDs and distances in that record then also have 64 bits.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,7 @@ use gimli::constants as dw;
 
 use crate::reader::Reader;
 
-/// An `.eh_frame` section in memory, or a part of one.
+/// A complete or partial `.eh_frame` section in memory.
 ///
 /// Offsets (`at`) count bytes from the start of `bytes`.
 ///
@@ -54,9 +54,9 @@ pub enum Malformed {
     Version(u8),
     /// A CIE has an unknown augmentation letter.
     Letter(u8),
-    /// The encoding of a pointer is unsupported in this place.
+    /// The encoding of a pointer is not supported in this field.
     Encoding(u8),
-    /// An FDE does not lead to a CIE.
+    /// The CIE pointer of an FDE does not lead to a CIE.
     NoCommon,
 }
 
@@ -67,7 +67,7 @@ pub struct Record {
     pub start: usize,
     /// Offset of the first byte after the record.
     pub end: usize,
-    /// Offset of the CIE that an FDE uses; `None` for a CIE.
+    /// Offset of the FDE's CIE; `None` if the record itself is a CIE.
     pub common: Option<usize>,
     body: usize,
 }
@@ -85,8 +85,8 @@ pub struct Common {
     pub personality: Option<Pointer>,
     /// True if entries have a pointer to their LSDA (`L`).
     pub has_lsda: bool,
-    /// True for the frame of a signal handler (`S`). Its return address is the interrupted instruction, not the one
-    /// after a call.
+    /// True for the frame of a signal handler (`S`). Its return address is that of the interrupted instruction, which
+    /// need not follow a call.
     pub is_signal_frame: bool,
     /// True if return addresses are signed with the second key of AArch64 (`B`).
     pub has_second_key: bool,
@@ -221,7 +221,7 @@ impl<'a> Section<'a> {
             }
             b'S' => common.is_signal_frame = true,
             b'B' => common.has_second_key = true,
-            // Memory tagging of AArch64 (MTE) on the stack: nothing to unwind.
+            // Memory tagging of the stack on AArch64 (MTE) does not affect unwinding.
             b'G' => {}
             letter => return Err(Malformed::Letter(letter)),
         }

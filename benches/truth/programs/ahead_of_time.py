@@ -1,4 +1,4 @@
-"""Code compiled ahead of time has no lines of its own; its time is charged to the lines that call it."""
+"""Code compiled ahead of time has no lines of its own; its time is attributed to the lines that call it."""
 import os
 import sys
 import warnings

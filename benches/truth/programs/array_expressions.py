@@ -1,4 +1,4 @@
-"""Array expressions, which Numba compiles into functions of their own."""
+"""Array expressions, which Numba compiles to separate functions."""
 import numpy as np
 from numba import njit
 

@@ -1,7 +1,7 @@
 """First-class functions.
 
-A function with a division has two returns, because it may raise. When LLVM merged them into line 0, `chosen` was
-charged only 0.90 of its time. Now both returns have the same line.
+A function with a division has two returns, because it may raise. When LLVM merged them into line 0, only 0.90 of
+`chosen`'s time was attributed to it. Now both returns have the same line.
 """
 from numba import njit, types
 

@@ -1,4 +1,4 @@
-"""Functions defined by a text that `exec` runs."""
+"""Functions defined by source text that `exec` runs."""
 from numba import njit
 
 from phases import phase, run

@@ -36,7 +36,7 @@ def branches(kind, a, n):
     return s
 
 
-# The loops are identical, so LLVM could merge them.
+# Two of the loops are identical, so LLVM could merge them.
 @njit
 def loops(a, b, first, second, third, fourth):
     for _ in range(first):  # first

@@ -1,4 +1,4 @@
-"""Python's lists and sets in compiled code."""
+"""Reflected Python lists and sets in compiled code."""
 import math
 
 from numba import njit

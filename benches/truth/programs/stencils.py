@@ -49,7 +49,7 @@ def one(a, n):
 
 A = np.random.default_rng(0).random((60, 60))
 B = np.random.default_rng(0).random((300, 300))
-# A thread that waits for another one has no line for that time.
+# Use one thread, because time spent waiting for other threads belongs to no line.
 set_num_threads(1)
 
 

@@ -6,8 +6,8 @@
 //! screen.rs    renders the rows as lines of a terminal                   pure
 //! terminal.rs  the alternate screen and keys; always restores the terminal
 //! ```
-//! The recording is read while it is written (`jitlisten_report::Follower`). Parts that were read are freed in the file
-//! system, so a day takes no more disk space than a second.
+//! The recording is read while it is being written (`jitlisten_report::Follower`). Parts that were read are freed on
+//! disk, so a day of recording takes no more space than a second.
 
 #![forbid(unsafe_code)]
 
@@ -32,8 +32,8 @@ use table::Table;
 use target::Target;
 use terminal::{Input, Terminal};
 
-/// Interval between two reads of the recording.
-const TICK: Duration = Duration::from_secs(1);
+/// Interval at which the recording is read and the screen refreshed.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "Examples:
   jitlisten top -- python prog.py
@@ -73,7 +73,7 @@ impl Top {
         }
         let mut target = Target::start(&self)?;
         let table = self.watch(&mut target);
-        // The terminal is restored by now.
+        // By now, the terminal has been restored.
         let status = target.finish();
         let _ = std::io::stdout().lock().write_all(table?.as_bytes());
         if let Some(path) = &self.output {
@@ -83,15 +83,15 @@ impl Top {
         Ok(status)
     }
 
-    /// Runs the screen until the user ends it; returns the final table as text.
+    /// Runs the screen until the user quits; returns the final table as text.
     fn watch(&self, target: &mut Target) -> Result<String, Problem> {
         let mut terminal = Terminal::enter()?;
-        let mut live = Live::new(&self.root, self.output.is_some());
+        let mut live = LiveTable::new(&self.root, self.output.is_some());
         let mut screen = Screen::new(target.title(), self.recorder.rate);
         let mut next_refresh = Instant::now();
         loop {
             if Instant::now() >= next_refresh {
-                next_refresh = Instant::now() + TICK;
+                next_refresh = Instant::now() + REFRESH_INTERVAL;
                 if !live.is_over {
                     screen.state = target.state();
                     live.refresh(target, &mut screen)?;
@@ -113,26 +113,26 @@ impl Top {
                 }
             }
         }
-        Ok(screen.last_lines(&mut live.table, terminal.size().0))
+        Ok(screen.render_final_table(&mut live.table, terminal.size().0))
     }
 }
 
-/// A growing recording, and the table made from it so far.
-struct Live {
+/// A growing recording, and the table accumulated from it.
+struct LiveTable {
     follower: Option<Follower>,
     cache: SymbolCache,
     options: Options,
     table: Table,
     /// True if the recording is kept on disk rather than freed after reading.
     is_kept: bool,
-    /// True if the program has ended and its whole recording was read.
+    /// True if the program has ended and the whole recording has been read.
     is_over: bool,
 }
 
-impl Live {
-    fn new(roots: &[PathBuf], is_kept: bool) -> Live {
+impl LiveTable {
+    fn new(roots: &[PathBuf], is_kept: bool) -> LiveTable {
         let lookup = Lookup { roots: roots.to_vec(), ..Lookup::default() };
-        Live {
+        LiveTable {
             follower: None,
             cache: SymbolCache::default(),
             options: Options { lookup, ..Options::default() },

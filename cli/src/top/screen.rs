@@ -1,4 +1,4 @@
-//! The screen as lines of text, rendered anew for each refresh.
+//! Rendering of the screen as lines of text, from scratch at each refresh.
 
 use crossterm::event::KeyCode;
 use jitlisten_report::{Compilation, sanitize};
@@ -7,13 +7,13 @@ use unicode_width::UnicodeWidthChar as _;
 use super::table::{Amount, LineRow, Order, Shares, Table};
 use super::target::State;
 
-/// Limit on the lines shown below a function.
+/// Maximum number of lines shown below a function.
 const MAX_LINES_PER_FUNCTION: usize = 3;
-/// Source lines shown before and after those of a function.
+/// Number of source lines shown before and after those of a function.
 const CONTEXT_LINES: u32 = 4;
-/// Limit on the rows of the table that is printed at the end.
+/// Maximum number of rows in the table that is printed on exit.
 const MAX_FINAL_ROWS: usize = 16;
-/// Percentages of all samples from which a line counts as warm or hot.
+/// Minimum percentage of all samples for a warm line, and for a hot one.
 const WARM_PERCENT: f64 = 3.0;
 const HOT_PERCENT: f64 = 10.0;
 
@@ -38,7 +38,7 @@ const HELP: &[&str] = &[
 
 /// Style of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ink {
+pub(crate) enum RowStyle {
     Plain,
     Bold,
     Dim,
@@ -52,29 +52,29 @@ pub(crate) enum Ink {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) text: String,
-    pub(crate) ink: Ink,
+    pub(crate) style: RowStyle,
 }
 
-/// Page of the screen.
+/// Page that the screen shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum View {
     Functions,
     Threads,
-    /// Source of the named function.
+    /// Source of the function with this name.
     Source(String),
     Help,
 }
 
-/// State of the screen: the chosen page, order and selection.
+/// State of the screen: page, sort order, selection.
 pub(crate) struct Screen {
     title: String,
     rate: u32,
     pub(crate) state: State,
     view: View,
     order: Order,
-    with_lines: bool,
-    libraries: bool,
-    paused: bool,
+    shows_lines: bool,
+    shows_libraries: bool,
+    is_paused: bool,
     thread: Option<u32>,
     selected: Option<String>,
     selected_thread: Option<u32>,
@@ -90,9 +90,9 @@ impl Screen {
             state: State::Starting,
             view: View::Functions,
             order: Order::default(),
-            with_lines: true,
-            libraries: false,
-            paused: false,
+            shows_lines: true,
+            shows_libraries: false,
+            is_paused: false,
             thread: None,
             selected: None,
             selected_thread: None,
@@ -110,15 +110,15 @@ impl Screen {
 
     /// Returns true if the table must not be updated.
     pub(crate) fn is_paused(&self) -> bool {
-        self.paused
+        self.is_paused
     }
 
-    /// TID of the thread to which the screen is restricted.
+    /// TID of the only thread shown, if the user has chosen one.
     pub(crate) fn thread(&self) -> Option<u32> {
         self.thread
     }
 
-    /// Handles a key; returns true if it quits.
+    /// Handles a key; returns true if the user quits.
     pub(crate) fn handle_key(&mut self, key: KeyCode, table: &mut Table, size: (usize, usize)) -> bool {
         let page = size.1.saturating_sub(6).max(1) as isize;
         match key {
@@ -126,10 +126,10 @@ impl Screen {
             KeyCode::Char('?' | 'h' | 'H') | KeyCode::F(1) => self.toggle_view(View::Help),
             KeyCode::Char('t') => self.toggle_view(View::Threads),
             KeyCode::Esc | KeyCode::Left | KeyCode::Backspace => self.view = View::Functions,
-            KeyCode::Char('l' | 'L') => self.with_lines = !self.with_lines,
-            KeyCode::Char('n') => self.libraries = !self.libraries,
-            KeyCode::Char(' ' | 'p') => self.paused = !self.paused,
-            // No samples follow the end of the program.
+            KeyCode::Char('l' | 'L') => self.shows_lines = !self.shows_lines,
+            KeyCode::Char('n') => self.shows_libraries = !self.shows_libraries,
+            KeyCode::Char(' ' | 'p') => self.is_paused = !self.is_paused,
+            // Resetting the counters is disabled once the program has ended, because no more samples will arrive.
             KeyCode::Char('z' | 'r' | 'R') if self.has_ended() => {}
             KeyCode::Char('z' | 'r' | 'R') => table.reset(),
             KeyCode::Char('1') => self.order = Order::SelfRecent,
@@ -149,7 +149,7 @@ impl Screen {
         false
     }
 
-    /// Switches to a page, or back from it.
+    /// Switches to a page, or back to the functions if that page is already shown.
     fn toggle_view(&mut self, view: View) {
         self.view = if self.view == view { View::Functions } else { view };
     }
@@ -158,7 +158,7 @@ impl Screen {
         match &self.view {
             View::Functions => {
                 let names: Vec<&String> =
-                    table.sorted_functions(self.order, self.libraries).into_iter().map(|row| row.0).collect();
+                    table.sorted_functions(self.order, self.shows_libraries).into_iter().map(|row| row.0).collect();
                 let index = names.iter().position(|name| Some(*name) == self.selected.as_ref());
                 self.selected = moved_index(index, offset, names.len()).map(|index| names[index].clone());
             }
@@ -179,7 +179,7 @@ impl Screen {
     fn open_selected(&mut self, table: &mut Table) {
         match &self.view {
             View::Functions => {
-                let rows = table.sorted_functions(self.order, self.libraries);
+                let rows = table.sorted_functions(self.order, self.shows_libraries);
                 let name = self.selected.clone().or_else(|| rows.first().map(|row| row.0.clone()));
                 if let Some(name) = name.filter(|name| rows.iter().any(|row| row.0 == name)) {
                     (self.selected, self.source_top) = (Some(name.clone()), None);
@@ -198,7 +198,7 @@ impl Screen {
         }
     }
 
-    /// Renders the whole screen, with exactly as many rows as the terminal.
+    /// Renders the whole screen, with one row per terminal line.
     pub(crate) fn lines(&mut self, table: &Table, size: (usize, usize)) -> Vec<Row> {
         let (columns, rows) = size;
         let mut screen_rows = self.header_rows(table);
@@ -208,21 +208,21 @@ impl Screen {
             View::Functions => self.function_rows(table, space),
             View::Threads => self.thread_rows(table, space),
             View::Source(name) => self.source_rows(name, table, space),
-            View::Help => HELP.iter().map(|line| row(*line, Ink::Plain)).collect(),
+            View::Help => HELP.iter().map(|line| row(*line, RowStyle::Plain)).collect(),
         };
         screen_rows.extend(body.into_iter().take(space));
-        screen_rows.resize_with(rows - 1, || row("", Ink::Plain));
+        screen_rows.resize_with(rows - 1, || row("", RowStyle::Plain));
         screen_rows.push(self.footer_row());
         for row in &mut screen_rows {
-            row.text = fit_to_width(&row.text, columns, matches!(row.ink, Ink::Head | Ink::Selected));
+            row.text = fit_to_width(&row.text, columns, matches!(row.style, RowStyle::Head | RowStyle::Selected));
         }
         screen_rows
     }
 
-    /// Renders the table of the whole run for the terminal's primary screen.
-    pub(crate) fn last_lines(&mut self, table: &mut Table, columns: usize) -> String {
+    /// Renders the table of the whole run, to be printed on the terminal's primary screen.
+    pub(crate) fn render_final_table(&mut self, table: &mut Table, columns: usize) -> String {
         table.end();
-        (self.order, self.selected, self.paused) = (Order::SelfOverall, None, false);
+        (self.order, self.selected, self.is_paused) = (Order::SelfOverall, None, false);
         let mut rows = self.header_rows(table);
         rows.extend(self.function_rows(table, MAX_FINAL_ROWS));
         rows.truncate(MAX_FINAL_ROWS);
@@ -234,7 +234,7 @@ impl Screen {
     fn header_rows(&self, table: &Table) -> Vec<Row> {
         let state = match &self.state {
             State::Starting => "starting …".to_owned(),
-            _ if self.paused => "paused: space resumes".to_owned(),
+            _ if self.is_paused => "paused: space resumes".to_owned(),
             State::Running => format!("{} s", table.refreshes),
             State::Ended(words) => format!("{words}, {:.1} s", seconds(table.all.overall)),
             State::Failed => "failed".to_owned(),
@@ -267,15 +267,15 @@ impl Screen {
             .collect();
         let colon = if names.is_empty() { "" } else { ": " };
         let outside = format!("{} % outside{colon}{}", percent(outside, table.all.recent), names.join(", "));
-        let mut rows = vec![row(title, Ink::Head), row(compiled, Ink::Plain), row(outside, Ink::Plain)];
-        rows.extend(compilation_summary(table.compilations.rows()).map(|text| row(text, Ink::Plain)));
-        rows.push(row(self.column_titles(), Ink::Head));
+        let mut rows = vec![row(title, RowStyle::Head), row(compiled, RowStyle::Plain), row(outside, RowStyle::Plain)];
+        rows.extend(compilation_summary(table.compilations.rows()).map(|text| row(text, RowStyle::Plain)));
+        rows.push(row(self.column_titles(), RowStyle::Head));
         rows
     }
 
     fn column_titles(&self) -> String {
         let subject = match &self.view {
-            View::Functions if self.with_lines => "function, hottest lines",
+            View::Functions if self.shows_lines => "function, hottest lines",
             View::Functions => "function",
             View::Threads => return "  share %   seconds │ thread".to_owned(),
             View::Source(_) => "source",
@@ -298,13 +298,13 @@ impl Screen {
             View::Source(_) => " q quit  Esc back  up, down",
             View::Help => " q quit  Esc back",
         };
-        row(text, Ink::Dim)
+        row(text, RowStyle::Dim)
     }
 
     fn function_rows(&mut self, table: &Table, space: usize) -> Vec<Row> {
         let mut rows: Vec<Row> = Vec::new();
         let mut selected_at = 0;
-        for (name, function) in table.sorted_functions(self.order, self.libraries) {
+        for (name, function) in table.sorted_functions(self.order, self.shows_libraries) {
             if rows.len() > space + 2000 {
                 break;
             }
@@ -312,9 +312,9 @@ impl Screen {
             if is_selected {
                 selected_at = rows.len();
             }
-            let ink = if is_selected { Ink::Selected } else { Ink::Bold };
-            rows.push(row(format!("{} │ {}", columns(&function.shares, table), sanitize(name)), ink));
-            if self.with_lines {
+            let style = if is_selected { RowStyle::Selected } else { RowStyle::Bold };
+            rows.push(row(format!("{} │ {}", columns(&function.shares, table), sanitize(name)), style));
+            if self.shows_lines {
                 let lines = function.nonzero_lines(self.order).into_iter().take(MAX_LINES_PER_FUNCTION);
                 rows.extend(lines.map(|((path, number), line)| line_row(path, *number, line, table)));
             }
@@ -325,7 +325,7 @@ impl Screen {
                 _ if table.samples == 0 => "  no samples yet",
                 _ => "  no compiled function yet; n shows those of libraries",
             };
-            rows.push(row(text, Ink::Plain));
+            rows.push(row(text, RowStyle::Plain));
         }
         let first = (selected_at + 1 + MAX_LINES_PER_FUNCTION).saturating_sub(space);
         rows.split_off(first.min(rows.len()))
@@ -337,21 +337,23 @@ impl Screen {
         let first = (selected.unwrap_or_default() + 1).saturating_sub(space);
         let total_weight: u64 = rows.iter().map(|(_, row)| row.amount.recent).sum();
         let visible_rows = rows.iter().enumerate().skip(first).map(|(index, (tid, thread))| {
-            let ink = match selected == Some(index) {
-                true => Ink::Selected,
-                false if self.thread == Some(*tid) => Ink::Bold,
-                false => Ink::Plain,
+            let style = match selected == Some(index) {
+                true => RowStyle::Selected,
+                false if self.thread == Some(*tid) => RowStyle::Bold,
+                false => RowStyle::Plain,
             };
             let (share, name) = (percent(thread.amount.recent, total_weight), sanitize(&thread.name));
-            row(format!("{share:>9} {:>9.2} │ {name} ({tid})", seconds(thread.amount.overall)), ink)
+            row(format!("{share:>9} {:>9.2} │ {name} ({tid})", seconds(thread.amount.overall)), style)
         });
         visible_rows.collect()
     }
 
     fn source_rows(&mut self, name: &str, table: &Table, space: usize) -> Vec<Row> {
-        let Some(function) = table.find_function(name) else { return vec![row("  no samples of it now", Ink::Plain)] };
+        let Some(function) = table.find_function(name) else {
+            return vec![row("  no samples of it now", RowStyle::Plain)];
+        };
         let Some(((path, hottest), _)) = function.sorted_lines(Order::TotalOverall).into_iter().next() else {
-            return vec![row(format!("  {}: no line table", sanitize(name)), Ink::Plain)];
+            return vec![row(format!("  {}: no line table", sanitize(name)), RowStyle::Plain)];
         };
         let lines = function.lines.range((path.clone(), 0)..=(path.clone(), u32::MAX));
         let numbers = lines.clone().map(|((_, number), _)| *number).filter(|number| *number != 0);
@@ -363,21 +365,21 @@ impl Screen {
         let last_top = last.saturating_sub(space - 1).max(first);
         let top = self.source_top.unwrap_or(hottest.saturating_sub(space / 2)).clamp(first, last_top);
         self.source_top = Some(top);
-        let mut rows = vec![row(format!("  {}: {}", sanitize(name), sanitize(path)), Ink::Bold)];
+        let mut rows = vec![row(format!("  {}: {}", sanitize(name), sanitize(path)), RowStyle::Bold)];
         for number in top..=last.min(top.saturating_add(space)) {
             let code = text.get((number as usize).wrapping_sub(1)).map_or("", String::as_str);
             let line = function.lines.get(&(path.clone(), number));
-            let (shares, ink) = match line {
-                Some(line) => (columns(&line.shares, table), ink_of(&line.shares, table)),
-                None => (" ".repeat(32), Ink::Plain),
+            let (shares, style) = match line {
+                Some(line) => (columns(&line.shares, table), line_style(&line.shares, table)),
+                None => (" ".repeat(32), RowStyle::Plain),
             };
-            rows.push(row(format!("{shares} │{number:>5} {code}"), ink));
+            rows.push(row(format!("{shares} │{number:>5} {code}"), style));
         }
         rows
     }
 }
 
-/// Number of compilations, and the last one.
+/// Summarizes the compilations: their number, their total time, and the most recent one.
 fn compilation_summary(compilations: &[Compilation]) -> Option<String> {
     let outermost = || compilations.iter().filter(|row| row.is_outermost());
     let last = outermost().next_back()?;
@@ -393,14 +395,14 @@ fn line_row(path: &str, number: u32, line: &LineRow, table: &Table) -> Row {
         (_, true) => format!(" {number:>5} {}", sanitize(path.rsplit('/').next().unwrap_or_default())),
         (_, false) => format!(" {number:>5} {}", line.text),
     };
-    row(format!("{} │{location}", columns(&line.shares, table)), ink_of(&line.shares, table))
+    row(format!("{} │{location}", columns(&line.shares, table)), line_style(&line.shares, table))
 }
 
-fn ink_of(shares: &Shares, table: &Table) -> Ink {
+fn line_style(shares: &Shares, table: &Table) -> RowStyle {
     match shares.self_time.recent as f64 * 100.0 / table.all.recent.max(1) as f64 {
-        HOT_PERCENT.. => Ink::Hot,
-        WARM_PERCENT.. => Ink::Warm,
-        _ => Ink::Plain,
+        HOT_PERCENT.. => RowStyle::Hot,
+        WARM_PERCENT.. => RowStyle::Warm,
+        _ => RowStyle::Plain,
     }
 }
 
@@ -431,7 +433,8 @@ fn next_order(order: Order) -> Order {
     }
 }
 
-/// Index after a move; without a selection, the first move selects the first row.
+/// Index of the selected row after a move. Without a selection, a move selects the first row, or the last if it goes to
+/// the end.
 fn moved_index(index: Option<usize>, offset: isize, count: usize) -> Option<usize> {
     let last = count.checked_sub(1)?;
     Some(match index {
@@ -441,11 +444,11 @@ fn moved_index(index: Option<usize>, offset: isize, count: usize) -> Option<usiz
     })
 }
 
-fn row(text: impl Into<String>, ink: Ink) -> Row {
-    Row { text: text.into(), ink }
+fn row(text: impl Into<String>, style: RowStyle) -> Row {
+    Row { text: text.into(), style }
 }
 
-/// Truncates text to the columns. `fill` pads it, so that the colour reaches the edge.
+/// Truncates `text` to a width in columns. With `fill`, also pads it, so that the colour extends to the edge.
 fn fit_to_width(text: &str, columns: usize, fill: bool) -> String {
     let char_width = |character: char| character.width().unwrap_or_default();
     let text_width: usize = text.chars().map(char_width).sum();

@@ -1,15 +1,15 @@
-//! Accumulated samples, by function and line.
+//! Samples accumulated by function and line.
 
 use std::collections::BTreeMap;
 
 use jitlisten_report::{GrowingCompilations, Kind, Recording, Report};
 
-/// Weight of samples, in ns.
+/// Weight of samples in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Amount {
-    /// Since the last refresh.
+    /// Weight since the last refresh.
     pub(crate) recent: u64,
-    /// Since the start or the last reset.
+    /// Weight since the start or the last reset.
     pub(crate) overall: u64,
 }
 
@@ -20,7 +20,7 @@ impl Amount {
     }
 }
 
-/// Self and total weight.
+/// Self weight and total weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shares {
     pub(crate) self_time: Amount,
@@ -34,30 +34,30 @@ impl Shares {
     }
 }
 
-/// One line of a function.
+/// A source line in a function.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LineRow {
     pub(crate) shares: Shares,
     pub(crate) text: String,
 }
 
-/// One function and its lines.
+/// A function and its lines.
 #[derive(Clone, Debug)]
 pub(crate) struct FunctionRow {
     pub(crate) kind: Kind,
     pub(crate) shares: Shares,
-    /// Lines by path and number.
+    /// Lines by path and line number.
     pub(crate) lines: BTreeMap<(String, u32), LineRow>,
 }
 
-/// One thread.
+/// A thread and its weight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ThreadRow {
     pub(crate) name: String,
     pub(crate) amount: Amount,
 }
 
-/// Sort key of the rows: the columns of the table from left to right.
+/// Columns by which rows can be sorted, in the order of the table's columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Order {
     #[default]
@@ -79,21 +79,21 @@ impl Order {
     }
 }
 
-/// Rows of the screen.
+/// Data of the screen: accumulated samples, threads and compilations.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     functions: BTreeMap<String, FunctionRow>,
     threads: BTreeMap<u32, ThreadRow>,
-    /// Lines of each source file, read when a function's source is shown.
+    /// Lines of source files, read when a function's source is first shown.
     sources: BTreeMap<String, Vec<String>>,
     pub(crate) all: Amount,
     pub(crate) compiled: Amount,
     pub(crate) without_line: Amount,
     pub(crate) line_zero: Amount,
-    /// Weight by library since the last refresh.
+    /// Weight by library since the last refresh, outside of compiled code.
     pub(crate) outside: Vec<(String, u64)>,
     outside_overall: BTreeMap<String, u64>,
-    /// Compilations of Numba.
+    /// Numba's compilations.
     pub(crate) compilations: GrowingCompilations,
     pub(crate) samples: u64,
     pub(crate) lost: u64,
@@ -101,7 +101,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Adds a recording's samples to the threads.
+    /// Adds a recording's samples to its threads.
     pub(crate) fn add_threads(&mut self, recording: &Recording) {
         for row in self.threads.values_mut() {
             row.amount.recent = 0;
@@ -114,7 +114,7 @@ impl Table {
         }
     }
 
-    /// Adds the samples since the last refresh.
+    /// Adds a report of the samples since the last refresh.
     pub(crate) fn add(&mut self, report: &Report, with_sources: bool) {
         let profile = &report.profile;
         for amount in [&mut self.all, &mut self.compiled, &mut self.without_line, &mut self.line_zero] {
@@ -144,7 +144,7 @@ impl Table {
         self.add_lines(report, with_sources);
     }
 
-    /// Makes the recent amounts those of the whole run, once the program has ended.
+    /// Sets the recent amounts to those of the whole run, after the program has ended.
     pub(crate) fn end(&mut self) {
         let amounts = [&mut self.all, &mut self.compiled, &mut self.without_line, &mut self.line_zero].into_iter();
         let amounts = amounts.chain(self.threads.values_mut().map(|row| &mut row.amount));
@@ -190,7 +190,7 @@ impl Table {
         }
     }
 
-    /// Functions in order. Those of libraries are included only on request.
+    /// Returns the functions, sorted. Library functions are included only on request.
     pub(crate) fn sorted_functions(&self, order: Order, libraries: bool) -> Vec<(&String, &FunctionRow)> {
         let is_visible =
             |row: &FunctionRow| libraries || matches!(row.kind, Kind::Compiled | Kind::Python) || !row.lines.is_empty();
@@ -203,19 +203,19 @@ impl Table {
         self.functions.get(name)
     }
 
-    /// Threads, the busiest first.
+    /// Returns the threads, busiest first.
     pub(crate) fn thread_rows(&self) -> Vec<(u32, &ThreadRow)> {
         let mut rows: Vec<_> = self.threads.iter().map(|(tid, row)| (*tid, row)).collect();
         rows.sort_by(|a, b| (b.1.amount.overall, a.0).cmp(&(a.1.amount.overall, b.0)));
         rows
     }
 
-    /// Lines of a source file, if it was read.
+    /// Returns the lines of a source file, if the file was read.
     pub(crate) fn source(&self, path: &str) -> Option<&[String]> {
         self.sources.get(path).map(Vec::as_slice)
     }
 
-    /// Resets the samples; threads and compilations are kept.
+    /// Discards all samples, but keeps threads and compilations.
     pub(crate) fn reset(&mut self) {
         let threads = std::mem::take(&mut self.threads);
         let compilations = std::mem::take(&mut self.compilations);
@@ -227,15 +227,15 @@ impl Table {
 }
 
 impl FunctionRow {
-    /// Lines of the function in order.
+    /// Returns the function's lines, sorted.
     pub(crate) fn sorted_lines(&self, order: Order) -> Vec<(&(String, u32), &LineRow)> {
         let mut rows: Vec<_> = self.lines.iter().collect();
         rows.sort_by(|a, b| order.key(&b.1.shares).cmp(&order.key(&a.1.shares)).then_with(|| a.0.cmp(b.0)));
         rows
     }
 
-    /// Lines with a nonzero amount in the column. Without any, as in a function that only calls others, the line with
-    /// the largest total.
+    /// Returns the lines with a nonzero amount in the column. If there are none, as in a function that only calls
+    /// others, returns the line with the largest total.
     pub(crate) fn nonzero_lines(&self, order: Order) -> Vec<(&(String, u32), &LineRow)> {
         let has_amount = |order: Order, row: &LineRow| order.key(&row.shares).0 != 0;
         let mut rows = self.sorted_lines(order);

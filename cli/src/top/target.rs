@@ -1,7 +1,7 @@
-//! The recorder of `top`: `jitlisten record` into a file in a private directory.
+//! The recorder behind `top`: `jitlisten record`, writing to a file in a private directory.
 //!
-//! A process of another user can change the recording and the files that it references. Hence `top -p` creates and
-//! reads all files with the rights of that user; only the recorder keeps the rights of root.
+//! The recorded process may belong to another user, who can then change the recording and the files that it references.
+//! So `top -p` creates and reads all files with the rights of that user. Only the recorder itself keeps root's rights.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -23,12 +23,12 @@ use crate::recorder::recorder_problem;
 use crate::scratch::{Kind, Scratch};
 use crate::system::{BlockedSignals, end_with_parent, punch_hole, send_signal};
 
-/// Limit on the program's output that is shown at the end; older output is omitted.
+/// Maximum amount of program output that is shown on exit; older output is omitted.
 const MAX_OUTPUT_BYTES: u64 = 256 << 10;
-/// Time for a program to exit after SIGTERM, and for a recorder with `-p`, which completes its file first.
+/// Time that a program has to exit after SIGTERM. A recorder with `-p` has longer, because it must complete its file.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5);
 const RECORDER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Granularity for freeing parts that were read.
+/// Granularity at which parts of the recording are freed.
 const PAGE_BYTES: u64 = 4096;
 
 /// State of the recorded program.
@@ -36,7 +36,7 @@ const PAGE_BYTES: u64 = 4096;
 pub(crate) enum State {
     Starting,
     Running,
-    /// Ended; the text describes how.
+    /// The program ended; the string describes how.
     Ended(String),
     /// Recording failed.
     Failed,
@@ -48,40 +48,40 @@ impl State {
     }
 }
 
-/// The recorder, its files, and the recorded process.
+/// The recorder, its files, and the process that it records.
 pub(crate) struct Target {
     _directory: Scratch,
     output: Output,
     recorder: Child,
     exit_status: Option<ExitStatus>,
     has_recording: bool,
-    /// The process given with `-p`, which continues when top ends.
+    /// Process given with `-p`, which keeps running when top exits.
     process: Option<Process>,
-    /// Path of the recording: in the scratch directory unless it is kept.
+    /// Path of the recording, which is in the scratch directory unless the user keeps it.
     recording: PathBuf,
     title: String,
     signals: BlockedSignals,
-    /// Declared after the directory, which must be removed with these rights.
+    /// Declared after `_directory`, because fields are dropped in order and removing the directory needs these rights.
     _rights: Option<ActingAs>,
 }
 
 impl Target {
     pub(crate) fn start(top: &Top) -> Result<Target, Problem> {
-        // From here on, signals end top only after the directory is removed.
+        // From here on, a signal ends top only after the directory has been removed.
         let signals = BlockedSignals::termination();
         let process = top.pid.map(Process::open).transpose()?;
-        let rights = || {
+        let open_rights = || {
             let guard = process.as_ref().map(Process::act_as_owner).transpose();
             guard.map_err(|error| Problem::new(format!("cannot act as the user of the process: {error}")))
         };
-        let rights_guard = rights()?;
+        let rights_guard = open_rights()?;
         let directory = Scratch::new(Kind::Top)?;
         let output = Output::new(&directory.path)?;
         drop(rights_guard);
         let pid = [("-p", top.pid.map(|pid| pid.to_string()))];
         let recording = match &top.output {
             Some(path) => {
-                let _owner = rights()?;
+                let _owner = open_rights()?;
                 prepare_kept_file(path, top.pid)?
             }
             None => directory.path.join("top.perf.data"),
@@ -97,7 +97,7 @@ impl Target {
             Some(pid) => format!("process {pid}"),
             None => top.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "),
         };
-        let rights = rights()?;
+        let rights = open_rights()?;
         Ok(Target {
             _directory: directory,
             output,
@@ -129,26 +129,26 @@ impl Target {
         }
     }
 
-    /// Opens the recording once it exists.
+    /// Opens the recording, if it exists already.
     pub(crate) fn recording(&mut self) -> Result<Option<Follower>, jitlisten_report::Error> {
         let follower = Follower::open(&self.recording)?;
         self.has_recording |= follower.is_some();
         Ok(follower)
     }
 
-    /// Reads Numba's new compilations of processes for which `is_recorded` is true.
-    pub(crate) fn compilations(&self, so_far: &mut GrowingCompilations, is_recorded: impl Fn(u32) -> bool) {
-        so_far.read_new(&self.recording, is_recorded);
+    /// Reads Numba's new compilations in the processes for which `is_recorded` returns true.
+    pub(crate) fn compilations(&self, compilations: &mut GrowingCompilations, is_recorded: impl Fn(u32) -> bool) {
+        compilations.read_new(&self.recording, is_recorded);
     }
 
-    /// Reason for a missing recording: the last line that the recorder printed.
+    /// Reason why there is no recording: the last line that the recorder printed.
     pub(crate) fn reason(&self) -> String {
         let output = self.output.text();
         let last_line = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing was recorded");
         last_line.strip_prefix("jitlisten: ").unwrap_or(last_line).to_owned()
     }
 
-    /// Ends the recorder and prints the program's output. A signal during the wait kills the recorder immediately.
+    /// Ends the recorder and prints the program's output. If a signal arrives meanwhile, the recorder is killed.
     pub(crate) fn finish(&mut self) -> ExitCode {
         let mut was_terminated = false;
         if self.exit_status.is_none() {
@@ -178,7 +178,8 @@ impl Target {
     }
 }
 
-/// Path of a recording to keep. An earlier recording there is renamed, because it could be mistaken for the new one.
+/// Prepares the path of a recording that the user keeps. An earlier recording there is renamed, because it could be
+/// mistaken for the new one.
 fn prepare_kept_file(path: &Path, pid: Option<u32>) -> Result<PathBuf, Problem> {
     let path = resolve_output(path, false, pid)?;
     let result = jitlisten_sampler::set_aside(&path);
@@ -186,16 +187,17 @@ fn prepare_kept_file(path: &Path, pid: Option<u32>) -> Result<PathBuf, Problem> 
     Ok(path)
 }
 
-/// Frees the part of the file that was read. If the file system does not support that, the file grows.
+/// Frees the part of the recording that was read. If the file system does not support that, the file keeps its size on
+/// disk.
 pub(crate) fn free_read_part(file: &File, read_bytes: u64) {
-    // The header is kept, because every refresh reads it.
+    // Keep the first page, because every refresh reads the header.
     if read_bytes > PAGE_BYTES {
         punch_hole(file, PAGE_BYTES, read_bytes / PAGE_BYTES * PAGE_BYTES - PAGE_BYTES);
     }
 }
 
-/// Output of the program. It is read through the original descriptor, because the user of the process could replace the
-/// file.
+/// Output of the program. It is read through the original descriptor, because the recorded process's user could replace
+/// the file.
 struct Output(File);
 
 impl Output {
@@ -210,7 +212,7 @@ impl Output {
         stdio.map_err(|error| Problem::new(format!("cannot duplicate a descriptor: {error}")))
     }
 
-    /// The end of the output.
+    /// Returns the end of the output.
     fn text(&self) -> String {
         let length = self.0.metadata().map_or(0, |metadata| metadata.len());
         let mut text = vec![0; length.min(MAX_OUTPUT_BYTES) as usize];

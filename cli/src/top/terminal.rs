@@ -1,5 +1,5 @@
-//! The alternate screen of the terminal, without echo. Dropping it, a panic, and termination signals restore the
-//! terminal.
+//! The terminal's alternate screen, without echo. The terminal is restored on drop, after a panic, and on a termination
+//! signal.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use crossterm::style::{Attribute, Color, Print, ResetColor, SetAttribute, SetFor
 use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use crossterm::{cursor, execute, queue};
 
-use super::screen::{Ink, Row};
+use super::screen::{Row, RowStyle};
 use crate::problem::Problem;
 use crate::system::BlockedSignals;
 
-/// Interval between two checks for signals.
+/// Interval at which signals are checked.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// User action.
@@ -49,13 +49,13 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Width and height in columns and rows.
+    /// Size of the terminal, as columns and rows.
     pub(crate) fn size(&self) -> (usize, usize) {
         let (columns, rows) = terminal::size().unwrap_or((80, 24));
         (usize::from(columns.max(20)), usize::from(rows.max(5)))
     }
 
-    /// Draws the rows that differ from those on the screen.
+    /// Draws the rows that have changed since the last call.
     pub(crate) fn draw(&mut self, rows: &[Row]) -> Result<(), Problem> {
         let mut out = io::stdout().lock();
         for (number, row) in rows.iter().enumerate() {
@@ -69,14 +69,14 @@ impl Terminal {
     }
 
     fn draw_row(&self, out: &mut impl io::Write, row: &Row) -> io::Result<()> {
-        match row.ink {
-            Ink::Plain => {}
-            Ink::Bold => queue!(out, SetAttribute(Attribute::Bold))?,
-            Ink::Dim => queue!(out, SetAttribute(Attribute::Dim))?,
-            Ink::Head | Ink::Selected => queue!(out, SetAttribute(Attribute::Reverse))?,
-            Ink::Warm if self.colour => queue!(out, SetForegroundColor(Color::Yellow))?,
-            Ink::Hot if self.colour => queue!(out, SetForegroundColor(Color::Red))?,
-            Ink::Warm | Ink::Hot => {}
+        match row.style {
+            RowStyle::Plain => {}
+            RowStyle::Bold => queue!(out, SetAttribute(Attribute::Bold))?,
+            RowStyle::Dim => queue!(out, SetAttribute(Attribute::Dim))?,
+            RowStyle::Head | RowStyle::Selected => queue!(out, SetAttribute(Attribute::Reverse))?,
+            RowStyle::Warm if self.colour => queue!(out, SetForegroundColor(Color::Yellow))?,
+            RowStyle::Hot if self.colour => queue!(out, SetForegroundColor(Color::Red))?,
+            RowStyle::Warm | RowStyle::Hot => {}
         }
         queue!(out, Print(&row.text), SetAttribute(Attribute::Reset), ResetColor, Clear(ClearType::UntilNewLine))
     }
@@ -138,7 +138,7 @@ fn problem(error: io::Error) -> Problem {
 mod tests {
     use super::*;
 
-    /// Runs in a terminal of its own, started by the next test.
+    /// Enters the screen and panics. The next test starts this one in a separate terminal.
     #[test]
     #[ignore = "needs a terminal: run by the test below"]
     fn enter_and_panic() {
@@ -146,8 +146,8 @@ mod tests {
         panic!("on purpose");
     }
 
-    /// `script` (util-linux) creates a terminal. The test compares its settings before and after; the panic message
-    /// must be on the primary screen.
+    /// Compares the terminal's settings before and after the panic. `script` (util-linux) creates the terminal, and the
+    /// panic message must be on its primary screen.
     #[test]
     fn a_panic_gives_the_terminal_back() {
         let test_program = std::env::current_exe().expect("this program");

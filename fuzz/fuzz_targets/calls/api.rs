@@ -1,9 +1,9 @@
-//! Declarations of `include/jitlisten.h`, written independently, and the contract of every call.
+//! Declarations of `include/jitlisten.h`, written independently of the header, and checks of every call's contract.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-// The library exports no Rust items, only C functions.
+// Link the crate for its C functions; it exports no Rust items.
 use jitlisten_capi as _;
 
 pub(crate) const OK: i32 = 0;
@@ -125,20 +125,20 @@ unsafe extern "C" {
     pub(crate) fn jitlisten_get_statistics(statistics: *mut Statistics) -> i32;
 }
 
-/// Copies a string of the library, which must be UTF-8.
+/// Copies a string that the library returned, which must be valid UTF-8.
 fn text(start: *const c_char) -> String {
     assert!(!start.is_null());
-    // SAFETY: the header guarantees a NUL-terminated string; not null.
+    // SAFETY: the header guarantees a non-null, NUL-terminated string.
     unsafe { CStr::from_ptr(start) }.to_str().expect("UTF-8").to_owned()
 }
 
 fn last_error() -> String {
-    // SAFETY: no precondition.
+    // SAFETY: the function has no preconditions.
     text(unsafe { jitlisten_last_error() })
 }
 
-/// Checks the contract of a call: a documented status, `errno` unchanged, an error message on failure, and an unchanged
-/// one on success.
+/// Makes a call and checks its contract: a documented status, `errno` unchanged, an error message on failure, and the
+/// previous message unchanged on success.
 pub(crate) fn call(function: impl FnOnce() -> i32) -> i32 {
     const ERRNO: c_int = 77;
     let old_message = last_error();
@@ -151,40 +151,40 @@ pub(crate) fn call(function: impl FnOnce() -> i32) -> i32 {
         OK => assert_eq!(old_message, new_message, "success has no words"),
         _ => assert!(!new_message.is_empty(), "a failure has words"),
     }
-    // SAFETY: no precondition.
+    // SAFETY: the function has no preconditions.
     assert_ne!(text(unsafe { jitlisten_status_text(status) }), "");
     status
 }
 
 pub(crate) fn version() -> String {
-    // SAFETY: no precondition.
+    // SAFETY: the function has no preconditions.
     text(unsafe { jitlisten_version() })
 }
 
 fn errno() -> c_int {
-    // SAFETY: errno is a thread-local variable of libc.
+    // SAFETY: libc returns the address of this thread's errno.
     unsafe { *libc::__errno_location() }
 }
 
 fn set_errno(value: c_int) {
-    // SAFETY: errno is a thread-local variable of libc.
+    // SAFETY: libc returns the address of this thread's errno.
     unsafe { *libc::__errno_location() = value };
 }
 
 pub(crate) fn statistics() -> Statistics {
     let mut statistics = Statistics { size: size_of::<Statistics>(), ..Statistics::default() };
-    // SAFETY: the structure has as many writable bytes as its size says.
+    // SAFETY: the structure is writable and as large as its size field says.
     assert_eq!(call(|| unsafe { jitlisten_get_statistics(&raw mut statistics) }), OK);
     assert_eq!(statistics.size, size_of::<Statistics>());
     statistics
 }
 
-/// Level of the log callback; 0 without one.
+/// Level of the installed log callback; 0 if none is installed.
 static LEVEL: AtomicI32 = AtomicI32::new(0);
 
-/// Sets a callback for messages up to `level`, or removes it (0).
+/// Installs a callback for messages up to `level`, or removes the callback if `level` is 0.
 pub(crate) fn receive(level: i32) {
-    // Raised before the call, which may already deliver messages.
+    // Raise the level before the call, because the call itself may deliver messages.
     LEVEL.store(level.max(LEVEL.load(Ordering::Relaxed)), Ordering::Relaxed);
     let callback = (level != 0).then_some(on_message as Callback);
     // SAFETY: the callback only reads its arguments.
@@ -192,7 +192,7 @@ pub(crate) fn receive(level: i32) {
     LEVEL.store(level, Ordering::Relaxed);
 }
 
-/// Sets the callback with levels that may not exist.
+/// Installs the callback with a level that may not exist.
 pub(crate) fn receive_nonsense(level: i32) {
     // SAFETY: the callback only reads its arguments.
     let status = call(|| unsafe { jitlisten_set_log(Some(on_message), USER_DATA as *mut c_void, level) });
@@ -207,6 +207,6 @@ unsafe extern "C" fn on_message(user: *mut c_void, level: i32, message: *const c
     assert!(level >= 1 && level <= LEVEL.load(Ordering::Relaxed), "level {level}");
     let message = text(message);
     assert!(!message.is_empty() && !message.chars().any(char::is_control), "{message:?}");
-    // The library must not hold a lock here.
+    // Would deadlock if the library held a lock while it calls back.
     statistics();
 }

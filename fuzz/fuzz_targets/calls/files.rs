@@ -1,4 +1,4 @@
-//! Strict readers for the files that the library has written; the files are removed afterwards.
+//! Strict readers for the library's output files, which are removed afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ pub(crate) fn map_path() -> PathBuf {
     PathBuf::from(format!("/tmp/perf-{}.map", std::process::id()))
 }
 
-/// Checks that the lines of the perf map are complete and do not overlap, and that it contains `code`.
+/// Checks that the perf map has complete lines that do not overlap, and that it contains `code`.
 pub(crate) fn check_map<'a>(code: Option<impl Iterator<Item = &'a LoadedObject>>) {
     let bytes = fs::read(map_path());
     let text = String::from_utf8(bytes.unwrap_or_default()).expect("UTF-8");
@@ -54,7 +54,8 @@ pub(crate) fn check_directory(directory: &Path) {
     for path in jitdump_reader::find(directory) {
         let bytes = fs::read(&path).expect("readable");
         match Jitdump::parse(&bytes) {
-            // Code that was loaded or freed later may occupy the padding after a function, where its tables were.
+            // Code that was loaded or freed later may occupy the padding after a function, which earlier held the
+            // function's tables.
             Err(fault) if fault.what.contains(": tables over ") => {}
             dump => drop(dump.unwrap_or_else(|fault| panic!("{fault}"))),
         }
@@ -63,7 +64,7 @@ pub(crate) fn check_directory(directory: &Path) {
     check_images(directory);
 }
 
-/// Checks that the only jitdump contains all of `code`. Nothing else happened while it was written.
+/// Checks that the single jitdump contains all of `code`. No other calls were made while it was being written.
 pub(crate) fn check_new_dump<'a>(directory: &Path, code: impl Iterator<Item = &'a LoadedObject>) {
     let mut functions = BTreeSet::new();
     for path in jitdump_reader::find(directory) {
@@ -73,7 +74,7 @@ pub(crate) fn check_new_dump<'a>(directory: &Path, code: impl Iterator<Item = &'
     }
     for function in code.flat_map(LoadedObject::functions) {
         let (start, size) = (function.range.start().0, function.range.size());
-        // Unreadable functions are omitted; only sizes that no real function has can be unreadable.
+        // Unreadable functions are omitted, but only if their size exceeds that of any real function.
         assert!(size > 1 << 24 || functions.contains(&(start, size)), "no jitdump has {}", function.linkage_name);
     }
 }
@@ -89,7 +90,7 @@ fn check_images(directory: &Path) {
     }
 }
 
-/// Checks the segment, sections and symbols of an image. The fuzz target `image` checks more.
+/// Checks the segment, sections and symbols of an image. The `image` fuzz target checks more.
 fn check_image(file: &[u8]) {
     let elf = ElfFile64::<LE>::parse(file).expect("an ELF file");
     let programs = elf.elf_header().program_headers(LE, file).expect("program headers");

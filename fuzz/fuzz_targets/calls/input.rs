@@ -1,6 +1,6 @@
-//! Input bytes, read from the front; zeros after the end.
+//! Fuzz input, consumed from the front. Reads past the end return zeros.
 
-/// Unread rest of an input.
+/// Unread remainder of a fuzz input.
 pub(crate) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -41,7 +41,7 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(self.read_array())
     }
 
-    /// Chooses one of the values.
+    /// Chooses one of `values`.
     pub(crate) fn choose<T: Copy>(&mut self, values: &[T]) -> T {
         values[usize::from(self.u8()) % values.len()]
     }

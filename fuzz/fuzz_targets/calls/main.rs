@@ -1,8 +1,8 @@
-//! Fuzz target: arbitrary bytes as a sequence of C API calls, most of them valid and some invalid. Checks the contract
-//! of the header.
+//! Fuzz target that interprets its input as a sequence of C API calls, most of them valid and some invalid. Checks that
+//! the library keeps the contract of its header.
 //!
-//! A process has one session, so the first input opens it. Each input restores its initial state: no live object, and
-//! no enabled sink.
+//! A process has a single session, which the first input opens. Each input restores the initial state: no live objects,
+//! and no enabled sinks.
 //!
 //! ```text
 //!   byte 0    initial code
@@ -39,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
     let mut input = Input::new(data);
     memory::reset(&mut input);
     let mut run = Run { directory, model, buffers: Buffers::default(), object_ids: Vec::new() };
-    // Longer sequences find nothing new.
+    // Longer sequences have found no further problems.
     for _ in 0..64 {
         if input.is_empty() {
             break;
@@ -52,13 +52,13 @@ fuzz_target!(|data: &[u8]| {
 
 static MODEL: Mutex<Option<Model>> = Mutex::new(None);
 
-/// State of one input.
+/// State of one fuzz run: the model, and the objects and buffers that it created.
 struct Run<'a> {
     directory: &'a PathBuf,
     model: &'a mut Model,
-    /// Buffers that the library may read until their object is freed.
+    /// Buffers that the library may read until the corresponding object is freed.
     buffers: Buffers,
-    /// Object numbers returned by calls.
+    /// Object numbers that calls have returned.
     object_ids: Vec<u64>,
 }
 
@@ -77,23 +77,23 @@ impl Run<'_> {
             }
             4..=6 => {
                 let id = self.choose_object(input);
-                // SAFETY: no precondition.
+                // SAFETY: the function has no preconditions.
                 self.model.finalized(id, call(|| unsafe { api::jitlisten_finalized(id) }));
             }
             7 => {
                 let id = self.choose_object(input);
-                // SAFETY: no precondition.
+                // SAFETY: the function has no preconditions.
                 self.model.freeing(id, call(|| unsafe { api::jitlisten_freeing(id) }));
             }
             8 | 9 => self.switch_sink(input),
-            // SAFETY: no precondition.
+            // SAFETY: the function has no preconditions.
             10 => assert_eq!(call(|| unsafe { api::jitlisten_close() }), api::OK),
             11 => self.open_again(input),
             12 => self.model.registered(reported::register_unwind(input)),
             13 => {
                 let latest = self.model.registrations.last().copied().unwrap_or_default();
                 let registration = input.choose(&[latest, latest.wrapping_sub(1), latest + 1, 0, u64::MAX]);
-                // SAFETY: no precondition.
+                // SAFETY: the function has no preconditions.
                 let status = call(|| unsafe { api::jitlisten_unwind_deregister(registration) });
                 self.model.deregistered(registration, status);
             }
@@ -107,7 +107,7 @@ impl Run<'_> {
         }
     }
 
-    /// Chooses an object number, mostly an existing one.
+    /// Chooses an object number, usually an existing one.
     fn choose_object(&self, input: &mut Input<'_>) -> u64 {
         let last = self.object_ids.last().copied().unwrap_or_default();
         match input.u8() {
@@ -138,7 +138,7 @@ impl Run<'_> {
         assert_eq!(status, expected);
     }
 
-    /// Opens the session again, which must fail or have no effect.
+    /// Opens the session a second time, which must fail or have no effect.
     fn open_again(&mut self, input: &mut Input<'_>) {
         let texts: [&CStr; 6] = [c"perfmap,unwind", c"nonsense", c"", c"off", c"/nowhere/at all", c"linkage"];
         let mut text = || match input.u8() % 16 {
@@ -166,11 +166,11 @@ impl Run<'_> {
         if is_null || options.size < size_of::<usize>() {
             assert_eq!(status, api::INVALID_ARGUMENT);
         }
-        // SAFETY: no precondition.
+        // SAFETY: the function has no preconditions.
         assert_eq!(call(|| unsafe { api::jitlisten_open() }), api::OK);
     }
 
-    /// Checks the files of the sinks.
+    /// Checks the files that the sinks have written.
     fn check_files(&mut self, input: &mut Input<'_>) {
         let kind = input.u8();
         if kind & 1 == 1 {
@@ -187,12 +187,12 @@ impl Run<'_> {
             files::check_new_dump(self.directory, self.model.code());
         }
         if kind & 4 == 4 {
-            // A missing file must be harmless.
+            // The library must tolerate a missing file.
             let _ = fs::remove_file(files::map_path());
         }
     }
 
-    /// Restarts a sink, which then receives all live objects.
+    /// Restarts a sink, to which the library then reports all live objects.
     fn restart(&self, sink: &CStr) {
         // SAFETY: the argument is a C string.
         assert_eq!(call(|| unsafe { api::jitlisten_disable(sink.as_ptr()) }), api::OK);
@@ -200,20 +200,20 @@ impl Run<'_> {
         assert_eq!(call(|| unsafe { api::jitlisten_enable(sink.as_ptr()) }), api::OK);
     }
 
-    /// Frees everything that the input created, and checks the final state.
+    /// Frees all objects that this input created, and checks the final state.
     fn end(self) {
         while let Some(registration) = self.model.registrations.first().copied() {
-            // SAFETY: no precondition.
+            // SAFETY: the function has no preconditions.
             let status = call(|| unsafe { api::jitlisten_unwind_deregister(registration) });
             self.model.deregistered(registration, status);
         }
         while let Some(id) = self.model.objects.first().map(|object| object.id) {
-            // SAFETY: no precondition.
+            // SAFETY: the function has no preconditions.
             self.model.freeing(id, call(|| unsafe { api::jitlisten_freeing(id) }));
         }
         self.model.text_owners.clear();
         api::receive(0);
-        // SAFETY: no precondition.
+        // SAFETY: the function has no preconditions.
         assert_eq!(call(|| unsafe { api::jitlisten_close() }), api::OK);
         let statistics = api::statistics();
         self.model.check(&statistics);
@@ -231,13 +231,13 @@ impl Run<'_> {
     }
 }
 
-/// Calls `jitlisten_get_statistics` with structures of other sizes. The library must fill only the fields that both sides
-/// know.
+/// Calls `jitlisten_get_statistics` with other structure sizes. The library must fill only fields that the structure
+/// contains.
 fn check_statistics_size(input: &mut Input<'_>) {
     let mut words = [u64::MAX; 40];
     let size = usize::from(input.u16()) % (size_of_val(&words) + 1);
     words[0] = size as u64;
-    // SAFETY: `words` has as many writable bytes as the size says.
+    // SAFETY: `words` has as many writable bytes as its size field says.
     let status = call(|| unsafe { api::jitlisten_get_statistics(words.as_mut_ptr().cast()) });
     if size < size_of::<usize>() {
         assert_eq!((status, words[0]), (api::INVALID_ARGUMENT, size as u64));
@@ -248,11 +248,11 @@ fn check_statistics_size(input: &mut Input<'_>) {
     // SAFETY: `words` is an array of integers.
     let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(&words)) };
     assert!(bytes[shared_size..].iter().all(|&byte| byte == 0xff), "bytes behind the size were written");
-    // SAFETY: null is allowed.
+    // SAFETY: the header allows a null pointer.
     assert_eq!(call(|| unsafe { api::jitlisten_get_statistics(ptr::null_mut()) }), api::INVALID_ARGUMENT);
 }
 
-/// Opens the session once; returns the directory of its files.
+/// Opens the session on the first call. Returns the directory of its files.
 fn open_session() -> &'static PathBuf {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
@@ -288,14 +288,14 @@ fn open_first(directory: &PathBuf) {
         listen: 1,
         reserved: 0,
     };
-    // SAFETY: `options` is valid.
+    // SAFETY: `options` is a valid structure.
     assert_eq!(call(|| unsafe { api::jitlisten_open_with(&raw const options) }), api::OK);
-    // SAFETY: no precondition.
+    // SAFETY: the function has no preconditions.
     assert_eq!(call(|| unsafe { api::jitlisten_close() }), api::OK);
 }
 
-/// Prints panics. The library suppresses their output, which is right if it has a standard library of its own; here it
-/// shares ours.
+/// Makes panics print their messages. The library suppresses them, which is right when it has its own copy of the
+/// standard library. In this program, it shares ours.
 fn show_panics() {
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("{panic}");
@@ -303,11 +303,11 @@ fn show_panics() {
     }));
 }
 
-/// Checks that functions report a missing session.
+/// Checks that functions report an error if no session is open.
 fn check_without_session() {
     let mut statistics = api::Statistics { size: size_of::<api::Statistics>(), ..api::Statistics::default() };
     let mut id = 0;
-    // SAFETY: the outputs are writable.
+    // SAFETY: all output pointers are writable.
     unsafe {
         assert_eq!(call(|| api::jitlisten_close()), api::NOT_OPEN);
         assert_eq!(call(|| api::jitlisten_enable(c"perfmap".as_ptr())), api::NOT_OPEN);

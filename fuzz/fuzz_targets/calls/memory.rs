@@ -1,18 +1,18 @@
-//! Memory that calls refer to: pages of code at a fixed address, followed by pages with other permissions.
+//! Memory that API calls refer to: pages of code at a fixed address, followed by pages with other permissions.
 
 use std::io;
 use std::ptr;
 
 use crate::input::Input;
 
-/// Far from all other mappings, even under a sanitizer.
+/// Base address, far from all other mappings even under a sanitizer.
 pub(crate) const BASE: u64 = 0x2000_0000_0000;
 pub(crate) const PAGE: u64 = 0x1000;
-/// Executable pages.
+/// Number of executable pages at the start.
 pub(crate) const CODE_PAGES: u64 = 8;
-/// Further pages: inaccessible, writable, readable, and executable.
+/// Total number of pages. The last four are inaccessible, writable, readable, and executable.
 const PAGES: u64 = CODE_PAGES + 4;
-/// Address that is never mapped.
+/// Address that is guaranteed to be unmapped.
 pub(crate) const UNMAPPED: u64 = 0x1000_0000;
 
 /// push %rbp; mov %rsp,%rbp; xor %eax,%eax; pop %rbp; ret
@@ -20,7 +20,7 @@ const FRAMED: [u8; 8] = [0x55, 0x48, 0x89, 0xe5, 0x31, 0xc0, 0x5d, 0xc3];
 /// sub $24,%rsp; test %edi,%edi; je +2; xor %eax,%eax; add $24,%rsp; ret
 const FRAMELESS: [u8; 15] = [0x48, 0x83, 0xec, 24, 0x85, 0xff, 0x74, 2, 0x31, 0xc0, 0x48, 0x83, 0xc4, 24, 0xc3];
 
-/// Maps fresh anonymous memory and fills it with code. This replaces images, too.
+/// Maps fresh anonymous memory and fills it with code. Any images there are replaced.
 pub(crate) fn reset(input: &mut Input<'_>) {
     let kind = input.u8();
     let own_code = input.bytes(if kind & 3 == 3 { 128 } else { 0 });
@@ -36,7 +36,7 @@ pub(crate) fn reset(input: &mut Input<'_>) {
         let size = function.len().min(64);
         slot[..size].copy_from_slice(&function[..size]);
     }
-    // The last page ends in a nonzero byte, so that an image has no padding there.
+    // The last page ends with a nonzero byte, so an image has no padding there.
     code[(CODE_PAGES * PAGE - 1) as usize] = b'x';
     protect(0, CODE_PAGES, libc::PROT_READ | libc::PROT_EXEC);
     protect(CODE_PAGES, 1, libc::PROT_NONE);
@@ -44,7 +44,7 @@ pub(crate) fn reset(input: &mut Input<'_>) {
     protect(CODE_PAGES + 3, 1, libc::PROT_READ | libc::PROT_EXEC);
 }
 
-/// Changes some pages of code, as a JIT does when it frees memory and reuses it.
+/// Overwrites some pages of code, like a JIT that frees memory and reuses it.
 pub(crate) fn change(input: &mut Input<'_>) {
     let first = u64::from(input.u8()) % CODE_PAGES;
     let count = (1 + u64::from(input.u8() & 3)).min(CODE_PAGES - first);
@@ -59,7 +59,7 @@ pub(crate) fn change(input: &mut Input<'_>) {
 fn map(first: u64, count: u64) -> &'static mut [u8] {
     let (start, size) = ((BASE + first * PAGE) as *mut libc::c_void, (count * PAGE) as usize);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: these pages are reserved for this purpose, and there are no references into them.
+    // SAFETY: these pages are reserved for this module, and no references into them exist.
     let mapped = unsafe { libc::mmap(start, size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     assert_eq!(mapped, start, "{}", io::Error::last_os_error());
     // SAFETY: the pages are mapped and writable.
@@ -67,12 +67,12 @@ fn map(first: u64, count: u64) -> &'static mut [u8] {
 }
 
 fn protect(first: u64, count: u64, protection: i32) {
-    // SAFETY: these pages are reserved for this purpose, and there are no references into them.
+    // SAFETY: these pages are reserved for this module, and no references into them exist.
     let result = unsafe { libc::mprotect((BASE + first * PAGE) as *mut _, (count * PAGE) as usize, protection) };
     assert_eq!(result, 0, "{}", io::Error::last_os_error());
 }
 
-/// Chooses an address, mostly one of code.
+/// Chooses an address, usually in the code pages.
 pub(crate) fn address(input: &mut Input<'_>) -> u64 {
     match input.u8() & 15 {
         0..=7 => BASE + u64::from(input.u16()) % (CODE_PAGES * PAGE) / 16 * 16,
@@ -84,7 +84,7 @@ pub(crate) fn address(input: &mut Input<'_>) -> u64 {
     }
 }
 
-/// Chooses a size of code.
+/// Chooses a size for a piece of code.
 pub(crate) fn size(input: &mut Input<'_>) -> u64 {
     match input.u8() {
         small @ 0..=200 => u64::from(small),

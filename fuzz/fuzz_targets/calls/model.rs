@@ -1,4 +1,4 @@
-//! Model of the library: the live objects, and the expected counters.
+//! Model of the library: live objects and expected counters.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ pub(crate) struct ReportedObject {
     pub(crate) id: u64,
     pub(crate) object: LoadedObject,
     pub(crate) finalized: bool,
-    /// False once another object was finalized at its addresses.
+    /// False after another object has been finalized at the same addresses.
     pub(crate) alive: bool,
 }
 
@@ -30,7 +30,7 @@ impl ReportedObject {
 pub(crate) struct Model {
     pub(crate) objects: Vec<ReportedObject>,
     pub(crate) registrations: BTreeSet<u64>,
-    /// Start addresses of text, and the objects that were reported there by this input.
+    /// Start addresses of text, each with an object that this input reported there.
     pub(crate) text_owners: Vec<(u64, u64)>,
     largest_id: u64,
     largest_registration: u64,
@@ -61,7 +61,7 @@ impl Model {
         assert!(id > self.largest_id, "a number is used again");
         let starts = || object.text().iter().map(|text| text.range.start().0);
         if let Some(first) = starts().next() {
-            // With several objects at one address, only the latest counts.
+            // If several objects have the same address, only the most recent one counts.
             let mut owners = self.text_owners.iter().filter(|owner| owner.0 == first).map(|owner| owner.1);
             let sole_owner = owners.next().filter(|sole_owner| owners.all(|other| other == *sole_owner));
             let sole_owner = self.objects.iter().find(|reported| reported.alive && Some(reported.id) == sole_owner);
@@ -136,7 +136,7 @@ impl Model {
         assert_eq!((actual.images_withdrawn, actual.images_put_back), (0, 0), "no change of memory was reported");
     }
 
-    /// Live finalized code.
+    /// Returns the code that is finalized and still alive.
     pub(crate) fn code(&self) -> impl Iterator<Item = &LoadedObject> {
         self.objects.iter().filter(|object| object.alive && object.finalized).map(|object| &object.object)
     }

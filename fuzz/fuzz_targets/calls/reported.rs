@@ -1,4 +1,4 @@
-//! The two calls for *loaded*, and their expected effects.
+//! The two API calls that report loaded code, and their expected effects.
 
 use std::ptr;
 
@@ -23,15 +23,15 @@ impl Expected {
     }
 }
 
-/// A finished call.
+/// Outcome of a call: status, object number and expected effect.
 pub(crate) struct Reported {
     pub(crate) status: i32,
-    /// Output of the call; 0 if nothing was written.
+    /// Object number that the call returned; 0 if it wrote none.
     pub(crate) id: u64,
     pub(crate) expected: Expected,
 }
 
-/// Mistake of the caller.
+/// Deliberate mistake in the arguments of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mistake {
     None,
@@ -49,7 +49,7 @@ enum Mistake {
 }
 
 impl Mistake {
-    /// Chooses a mistake, mostly none.
+    /// Chooses a mistake, usually none.
     fn read(input: &mut Input<'_>) -> Mistake {
         let mistakes = [
             Mistake::None,
@@ -68,7 +68,7 @@ impl Mistake {
         mistakes.get(usize::from(input.u8())).copied().unwrap_or(Mistake::None)
     }
 
-    /// Pointer for the output.
+    /// Returns the pointer to pass for the output.
     fn output(self, id: &mut u64) -> *mut u64 {
         match self {
             Mistake::NoOutput => ptr::null_mut(),
@@ -78,12 +78,12 @@ impl Mistake {
     }
 }
 
-/// A misaligned pointer. Other invalid pointers would crash the program.
+/// Returns a misaligned pointer. Other invalid pointers would crash the program.
 fn misaligned<T>() -> *const T {
     1 as *const T
 }
 
-/// Buffers that must stay valid while their object is live.
+/// Buffers that must stay valid as long as their objects are live.
 #[derive(Default)]
 pub(crate) struct Buffers(Vec<Box<[u8]>>);
 
@@ -129,7 +129,7 @@ pub(crate) fn report_code(input: &mut Input<'_>, buffers: &mut Buffers) -> Repor
     };
     let mut id = 0;
     let output = mistake.output(&mut id);
-    // SAFETY: the output is null, misaligned or writable; the header allows any other argument.
+    // SAFETY: the output pointer is null, misaligned or writable, and the header allows any other argument.
     let status = call(|| unsafe { api::jitlisten_code_loaded(structure, output) });
     let expected = if mistake == Mistake::None { expected } else { Expected::InvalidArgument };
     Reported { status, id, expected }
@@ -143,7 +143,7 @@ fn read_functions(input: &mut Input<'_>) -> (Vec<Text>, Vec<api::Function>) {
     let mut names = Vec::new();
     let mut functions: Vec<api::Function> = Vec::new();
     for index in 0..count {
-        // Many functions are adjacent and share one name.
+        // Longer lists consist of adjacent functions that share one name.
         let name = if count > 9 && index > 0 { Text::null() } else { Text::name(input) };
         let (address, size) = match (count, functions.last()) {
             (300, Some(last)) => (last.address.wrapping_add(16), last.size),
@@ -181,12 +181,12 @@ fn read_lines(input: &mut Input<'_>, functions: &[api::Function]) -> (Vec<Text>,
     (files, lines)
 }
 
-/// Builds an `.eh_frame`, valid or not.
+/// Builds a valid or invalid `.eh_frame`.
 fn read_eh_frame(input: &mut Input<'_>, functions: &[api::Function]) -> Option<Vec<u8>> {
     match input.u8() {
         0..=119 => None,
         kind @ 120..=219 => {
-            // Absolute addresses make the entries independent of their position.
+            // Absolute addresses keep the entries valid at any position.
             let rules = |function: &api::Function| tables::Function { start: function.address, size: function.size };
             let mut bytes = tables::encode(functions.iter().map(rules), kind & 1 == 0);
             if kind >= 200 && !bytes.is_empty() {
@@ -202,7 +202,7 @@ fn read_eh_frame(input: &mut Input<'_>, functions: &[api::Function]) -> Option<V
     }
 }
 
-/// Computes the expected effect from the input, which the library must parse.
+/// Computes from the input how the library must handle it.
 fn expected_of_code(
     names: &[Text],
     functions: &[api::Function],
@@ -230,13 +230,13 @@ fn expected_of_code(
         return Expected::NotUnderstood;
     }
     match raw::encode(&code).and_then(|object| LoadedObject::parse(&object)) {
-        // Hundreds of functions that share one very long name.
+        // Occurs with hundreds of functions that share one very long name.
         Err(jitlisten::Error::TooMuchData { .. }) => Expected::NotUnderstood,
         object => Expected::Object(object.expect("code that makes sense is an object")),
     }
 }
 
-/// Real objects to report, some of them modified.
+/// Real object files to report, which are sometimes modified first.
 const OBJECTS: [&[u8]; 7] = [
     include_bytes!("../../../jitlisten/testdata/lli-14-mcjit-plain.o"),
     include_bytes!("../../../jitlisten/testdata/lli-14-mcjit-dwarf4.o"),
@@ -293,7 +293,7 @@ pub(crate) fn report_object(input: &mut Input<'_>) -> Reported {
     };
     let mut id = 0;
     let output = mistake.output(&mut id);
-    // SAFETY: the output is null, misaligned or writable; the header allows any other argument.
+    // SAFETY: the output pointer is null, misaligned or writable, and the header allows any other argument.
     let status = call(|| unsafe { api::jitlisten_object_loaded(start, size, array, count, output) });
     let expected = if mistake == Mistake::None { expected } else { Expected::InvalidArgument };
     Reported { status, id, expected }
@@ -357,7 +357,7 @@ pub(crate) fn register_unwind(input: &mut Input<'_>) -> (i32, u64, bool) {
     };
     let mut registration = 0;
     let output = if invalid { mistake.output(&mut registration) } else { &raw mut registration };
-    // SAFETY: the output is null, misaligned or writable. The code that the tables describe never runs.
+    // SAFETY: the output pointer is null, misaligned or writable, and no code that the tables describe ever runs.
     let status = call(|| unsafe { api::jitlisten_unwind_register(start, size, text, text_size, output) });
     (status, registration, invalid)
 }

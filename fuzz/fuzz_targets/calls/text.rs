@@ -1,14 +1,14 @@
-//! Names of functions, files and sections, valid and invalid.
+//! Valid and invalid names of functions, files and sections.
 
 use std::ffi::{CString, c_char};
 use std::ptr;
 
 use crate::input::Input;
 
-/// A C string for the library, and the bytes that the library should read.
+/// A C string to pass to the library, and the bytes that it should read.
 pub(crate) struct Text {
     pub(crate) start: *const c_char,
-    /// Empty for a null pointer.
+    /// Expected bytes; empty for a null pointer.
     pub(crate) bytes: Vec<u8>,
     _owner: Option<CString>,
 }

@@ -1,4 +1,5 @@
-"""What Numba compiles, in all its forms. `drive` runs a part of each function; the rest must stay uncovered."""
+"""Functions that use every construct that Numba compiles. `drive` runs part of each function; the rest must stay
+uncovered."""
 
 import math
 
@@ -26,7 +27,7 @@ from decorators import (
 
 @njit
 def chain(x):
-    """A text, which is no statement."""
+    """A docstring, which is not a statement."""
     kind = 0
     if x > 100:
         kind = 1

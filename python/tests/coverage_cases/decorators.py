@@ -1,4 +1,4 @@
-"""Numba's decorators; with COVERAGE_TRUTH set, the same names for functions that run as Python."""
+"""Numba's decorators. If COVERAGE_TRUTH is set, these are replacements that leave the functions to the interpreter."""
 
 import os
 
@@ -32,17 +32,17 @@ if TRUTH:
         return decorate
 
     class _Neighbours:
-        def __init__(self, array, at):
-            self.array, self.at = array, at
+        def __init__(self, array, index):
+            self.array, self.index = array, index
 
         def __getitem__(self, offset):
-            return self.array[self.at + offset]
+            return self.array[self.index + offset]
 
     def stencil(function):
         def call(array):
             out = np.zeros_like(array)
-            for at in range(1, len(array) - 1):
-                out[at] = function(_Neighbours(array, at))
+            for index in range(1, len(array) - 1):
+                out[index] = function(_Neighbours(array, index))
             return out
 
         return call
@@ -66,7 +66,7 @@ if TRUTH:
         def __enter__(self):
             pass
 
-        def __exit__(self, *what):
+        def __exit__(self, *exception_info):
             return False
 
     def address_of(function):
@@ -91,5 +91,5 @@ else:
 
 
 def is_float(value):
-    """In an overload: of a type or of a value."""
+    """True for Numba's float type, as overloads see it, and for float values in Python."""
     return value is float64 if not TRUTH else isinstance(value, float)

@@ -1,6 +1,6 @@
-"""Measures `cases.py` and writes what coverage.py says of it, as JSON:  measure.py MODULE OUT [branch]
+"""Measures a module with coverage.py and writes the results as JSON:  measure.py MODULE OUT [branch]
 
-With COVERAGE_TRUTH set, its functions run as Python; otherwise Numba compiles them and the plugin is on.
+With COVERAGE_TRUTH set, the module's functions run as Python. Otherwise, Numba compiles them and the plugin is enabled.
 """
 
 import importlib
@@ -21,22 +21,24 @@ def main(module, out, branch=""):
         if not os.environ.get("COVERAGE_TRUTH"):
             file.write("plugins = jitlisten.coverage\n")
         file.flush()
-        measured = coverage.Coverage(data_file=None, include=[target], config_file=file.name)
-        measured.start()
+        measurement = coverage.Coverage(data_file=None, include=[target], config_file=file.name)
+        measurement.start()
         importlib.import_module(module).drive()
-        measured.stop()
-        _, statements, _, missing, _ = measured.analysis2(target)
-        found = {"statements": statements, "missing": missing, "numba": "numba" in sys.modules}
+        measurement.stop()
+        _, statements, _, missing, _ = measurement.analysis2(target)
+        results = {"statements": statements, "missing": missing, "numba": "numba" in sys.modules}
         if branch:
-            analysis = measured._analyze(target)
-            run = analysis.arcs_executed() if callable(analysis.arcs_executed) else analysis.arcs_executed
-            can = analysis.arc_possibilities() if callable(analysis.arc_possibilities) else analysis.arc_possibilities
-            found["arcs"] = sorted(set(run) & set(can))
-            found["branches"] = {
-                line: list(counts) for line, counts in measured._analyze(target).branch_stats().items()
+            analysis = measurement._analyze(target)
+            executed_arcs = analysis.arcs_executed() if callable(analysis.arcs_executed) else analysis.arcs_executed
+            possible_arcs = (
+                analysis.arc_possibilities() if callable(analysis.arc_possibilities) else analysis.arc_possibilities
+            )
+            results["arcs"] = sorted(set(executed_arcs) & set(possible_arcs))
+            results["branches"] = {
+                line: list(counts) for line, counts in measurement._analyze(target).branch_stats().items()
             }
     with open(out, "w") as file:
-        json.dump(found, file)
+        json.dump(results, file)
 
 
 main(*sys.argv[1:])

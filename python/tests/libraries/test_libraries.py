@@ -1,5 +1,5 @@
-"""What a user of a library built on Numba sees of a first run: what was compiled, their own lines, the library's
-compiled functions.
+"""The report that a user gets from the first recording of a program based on a library that uses Numba: compilations,
+the user's own lines, and the library's compiled functions.
 
 Run by ci/libraries.sh.
 """
@@ -14,8 +14,8 @@ import sys
 import pytest
 
 COMMAND = pathlib.Path(sys.executable).parent / "jitlisten"
-PATIENCE = 900
-#: A program, the function that takes longest to compile, the library, and a compiled function of it.
+RUN_TIMEOUT_S = 900
+#: Program, its slowest compilation, and one of the library's compiled functions.
 PROGRAMS = {
     "stumpy": (
         (
@@ -54,40 +54,52 @@ PROGRAMS = {
 }
 
 
-def run(directory, *words, **environment):
+def run(directory, *args, **environment):
     environment = {
         **os.environ, "NUMBA_CACHE_DIR": str(directory / "cache"), "OPENBLAS_NUM_THREADS": "1", **environment
     }
-    done = subprocess.run(
-        [str(word) for word in words], cwd=directory, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    result = subprocess.run(
+        [str(arg) for arg in args],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 @pytest.mark.parametrize("library", PROGRAMS)
 def test_a_first_run(tmp_path, library):
-    program, compiled, hot = PROGRAMS[library]
+    program, slowest_compilation, hot_function = PROGRAMS[library]
     (tmp_path / "prog.py").write_text(program)
     text = run(tmp_path, COMMAND, "lines", "prog.py")
-    head, rest = text.split("hottest lines", 1)
+    summary_text, remainder = text.split("hottest lines", 1)
     assert (
-        re.search(r"\n +[\d.]+ m?s +[\d.]+ %  compiling ", head) and f"  {compiled}" in head and " LLVM " in head
-    ), head
-    assert "next run: " in head and head.count("\n") < 20
-    mine = 1 + next(at for at, row in enumerate(program.splitlines()) if row.endswith("# mine"))
-    hottest, rest = rest.split("| your functions")
-    assert f"prog.py:{mine} " in hottest, "the user's line is in the first screen"
-    yours, rest = rest.split("| libraries, with their functions")
-    libraries, sources = rest.split("|  line | source", 1)
-    assert "<module>" in yours and f"{library}." not in yours
-    (row,) = [row for row in libraries.splitlines() if f"| {library} " in row]
-    assert hot in hottest + row, (hot, hottest, row)
+        re.search(r"\n +[\d.]+ m?s +[\d.]+ %  compiling ", summary_text)
+        and f"  {slowest_compilation}" in summary_text
+        and " LLVM " in summary_text
+    ), summary_text
+    assert "next run: " in summary_text and summary_text.count("\n") < 20
+    user_line = 1 + next(index for index, row in enumerate(program.splitlines()) if row.endswith("# mine"))
+    hottest, remainder = remainder.split("| your functions")
+    assert f"prog.py:{user_line} " in hottest, "the user's line is in the first screen"
+    your_functions, remainder = remainder.split("| libraries, with their functions")
+    libraries, sources = remainder.split("|  line | source", 1)
+    assert "<module>" in your_functions and f"{library}." not in your_functions
+    (library_row,) = [library_row for library_row in libraries.splitlines() if f"| {library} " in library_row]
+    assert hot_function in hottest + library_row, (hot_function, hottest, library_row)
     assert "| Numba's compiler" in libraries and "| import system" in libraries
     assert libraries.splitlines()[-2].endswith("prog.py"), "the user's file first"
     report = json.loads(run(tmp_path, COMMAND, "lines", "--json", "-", "jitlisten.perf.data"))
-    without = json.loads(run(tmp_path, COMMAND, "lines", "--json", "-", "--no-compile", "jitlisten.perf.data"))
-    assert report["summary"]["compiling"]["percent"] > 10 and without["summary"]["compiling"]["samples"] == 0
+    report_without_compiling = json.loads(
+        run(tmp_path, COMMAND, "lines", "--json", "-", "--no-compile", "jitlisten.perf.data")
+    )
+    assert (
+        report["summary"]["compiling"]["percent"] > 10
+        and report_without_compiling["summary"]["compiling"]["samples"] == 0
+    )
     assert any(
         row["kind"] == "compiled" and library in row["path"] or row["path"].startswith("<") for row in report["hottest"]
     )

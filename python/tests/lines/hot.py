@@ -1,4 +1,4 @@
-"""Runs compiled code with line tables for some seconds: `hot.py SECONDS`. It says `running` when all is compiled."""
+"""Runs compiled code with line tables: `hot.py SECONDS`. Prints `running` after everything has been compiled."""
 
 import os
 import sys
@@ -33,6 +33,6 @@ def outer(a, rounds):
 a = np.linspace(0.5, 9.5, 1000)
 outer(a, 10)
 print("running", flush=True)
-end = time.monotonic() + float(sys.argv[1])
-while time.monotonic() < end:
+deadline = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < deadline:
     outer(a, 20000)

@@ -1,14 +1,14 @@
-"""Compiles the programs in children of one process, without lines, with lines, and without again, and compares the
-objects.
+"""Compiles the test programs in forked children of one process, without line tables, with them, and again without, and
+compares the objects.
 
     python objects.py [--short] [--again] [--images] [--only NAME,...] [--json]
 
-A child of a fork begins where the others begin: the same counters in names, nearly the same addresses.
+Forked children start from the same state, with the same counters in names and nearly the same addresses.
 
-Run it with `LD_PRELOAD=libjitlisten.so JITLISTEN=unwind`, as users do: the library asks for unwind tables. Without it,
-a description of lines alone makes LLVM add some for functions that need none; all else is the same.
+Run it with `LD_PRELOAD=libjitlisten.so JITLISTEN=unwind`, as users do: the library asks for unwind tables. Without the
+library, line information alone makes LLVM add unwind tables to functions that need none; nothing else differs.
 
-`--images`: where there are lines, there are images with LLVM's remarks, too, as under `jitlisten record`.
+With `--images`, the runs with line tables also write images that contain LLVM's remarks, as under `jitlisten record`.
 """
 
 import argparse
@@ -33,16 +33,16 @@ CAPTURED = []
 
 
 def capture():
-    """Has every object that is compiled in this process put into `CAPTURED`."""
+    """Collects each object that this process compiles in `CAPTURED`."""
     import uuid
 
     from llvmlite import binding
 
-    # Written into the code of a `with objmode` block.
-    numbers = itertools.count(1)
-    uuid.uuid4 = lambda: uuid.UUID(int=next(numbers))
+    # UUIDs must be deterministic because they become part of the code of a `with objmode` block.
+    uuid_values = itertools.count(1)
+    uuid.uuid4 = lambda: uuid.UUID(int=next(uuid_values))
 
-    # What is found to be garbage, and when, moves Numba's own counters of types.
+    # Garbage collection at varying moments would change Numba's counters of types.
     gc.disable()
 
     original = binding.ExecutionEngine.set_object_cache
@@ -60,36 +60,36 @@ def capture():
 
 
 def _name_constants_by_count():
-    """Until 0.64 the address of a Python object is part of a constant's name, and the order of constants depends on
-    it."""
+    """Names constants by a counter. Until Numba 0.64 their names contain the address of a Python object, which also
+    determines their order."""
     from numba.core import pythonapi
 
-    numbers, kept = {}, []
+    pseudo_addresses, kept_alive = {}, []
 
-    def number(value):
+    def stable_id(value):
         if sys._getframe(1).f_code.co_name not in ("serialize_uncached", "serialize_object"):
             return id(value)
-        if id(value) not in numbers:
-            numbers[id(value)] = 0x7F0000000000 + 16 * len(numbers)
-            kept.append(value)
-        return numbers[id(value)]
+        if id(value) not in pseudo_addresses:
+            pseudo_addresses[id(value)] = 0x7F0000000000 + 16 * len(pseudo_addresses)
+            kept_alive.append(value)
+        return pseudo_addresses[id(value)]
 
-    pythonapi.id = number
+    pythonapi.id = stable_id
 
 
-def remarks():
-    """How many remarks of LLVM the images of this process carry."""
-    found = 0
+def count_remarks():
+    """Number of LLVM's remarks in the images of this process."""
+    count = 0
     with open("/proc/self/maps") as maps:
         images = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if "r-xp" in line and "/object-" in line}
     for path in images:
         with open(path, "rb") as image:
-            found += image.read().count(b"\tloop not vectorized: ")
-    return found
+            count += image.read().count(b"\tloop not vectorized: ")
+    return count
 
 
-def run(names, lines, images=False):
-    """In a child: the objects of each program, its result, and the processor time."""
+def compile_programs(names, lines, images=False):
+    """Returns each program's result, its objects, and the CPU time. Runs in a forked child."""
     import programs
 
     if lines and images:
@@ -103,27 +103,27 @@ def run(names, lines, images=False):
 
         jitlisten._lines.install()
         assert jitlisten._lines.status()["active"], jitlisten._lines.status()
-    done = {}
+    outcomes = {}
     for name in names:
         del CAPTURED[:]
-        begin = time.process_time()
+        start_time = time.process_time()
         try:
             result = repr(programs.PROGRAMS[name]())
         except Exception as error:
             result = "%s: %s" % (type(error).__name__, str(error)[-300:])
-        done[name] = (result, list(CAPTURED), time.process_time() - begin)
+        outcomes[name] = (result, list(CAPTURED), time.process_time() - start_time)
     if lines and images and platform.machine() == "x86_64":
-        assert remarks() > 0
-    return done
+        assert count_remarks() > 0
+    return outcomes
 
 
-def in_child(names, lines, images=False):
+def compile_in_child(names, lines, images=False):
     with tempfile.TemporaryFile() as file:
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
             try:
-                file.write(pickle.dumps(run(names, lines, images)))
+                file.write(pickle.dumps(compile_programs(names, lines, images)))
                 file.flush()
                 os._exit(0)
             except BaseException:
@@ -136,68 +136,70 @@ def in_child(names, lines, images=False):
 
 
 def instructions(data):
-    """What the processor is asked to do, without padding and distances."""
+    """Disassembled instructions, without padding and jump distances."""
     with tempfile.NamedTemporaryFile(suffix=".o") as file:
         file.write(data)
         file.flush()
         command = ["objdump", "-d", "-w", "--no-show-raw-insn", file.name]
         text = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.decode()
-    found = []
+    normalized = []
     for line in text.splitlines():
-        words = line.partition("\t")[2].split("#")[0].split()
-        if words and "nop" not in line and words[:2] != ["xchg", "%ax,%ax"]:
-            jumps = words[0].startswith(("j", "call", "loop"))
-            found.append(words[0] if jumps else re.sub("0x[0-9a-f]{10,}", "ADDRESS", " ".join(words)))
-    return found
+        fields = line.partition("\t")[2].split("#")[0].split()
+        if fields and "nop" not in line and fields[:2] != ["xchg", "%ax,%ax"]:
+            is_branch = fields[0].startswith(("j", "call", "loop"))
+            normalized.append(fields[0] if is_branch else re.sub("0x[0-9a-f]{10,}", "ADDRESS", " ".join(fields)))
+    return normalized
 
 
-def padded_otherwise(pair, different):
-    """LLVM 11 alone (Numba 0.56) aligns loops with longer jumps, and with nothing where a line begins: there it takes
-    `nop`s.
-
-    Of the newer ones, none does: the exception is made for no other.
-    """
+def is_only_padded_differently(pair, differences):
+    """True if only padding differs, which occurs only with LLVM 11 (Numba 0.56). That release aligns loops with longer
+    jumps, but uses `nop`s where a line begins. Newer releases never differ, so none is exempt."""
     import llvmlite.binding
 
-    # Where a branch is longer, what is relocated behind it moves.
-    moved = [what for what in different if ".text" not in what and what != "relocations"]
-    if llvmlite.binding.llvm_version_info[0] != 11 or moved:
+    # Relocated fields move if a preceding branch becomes longer.
+    other_differences = [
+        difference for difference in differences if ".text" not in difference and difference != "relocations"
+    ]
+    if llvmlite.binding.llvm_version_info[0] != 11 or other_differences:
         return False
-    one, two = (instructions(data) for data in pair)
-    return one == two
+    first, second = (instructions(data) for data in pair)
+    return first == second
 
 
-def report(one, two):
-    """Of two runs: totals, and what differs."""
+def compare_runs(first, second):
+    """Compares two runs: returns totals, and a line for each difference."""
     import elf
 
     total = {
-        "programs": len(one), "objects": 0, "different": 0, "padded": 0, "masked": 0, "text": 0, "size": [0, 0],
+        "programs": len(first), "objects": 0, "different": 0, "padded": 0, "masked": 0, "text": 0, "size": [0, 0],
         "seconds": [0, 0],
     }
     details = []
-    for name in one:
-        (result_one, objects_one, seconds_one), (result_two, objects_two, seconds_two) = one[name], two[name]
-        total["seconds"][0] += seconds_one
-        total["seconds"][1] += seconds_two
-        if result_one != result_two:
-            details.append("%s: results %s and %s" % (name, result_one, result_two))
-        if len(objects_one) != len(objects_two):
-            details.append("%s: %d and %d objects" % (name, len(objects_one), len(objects_two)))
-        total["objects"] += max(len(objects_one), len(objects_two))
-        total["different"] += abs(len(objects_one) - len(objects_two))
-        for number, pair in enumerate(zip(objects_one, objects_two)):
+    for name in first:
+        (first_result, first_objects, first_seconds), (second_result, second_objects, second_seconds) = (
+            first[name],
+            second[name],
+        )
+        total["seconds"][0] += first_seconds
+        total["seconds"][1] += second_seconds
+        if first_result != second_result:
+            details.append("%s: results %s and %s" % (name, first_result, second_result))
+        if len(first_objects) != len(second_objects):
+            details.append("%s: %d and %d objects" % (name, len(first_objects), len(second_objects)))
+        total["objects"] += max(len(first_objects), len(second_objects))
+        total["different"] += abs(len(first_objects) - len(second_objects))
+        for number, pair in enumerate(zip(first_objects, second_objects)):
             loaded = [elf.read(data) for data in pair]
-            different, masked = elf.compare(*loaded)
-            total["masked"] += masked
+            differences, address_count = elf.compare(*loaded)
+            total["masked"] += address_count
             total["text"] += sum(len(data) for name, data in loaded[0].sections.items() if "text" in name)
             total["size"][0] += loaded[0].size
             total["size"][1] += loaded[1].size
-            if different and padded_otherwise(pair, different):
+            if differences and is_only_padded_differently(pair, differences):
                 total["padded"] += 1
-            elif different:
+            elif differences:
                 total["different"] += 1
-                details.append("%s, object %d: %s" % (name, number, "; ".join(different)))
+                details.append("%s, object %d: %s" % (name, number, "; ".join(differences)))
     return total, details
 
 
@@ -219,20 +221,20 @@ def main():
         names = [name for name in names if name in programs.SHORT]
     if arguments.only:
         names = arguments.only.split(",")
-    without = in_child(names, False)
-    compared = {"lines": report(without, in_child(names, True, arguments.images))}
+    without_lines = compile_in_child(names, False)
+    compared = {"lines": compare_runs(without_lines, compile_in_child(names, True, arguments.images))}
     if arguments.again:
-        compared["again"] = report(without, in_child(names, False))
-    failed = ["%s: %s" % (name, result) for name, (result, _, _) in without.items() if "Error: " in result]
+        compared["again"] = compare_runs(without_lines, compile_in_child(names, False))
+    failed = ["%s: %s" % (name, result) for name, (result, _, _) in without_lines.items() if "Error: " in result]
     if arguments.json:
         print(json.dumps({"numba": numba.__version__, "compared": compared, "failed": failed}))
         return
-    for what, (total, details) in compared.items():
-        print(numba.__version__, what, total)
-        for line in details:
-            print("   ", line)
-    for line in failed:
-        print("    fails without lines, too:", line)
+    for comparison, (total, details) in compared.items():
+        print(numba.__version__, comparison, total)
+        for detail in details:
+            print("   ", detail)
+    for failure in failed:
+        print("    fails without lines, too:", failure)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Functions of another file, called by those of `programs.py`."""
+"""Functions in a separate file that `programs.py` calls."""
 
 import math
 

@@ -1,7 +1,7 @@
-"""Small programs, one for each kind of code that Numba makes. Each compiles something, runs it, and returns what came
-out.
+"""Small programs, one for each kind of code that Numba generates. Each program compiles a function, runs it and returns
+the result.
 
-They are compiled with line tables and without; the machine code has to be the same.
+They are compiled with and without line tables; the machine code must be identical.
 """
 
 import math
@@ -32,25 +32,25 @@ from numba.typed import List as TypedList
 import other_file
 
 PROGRAMS: Dict[str, Callable[[], object]] = {}
-# A part that takes a quarter of the time, and has one of each kind.
+# Names of the programs in a selection that has one program of each kind and takes a quarter of the time.
 SHORT = set()
 
 REALS = np.linspace(0.5, 9.5, 40)
-WHOLE = np.arange(40)
+INTEGERS = np.arange(40)
 SQUARE = np.arange(36.0).reshape(6, 6)
 
 
-def program(body):
+def register(body):
     PROGRAMS[body.__name__] = body
     return body
 
 
-def short(body):
+def in_short_selection(body):
     SHORT.add(body.__name__)
-    return program(body)
+    return register(body)
 
 
-@short
+@in_short_selection
 def simple_loop():
     @njit
     def f(a):
@@ -62,7 +62,7 @@ def simple_loop():
     return f(REALS)
 
 
-@program
+@register
 def transcendental():
     @njit
     def f(a):
@@ -74,7 +74,7 @@ def transcendental():
     return f(REALS)
 
 
-@short
+@in_short_selection
 def calls():
     @njit
     def inner(x, k):
@@ -94,7 +94,7 @@ def calls():
     return outer(REALS)
 
 
-@program
+@register
 def call_not_inlined():
     @njit
     def large(a):
@@ -108,7 +108,7 @@ def call_not_inlined():
     return f(REALS)
 
 
-@program
+@register
 def fastmath():
     @njit(fastmath=True)
     def f(a):
@@ -120,7 +120,7 @@ def fastmath():
     return round(f(REALS), 6)
 
 
-@program
+@register
 def error_model():
     @njit(error_model="numpy")
     def f(a):
@@ -132,7 +132,7 @@ def error_model():
     return f(REALS)
 
 
-@program
+@register
 def boundscheck():
     @njit(boundscheck=True)
     def f(a, i):
@@ -141,7 +141,7 @@ def boundscheck():
     return f(REALS, 3)
 
 
-@program
+@register
 def nogil():
     @njit(nogil=True)
     def f(a):
@@ -150,7 +150,7 @@ def nogil():
     return f(REALS)
 
 
-@program
+@register
 def inline_never():
     @njit(inline="never")
     def g(x):
@@ -163,7 +163,7 @@ def inline_never():
     return f(3)
 
 
-@short
+@in_short_selection
 def inline_always():
     @njit(inline="always")
     def g(x):
@@ -180,7 +180,7 @@ def inline_always():
     return f(REALS)
 
 
-@short
+@in_short_selection
 def inline_always_other_file():
     @njit
     def f(a):
@@ -192,7 +192,7 @@ def inline_always_other_file():
     return f(REALS)
 
 
-@short
+@in_short_selection
 def inline_always_nested():
     @njit(inline="always")
     def inner(x):
@@ -214,9 +214,9 @@ def inline_always_nested():
     return round(f(REALS), 6)
 
 
-@program
+@register
 def inlined_in_objmode():
-    # What Numba makes of the block is pickled, and part of the code.
+    # Numba pickles the function that it creates from an `objmode` block; the pickle becomes part of the code.
     @njit(inline="always")
     def g(x):
         return x * 2 + 1
@@ -232,7 +232,7 @@ def inlined_in_objmode():
     return f(2.5)
 
 
-@program
+@register
 def other_module():
     @njit
     def f(a):
@@ -244,7 +244,7 @@ def other_module():
     return f(REALS)
 
 
-@short
+@in_short_selection
 def prange_map():
     @njit(parallel=True)
     def f(a):
@@ -256,7 +256,7 @@ def prange_map():
     return f(REALS).sum()
 
 
-@short
+@in_short_selection
 def prange_reduction():
     @njit(parallel=True)
     def f(a):
@@ -268,7 +268,7 @@ def prange_reduction():
     return round(f(REALS), 6)
 
 
-@program
+@register
 def prange_reductions():
     @njit(parallel=True)
     def f(a):
@@ -284,7 +284,7 @@ def prange_reductions():
     return [round(x, 6) for x in f(REALS)]
 
 
-@program
+@register
 def prange_array_reduction():
     @njit(parallel=True)
     def f(a):
@@ -296,7 +296,7 @@ def prange_array_reduction():
     return f(REALS).round(6).tolist()
 
 
-@program
+@register
 def prange_nested():
     @njit(parallel=True)
     def f(a):
@@ -309,7 +309,7 @@ def prange_nested():
     return round(f(SQUARE), 6)
 
 
-@program
+@register
 def prange_calls():
     @njit
     def g(x):
@@ -325,7 +325,7 @@ def prange_calls():
     return round(f(REALS).sum(), 6)
 
 
-@short
+@in_short_selection
 def parallel_array_expression():
     @njit(parallel=True)
     def f(a, b):
@@ -334,7 +334,7 @@ def parallel_array_expression():
     return round(f(REALS, REALS), 6)
 
 
-@program
+@register
 def parallel_numpy():
     @njit(parallel=True)
     def f(a):
@@ -344,7 +344,7 @@ def parallel_numpy():
     return round(f(REALS), 6)
 
 
-@short
+@in_short_selection
 def vectorized():
     @vectorize([float64(float64, float64)])
     def f(x, y):
@@ -353,16 +353,16 @@ def vectorized():
     return f(REALS, REALS).sum()
 
 
-@program
+@register
 def vectorized_dynamic():
     @vectorize
     def f(x, y):
         return x * 2 + y
 
-    return f(REALS, REALS).sum() + f(WHOLE, WHOLE).sum()
+    return f(REALS, REALS).sum() + f(INTEGERS, INTEGERS).sum()
 
 
-@program
+@register
 def vectorized_parallel():
     @vectorize([float64(float64)], target="parallel")
     def f(x):
@@ -371,7 +371,7 @@ def vectorized_parallel():
     return round(f(REALS).sum(), 6)
 
 
-@program
+@register
 def vectorized_branches():
     @vectorize([int64(int64), float64(float64)])
     def f(x):
@@ -379,10 +379,10 @@ def vectorized_branches():
             return x * 2
         return x - 1
 
-    return f(WHOLE).sum()
+    return f(INTEGERS).sum()
 
 
-@program
+@register
 def vectorized_in_njit():
     @vectorize
     def g(x):
@@ -395,7 +395,7 @@ def vectorized_in_njit():
     return f(REALS)
 
 
-@short
+@in_short_selection
 def gufunc():
     @guvectorize([(float64[:], float64[:])], "(n)->(n)")
     def f(a, out):
@@ -407,7 +407,7 @@ def gufunc():
     return f(SQUARE).sum()
 
 
-@program
+@register
 def gufunc_parallel():
     @guvectorize([(float64[:], float64, float64[:])], "(n),()->(n)", target="parallel")
     def f(a, k, out):
@@ -417,7 +417,7 @@ def gufunc_parallel():
     return f(SQUARE, 2.0).sum()
 
 
-@program
+@register
 def gufunc_scalar_result():
     @guvectorize([(int64[:], int64[:])], "(n)->()")
     def f(a, out):
@@ -425,10 +425,10 @@ def gufunc_scalar_result():
         for x in a:
             out[0] += x
 
-    return int(f(WHOLE))
+    return int(f(INTEGERS))
 
 
-@short
+@in_short_selection
 def c_callback():
     @cfunc(float64(float64))
     def f(x):
@@ -437,7 +437,7 @@ def c_callback():
     return f.ctypes(3.0)
 
 
-@program
+@register
 def c_callback_called():
     @njit
     def g(x):
@@ -452,7 +452,7 @@ def c_callback_called():
     return f.ctypes(9.0)
 
 
-@program
+@register
 def c_callback_in_njit():
     @cfunc(int64(int64))
     def g(x):
@@ -465,7 +465,7 @@ def c_callback_in_njit():
     return f(3)
 
 
-@short
+@in_short_selection
 def stencil_kernel():
     @stencil
     def kernel(a):
@@ -478,7 +478,7 @@ def stencil_kernel():
     return f(SQUARE).sum()
 
 
-@program
+@register
 def stencil_parallel():
     @stencil
     def kernel(a):
@@ -491,7 +491,7 @@ def stencil_parallel():
     return f(REALS).sum()
 
 
-@program
+@register
 def stencil_direct():
     @stencil(neighborhood=((-2, 0),))
     def kernel(a):
@@ -503,7 +503,7 @@ def stencil_direct():
     return kernel(REALS).sum()
 
 
-@short
+@in_short_selection
 def array_expression():
     @njit
     def f(a, b):
@@ -512,7 +512,7 @@ def array_expression():
     return f(REALS, REALS).sum()
 
 
-@program
+@register
 def array_expression_views():
     @njit
     def f(a):
@@ -521,7 +521,7 @@ def array_expression_views():
     return f(SQUARE).sum()
 
 
-@short
+@in_short_selection
 def generator():
     @njit
     def g(n):
@@ -538,7 +538,7 @@ def generator():
     return f(10), list(g(3))
 
 
-@program
+@register
 def generator_of_arrays():
     @njit
     def g(a):
@@ -550,7 +550,7 @@ def generator_of_arrays():
     return list(g(REALS))
 
 
-@program
+@register
 def generator_expression():
     @njit
     def f(n):
@@ -559,7 +559,7 @@ def generator_expression():
     return f(9)
 
 
-@short
+@in_short_selection
 def jit_class():
     @jitclass([("total", float64), ("count", int64)])
     class Mean:
@@ -587,7 +587,7 @@ def jit_class():
     return f(REALS), m.value
 
 
-@program
+@register
 def jit_class_array():
     @jitclass([("data", float64[:])])
     class Box:
@@ -602,7 +602,7 @@ def jit_class_array():
     return Box(4).fill(2.0).data.sum()
 
 
-@short
+@in_short_selection
 def typed_dict():
     @njit
     def f(n):
@@ -617,7 +617,7 @@ def typed_dict():
     return f(10)
 
 
-@program
+@register
 def typed_dict_strings():
     @njit
     def f():
@@ -628,7 +628,7 @@ def typed_dict_strings():
     return f()
 
 
-@program
+@register
 def typed_list():
     @njit
     def f(n):
@@ -640,7 +640,7 @@ def typed_list():
     return f(6)
 
 
-@program
+@register
 def reflected_list():
     @njit
     def f(n):
@@ -653,7 +653,7 @@ def reflected_list():
     return f(5)
 
 
-@program
+@register
 def sets():
     @njit
     def f(a):
@@ -662,10 +662,10 @@ def sets():
             s.add(x % 7)
         return len(s)
 
-    return f(WHOLE)
+    return f(INTEGERS)
 
 
-@program
+@register
 def tuples():
     @njit
     def f(a, b):
@@ -675,7 +675,7 @@ def tuples():
     return f(3, 4.5)
 
 
-@short
+@in_short_selection
 def object_mode():
     @jit(forceobj=True)
     def f(a):
@@ -687,7 +687,7 @@ def object_mode():
     return f([1, 22, 333])
 
 
-@program
+@register
 def lifted_loop():
     @jit(forceobj=True, looplift=True)
     def f(n):
@@ -700,7 +700,7 @@ def lifted_loop():
     return f(10)
 
 
-@short
+@in_short_selection
 def with_objmode():
     @njit
     def f(x):
@@ -712,7 +712,7 @@ def with_objmode():
     return f(2.5)
 
 
-@program
+@register
 def overloaded():
     def double_it(x):
         return x * 2
@@ -721,15 +721,15 @@ def overloaded():
     def _double_it(x):
         if isinstance(x, types.Integer):
 
-            def whole(x):
+            def for_integer(x):
                 return x * 2
 
-            return whole
+            return for_integer
 
-        def real(x):
+        def for_real(x):
             return x + x + 0.0
 
-        return real
+        return for_real
 
     @njit
     def f(x):
@@ -738,7 +738,7 @@ def overloaded():
     return f(2), f(2.5)
 
 
-@short
+@in_short_selection
 def overloaded_inline():
     def triple(x):
         return x * 3
@@ -761,7 +761,7 @@ def overloaded_inline():
     return f(REALS)
 
 
-@program
+@register
 def registered():
     @register_jitable
     def g(x):
@@ -774,7 +774,7 @@ def registered():
     return f(1)
 
 
-@short
+@in_short_selection
 def closure():
     def make(k):
         @njit
@@ -786,7 +786,7 @@ def closure():
     return make(2)(3), make(2.5)(3)
 
 
-@program
+@register
 def inner_function():
     @njit
     def f(x):
@@ -798,14 +798,14 @@ def inner_function():
     return f(3)
 
 
-@short
+@in_short_selection
 def lambdas():
     f = njit(lambda x: x * 2 + 1)
     g = njit(lambda a: f(a) + 1)
     return g(3)
 
 
-@program
+@register
 def first_class_function():
     @njit(int64(int64))
     def a(x):
@@ -824,7 +824,7 @@ def first_class_function():
     return f((a, b), 5)
 
 
-@short
+@in_short_selection
 def recursion():
     @njit
     def fib(n):
@@ -833,12 +833,12 @@ def recursion():
     return fib(10)
 
 
-@program
+@register
 def mutual_recursion():
     return other_file.even(10)
 
 
-@short
+@in_short_selection
 def unrolled():
     @njit
     def f(t):
@@ -850,7 +850,7 @@ def unrolled():
     return f((1, 2.5, 3))
 
 
-@short
+@in_short_selection
 def several_signatures():
     @njit
     def f(x):
@@ -859,7 +859,7 @@ def several_signatures():
     return f(1), f(1.5), f(1j), f(REALS).sum(), f(np.float32(2))
 
 
-@program
+@register
 def eager_signatures():
     @njit(["int64(int64)", "float64(float64)"])
     def f(x):
@@ -868,21 +868,21 @@ def eager_signatures():
     return f(3), f(1.5)
 
 
-@short
+@in_short_selection
 def made_by_exec():
     names = {"njit": njit}
     exec("@njit\ndef f(x):\n    y = x + 1\n    return y * 2\n", names)
     return names["f"](4)
 
 
-@program
+@register
 def made_by_exec_named():
     names = {}
     exec(compile("def f(x):\n    return x - 1\n", "made up.py", "exec"), names)
     return njit(names["f"])(4)
 
 
-@short
+@in_short_selection
 def exceptions():
     @njit
     def f(x):
@@ -896,7 +896,7 @@ def exceptions():
         return f(4.0), error.args[0]
 
 
-@program
+@register
 def caught_exceptions():
     @njit
     def g(x):
@@ -917,7 +917,7 @@ def caught_exceptions():
     return f(6)
 
 
-@program
+@register
 def asserts():
     @njit
     def f(x):
@@ -927,7 +927,7 @@ def asserts():
     return f(2)
 
 
-@program
+@register
 def strings():
     @njit
     def f(s, n):
@@ -939,7 +939,7 @@ def strings():
     return f("ab", 3)
 
 
-@program
+@register
 def random_numbers():
     @njit
     def f(n):
@@ -952,7 +952,7 @@ def random_numbers():
     return round(f(20), 6)
 
 
-@program
+@register
 def sorting():
     @njit
     def f(a):
@@ -961,7 +961,7 @@ def sorting():
     return f(REALS[::-1].copy())
 
 
-@program
+@register
 def linear_algebra():
     @njit
     def f(a):
@@ -974,7 +974,7 @@ def linear_algebra():
     return f(SQUARE)
 
 
-@program
+@register
 def matrix_product():
     @njit
     def f(a, b):
@@ -988,7 +988,7 @@ def matrix_product():
     return f(SQUARE, SQUARE).sum()
 
 
-@program
+@register
 def structured():
     kind = np.dtype([("x", np.float64), ("n", np.int64)])
 
@@ -1004,7 +1004,7 @@ def structured():
     return f(a)
 
 
-@program
+@register
 def optional_values():
     @njit
     def f(x):
@@ -1016,7 +1016,7 @@ def optional_values():
     return f(2), f(0)
 
 
-@program
+@register
 def complex_numbers():
     @njit
     def f(n):
@@ -1028,7 +1028,7 @@ def complex_numbers():
     return round(f(10), 6)
 
 
-@program
+@register
 def while_and_break():
     @njit
     def f(n):
@@ -1045,7 +1045,7 @@ def while_and_break():
     return f(20)
 
 
-@program
+@register
 def printing():
     @njit
     def f(x):
@@ -1056,7 +1056,7 @@ def printing():
     return f(3)
 
 
-@program
+@register
 def enumerate_and_zip():
     @njit
     def f(a, b):
@@ -1068,16 +1068,16 @@ def enumerate_and_zip():
     return f(REALS, REALS)
 
 
-@program
+@register
 def fancy_index():
     @njit
     def f(a, i):
         return a[i].sum() + a[a > 3].sum()
 
-    return f(REALS, WHOLE[:5])
+    return f(REALS, INTEGERS[:5])
 
 
-@program
+@register
 def constants():
     table = np.arange(5.0)
 
@@ -1088,7 +1088,7 @@ def constants():
     return f(2)
 
 
-@program
+@register
 def decorated_over_lines():
     @njit(
         nogil=True,
@@ -1108,7 +1108,7 @@ def decorated_over_lines():
     return f(1)
 
 
-@program
+@register
 def several_lines_one_statement():
     @njit
     def f(a, b, c): return a + b + c

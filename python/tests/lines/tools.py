@@ -1,4 +1,4 @@
-"""What the tests with real tools share."""
+"""Helpers for tests that run real tools."""
 
 import os
 import shutil
@@ -13,30 +13,31 @@ LIBRARY = os.path.abspath(
 )
 
 
-def need(*names):
-    """The first of these programs that is here, from the environment's or from PATH."""
-    path = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
-    found = next(filter(None, (shutil.which(name, path=path) for name in names)), None)
-    if found is None:
+def require_tool(*names):
+    """Returns the first of these programs that is next to this Python or in PATH. If there is none, fails in CI and
+    skips the test elsewhere."""
+    search_path = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
+    path = next(filter(None, (shutil.which(name, path=search_path) for name in names)), None)
+    if path is None:
         message = "%s is needed" % " or ".join(names)
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
-    return found
+    return path
 
 
-def text_of(command, seconds=300, **options):
-    """What a command says, on both channels."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds, **options)
-    return done.stdout.decode("utf-8", "replace")
+def combined_output(command, timeout_s=300, **options):
+    """Standard output and standard error of a command."""
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, **options)
+    return result.stdout.decode("utf-8", "replace")
 
 
-def environment(directory, sinks, **more):
-    """With the native library."""
+def environment(directory, sinks, **overrides):
+    """Environment variables that preload the native library with these sinks."""
     assert os.path.exists(LIBRARY), "make build makes it"
     variables = dict(os.environ, LD_PRELOAD=LIBRARY, JITLISTEN=sinks, JITLISTEN_DIR=str(directory), PYTHONHASHSEED="0")
     variables.pop("JITLISTEN_LINES", None)
-    variables.update(more)
+    variables.update(overrides)
     return variables
 
 
@@ -44,12 +45,12 @@ def program(name, *arguments):
     return [sys.executable, os.path.join(HERE, name)] + list(arguments)
 
 
-def line_of(name, mark):
-    """The line that ends with this comment."""
+def line_marked(name, mark):
+    """Number of the line that ends with the comment `mark`."""
     with open(os.path.join(HERE, name)) as file:
         return next(number for number, text in enumerate(file, 1) if text.rstrip().endswith("# " + mark))
 
 
-def images(directory):
-    """The files of compiled code, as long as their directory is there."""
+def image_paths(directory):
+    """Paths of image files of compiled code. They exist only as long as their directory does."""
     return sorted(str(path) for path in directory.glob("image-*/object-*.so"))

@@ -1,11 +1,11 @@
-"""Programs whose distribution over lines is known. Run: `truth.py SECONDS`, of processor time; 0 seconds are thirty
+"""Programs with a known distribution of time over lines: `truth.py SECONDS`, in CPU time; 0 seconds means thirty
 rounds, for callgrind.
 
-The marks at the ends of lines are what a test looks for: one statement, run three times as often on one line as on the
-other.
+Tests find lines by their trailing comments. In each pair, the same statement runs three times as often on one line as
+on the other.
 
-No two rounds are of one length: samples come with the kernel's tick, and would be in step with rounds that are. The
-lengths are the same in every run.
+The lengths of the rounds vary, because samples follow the kernel's tick and would otherwise stay in step with the
+rounds. The sequence of lengths is the same in every run.
 """
 
 import math
@@ -29,8 +29,8 @@ import truth_other
 
 assert jitlisten._lines.status()["active"], jitlisten._lines.status()
 
-#: How long a round of a program is, on average.
-N = 4000
+#: Average number of elements in a round.
+AVERAGE_ELEMENTS = 4000
 
 
 @njit
@@ -97,16 +97,16 @@ def parallel(a):
 
 
 def main():
-    a = np.linspace(0.5, 9.5, 2 * N)
-    lengths = random.Random(1)
+    a = np.linspace(0.5, 9.5, 2 * AVERAGE_ELEMENTS)
+    rng = random.Random(1)
     programs = (two_loops, inlined, two_files, costly_calls, parallel)
     for program in programs:
-        program(a[:N])
-    end = time.process_time() + float(sys.argv[1])
+        program(a[:AVERAGE_ELEMENTS])
+    deadline = time.process_time() + float(sys.argv[1])
     rounds = 30
-    while rounds > 0 or time.process_time() < end:
+    while rounds > 0 or time.process_time() < deadline:
         for program in programs:
-            program(a[: lengths.randrange(N // 10, 2 * N - N // 10)])
+            program(a[: rng.randrange(AVERAGE_ELEMENTS // 10, 2 * AVERAGE_ELEMENTS - AVERAGE_ELEMENTS // 10)])
         rounds -= 1
 
 

@@ -1,4 +1,4 @@
-"""The other file of `truth.py`."""
+"""Functions in a separate file that `truth.py` calls."""
 
 from numba import njit
 

@@ -1,5 +1,5 @@
-"""Tests of the wheel as it is installed: every program runs in the environment that ci/wheel.sh has made, none from the
-source tree."""
+"""Shared helpers and fixtures of the wheel tests. All programs run in the environment that ci/wheel.sh creates, never
+from the source tree."""
 
 import os
 import pathlib
@@ -13,12 +13,12 @@ import pytest
 
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = HERE / "programs"
-# In the background of a shell they are ignored, which every program that is started here would inherit.
-for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
-    if signal.getsignal(number) == signal.SIG_IGN:
-        signal.signal(number, signal.SIG_DFL)
-#: A test that waits longer than this has failed. The machine may have much else to do.
-PATIENCE = 300
+# Shells start background jobs with these signals ignored, and every program started by the tests would inherit that.
+for signal_number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(signal_number) == signal.SIG_IGN:
+        signal.signal(signal_number, signal.SIG_DFL)
+#: Timeout of every wait, in seconds; generous because the machine may be busy.
+TEST_TIMEOUT_S = 300
 
 
 def pytest_configure(config):
@@ -33,88 +33,102 @@ def command():
     return python().parent / "jitlisten"
 
 
-def need(tool):
-    """The path of a tool. In CI it has to be there."""
-    found = shutil.which(tool)
-    if found is None:
+def require_tool(name):
+    """Returns the path of a tool. If the tool is missing, the test fails in CI and is skipped elsewhere."""
+    path = shutil.which(name)
+    if path is None:
         if os.environ.get("CI"):
-            pytest.fail(f"CI must have {tool}")
-        pytest.skip(f"no {tool}")
-    return found
+            pytest.fail(f"CI must have {name}")
+        pytest.skip(f"no {name}")
+    return path
 
 
-def other_environment(program):
-    """A program of one of the environments of ci/setup.sh. In CI it has to be there."""
-    found = HERE.parents[2] / "target" / "venv" / program
-    if not found.exists():
+def pinned_program(relative_path):
+    """Returns a program from an environment that ci/setup.sh creates. If the program is missing, the test fails in CI
+    and is skipped elsewhere."""
+    path = HERE.parents[2] / "target" / "venv" / relative_path
+    if not path.exists():
         if os.environ.get("CI"):
-            pytest.fail(f"CI must have {found}")
-        pytest.skip(f"no {found}")
-    return found
+            pytest.fail(f"CI must have {path}")
+        pytest.skip(f"no {path}")
+    return path
 
 
-def wait_for(look, what, patience=PATIENCE):
-    """Until ``look`` returns something true; returns that."""
-    end = time.monotonic() + patience
+def wait_for(condition, description, timeout_s=TEST_TIMEOUT_S):
+    """Polls ``condition`` until it returns a true value; returns that value."""
+    deadline = time.monotonic() + timeout_s
     while True:
-        found = look()
-        if found:
-            return found
-        assert time.monotonic() < end, f"waited {patience} s for {what}"
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"waited {timeout_s} s for {description}"
         time.sleep(0.05)
 
 
 @pytest.fixture
 def environment(tmp_path):
-    """Nothing of the environment of the tests that could reach a program."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JITLISTEN", "PYTHON", "LD_"))}
-    kept.update(NUMBA_CACHE_DIR=str(tmp_path / "cache"), NUMBA_THREADING_LAYER="workqueue", OPENBLAS_NUM_THREADS="1")
-    kept["HOME"] = str(tmp_path)
-    kept["JITLISTEN_DIR"] = str(images_place())
-    return kept
+    """Environment variables for programs under test, without settings that could affect jitlisten, Python or the
+    loader."""
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith(("JITLISTEN", "PYTHON", "LD_"))
+    }
+    variables.update(
+        NUMBA_CACHE_DIR=str(tmp_path / "cache"), NUMBA_THREADING_LAYER="workqueue", OPENBLAS_NUM_THREADS="1"
+    )
+    variables["HOME"] = str(tmp_path)
+    variables["JITLISTEN_DIR"] = str(images_directory())
+    return variables
 
 
-def images_place():
-    place = HERE.parents[2] / "target" / "wheel" / "images"
-    place.mkdir(parents=True, exist_ok=True)
-    return place
+def images_directory():
+    directory = HERE.parents[2] / "target" / "wheel" / "images"
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
 
 
 @pytest.fixture
 def run(environment, tmp_path):
-    """Runs a program to its end; arguments are words, keywords change the environment; a ``status`` of None is any."""
+    """Runs a program until it exits; keyword arguments set environment variables. ``status`` is the expected exit
+    status; None accepts any."""
 
-    def run(*words, status=0, timeout=PATIENCE, **changes):
-        merged = {**environment, **{name: str(value) for name, value in changes.items()}}
-        done = subprocess.run(
-            [str(word) for word in words], env=merged, cwd=tmp_path, capture_output=True, text=True, timeout=timeout
+    def run(*args, status=0, timeout=TEST_TIMEOUT_S, **variables):
+        merged_environment = {**environment, **{name: str(value) for name, value in variables.items()}}
+        result = subprocess.run(
+            [str(arg) for arg in args],
+            env=merged_environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
         )
-        assert status in (None, done.returncode), f"{words}: status {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
+        assert status in (
+            None, result.returncode
+        ), f"{args}: status {result.returncode}\n{result.stdout}\n{result.stderr}"
+        return result
 
     return run
 
 
-class Running:
-    """A program that runs, and says ``ready`` when it does what it is for."""
+class RunningProgram:
+    """A running program that prints ``ready`` once it has reached the state that the test needs."""
 
-    def __init__(self, words, environment, directory):
+    def __init__(self, args, environment, directory):
         self.output = open(directory / "output", "w+")
         self.process = subprocess.Popen(
-            [str(word) for word in words], env=environment, cwd=directory, stdout=self.output, stderr=subprocess.STDOUT
+            [str(arg) for arg in args], env=environment, cwd=directory, stdout=self.output, stderr=subprocess.STDOUT
         )
         self.pid = self.process.pid
-        wait_for(lambda: self.has_said("ready") or self.has_ended(), "the program to be ready")
-        assert not self.has_ended(), self.said()
+        wait_for(lambda: self.has_printed("ready") or self.has_ended(), "the program to be ready")
+        assert not self.has_ended(), self.output_text()
 
     def has_ended(self):
         return self.process.poll() is not None
 
-    def said(self):
+    def output_text(self):
         return pathlib.Path(self.output.name).read_text()
 
-    def has_said(self, word):
-        return word in self.said()
+    def has_printed(self, text):
+        return text in self.output_text()
 
     def stop(self):
         if not self.has_ended():
@@ -125,16 +139,16 @@ class Running:
 
 @pytest.fixture
 def start(environment, tmp_path):
-    """Starts a program that runs until the test is over."""
-    running = []
+    """Starts a program, which is killed when the test ends."""
+    programs = []
 
-    def start(*words, **changes):
-        merged = {**environment, **{name: str(value) for name, value in changes.items()}}
-        running.append(Running(words, merged, tmp_path))
-        return running[-1]
+    def start(*args, **variables):
+        merged_environment = {**environment, **{name: str(value) for name, value in variables.items()}}
+        programs.append(RunningProgram(args, merged_environment, tmp_path))
+        return programs[-1]
 
     yield start
-    for program in running:
+    for program in programs:
         program.stop()
 
 
@@ -144,10 +158,10 @@ def perf_map(pid):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def nothing_from_the_source_tree():
-    place = subprocess.run(
+def check_package_is_installed():
+    package_path = subprocess.run(
         [str(python()), "-c", "import jitlisten; print(jitlisten.__file__)"],
         cwd="/", capture_output=True, text=True, check=True,
     ).stdout
-    assert "site-packages" in place
+    assert "site-packages" in package_path
     assert sys.version_info >= (3, 8)

@@ -1,4 +1,4 @@
-"""Other users and containers: what a test runs its programs in. All of it needs root."""
+"""Other users, and containers, in which tests run programs. Requires root."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ import pytest
 from conftest import PROGRAMS, command, python, wait_for
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-#: `nobody` of Debian: any user that is not root.
+#: UID of Debian's `nobody`, as an example of a user other than root.
 USER = 65534
 
 
@@ -22,40 +22,47 @@ def need_root():
         pytest.skip("needs root to become another user")
 
 
-def package():
-    """The directory of the installed package."""
-    ask = "import jitlisten, os; print(os.path.dirname(jitlisten.__file__))"
-    return pathlib.Path(subprocess.check_output([str(python()), "-c", ask], text=True, cwd="/").strip())
+def package_directory():
+    """Directory of the installed package."""
+    code = "import jitlisten, os; print(os.path.dirname(jitlisten.__file__))"
+    return pathlib.Path(subprocess.check_output([str(python()), "-c", code], text=True, cwd="/").strip())
 
 
-def _pythons():
-    """Every directory that the installed Python reads."""
-    ask = "import sys, os; print(sys.prefix, sys.base_prefix, *(p for p in sys.path if os.path.isdir(p)), sep='\\n')"
-    return subprocess.check_output([str(python()), "-c", ask], text=True, cwd="/").split("\n")[:-1]
+def _python_directories():
+    """Directories from which the installed Python reads."""
+    code = "import sys, os; print(sys.prefix, sys.base_prefix, *(p for p in sys.path if os.path.isdir(p)), sep='\\n')"
+    return subprocess.check_output([str(python()), "-c", code], text=True, cwd="/").split("\n")[:-1]
 
 
-def _uncover():
-    """Lines of a shell that let every user get at the installed Python, although a home directory above it is closed:
-    that directory is covered, and what is needed of it is mounted again. In a mount namespace of its own."""
-    lines, covered = ["mount --make-rprivate /"], {}
-    for place in dict.fromkeys(_pythons()):
-        above = [parent for parent in reversed(pathlib.Path(place).parents) if parent.stat().st_mode & 0o001 == 0]
-        if above:
-            covered.setdefault(above[0], []).append(place)
-    for number, (closed, places) in enumerate(covered.items()):
-        hold = f"/mnt/{number}"
-        lines += [f"mkdir -p {hold}", f"mount --bind {closed} {hold}", f"mount -t tmpfs -o mode=755 tmpfs {closed}"]
-        for place in places:
-            inside = pathlib.Path(place).relative_to(closed)
-            lines += [f"mkdir -p {place}", f"mount --bind {hold}/{inside} {place}"]
-    if covered:
-        lines.insert(1, "mount -t tmpfs tmpfs /mnt")
-    return lines
+def _expose_python_commands():
+    """Shell commands that let every user read the installed Python, even if it is below a home directory that is closed
+    to others. They mount a tmpfs over that directory and bind-mount the required directories into it. Run them in a
+    private mount namespace."""
+    commands, directories_by_closed_parent = ["mount --make-rprivate /"], {}
+    for directory in dict.fromkeys(_python_directories()):
+        closed_parents = [
+            parent for parent in reversed(pathlib.Path(directory).parents) if parent.stat().st_mode & 0o001 == 0
+        ]
+        if closed_parents:
+            directories_by_closed_parent.setdefault(closed_parents[0], []).append(directory)
+    for number, (closed_parent, directories) in enumerate(directories_by_closed_parent.items()):
+        original = f"/mnt/{number}"
+        commands += [
+            f"mkdir -p {original}",
+            f"mount --bind {closed_parent} {original}",
+            f"mount -t tmpfs -o mode=755 tmpfs {closed_parent}",
+        ]
+        for directory in directories:
+            relative_path = pathlib.Path(directory).relative_to(closed_parent)
+            commands += [f"mkdir -p {directory}", f"mount --bind {original}/{relative_path} {directory}"]
+    if directories_by_closed_parent:
+        commands.insert(1, "mount -t tmpfs tmpfs /mnt")
+    return commands
 
 
-def _own_tmp():
-    """Lines of a shell that give a container its own /tmp, and the repository its place back where that covers it: a
-    clone below /tmp."""
+def _private_tmp_commands():
+    """Shell commands that give a container a private /tmp. If that hides the repository (a clone below /tmp), they
+    mount the repository there again."""
     return [
         f"exec 9<'{ROOT}'",
         "mount -t tmpfs -o mode=1777 tmpfs /tmp",
@@ -68,21 +75,32 @@ def _own_tmp():
 
 
 class User:
-    """An ordinary user, with a directory of its own, in a mount namespace where it can read the installed Python."""
+    """An ordinary user with a home directory, in a mount namespace where that user can read the installed Python."""
 
-    def __init__(self, extra=()):
+    def __init__(self, extra_commands=()):
         need_root()
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="jitlisten-user-"))
         for program in PROGRAMS.glob("*.py"):
             shutil.copy(program, self.home)
-        for place in [self.home, *self.home.iterdir()]:
-            os.chown(place, USER, USER)
-        script = "\n".join(["set -e", *_uncover(), *extra, "echo ready", "exec sleep infinity"])
-        self.holder = subprocess.Popen(["unshare", "--mount", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
-        assert self.holder.stdout.readline() == "ready\n"
-        self.words = [
-            "nsenter", "--target", self.holder.pid, "--mount", f"--wd={self.home}", "setpriv", f"--reuid={USER}",
-            f"--regid={USER}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all",
+        for path in [self.home, *self.home.iterdir()]:
+            os.chown(path, USER, USER)
+        script = "\n".join(["set -e", *_expose_python_commands(), *extra_commands, "echo ready", "exec sleep infinity"])
+        self.namespace_holder = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", script], stdout=subprocess.PIPE, text=True
+        )
+        assert self.namespace_holder.stdout.readline() == "ready\n"
+        self.command_prefix = [
+            "nsenter",
+            "--target",
+            self.namespace_holder.pid,
+            "--mount",
+            f"--wd={self.home}",
+            "setpriv",
+            f"--reuid={USER}",
+            f"--regid={USER}",
+            "--clear-groups",
+            "--inh-caps=-all",
+            "--bounding-set=-all",
         ]
         self.environment = {name: str(self.home) for name in ("HOME", "NUMBA_CACHE_DIR", "JITLISTEN_DIR", "TMPDIR")}
 
@@ -90,27 +108,54 @@ class User:
         return self.home / name
 
     def close(self):
-        self.holder.kill()
-        self.holder.wait()
-        self.holder.stdout.close()
+        self.namespace_holder.kill()
+        self.namespace_holder.wait()
+        self.namespace_holder.stdout.close()
         shutil.rmtree(self.home, ignore_errors=True)
 
 
 class Container:
-    """A Python in mount and PID namespaces of its own, and with a /tmp of its own; ``hidden`` directories are empty in
-    it, and ``words`` stand before the command."""
+    """A Python process in private mount and PID namespaces, with a private /tmp. ``hidden_directories`` are empty
+    inside; ``command_prefix`` precedes the command."""
 
-    def __init__(self, start, hidden=(), lines=(), words="", program=("kernel.py",), run=False):
+    def __init__(
+        self,
+        start,
+        hidden_directories=(),
+        mount_commands=(),
+        command_prefix="",
+        program=("kernel.py",),
+        under_jitlisten=False,
+    ):
         need_root()
-        mounts = [f"mount -t tmpfs tmpfs {place}" for place in hidden]
-        script = "\n".join(["set -e", "mount --make-rprivate /", *_own_tmp(), *mounts, *lines, f'exec {words} "$@"'])
-        inner = [python(), PROGRAMS / program[0], *program[1:]]
-        if run:
-            inner = [command(), "run", "--", *inner]
-        self.outside = start(
-            "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script, "sh", *inner
+        mounts = [f"mount -t tmpfs tmpfs {directory}" for directory in hidden_directories]
+        script = "\n".join(
+            [
+                "set -e",
+                "mount --make-rprivate /",
+                *_private_tmp_commands(),
+                *mounts,
+                *mount_commands,
+                f'exec {command_prefix} "$@"',
+            ]
         )
-        children = pathlib.Path(f"/proc/{self.outside.pid}/task/{self.outside.pid}/children")
+        container_command = [python(), PROGRAMS / program[0], *program[1:]]
+        if under_jitlisten:
+            container_command = [command(), "run", "--", *container_command]
+        self.launcher = start(
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "sh",
+            "-c",
+            script,
+            "sh",
+            *container_command,
+        )
+        children = pathlib.Path(f"/proc/{self.launcher.pid}/task/{self.launcher.pid}/children")
         self.pid = int(wait_for(lambda: children.read_text().split(), "the process inside")[0])
         self.root = pathlib.Path(f"/proc/{self.pid}/root")
 

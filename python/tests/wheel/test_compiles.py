@@ -1,16 +1,16 @@
-"""`jitlisten compiles`: what Numba compiled in a program that the installed command records."""
+"""`jitlisten compiles` lists the functions that Numba compiled in a recorded program."""
 
 import json
 
 from conftest import PROGRAMS, command, python
-from test_answers import on_a_terminal
+from test_answers import run_on_terminal
 
 KERNEL = PROGRAMS / "kernel.py"
 
 
 def test_what_a_program_compiled(run, tmp_path):
-    once = ["--", python(), KERNEL, "once"]
-    run(command(), "compiles", "-s", "--json", "out", *once)
+    program_once = ["--", python(), KERNEL, "once"]
+    run(command(), "compiles", "-s", "--json", "out", *program_once)
     (burn,) = [row for row in json.loads((tmp_path / "out").read_text()) if row["depth"] == 0]
     assert burn["function"] == "kernel.burn" and burn["signature"] == "(int64)" and not burn["cached"]
     assert 0 < burn["llvm"] < burn["took"] <= 2 * burn["lasted"] and burn["size"] > 0
@@ -20,7 +20,7 @@ def test_what_a_program_compiled(run, tmp_path):
     assert [row["function"] for row in json.loads(run(command(), "lines", "--json", "-").stdout)["compilations"]][
         0
     ] == "kernel.burn"
-    # The same name once more, and nothing is compiled.
+    # The same recording name is used again, for a program that compiles nothing.
     run(command(), "record", "--", python(), "-c", "sum(range(10_000_000))")
     assert "no compilations" in run(command(), "compiles").stdout
 
@@ -32,7 +32,7 @@ def test_a_row_is_a_line_of_the_terminal(environment, run, tmp_path):
     assert len(compiled) > 4 and all("0x" not in row["function"] for row in compiled)
     environment.pop("COLUMNS", None)
     for columns in (80, 120):
-        text = on_a_terminal(environment, columns, command(), "compiles", "--all", recording)
+        text = run_on_terminal(environment, columns, command(), "compiles", "--all", recording)
         rows = text.split("\n\n")[0].splitlines()
         assert max(map(len, text.splitlines())) <= columns, text
         assert len(rows) == 1 + len(compiled), text

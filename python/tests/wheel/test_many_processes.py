@@ -1,5 +1,5 @@
-"""Pools, joblib, Dask and MPI as their users start them: a recording of each process, read together, and read
-elsewhere."""
+"""Recordings of multiprocessing pools, joblib, Dask and MPI. Each process has its own recording; all are read together,
+even after they were moved."""
 
 import json
 import os
@@ -7,9 +7,9 @@ import pathlib
 import shutil
 
 import pytest
-from conftest import command, need, python
+from conftest import command, python, require_tool
 
-PATIENT = 300
+RUN_TIMEOUT_S = 300
 
 KERNEL = """
 import time
@@ -74,15 +74,16 @@ if MPI.COMM_WORLD.rank == 0:
 """
 
 
-def write(directory, program):
+def write_program(directory, source):
     (directory / "kernel.py").write_text(KERNEL)
     path = directory / "program.py"
-    path.write_text(program)
+    path.write_text(source)
     return path
 
 
 def need_package(run, name):
-    """One of those that are not Numba's (`pools` in ci/setup.sh). In CI it has to be there."""
+    """Requires a package that is not part of Numba (`pools` in ci/setup.sh). If the package is missing, fails in CI and
+    skips elsewhere."""
     if run(python(), "-c", f"import {name}", status=None).returncode == 0:
         return
     if os.environ.get("CI"):
@@ -90,71 +91,82 @@ def need_package(run, name):
     pytest.skip(f"no {name}")
 
 
-def read(run, *recordings):
+def read_report(run, *recordings):
     return json.loads(run(command(), "lines", "--json", "-", *recordings).stdout)
 
 
-def seconds_in_kernel(found):
-    """Of samples on lines that are shown with their text; a busy machine takes fewer samples, with longer periods."""
-    lines = [line for file in found["files"] if file["path"].endswith("kernel.py") for line in file["lines"]]
+def seconds_in_kernel(report):
+    """CPU time in seconds of the samples on lines shown with their source. Samples are weighted by period, because a
+    busy machine takes fewer samples with longer periods."""
+    lines = [line for file in report["files"] if file["path"].endswith("kernel.py") for line in file["lines"]]
     assert all(line["source"] for line in lines if line["line"]), lines
-    return sum(line["self_percent"] for line in lines) / 100 * found["weight"] / 1e9
+    return sum(line["self_percent"] for line in lines) / 100 * report["weight"] / 1e9
 
 
-@pytest.mark.parametrize(("method", "end"), [("fork", "joined"), ("spawn", "joined"), ("fork", "terminated")])
-def test_the_workers_of_a_pool(run, tmp_path, method, end):
-    program = write(tmp_path, POOL)
-    done = run(
-        command(), "record", "-s", "-o", "prof-%h-%p.data", "--", python(), program, method, end, timeout=PATIENT
+@pytest.mark.parametrize(("method", "ending"), [("fork", "joined"), ("spawn", "joined"), ("fork", "terminated")])
+def test_the_workers_of_a_pool(run, tmp_path, method, ending):
+    program = write_program(tmp_path, POOL)
+    result = run(
+        command(),
+        "record",
+        "-s",
+        "-o",
+        "prof-%h-%p.data",
+        "--",
+        python(),
+        program,
+        method,
+        ending,
+        timeout=RUN_TIMEOUT_S,
     )
-    assert done.stdout == "done\n"
+    assert result.stdout == "done\n"
     files = sorted(path.name for path in tmp_path.glob("prof-*-*.data"))
     assert len(files) >= 3, files
-    # Two workers for 0.7 s each; one that is killed loses its last moment.
-    assert seconds_in_kernel(read(run, *files)) > 1.0
+    # Two workers run for 0.7 s each; a worker that is killed loses its last samples.
+    assert seconds_in_kernel(read_report(run, *files)) > 1.0
 
 
-@pytest.mark.parametrize(("package", "text"), [("joblib", JOBLIB), ("distributed", DASK)], ids=["joblib", "dask"])
-def test_workers_are_in_the_bundle_of_the_program(run, tmp_path, package, text):
+@pytest.mark.parametrize(("package", "source"), [("joblib", JOBLIB), ("distributed", DASK)], ids=["joblib", "dask"])
+def test_workers_are_in_the_bundle_of_the_program(run, tmp_path, package, source):
     need_package(run, package)
-    there = tmp_path / "there"
-    (there / "images").mkdir(parents=True)
-    program = write(there, text)
-    done = run(
-        command(), "record", "--bundle", "-s", "-o", there / "prof-%h-%p", "--", python(), program,
-        timeout=PATIENT, JITLISTEN_DIR=there / "images",
+    original_directory = tmp_path / "there"
+    (original_directory / "images").mkdir(parents=True)
+    program = write_program(original_directory, source)
+    result = run(
+        command(), "record", "--bundle", "-s", "-o", original_directory / "prof-%h-%p", "--", python(), program,
+        timeout=RUN_TIMEOUT_S, JITLISTEN_DIR=original_directory / "images",
     )
-    assert done.stdout == "done\n"
-    (folder,) = there.glob("prof-*")
-    # As if on another machine: the folder elsewhere, the program and the images gone.
+    assert result.stdout == "done\n"
+    (folder,) = original_directory.glob("prof-*")
+    # Simulates another machine by moving the bundle and deleting the program and the images.
     shutil.move(folder, tmp_path / "moved")
-    shutil.rmtree(there)
-    found = read(run, tmp_path / "moved")
-    for process in found["processes"]:
+    shutil.rmtree(original_directory)
+    report = read_report(run, tmp_path / "moved")
+    for process in report["processes"]:
         pathlib.Path(f"/tmp/perf-{process['pid']}.map").unlink(missing_ok=True)
-    found = read(run, tmp_path / "moved")
-    assert len(found["processes"]) >= 3, found["processes"]
-    assert seconds_in_kernel(found) > 1.0
+    report = read_report(run, tmp_path / "moved")
+    assert len(report["processes"]) >= 3, report["processes"]
+    assert seconds_in_kernel(report) > 1.0
     assert "cannot be read" not in run(command(), "lines", tmp_path / "moved").stdout
 
 
 def test_the_ranks_of_an_mpirun(run, tmp_path):
-    need("mpirun")
+    require_tool("mpirun")
     need_package(run, "mpi4py")
-    program = write(tmp_path, MPI)
-    done = run(
+    program = write_program(tmp_path, MPI)
+    result = run(
         "mpirun", "-n", "4", "--oversubscribe",
         command(), "record", "-o", "prof-%h-%p.data", "--", python(), program,
-        timeout=PATIENT, OMPI_ALLOW_RUN_AS_ROOT=1, OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1,
+        timeout=RUN_TIMEOUT_S, OMPI_ALLOW_RUN_AS_ROOT=1, OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1,
     )
-    assert done.stdout == "4 ranks are done\n"
-    moved = tmp_path / "moved"
-    moved.mkdir()
-    # Each with its images, which lie beside it.
+    assert result.stdout == "4 ranks are done\n"
+    moved_directory = tmp_path / "moved"
+    moved_directory.mkdir()
+    # Each recording is moved together with its images.
     for path in list(tmp_path.glob("prof-*")):
-        shutil.move(path, moved)
-    files = sorted(moved.glob("prof-*-*.data"))
+        shutil.move(path, moved_directory)
+    files = sorted(moved_directory.glob("prof-*-*.data"))
     assert len(files) == 4, files
-    found = read(run, *files)
-    assert len(found["processes"]) == 4 and len(found["hosts"]) == 1, found["processes"]
-    assert min(seconds_in_kernel(read(run, file)) for file in files) > 0.4
+    report = read_report(run, *files)
+    assert len(report["processes"]) == 4 and len(report["hosts"]) == 1, report["processes"]
+    assert min(seconds_in_kernel(read_report(run, file)) for file in files) > 0.4

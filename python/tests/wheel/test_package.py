@@ -8,32 +8,32 @@ from conftest import PROGRAMS, command, python
 
 @pytest.fixture
 def execute(run, tmp_path):
-    """Runs lines of Python, returns what they have printed."""
+    """Runs Python source and returns its output, split at white space."""
 
-    def execute(text, *before, **environment):
+    def execute(source, *command_prefix, **environment):
         program = tmp_path / "prog.py"
-        program.write_text(textwrap.dedent(text))
-        return run(*before, python(), program, **environment).stdout.split()
+        program.write_text(textwrap.dedent(source))
+        return run(*command_prefix, python(), program, **environment).stdout.split()
 
     return execute
 
 
 def test_importing_does_nothing(execute):
-    said = execute("""
+    output = execute("""
         import sys
         before = set(sys.modules)
         import jitlisten
         print("ctypes" in sys.modules, "libjitlisten" in open("/proc/self/maps").read())
         print(jitlisten.status().open, "libjitlisten" in open("/proc/self/maps").read())
     """)
-    assert said == ["False", "False", "False", "False"]
+    assert output == ["False", "False", "False", "False"]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_enable_before_or_after_numba(execute, when):
-    said = execute(f"""
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_enable_before_or_after_numba(execute, moment):
+    output = execute(f"""
         import jitlisten, os
-        when = {when!r}
+        when = {moment!r}
         if when == "before":
             jitlisten.enable(["perfmap"], lines=False)
         import numba
@@ -56,14 +56,14 @@ def test_enable_before_or_after_numba(execute, when):
         print(now.llvms[0].discovered_by, now.llvms[0].version is not None, "libllvmlite" in now.llvms[0].path)
         print("runtimedyld" in now.llvms[0].heard_by, now.llvms[0].linked > 0, type(now.llvms[0].missing) is tuple)
     """)
-    late = str(when == "after")
-    assert said == [
-        "first", late, "second", "0", "True", "True", "True", "True", "call", "True", "True", "True", "True", "True"
+    is_late = str(moment == "after")
+    assert output == [
+        "first", is_late, "second", "0", "True", "True", "True", "True", "call", "True", "True", "True", "True", "True"
     ]
 
 
 def test_sinks_are_switched_off_and_on(execute):
-    said = execute("""
+    output = execute("""
         import jitlisten
         jitlisten.enable("perfmap, unwind", lines=False)
         print(jitlisten.status().sinks)
@@ -73,11 +73,11 @@ def test_sinks_are_switched_off_and_on(execute):
         jitlisten.enable("image", lines=False)
         print(jitlisten.status().sinks)
     """)
-    assert " ".join(said) == "('perfmap', 'unwind') () ('image',)"
+    assert " ".join(output) == "('perfmap', 'unwind') () ('image',)"
 
 
 def test_code_is_as_it_would_have_been_after_disable(execute):
-    said = execute("""
+    output = execute("""
         import numba, ctypes, llvmlite.binding.ffi as ffi
         numba.njit(lambda x: x + 1)(1)
         def addresses():
@@ -91,11 +91,11 @@ def test_code_is_as_it_would_have_been_after_disable(execute):
         jitlisten.disable()
         print(before != during, before == addresses())
     """)
-    assert said == ["True", "True"]
+    assert output == ["True", "True"]
 
 
 def test_mistakes_are_exceptions_with_a_reason(execute):
-    said = execute("""
+    output = execute("""
         import jitlisten
         def reason(call):
             try:
@@ -109,33 +109,38 @@ def test_mistakes_are_exceptions_with_a_reason(execute):
         reason(jitlisten.functions)
         jitlisten.disable()
     """)
-    assert "nonsense" in said[0] and "at_least_one" in said[1] and "/nonexistent" in said[2] and "enable()" in said[3]
+    assert (
+        "nonsense" in output[0]
+        and "at_least_one" in output[1]
+        and "/nonexistent" in output[2]
+        and "enable()" in output[3]
+    )
 
 
 def test_switched_off_by_the_environment(execute):
-    said = execute("""
+    output = execute("""
         import jitlisten
         try:
             jitlisten.enable("perfmap")
         except jitlisten.Error as error:
             print("Error", error)
     """, JITLISTEN="off")
-    assert said[0] == "Error" and len(said) > 2
+    assert output[0] == "Error" and len(output) > 2
 
 
 def test_a_preloaded_library_is_the_one_that_is_used(execute):
-    said = execute("""
+    output = execute("""
         import jitlisten
         print(jitlisten.status().sinks)
         jitlisten.enable("jitdump", lines=False)
         print("jitdump" in jitlisten.status().sinks)
         print(open("/proc/self/maps").read().count("r-xp") > 0, jitlisten.status().version == jitlisten.__version__)
     """, command(), "run", "--")
-    assert " ".join(said) == "('perfmap', 'unwind', 'image', 'modules') True True True"
+    assert " ".join(output) == "('perfmap', 'unwind', 'image', 'modules') True True True"
 
 
 def test_lines_of_functions_that_have_them(execute):
-    said = execute("""
+    output = execute("""
         import jitlisten, numba
         jitlisten.enable("perfmap", lines=False)
         @numba.njit(debug=True)
@@ -145,7 +150,7 @@ def test_lines_of_functions_that_have_them(execute):
         found = [f for f in jitlisten.functions() if f.name.startswith("__main__.traced")]
         print(found[0].file.endswith("prog.py"), found[0].line)
     """)
-    assert said[0] == "True" and int(said[1]) in (4, 5, 6)
+    assert output[0] == "True" and int(output[1]) in (4, 5, 6)
 
 
 def test_every_program_of_these_tests_is_there():

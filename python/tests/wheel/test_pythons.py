@@ -1,5 +1,5 @@
-"""Every Python from 3.8 on that is here: the package has no part that is compiled for one of them. Python 3.14 and 3.15
-are tried in the userlands (`ci/wheel.sh userland sid`), where the packaging of this machine has none."""
+"""The package in every installed Python from 3.8 on; the package contains no extension module. The userlands
+(`ci/wheel.sh userland sid`) test Python 3.14 and 3.15, for which this machine has no packages."""
 
 import glob
 import os
@@ -8,20 +8,20 @@ import sys
 
 import pytest
 from conftest import command
-from spaces import package
+from spaces import package_directory
 
 VERSIONS = [f"3.{minor}" for minor in range(8, 16)]
-#: What has to be on any machine on which this is developed or tested.
-FEWEST = 2
+#: Minimum number of Pythons installed on any development or test machine.
+MIN_INSTALLED_PYTHONS = 2
 
 
-def find(version):
-    """A Python of that version: from PATH, else from pyenv, whose programs in PATH may still refuse to run."""
-    root = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
-    for candidate in [f"python{version}", *sorted(glob.glob(f"{root}/versions/{version}.*/bin/python{version}"))]:
+def find_python(version):
+    """Returns an interpreter of that version from PATH or pyenv; pyenv's shims in PATH may refuse to run."""
+    pyenv_root = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
+    for candidate in [f"python{version}", *sorted(glob.glob(f"{pyenv_root}/versions/{version}.*/bin/python{version}"))]:
         try:
-            ask = [candidate, "-I", "-c", "import sys, ctypes; print('%d.%d' % sys.version_info[:2])"]
-            if subprocess.run(ask, capture_output=True, text=True).stdout.strip() == version:
+            version_command = [candidate, "-I", "-c", "import sys, ctypes; print('%d.%d' % sys.version_info[:2])"]
+            if subprocess.run(version_command, capture_output=True, text=True).stdout.strip() == version:
                 return candidate
         except OSError:
             pass
@@ -45,28 +45,28 @@ print("ok", *sys.version_info[:2])
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_package_in_each_python(run, version, tmp_path):
-    interpreter = find(version)
+    interpreter = find_python(version)
     if interpreter is None:
         pytest.skip(f"no Python {version} here")
-    # Only the package, as `pip install --target` would have put it there.
+    # The package alone, as installed by `pip install --target`.
     (tmp_path / "packages").mkdir()
-    (tmp_path / "packages" / "jitlisten").symlink_to(package())
-    said = run(interpreter, "-c", PROGRAM, tmp_path / "packages").stdout.split()
-    assert said == ["ok", *version.split(".")]
+    (tmp_path / "packages" / "jitlisten").symlink_to(package_directory())
+    output = run(interpreter, "-c", PROGRAM, tmp_path / "packages").stdout.split()
+    assert output == ["ok", *version.split(".")]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_command_in_front_of_each_python(run, version):
-    interpreter = find(version)
+    interpreter = find_python(version)
     if interpreter is None:
         pytest.skip(f"no Python {version} here")
-    ask = (
+    code = (
         "import os; print('libjitlisten' in open('/proc/self/maps').read(), os.environ.get('LD_PRELOAD'), 'jitlisten'"
         " in __import__('sys').modules)"
     )
-    said = run(command(), "run", "--", interpreter, "-c", ask)
-    assert said.stdout.split()[:2] == ["True", "None"] and said.stderr == ""
+    result = run(command(), "run", "--", interpreter, "-c", code)
+    assert result.stdout.split()[:2] == ["True", "None"] and result.stderr == ""
 
 
 def test_some_pythons_are_here():
-    assert sum(find(version) is not None for version in VERSIONS) >= FEWEST, sys.version
+    assert sum(find_python(version) is not None for version in VERSIONS) >= MIN_INSTALLED_PYTHONS, sys.version

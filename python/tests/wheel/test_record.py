@@ -1,49 +1,49 @@
-"""`jitlisten record` with an event of the kernel's, and into a folder that is read where nothing else is left."""
+"""`jitlisten record` with kernel events and sinks, its bundles, and its effects on the recorded program."""
 
 import json
 import platform
 import shutil
 
 import pytest
-from conftest import PROGRAMS, command, need, perf_map, python
+from conftest import PROGRAMS, command, perf_map, python, require_tool
 
-PATIENT = 300
+RUN_TIMEOUT_S = 300
 
 
 def test_a_bundle_is_all_that_a_reader_needs(run, tmp_path):
-    there = tmp_path / "there"
-    (there / "images").mkdir(parents=True)
-    program = there / "kernel.py"
+    original_directory = tmp_path / "there"
+    (original_directory / "images").mkdir(parents=True)
+    program = original_directory / "kernel.py"
     shutil.copyfile(PROGRAMS / "kernel.py", program)
-    done = run(
-        command(), "record", "--bundle", "-o", there / "folder", "--", python(), program, "work",
-        timeout=PATIENT, JITLISTEN_DIR=there / "images",
+    result = run(
+        command(), "record", "--bundle", "-o", original_directory / "folder", "--", python(), program, "work",
+        timeout=RUN_TIMEOUT_S, JITLISTEN_DIR=original_directory / "images",
     )
-    assert "folder" in done.stderr
-    # As if on another machine: the folder elsewhere, the sources and the images gone.
-    shutil.move(there / "folder", tmp_path / "moved")
-    shutil.rmtree(there)
+    assert "folder" in result.stderr
+    # Simulates another machine by moving the bundle and deleting the sources and images.
+    shutil.move(original_directory / "folder", tmp_path / "moved")
+    shutil.rmtree(original_directory)
     text = run(command(), "lines", tmp_path / "moved").stdout
     assert "total += (i % 7) * 0.5" in text and "cannot be read" not in text
-    found = json.loads(run(command(), "lines", "--json", "-", tmp_path / "moved" / "perf.data").stdout)
-    assert found["compiled"] > 0
-    refused = run(command(), "record", "--bundle", "-o", tmp_path, "--", python(), "-c", "", status=2)
-    assert "root, home or working directory" in refused.stderr and (tmp_path / "moved").is_dir()
+    report = json.loads(run(command(), "lines", "--json", "-", tmp_path / "moved" / "perf.data").stdout)
+    assert report["compiled"] > 0
+    rejected = run(command(), "record", "--bundle", "-o", tmp_path, "--", python(), "-c", "", status=2)
+    assert "root, home or working directory" in rejected.stderr and (tmp_path / "moved").is_dir()
 
 
 def test_an_event_is_counted(run, tmp_path):
     data = tmp_path / "faults.data"
     program = "import numpy as n\nfor i in range(60): n.ones(1 << 21)\n"
-    run(command(), "record", "-e", "page-faults", "-o", data, "--", python(), "-c", program, timeout=PATIENT)
+    run(command(), "record", "-e", "page-faults", "-o", data, "--", python(), "-c", program, timeout=RUN_TIMEOUT_S)
     assert "samples of page-faults" in run(command(), "lines", data).stdout
-    unknown = run(command(), "record", "-e", "nonsense", "-o", data, "--", python(), "-c", "", status=2)
-    assert "perf list" in unknown.stderr
+    rejected = run(command(), "record", "-e", "nonsense", "-o", data, "--", python(), "-c", "", status=2)
+    assert "perf list" in rejected.stderr
 
 
 def test_the_folder_of_a_bundle_is_named_by_host_and_process(run, tmp_path):
     run(
         command(), "record", "--bundle", "-o", "prof-%h-%p", "--", python(), PROGRAMS / "kernel.py", "once",
-        timeout=PATIENT,
+        timeout=RUN_TIMEOUT_S,
     )
     (folder,) = tmp_path.glob("prof-*")
     host = platform.node()
@@ -53,7 +53,7 @@ def test_the_folder_of_a_bundle_is_named_by_host_and_process(run, tmp_path):
 
 def test_the_folder_of_a_process_that_runs_has_its_number(run, start, tmp_path):
     program = start(python(), PROGRAMS / "kernel.py")
-    run(command(), "record", "--bundle", "-d", "1", "-o", "prof-%h-%p", "-p", program.pid, timeout=PATIENT)
+    run(command(), "record", "--bundle", "-d", "1", "-o", "prof-%h-%p", "-p", program.pid, timeout=RUN_TIMEOUT_S)
     (folder,) = tmp_path.glob("prof-*")
     assert folder.name == f"prof-{platform.node()}-{program.pid}"
     assert json.loads(run(command(), "lines", "--json", "-", folder).stdout)["compiled"] > 0
@@ -76,13 +76,13 @@ def test_a_child_of_a_fork_leaves_the_recording_of_its_parent(run, tmp_path):
         "    if child == 0: sys.exit(3)\n"
         "    print(os.WEXITSTATUS(os.waitpid(child, 0)[1]))\n"
     )
-    for word in ("children", "none"):
-        done = run(python(), "forks.py", word)
-        assert done.stdout == "3\n" and "Error" not in done.stderr, (word, done.stderr)
+    for mode in ("children", "none"):
+        result = run(python(), "forks.py", mode)
+        assert result.stdout == "3\n" and "Error" not in result.stderr, (mode, result.stderr)
 
 
 def test_nothing_is_kept_of_code_after_the_duration(run, tmp_path):
-    """The recording has ended by itself, and `stop_recording` comes later."""
+    """The recording ends after its duration, before `stop_recording` is called."""
     (tmp_path / "later.py").write_text(
         "import contextlib, ctypes, gc, glob, time, jitlisten\n"
         "import llvmlite.binding as llvm\n"
@@ -109,15 +109,15 @@ def test_nothing_is_kept_of_code_after_the_duration(run, tmp_path):
         "while time.monotonic() < end or is_written(): time.sleep(0.01)\n"
         "print(stock, median(grown() for _ in range(5))); print(jitlisten.stop_recording().failures)\n"
     )
-    sizes, failures = run(python(), "later.py", timeout=PATIENT).stdout.splitlines()
-    stock, after = map(float, sizes.split())
-    # An event and its path are 200 bytes or more for each of 500 objects. Tables grow and shrink by leaps.
-    assert after < stock + 60_000 and failures == "0", sizes
+    sizes, failures = run(python(), "later.py", timeout=RUN_TIMEOUT_S).stdout.splitlines()
+    baseline, growth = map(float, sizes.split())
+    # An event and its path need at least 200 bytes for each of 500 objects. Hash tables grow and shrink in steps.
+    assert growth < baseline + 60_000 and failures == "0", sizes
 
 
 def test_threads_that_come_where_as_many_have_gone_are_sampled(run, tmp_path):
-    """One pool after another of the same size. Nothing stands in front of ``pthread_create`` here: threads are found in
-    ``/proc``."""
+    """Starts thread pools of the same size one after another. ``pthread_create`` is not interposed here, so threads are
+    found in ``/proc``."""
     (tmp_path / "pools.py").write_text(
         "import ctypes, threading, time, jitlisten\n"
         "from jitlisten._record import Statistics, library\n"
@@ -147,7 +147,7 @@ def test_a_program_that_was_started_by_run_is_recorded_while_it_runs(run, start,
 
 
 def test_what_has_gone_wrong_is_said(run, tmp_path):
-    """A file that may not grow; and threads for which there are no timers."""
+    """Reports errors: a recording that exceeds the file size limit, and threads without timers."""
     (tmp_path / "work.py").write_text(
         "import resource, sys, threading, time\n"
         "RLIMIT_SIGPENDING = 11\n"
@@ -162,52 +162,52 @@ def test_what_has_gone_wrong_is_said(run, tmp_path):
     )
     data, log = tmp_path / "f.data", tmp_path / "log"
     record = command(), "record", "--no-python", "--sinks", "unwind", "-r", 1000, "-o", data, "--", python(), "work.py"
-    small = "sh", "-c", 'ulimit -f 40; exec "$@"', "sh", *record, "file"
-    stopped = run(*small)
-    assert stopped.stdout == "done\n" and "the recording stops: write" in stopped.stderr
-    elsewhere = run(*small, JITLISTEN_LOG=log)
-    assert elsewhere.stderr == "" and "the recording stops: write" in log.read_text()
+    limited_record = "sh", "-c", 'ulimit -f 40; exec "$@"', "sh", *record, "file"
+    limited_result = run(*limited_record)
+    assert limited_result.stdout == "done\n" and "the recording stops: write" in limited_result.stderr
+    with_log = run(*limited_record, JITLISTEN_LOG=log)
+    assert with_log.stderr == "" and "the recording stops: write" in log.read_text()
     assert run(*record, "timers").stderr == ""
     assert "threads without a timer, which are not in the recording: 4" in run(command(), "lines", data).stdout
 
 
 def test_a_runtime_of_a_sanitizer_stays_the_first_library(run, tmp_path):
-    compiler = need("gcc")
+    compiler = require_tool("gcc")
     runtime = run(compiler, "-print-file-name=libasan.so").stdout.strip()
     if "/" not in runtime:
         pytest.skip("no libasan")
     program = "import threading\nt = threading.Thread(target=sum, args=(range(3000000),))\nt.start(); t.join(); print('ran')"
-    surroundings = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
-    alone = run(python(), "-c", program, **surroundings)
-    for words in ("record", "-o", tmp_path / "f.data"), ("record", "-s", "-o", tmp_path / "s.data"), ("run",):
-        done = run(command(), *words, "--", python(), "-c", program, **surroundings)
-        assert (done.stdout, done.stderr) == (alone.stdout, alone.stderr), words
+    variables = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
+    plain_result = run(python(), "-c", program, **variables)
+    for args in ("record", "-o", tmp_path / "f.data"), ("record", "-s", "-o", tmp_path / "s.data"), ("run",):
+        result = run(command(), *args, "--", python(), "-c", program, **variables)
+        assert (result.stdout, result.stderr) == (plain_result.stdout, plain_result.stderr), args
     assert "samples of task-clock" in run(command(), "lines", tmp_path / "f.data").stdout
 
 
 def test_a_wrapper_that_takes_the_library_away_is_named(run, tmp_path):
     program = (python(), "-c", "print('ran')")
-    said = "cannot be observed: put jitlisten after the wrapper"
+    warning = "cannot be observed: put jitlisten after the wrapper"
     for wrapper in (
         ("env", "LD_PRELOAD=libm.so.6"),
         ("env", "-u", "LD_PRELOAD"),
         ("env", "-i"),
         ("sh", "-c", "unset LD_PRELOAD; /bin/true; \"$@\"; exit $?", "sh"),
     ):
-        for words in ("record",), ("run",), ("lines",):
-            done = run(command(), *words, "--", *wrapper, *program)
-            assert "ran\n" in done.stdout and done.stderr.count(said) == 1, (wrapper, words, done.stderr)
+        for args in ("record",), ("run",), ("lines",):
+            result = run(command(), *args, "--", *wrapper, *program)
+            assert "ran\n" in result.stdout and result.stderr.count(warning) == 1, (wrapper, args, result.stderr)
     for wrapper in ("env",), ("env", "LD_BIND_NOW=1"), ("sh", "-c", "\"$@\"; exit $?", "sh"):
-        for words in ("record",), ("run",):
-            assert said not in run(command(), *words, "--", *wrapper, *program).stderr
-    # What the program starts is its own business, also of one that is not Python.
+        for args in ("record",), ("run",):
+            assert warning not in run(command(), *args, "--", *wrapper, *program).stderr
+    # No warning about the program's own children is printed, even if these are native programs.
     starter = tmp_path / "starter.c"
     starter.write_text(
         "#include <stdlib.h>\n#include <unistd.h>\n#include <sys/wait.h>\n"
         "int main(void) { unsetenv(\"LD_PRELOAD\"); if (!fork()) execl(\"/bin/true\", \"true\", NULL);"
         " if (!fork()) execv(\"/bin/true\", (char *[]){\"true\", NULL}); while (wait(NULL) > 0); return 0; }\n"
     )
-    run(need("cc"), starter, "-o", tmp_path / "starter")
-    assert said not in run(command(), "record", "--", tmp_path / "starter").stderr
-    start = "import subprocess, sys; subprocess.run([sys.executable, '-c', ''], env={})"
-    assert said not in run(command(), "record", "--", python(), "-c", start).stderr
+    run(require_tool("cc"), starter, "-o", tmp_path / "starter")
+    assert warning not in run(command(), "record", "--", tmp_path / "starter").stderr
+    starting_code = "import subprocess, sys; subprocess.run([sys.executable, '-c', ''], env={})"
+    assert warning not in run(command(), "record", "--", python(), "-c", starting_code).stderr

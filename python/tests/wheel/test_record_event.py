@@ -1,12 +1,12 @@
-"""Programs that `jitlisten record` counts events of, and that make calls which its thread or its signal could disturb:
-they end as alone."""
+"""Programs that jitlisten's own thread or signal could disturb while `jitlisten record` counts events. The programs
+must behave as without jitlisten."""
 
 import pytest
 from conftest import command, python
 
-RECORDED = (("-e", "context-switches"), ("-e", "page-faults"), ("-r", "499"))
-#: Executes itself again and again, in one of the ways of libc's, with work in between.
-EXECUTES = """
+RECORD_OPTIONS = (("-e", "context-switches"), ("-e", "page-faults"), ("-r", "499"))
+#: Re-executes itself repeatedly through one of libc's exec functions, working in between.
+EXEC_PROGRAM = """
 import ctypes, os, sys, time
 left, way = int(sys.argv[1]), sys.argv[2]
 libc = ctypes.CDLL(None, use_errno=True)
@@ -32,19 +32,19 @@ if way == "execveat": libc.execveat(file, b"", array, environment, 0x1000)
 if way == "syscall": libc.syscall(59 if os.uname().machine == "x86_64" else 221, encoded[0], array, environment)
 sys.exit(f"{way}: {os.strerror(ctypes.get_errno())}")
 """
-WAYS = ("execv", "execl", "execlp", "execle", "fexecve", "execveat", "syscall")
+EXEC_FUNCTIONS = ("execv", "execl", "execlp", "execle", "fexecve", "execveat", "syscall")
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_program_that_executes_another_one_lives(run, tmp_path, way):
-    (tmp_path / "executes.py").write_text(EXECUTES)
-    for words in RECORDED:
-        done = run(command(), "record", "--no-lines", *words, "--", python(), "-S", "executes.py", 8, way)
-        assert done.stdout == "end\n", words
+@pytest.mark.parametrize("exec_function", EXEC_FUNCTIONS)
+def test_a_program_that_executes_another_one_lives(run, tmp_path, exec_function):
+    (tmp_path / "executes.py").write_text(EXEC_PROGRAM)
+    for options in RECORD_OPTIONS:
+        result = run(command(), "record", "--no-lines", *options, "--", python(), "-S", "executes.py", 8, exec_function)
+        assert result.stdout == "end\n", options
 
 
 def test_no_signal_waits_for_the_next_program(run, tmp_path):
-    """A program that blocks all signals and executes one that does not; in a recording, and after one."""
+    """A program that blocks all signals execs one that unblocks them, both during and after a recording."""
     (tmp_path / "blocks.py").write_text(
         "import os, signal, sys, time\n"
         "everything = set(range(1, 65)) - {32, 33}\n"
@@ -62,13 +62,13 @@ def test_no_signal_waits_for_the_next_program(run, tmp_path):
         "os.execv(sys.executable, [sys.executable, '-c', signals + '; print(\"alive\")'])\n"
     )
     for event in "context-switches", "cpu-clock":
-        for words in ((command(), "record", "-e", event, "--"), ()), ((), (event,)):
-            before, after = words
-            assert run(*before, python(), "blocks.py", *after).stdout == "alive\n", (event, words)
+        for prefix_and_arguments in ((command(), "record", "-e", event, "--"), ()), ((), (event,)):
+            prefix, arguments = prefix_and_arguments
+            assert run(*prefix, python(), "blocks.py", *arguments).stdout == "alive\n", (event, prefix_and_arguments)
 
 
 def test_the_programs_signals_are_its_own(run, tmp_path):
-    """No handler is to be seen, and each signal without one ends the program."""
+    """The program sees no signal handler, and each unhandled signal still ends the program."""
     program = (
         "import os, signal, sys\n"
         "pages = [bytearray(1 << 20) for _ in range(30)]\n"
@@ -77,14 +77,16 @@ def test_the_programs_signals_are_its_own(run, tmp_path):
         "os.kill(os.getpid(), int(sys.argv[1]))\n"
         "print('survived')\n"
     )
-    for number in 29, 16, 30, 64:
-        for recorded in ("-e", "page-faults"), ("-r", "499"):
-            done = run(command(), "record", *recorded, "--", python(), "-c", program, number, status=-number)
-            assert done.stdout == "[2]\n", (number, recorded)
+    for signal_number in 29, 16, 30, 64:
+        for options in ("-e", "page-faults"), ("-r", "499"):
+            result = run(
+                command(), "record", *options, "--", python(), "-c", program, signal_number, status=-signal_number
+            )
+            assert result.stdout == "[2]\n", (signal_number, options)
 
 
 def test_a_program_may_make_namespaces(run, tmp_path):
-    """The kernel refuses it to a process with several threads."""
+    """The kernel allows only single-threaded processes to create these namespaces."""
     program = (
         "import ctypes, os, sys, time\n"
         "libc, MOUNT, USER, PID = ctypes.CDLL(None, use_errno=True), 0x20000, 0x10000000, 0x20000000\n"
@@ -103,13 +105,13 @@ def test_a_program_may_make_namespaces(run, tmp_path):
         "print('made')\n"
     )
     (tmp_path / "spaces.py").write_text(program)
-    for way in "unshare", "syscall":
-        if run(python(), "spaces.py", way, status=None).stdout != "made\n":
+    for method in "unshare", "syscall":
+        if run(python(), "spaces.py", method, status=None).stdout != "made\n":
             pytest.skip("namespaces are not allowed here")
-        for words in (), ("--wall",), ("-e", "cpu-clock"):
-            done = run(command(), "record", *words, "-o", "f.data", "--", python(), "spaces.py", way)
-            assert done.stdout == "made\n", (way, words)
-            # No thread may begin after the second way: the recording ends there, and the file is whole.
+        for options in (), ("--wall",), ("-e", "cpu-clock"):
+            result = run(command(), "record", *options, "-o", "f.data", "--", python(), "spaces.py", method)
+            assert result.stdout == "made\n", (method, options)
+            # After the raw system call no thread can be started, so the recording ends there, but its file is complete.
             functions = run(command(), "lines", "f.data").stdout
-            assert "work" in functions, (way, words)
-            assert way == "syscall" or "after" in functions, (way, words)
+            assert "work" in functions, (method, options)
+            assert method == "syscall" or "after" in functions, (method, options)

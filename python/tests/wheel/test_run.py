@@ -1,4 +1,4 @@
-"""`jitlisten run`: what reaches the program, and what its children get."""
+"""`jitlisten run` and its effects on the environment and the libraries of the program and of its children."""
 
 import json
 import os
@@ -7,57 +7,57 @@ import signal
 import subprocess
 
 import pytest
-from conftest import PROGRAMS, command, need, other_environment, perf_map, python, wait_for
+from conftest import PROGRAMS, command, perf_map, pinned_program, python, require_tool, wait_for
 
-LOOK = PROGRAMS / "environment.py"
+STATE_PROGRAM = PROGRAMS / "environment.py"
 KERNEL = PROGRAMS / "kernel.py"
 LIBM = "/lib/x86_64-linux-gnu/libm.so.6" if os.path.exists("/lib/x86_64-linux-gnu/libm.so.6") else ""
 
 
-def look(done):
-    return json.loads(done.stdout.strip().splitlines()[-1])
+def parse_state(result):
+    return json.loads(result.stdout.strip().splitlines()[-1])
 
 
-def is_as_before(seen, preload=None, path=None):
+def is_unchanged(state, preload=None, path=None):
     return (
-        seen["LD_PRELOAD"] == preload
-        and seen["PYTHONPATH"] == path
-        and not (seen["JITLISTEN"] or seen["JITLISTEN_RUN"])
+        state["LD_PRELOAD"] == preload
+        and state["PYTHONPATH"] == path
+        and not (state["JITLISTEN"] or state["JITLISTEN_RUN"])
     )
 
 
 def test_the_program_has_the_library_and_its_children_have_what_was_before(run):
-    seen = look(run(command(), "run", "--", python(), LOOK))
-    assert seen["self"]["library"] and not seen["child"]["library"]
-    assert is_as_before(seen["self"]) and is_as_before(seen["child"])
-    assert seen["self"]["paths"] == [] and seen["child"]["paths"] == []
+    state = parse_state(run(command(), "run", "--", python(), STATE_PROGRAM))
+    assert state["self"]["library"] and not state["child"]["library"]
+    assert is_unchanged(state["self"]) and is_unchanged(state["child"])
+    assert state["self"]["paths"] == [] and state["child"]["paths"] == []
 
 
 def test_values_of_the_user_are_kept(run):
-    seen = look(run(command(), "run", "--", python(), LOOK, LD_PRELOAD=LIBM, PYTHONPATH="/a:/b"))
-    assert seen["self"]["library"] and not seen["child"]["library"]
-    assert is_as_before(seen["self"], LIBM or None, "/a:/b") and is_as_before(seen["child"], LIBM or None, "/a:/b")
-    seen = look(run(command(), "run", "--", python(), LOOK, JITLISTEN="unwind"))
-    assert seen["self"]["JITLISTEN"] == seen["child"]["JITLISTEN"] == "unwind"
+    state = parse_state(run(command(), "run", "--", python(), STATE_PROGRAM, LD_PRELOAD=LIBM, PYTHONPATH="/a:/b"))
+    assert state["self"]["library"] and not state["child"]["library"]
+    assert is_unchanged(state["self"], LIBM or None, "/a:/b") and is_unchanged(state["child"], LIBM or None, "/a:/b")
+    state = parse_state(run(command(), "run", "--", python(), STATE_PROGRAM, JITLISTEN="unwind"))
+    assert state["self"]["JITLISTEN"] == state["child"]["JITLISTEN"] == "unwind"
 
 
 def test_children_are_asked_for(run):
-    seen = look(run(command(), "run", "-s", "--", python(), LOOK))
-    assert seen["self"]["library"] and seen["child"]["library"]
-    assert seen["child"]["JITLISTEN"] == "perfmap,image,unwind,modules"
+    state = parse_state(run(command(), "run", "-s", "--", python(), STATE_PROGRAM))
+    assert state["self"]["library"] and state["child"]["library"]
+    assert state["child"]["JITLISTEN"] == "perfmap,image,unwind,modules"
 
 
 def test_the_next_sitecustomize_runs_once(run, tmp_path):
-    place = tmp_path / "site"
-    place.mkdir()
-    (place / "sitecustomize.py").write_text("import sys\nsys.customized = getattr(sys, 'customized', 0) + 1\n")
-    seen = look(run(command(), "run", "--", python(), LOOK, PYTHONPATH=place))
-    assert seen["self"]["customized"] == 1 and seen["self"]["PYTHONPATH"] == str(place)
-    (place / "sitecustomize.py").write_text("raise RuntimeError('of the user')\n")
-    done = run(command(), "run", "--", python(), LOOK, PYTHONPATH=place)
-    alone = run(python(), LOOK, PYTHONPATH=place)
-    assert "of the user" in done.stderr and "of the user" in alone.stderr
-    assert done.stderr == alone.stderr
+    site_directory = tmp_path / "site"
+    site_directory.mkdir()
+    (site_directory / "sitecustomize.py").write_text("import sys\nsys.customized = getattr(sys, 'customized', 0) + 1\n")
+    state = parse_state(run(command(), "run", "--", python(), STATE_PROGRAM, PYTHONPATH=site_directory))
+    assert state["self"]["customized"] == 1 and state["self"]["PYTHONPATH"] == str(site_directory)
+    (site_directory / "sitecustomize.py").write_text("raise RuntimeError('of the user')\n")
+    result = run(command(), "run", "--", python(), STATE_PROGRAM, PYTHONPATH=site_directory)
+    plain_result = run(python(), STATE_PROGRAM, PYTHONPATH=site_directory)
+    assert "of the user" in result.stderr and "of the user" in plain_result.stderr
+    assert result.stderr == plain_result.stderr
 
 
 @pytest.mark.parametrize("name", ["types", "json", "operator", "struct", "warnings", "re", "functools", "jitlisten"])
@@ -65,16 +65,24 @@ def test_a_script_has_its_own_modules(run, tmp_path, name):
     (tmp_path / f"{name}.py").write_text("mine = 'mine'\n")
     script = tmp_path / "script.py"
     script.write_text(f"import {name}\nprint(getattr({name}, 'mine', 'not mine'))\n")
-    alone = run(python(), script, status=None)
-    below = run(command(), "run", "--", python(), script, status=None)
-    assert (below.returncode, below.stdout, below.stderr) == (alone.returncode, alone.stdout, alone.stderr)
+    plain_result = run(python(), script, status=None)
+    with_library = run(command(), "run", "--", python(), script, status=None)
+    assert (with_library.returncode, with_library.stdout, with_library.stderr) == (
+        plain_result.returncode,
+        plain_result.stdout,
+        plain_result.stderr,
+    )
 
 
 def test_there_is_no_sitecustomize_where_there_was_none(run):
-    words = [python(), "-c", "import sys; print('sitecustomize' in sys.modules); import sitecustomize"]
-    alone, below = run(*words, status=None), run(command(), "run", "--", *words, status=None)
-    assert "No module named 'sitecustomize'" in alone.stderr
-    assert (below.returncode, below.stdout, below.stderr) == (alone.returncode, alone.stdout, alone.stderr)
+    args = [python(), "-c", "import sys; print('sitecustomize' in sys.modules); import sitecustomize"]
+    plain_result, with_library = run(*args, status=None), run(command(), "run", "--", *args, status=None)
+    assert "No module named 'sitecustomize'" in plain_result.stderr
+    assert (with_library.returncode, with_library.stdout, with_library.stderr) == (
+        plain_result.returncode,
+        plain_result.stdout,
+        plain_result.stderr,
+    )
 
 
 def test_numba_may_be_imported_first_by_a_child(run, tmp_path):
@@ -92,86 +100,88 @@ def test_numba_may_be_imported_first_by_a_child(run, tmp_path):
 
 
 def test_an_isolated_python_has_the_library_alone(run):
-    seen = look(run(command(), "run", "--", python(), "-I", LOOK))
-    assert seen["self"]["library"] and not seen["child"]["library"]
-    # Nothing could take it out of PYTHONPATH but the child itself.
-    assert is_as_before(seen["child"])
+    state = parse_state(run(command(), "run", "--", python(), "-I", STATE_PROGRAM))
+    assert state["self"]["library"] and not state["child"]["library"]
+    # The parent runs in isolated mode and cannot remove the site directory from PYTHONPATH, so the child does.
+    assert is_unchanged(state["child"])
 
 
 @pytest.mark.parametrize(
-    "words", [["env", "A=1"], ["sh", "-c", 'exec "$0" "$@"'], ["sh", "-c", '"$0" "$@"; exit $?'], ["nice"]]
+    "args", [["env", "A=1"], ["sh", "-c", 'exec "$0" "$@"'], ["sh", "-c", '"$0" "$@"; exit $?'], ["nice"]]
 )
-def test_tools_pass_it_on(run, words):
-    seen = look(run(command(), "run", "--", *words, python(), LOOK))
-    assert seen["self"]["library"] and not seen["child"]["library"]
-    assert is_as_before(seen["self"]) and is_as_before(seen["child"])
+def test_tools_pass_it_on(run, args):
+    state = parse_state(run(command(), "run", "--", *args, python(), STATE_PROGRAM))
+    assert state["self"]["library"] and not state["child"]["library"]
+    assert is_unchanged(state["self"]) and is_unchanged(state["child"])
 
 
 def test_before_and_behind_perf(run, tmp_path):
-    need("perf")
-    words = ["perf", "record", "-q", "-e", "cpu-clock:u", "-g", "-o", tmp_path / "perf.data", "--"]
-    seen = look(run(command(), "run", "--", *words, python(), LOOK))
-    assert seen["self"]["library"] and not seen["child"]["library"]
-    seen = look(run(*words, command(), "run", "--", python(), LOOK))
-    assert seen["self"]["library"] and not seen["child"]["library"]
+    require_tool("perf")
+    args = ["perf", "record", "-q", "-e", "cpu-clock:u", "-g", "-o", tmp_path / "perf.data", "--"]
+    state = parse_state(run(command(), "run", "--", *args, python(), STATE_PROGRAM))
+    assert state["self"]["library"] and not state["child"]["library"]
+    state = parse_state(run(*args, command(), "run", "--", python(), STATE_PROGRAM))
+    assert state["self"]["library"] and not state["child"]["library"]
 
 
 def test_before_gdb(run):
-    need("gdb")
-    done = run(
+    require_tool("gdb")
+    result = run(
         command(), "run", "--", "gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-ex", "run", "--args",
-        python(), LOOK,
+        python(), STATE_PROGRAM,
     )
-    seen = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"self"')))
-    assert seen["self"]["library"] and not seen["child"]["library"]
+    state = json.loads(next(line for line in result.stdout.splitlines() if line.startswith('{"self"')))
+    assert state["self"]["library"] and not state["child"]["library"]
 
 
 def test_behind_gdb_and_valgrind(run):
-    gdb, valgrind = need("gdb"), need("valgrind")
-    words = [command(), "run", "--", python(), "-S", LOOK, "child"]
-    done = run(gdb, "-nx", "-batch", "-iex", "set debuginfod enabled off", "-ex", "run", "--args", *words)
-    assert json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"library"')))["library"]
-    # The command becomes the program by exec, which valgrind follows only when it is asked to.
-    assert look(run(valgrind, "-q", "--tool=none", "--trace-children=yes", *words, timeout=180))["library"]
+    gdb, valgrind = require_tool("gdb"), require_tool("valgrind")
+    args = [command(), "run", "--", python(), "-S", STATE_PROGRAM, "child"]
+    result = run(gdb, "-nx", "-batch", "-iex", "set debuginfod enabled off", "-ex", "run", "--args", *args)
+    assert json.loads(next(line for line in result.stdout.splitlines() if line.startswith('{"library"')))["library"]
+    # `jitlisten run` execs the program, which valgrind follows only with --trace-children.
+    assert parse_state(run(valgrind, "-q", "--tool=none", "--trace-children=yes", *args, timeout=180))["library"]
 
 
 def test_before_valgrind(run):
-    need("valgrind")
-    done = run(command(), "run", "--", "valgrind", "-q", "--tool=none", python(), "-S", LOOK, "child", timeout=180)
-    assert look(done)["library"]
+    require_tool("valgrind")
+    result = run(
+        command(), "run", "--", "valgrind", "-q", "--tool=none", python(), "-S", STATE_PROGRAM, "child", timeout=180
+    )
+    assert parse_state(result)["library"]
 
 
-#: The function, and a line of its loop: line tables are on.
-IN_THE_LOOP = re.compile(r"burn\(int64\)[^;]* \(kernel\.py:1[67]\)")
+#: Matches a frame of the compiled function at a line of its loop.
+LOOP_FRAME = re.compile(r"burn\(int64\)[^;]* \(kernel\.py:1[67]\)")
 
 
 def test_before_py_spy(run, tmp_path):
-    spy = other_environment("numba-0.68.1/bin/py-spy")
+    py_spy = pinned_program("numba-0.68.1/bin/py-spy")
     output = tmp_path / "out.txt"
-    run(command(), "run", "--", spy, "record", "--native", "-f", "raw", "-o", output, "--", python(), KERNEL, "work")
-    assert IN_THE_LOOP.search(output.read_text())
+    run(command(), "run", "--", py_spy, "record", "--native", "-f", "raw", "-o", output, "--", python(), KERNEL, "work")
+    assert LOOP_FRAME.search(output.read_text())
 
 
 def test_behind_py_spy(run, tmp_path):
-    spy = other_environment("numba-0.68.1/bin/py-spy")
+    py_spy = pinned_program("numba-0.68.1/bin/py-spy")
     output = tmp_path / "out.txt"
-    words = [command(), "run", "--", python(), KERNEL, "work"]
-    run(spy, "record", "-r", "20", "--native", "-f", "raw", "-o", output, "--", *words, timeout=240)
-    assert IN_THE_LOOP.search(output.read_text())
+    args = [command(), "run", "--", python(), KERNEL, "work"]
+    run(py_spy, "record", "-r", "20", "--native", "-f", "raw", "-o", output, "--", *args, timeout=240)
+    assert LOOP_FRAME.search(output.read_text())
 
 
 def test_before_memray_in_another_python(run, tmp_path):
-    memray = other_environment("numba-0.60.0/bin/memray")
-    words = [memray, "run", "-q", "--native", "-o", tmp_path / "out.bin", LOOK]
-    seen = look(run(command(), "run", "--", *words))
-    assert seen["self"]["library"] and not seen["child"]["library"]
+    memray = pinned_program("numba-0.60.0/bin/memray")
+    args = [memray, "run", "-q", "--native", "-o", tmp_path / "out.bin", STATE_PROGRAM]
+    state = parse_state(run(command(), "run", "--", *args))
+    assert state["self"]["library"] and not state["child"]["library"]
 
 
 def test_perf_names_the_compiled_function(run, tmp_path):
-    need("perf")
+    require_tool("perf")
     data = tmp_path / "perf.data"
-    words = ["perf", "record", "-q", "-e", "cpu-clock:u", "-g", "-o", data, "--", python(), KERNEL, "work"]
-    run(command(), "run", "--", *words)
+    args = ["perf", "record", "-q", "-e", "cpu-clock:u", "-g", "-o", data, "--", python(), KERNEL, "work"]
+    run(command(), "run", "--", *args)
     script = run("perf", "script", "-i", data, "--no-inline", "-F", "ip,sym,dso").stdout
     assert "burn" in script
 
@@ -183,29 +193,29 @@ def test_names_without_images_are_in_the_perf_map(start):
 
 def test_there_is_no_process_in_between(start):
     program = start(command(), "run", "--", python(), KERNEL)
-    assert program.has_said(f"pid {program.pid}\n")
+    assert program.has_printed(f"pid {program.pid}\n")
 
 
 def test_exit_status_and_signals_are_those_of_the_program(run):
-    run(command(), "run", "--", python(), LOOK, STATUS=7, status=7)
+    run(command(), "run", "--", python(), STATE_PROGRAM, STATUS=7, status=7)
     run(command(), "run", "--", "sh", "-c", "kill -TERM $$", status=-signal.SIGTERM)
 
 
 def test_scripts_modules_and_console_scripts(run, tmp_path):
     script = tmp_path / "script"
-    script.write_text(f"#!{python()}\n" + LOOK.read_text())
+    script.write_text(f"#!{python()}\n" + STATE_PROGRAM.read_text())
     script.chmod(0o755)
-    assert look(run(command(), "run", "--", script, "child"))["library"]
-    (tmp_path / "module.py").write_text(LOOK.read_text())
-    assert look(run(command(), "run", "--", python(), "-m", "module", "child"))["library"]
-    console = python().parent / "jitlisten-look"
-    console.write_text(f"#!{python()}\nimport sys\nsys.argv[1:] = ['child']\n" + LOOK.read_text())
-    console.chmod(0o755)
+    assert parse_state(run(command(), "run", "--", script, "child"))["library"]
+    (tmp_path / "module.py").write_text(STATE_PROGRAM.read_text())
+    assert parse_state(run(command(), "run", "--", python(), "-m", "module", "child"))["library"]
+    console_script = python().parent / "jitlisten-look"
+    console_script.write_text(f"#!{python()}\nimport sys\nsys.argv[1:] = ['child']\n" + STATE_PROGRAM.read_text())
+    console_script.chmod(0o755)
     path = f"{python().parent}:{os.environ['PATH']}"
     try:
-        assert look(run(command(), "run", "--", "jitlisten-look", PATH=path))["library"]
+        assert parse_state(run(command(), "run", "--", "jitlisten-look", PATH=path))["library"]
     finally:
-        console.unlink()
+        console_script.unlink()
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -219,17 +229,17 @@ def test_workers_of_multiprocessing(run, tmp_path, method):
         "    with m.get_context(sys.argv[1]).Pool(2) as pool:\n"
         "        print(pool.map(task, range(4)))\n"
     )
-    done = run(command(), "run", "-s", "--", python(), program, method, timeout=180)
-    assert "True" in done.stdout and "False" not in done.stdout
+    result = run(command(), "run", "-s", "--", python(), program, method, timeout=180)
+    assert "True" in result.stdout and "False" not in result.stdout
     if method == "spawn":
-        done = run(command(), "run", "--", python(), program, method, timeout=180)
-        assert "False" in done.stdout and "True" not in done.stdout
+        result = run(command(), "run", "--", python(), program, method, timeout=180)
+        assert "False" in result.stdout and "True" not in result.stdout
 
 
 def test_a_launcher_with_the_children_it_starts(run, tmp_path):
     launcher = tmp_path / "launch.py"
     launcher.write_text("import subprocess, sys\nsys.exit(subprocess.call([sys.executable] + sys.argv[1:]))\n")
-    assert look(run(command(), "run", "-s", "--", python(), launcher, LOOK, "child"))["library"]
+    assert parse_state(run(command(), "run", "-s", "--", python(), launcher, STATE_PROGRAM, "child"))["library"]
 
 
 LAUNCHER = """
@@ -242,13 +252,19 @@ sys.exit(max(worker.wait() for worker in workers))
 
 
 def test_a_launcher_of_ranks_as_a_console_script(run, tmp_path):
-    console = tmp_path / "launch"
-    console.write_text(f"#!{python()}\n" + LAUNCHER)
-    console.chmod(0o755)
-    seen = [json.loads(line) for line in run(command(), "run", "-s", "--", console, LOOK, "child").stdout.splitlines()]
-    assert [one["library"] for one in seen] == [True, True]
-    seen = [json.loads(line) for line in run(command(), "run", "--", console, LOOK, "child").stdout.splitlines()]
-    assert [one["library"] for one in seen] == [False, False] and is_as_before(seen[0])
+    console_script = tmp_path / "launch"
+    console_script.write_text(f"#!{python()}\n" + LAUNCHER)
+    console_script.chmod(0o755)
+    states = [
+        json.loads(line)
+        for line in run(command(), "run", "-s", "--", console_script, STATE_PROGRAM, "child").stdout.splitlines()
+    ]
+    assert [state["library"] for state in states] == [True, True]
+    states = [
+        json.loads(line)
+        for line in run(command(), "run", "--", console_script, STATE_PROGRAM, "child").stdout.splitlines()
+    ]
+    assert [state["library"] for state in states] == [False, False] and is_unchanged(states[0])
 
 
 def test_a_signal_from_outside_reaches_the_program(start, tmp_path):
@@ -264,25 +280,25 @@ def test_a_signal_from_outside_reaches_the_program(start, tmp_path):
     assert program.process.wait(timeout=60) == -signal.SIGINT
 
 
-@pytest.mark.parametrize("words", [["record", "--"], ["lines", "--"], ["record", "--bundle", "--"]], ids=" ".join)
-def test_a_signal_to_the_process_group_is_the_program_s(environment, tmp_path, words):
+@pytest.mark.parametrize("args", [["record", "--"], ["lines", "--"], ["record", "--bundle", "--"]], ids=" ".join)
+def test_a_signal_to_the_process_group_is_the_program_s(environment, tmp_path, args):
     program = (
         "import os, signal, sys\nseen = []\nfor number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGRTMIN + 5):\n"
         "    signal.signal(number, lambda number, _: seen.append(number))\nopen('ready', 'w').close()\n"
         "while len(seen) < 3: sum(range(10**6))\nsys.exit(5)\n"
     )
-    words = [command(), *words, python(), "-c", program]
-    group = subprocess.Popen(
-        [str(word) for word in words], env=environment, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE
+    args = [command(), *args, python(), "-c", program]
+    process = subprocess.Popen(
+        [str(word) for word in args], env=environment, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE
     )
     wait_for((tmp_path / "ready").exists, "the program")
-    for number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGRTMIN + 5):
-        os.killpg(group.pid, number)
-    assert group.communicate(timeout=60) and group.returncode == 5
+    for signal_number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGRTMIN + 5):
+        os.killpg(process.pid, signal_number)
+    assert process.communicate(timeout=60) and process.returncode == 5
 
 
-@pytest.mark.parametrize("words", [["run", "--"], ["record", "--"], ["lines", "--"]], ids=" ".join)
-def test_closed_descriptors_stay_closed(environment, tmp_path, words):
+@pytest.mark.parametrize("args", [["run", "--"], ["record", "--"], ["lines", "--"]], ids=" ".join)
+def test_closed_descriptors_stay_closed(environment, tmp_path, args):
     program = (
         "import os\n"
         "def is_open(number):\n"
@@ -292,30 +308,32 @@ def test_closed_descriptors_stay_closed(environment, tmp_path, words):
         "seen = list(map(is_open, range(3)))\n"
         "with open('seen', 'w') as file: print(seen, file=file)\n"
     )
-    for redirections, seen in [("<&- >&- 2>&-", [False] * 3), (">&-", [True, False, True]), ("", [True] * 3)]:
-        line = subprocess.list2cmdline([str(command()), *words, str(python()), "-c"]) + f' "$PROGRAM" {redirections}'
+    for redirections, state in [("<&- >&- 2>&-", [False] * 3), (">&-", [True, False, True]), ("", [True] * 3)]:
+        shell_line = (
+            subprocess.list2cmdline([str(command()), *args, str(python()), "-c"]) + f' "$PROGRAM" {redirections}'
+        )
         subprocess.run(
-            line, shell=True, env={**environment, "PROGRAM": program}, cwd=tmp_path, timeout=120,
+            shell_line, shell=True, env={**environment, "PROGRAM": program}, cwd=tmp_path, timeout=120,
             stdin=subprocess.DEVNULL, capture_output=True,
         )
-        assert (tmp_path / "seen").read_text() == f"{seen}\n", redirections
+        assert (tmp_path / "seen").read_text() == f"{state}\n", redirections
 
 
 def test_python_dash_m_is_the_same_command(run):
-    seen = look(run(python(), "-m", "jitlisten", "run", "--", python(), LOOK))
-    assert seen["self"]["library"] and not seen["child"]["library"]
+    state = parse_state(run(python(), "-m", "jitlisten", "run", "--", python(), STATE_PROGRAM))
+    assert state["self"]["library"] and not state["child"]["library"]
 
 
-@pytest.mark.parametrize("words, said", [(["--sinks", "nonsense", "--", "true"], "unknown sink"), ([], "required")])
-def test_bad_input_is_one_sentence(run, words, said):
-    done = run(command(), "run", *words, status=2)
-    assert said in done.stderr and done.stdout == ""
+@pytest.mark.parametrize("args, message", [(["--sinks", "nonsense", "--", "true"], "unknown sink"), ([], "required")])
+def test_bad_input_is_one_sentence(run, args, message):
+    result = run(command(), "run", *args, status=2)
+    assert message in result.stderr and result.stdout == ""
 
 
 def test_no_lines(start):
     program = start(command(), "run", "--no-lines", "--", python(), KERNEL)
     environ = open(f"/proc/{program.pid}/environ").read().split("\0")
-    assert not any("_site" in pair for pair in environ)
+    assert not any("_site" in variable for variable in environ)
     wait_for(lambda: "__main__.burn" in perf_map(program.pid), "the perf map")
 
 
@@ -326,8 +344,11 @@ def test_a_static_program_is_named_as_one(run, start, tmp_path):
         ' pause(); return !w; }\n'
     )
     run("cc", "-static", "-o", tmp_path / "static", source)
-    ran = run(command(), "run", "--", tmp_path / "static")
-    assert ran.stdout == "ready\n" and "is statically linked, so nothing can be preloaded into it" in ran.stderr
-    looked_at = run(command(), "doctor", start(tmp_path / "static", "waits").pid, status=None)
-    assert "is statically linked: nothing can be preloaded or attached" in looked_at.stdout
-    assert "in front of the command" not in looked_at.stdout and "try again" not in looked_at.stdout
+    run_result = run(command(), "run", "--", tmp_path / "static")
+    assert (
+        run_result.stdout == "ready\n"
+        and "is statically linked, so nothing can be preloaded into it" in run_result.stderr
+    )
+    doctor_result = run(command(), "doctor", start(tmp_path / "static", "waits").pid, status=None)
+    assert "is statically linked: nothing can be preloaded or attached" in doctor_result.stdout
+    assert "in front of the command" not in doctor_result.stdout and "try again" not in doctor_result.stdout

@@ -1,4 +1,4 @@
-"""`jitlisten top` in a real terminal, tmux: what is on its screen, and how it leaves the terminal."""
+"""`jitlisten top` in a real terminal (tmux): the screen contents, and the state of the terminal after exit."""
 
 import json
 import os
@@ -9,55 +9,55 @@ import subprocess
 import time
 
 import pytest
-from conftest import PROGRAMS, command, need, python, wait_for
+from conftest import PROGRAMS, command, python, require_tool, wait_for
 
 
 class Pane:
-    """A shell in a terminal of 80 by 24."""
+    """A shell in a terminal of 80 columns and 24 rows, run by tmux."""
 
     def __init__(self, environment, directory):
-        self.tmux = need("tmux")
+        self.tmux = require_tool("tmux")
         self.socket = str(directory / "tmux")
         self.directory = directory
-        kept = {**environment, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
-        self.run("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "sh", env=kept, cwd=directory)
+        variables = {**environment, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+        self.run("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "sh", env=variables, cwd=directory)
 
-    def run(self, *words, **more):
-        words = [self.tmux, "-S", self.socket, *words]
-        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=20, **more).stdout
+    def run(self, *args, **run_options):
+        args = [self.tmux, "-S", self.socket, *args]
+        return subprocess.run(args, capture_output=True, text=True, check=True, timeout=20, **run_options).stdout
 
-    def keys(self, *keys):
-        self.run("send-keys", *keys)
+    def send_keys(self, *send_keys):
+        self.run("send-keys", *send_keys)
 
-    def type(self, text):
+    def type_line(self, text):
         self.run("send-keys", "-l", text)
-        self.keys("Enter")
+        self.send_keys("Enter")
 
     def screen(self):
         return self.run("capture-pane", "-p")
 
-    def shows(self, *texts, patience=60):
-        """Waits until all texts are on the screen; returns the screen."""
-        seen = [""]
+    def wait_for_text(self, *patterns, timeout_s=60):
+        """Waits until the screen matches all patterns; returns the screen."""
+        screens = [""]
 
-        def look():
-            seen[0] = self.screen()
-            return all(re.search(text, seen[0], re.MULTILINE) for text in texts)
+        def screen_matches():
+            screens[0] = self.screen()
+            return all(re.search(pattern, screens[0], re.MULTILINE) for pattern in patterns)
 
         try:
-            wait_for(look, texts, patience)
+            wait_for(screen_matches, patterns, timeout_s)
         except AssertionError:
-            raise AssertionError(f"waited for {texts}\n{seen[0]}") from None
-        return seen[0]
+            raise AssertionError(f"waited for {patterns}\n{screens[0]}") from None
+        return screens[0]
 
-    def cursor_and_screen(self):
+    def cursor_and_screen_flags(self):
         return self.run("display-message", "-p", "#{cursor_flag} #{alternate_on}").split()
 
-    def settings(self, name):
-        self.type(f"stty -a >{name}")
+    def read_settings(self, name):
+        self.type_line(f"stty -a >{name}")
         file = self.directory / name
         wait_for(lambda: file.exists() and file.stat().st_size, name)
-        # The window's size is tmux's, which may still be changing it.
+        # tmux may still be resizing the window.
         return re.sub(r"rows \d+; columns \d+; ", "", file.read_text())
 
     def close(self):
@@ -67,83 +67,87 @@ class Pane:
 @pytest.fixture
 def pane(environment, tmp_path):
     pane = Pane(environment, tmp_path)
-    pane.shows(r"^[#$]")
+    pane.wait_for_text(r"^[#$]")
     yield pane
     pane.close()
 
 
-def assert_as_it_was(pane, before):
-    """The terminal has its settings, its cursor and its first screen."""
-    pane.shows(r"^status \d+")
-    assert pane.cursor_and_screen() == ["1", "0"]
-    assert pane.settings("after") == before
+def assert_terminal_is_restored(pane, settings_before):
+    """Checks that the terminal settings, the cursor and the main screen are restored."""
+    pane.wait_for_text(r"^status \d+")
+    assert pane.cursor_and_screen_flags() == ["1", "0"]
+    assert pane.read_settings("after") == settings_before
 
 
-TOP = f"{command()} top" if "JITLISTEN_TEST_PYTHON" in os.environ else ""
+TOP_COMMAND = f"{command()} top" if "JITLISTEN_TEST_PYTHON" in os.environ else ""
 TOP_DIRECTORY = re.compile(r".*/jitlisten-top-[0-9A-Za-z]{6}$")
-BURN = r"^ +\d+\.\d +\d+\.\d +\d+\.\d\d +\d+\.\d\d │ __main__\.burn"
+BURN_ROW = r"^ +\d+\.\d +\d+\.\d +\d+\.\d\d +\d+\.\d\d │ __main__\.burn"
 
 
 def test_functions_lines_threads_and_source_of_a_command(pane):
-    before = pane.settings("before")
-    pane.type(f"{TOP} -- {python()} {PROGRAMS / 'kernel.py'}; echo status $?")
-    screen = pane.shows(BURN, r"│ +\d+ +total \+= \(i % 7\) \* 0\.5", r"jitlisten top · [1-9]\d* s · 1 thread · 199 Hz")
+    settings_before = pane.read_settings("before")
+    pane.type_line(f"{TOP_COMMAND} -- {python()} {PROGRAMS / 'kernel.py'}; echo status $?")
+    screen = pane.wait_for_text(
+        BURN_ROW, r"│ +\d+ +total \+= \(i % 7\) \* 0\.5", r"jitlisten top · [1-9]\d* s · 1 thread · 199 Hz"
+    )
     assert all(len(line) <= 80 for line in screen.splitlines())
     assert len(screen.rstrip("\n").splitlines()) == 24 and "q quit" in screen.splitlines()[23]
     assert re.search(r"^ +\d+\.\d % by line +\d+\.\d % without a line", screen, re.MULTILINE)
-    pane.keys("l")
+    pane.send_keys("l")
     wait_for(lambda: "total +=" not in pane.screen(), "lines to go")
-    pane.keys("?")
-    pane.shows("choose a function")
-    pane.keys("Escape")
-    pane.keys("t")
-    pane.shows(r"^ +\d+\.\d +\d+\.\d\d │ python \(\d+\)")
-    pane.keys("Enter")
-    pane.shows(r"thread \d+ only", BURN)
-    pane.keys("j")
-    pane.keys("Enter")
-    # The function as it stands in the file, with a head and lines without samples.
-    pane.shows(r"__main__\.burn: .*kernel\.py", r"│ +\d+ +total = 0\.0", r"│ +\d+ +return total")
-    pane.keys("Escape")
-    pane.keys("4")
-    pane.shows(r"▾ ?total s")
+    pane.send_keys("?")
+    pane.wait_for_text("choose a function")
+    pane.send_keys("Escape")
+    pane.send_keys("t")
+    pane.wait_for_text(r"^ +\d+\.\d +\d+\.\d\d │ python \(\d+\)")
+    pane.send_keys("Enter")
+    pane.wait_for_text(r"thread \d+ only", BURN_ROW)
+    pane.send_keys("j")
+    pane.send_keys("Enter")
+    # The source view shows the whole function, including its header and lines without samples.
+    pane.wait_for_text(r"__main__\.burn: .*kernel\.py", r"│ +\d+ +total = 0\.0", r"│ +\d+ +return total")
+    pane.send_keys("Escape")
+    pane.send_keys("4")
+    pane.wait_for_text(r"▾ ?total s")
     pane.run("resize-window", "-x", "60", "-y", "12")
-    screen = pane.shows(r"__main__\.burn")
+    screen = pane.wait_for_text(r"__main__\.burn")
     wait_for(lambda: "quit" in pane.screen().rstrip("\n").splitlines()[-1], "the new size")
     assert all(len(line) <= 60 for line in pane.screen().splitlines())
     pane.run("resize-window", "-x", "80", "-y", "24")
-    pane.keys("q")
-    pane.shows(r"^ready")
-    assert_as_it_was(pane, before)
+    pane.send_keys("q")
+    pane.wait_for_text(r"^ready")
+    assert_terminal_is_restored(pane, settings_before)
 
 
-def top_of(pane):
-    """The process of top itself: the child of the shell."""
+def find_top(pane):
+    """Returns the PID of top, which is a child of the shell, and a function that lists the children of a process."""
     shell = pane.run("display-message", "-p", "#{pane_pid}").strip()
     children = lambda pid: pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return wait_for(lambda: children(shell), "top")[0], children
 
 
-def scratch_of(top):
-    """Its directory, on which it holds a lock."""
-    [directory] = [file for file in map(os.readlink, pathlib.Path(f"/proc/{top}/fd").iterdir()) if TOP_DIRECTORY.match(file)]
+def find_scratch_directory(top_pid):
+    """Directory of temporary files, which top keeps open and locked."""
+    [directory] = [
+        file for file in map(os.readlink, pathlib.Path(f"/proc/{top_pid}/fd").iterdir()) if TOP_DIRECTORY.match(file)
+    ]
     return pathlib.Path(directory)
 
 
-@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM", "SIGHUP", "SIGINT"])
-def test_the_terminal_is_as_it_was(pane, how):
-    before = pane.settings("before")
-    pane.type(f"{TOP} -- {python()} {PROGRAMS / 'kernel.py'}; echo status $?")
-    pane.shows(BURN)
-    top, children = top_of(pane)
-    [program] = children(top)
-    scratch = scratch_of(top)
-    assert pane.cursor_and_screen() == ["0", "1"], "the other screen, without a cursor"
-    if how == "Ctrl-C":
-        pane.keys("C-c")
+@pytest.mark.parametrize("ending", ["Ctrl-C", "SIGTERM", "SIGHUP", "SIGINT"])
+def test_the_terminal_is_as_it_was(pane, ending):
+    settings_before = pane.read_settings("before")
+    pane.type_line(f"{TOP_COMMAND} -- {python()} {PROGRAMS / 'kernel.py'}; echo status $?")
+    pane.wait_for_text(BURN_ROW)
+    top_pid, children = find_top(pane)
+    [program] = children(top_pid)
+    scratch = find_scratch_directory(top_pid)
+    assert pane.cursor_and_screen_flags() == ["0", "1"], "the other screen, without a cursor"
+    if ending == "Ctrl-C":
+        pane.send_keys("C-c")
     else:
-        os.kill(int(top), getattr(signal, how))
-    assert_as_it_was(pane, before)
+        os.kill(int(top_pid), getattr(signal, ending))
+    assert_terminal_is_restored(pane, settings_before)
     assert (
         not os.path.exists(f"/proc/{program}/maps") or not open(f"/proc/{program}/maps").read()
     ), "the program has ended"
@@ -152,52 +156,56 @@ def test_the_terminal_is_as_it_was(pane, how):
 
 def test_a_process_that_runs_goes_on_after_it(pane, start):
     program = start(python(), PROGRAMS / "kernel.py", "later")
-    before = pane.settings("before")
-    pane.type(f"{TOP} -p {program.pid}; echo status $?")
-    pane.shows(rf"· process {program.pid}")
-    # What is compiled from now on has lines.
+    settings_before = pane.read_settings("before")
+    pane.type_line(f"{TOP_COMMAND} -p {program.pid}; echo status $?")
+    pane.wait_for_text(rf"· process {program.pid}")
+    # Line tables exist only for code that was compiled after attaching.
     (pathlib.Path(program.output.name).parent / "go").touch()
-    pane.shows(r"│ __main__\.burn", patience=90)
-    pane.keys("q")
-    assert_as_it_was(pane, before)
+    pane.wait_for_text(r"│ __main__\.burn", timeout_s=90)
+    pane.send_keys("q")
+    assert_terminal_is_restored(pane, settings_before)
     assert not program.has_ended()
 
 
 def test_the_end_of_the_program_is_said_and_its_output_and_status_given(pane):
-    pane.type(f"{TOP} -- {python()} -c 'import sys, time; print(12345); time.sleep(1.5); sys.exit(7)'; echo status $?")
-    pane.shows("has ended with status 7")
-    pane.keys("q")
-    pane.shows(r"^12345", r"^status 7")
+    pane.type_line(
+        f"{TOP_COMMAND} -- {python()} -c 'import sys, time; print(12345); time.sleep(1.5); sys.exit(7)'; echo status $?"
+    )
+    pane.wait_for_text("has ended with status 7")
+    pane.send_keys("q")
+    pane.wait_for_text(r"^12345", r"^status 7")
 
 
 def test_the_table_of_the_whole_run_is_printed_and_the_recording_kept(pane, run, tmp_path):
-    pane.type(f"{TOP} -o kept.data -- {python()} {PROGRAMS / 'kernel.py'} work; echo status $?")
-    # Everything, and not the last second, of which there is nothing.
-    whole = r"^ +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d\d +[1-9]\d*\.\d\d │ __main__\.burn"
-    pane.shows(
-        r"jitlisten top · has ended, \d+\.\d s", whole, r"1 compiled in \d+\.\d\d s, the last: kernel\.burn\(int64\)"
+    pane.type_line(f"{TOP_COMMAND} -o kept.data -- {python()} {PROGRAMS / 'kernel.py'} work; echo status $?")
+    # The table shows totals for the whole run, not for the last second.
+    totals_of_the_run = r"^ +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d\d +[1-9]\d*\.\d\d │ __main__\.burn"
+    pane.wait_for_text(
+        r"jitlisten top · has ended, \d+\.\d s",
+        totals_of_the_run,
+        r"1 compiled in \d+\.\d\d s, the last: kernel\.burn\(int64\)",
     )
-    pane.keys("q")
-    pane.shows(r"^ jitlisten top · has ended", whole, "kept in .*kept.data", r"^status 0")
+    pane.send_keys("q")
+    pane.wait_for_text(r"^ jitlisten top · has ended", totals_of_the_run, "kept in .*kept.data", r"^status 0")
     report = json.loads(run(command(), "lines", "--json", "-", "kept.data").stdout)
     assert report["hottest"][0]["path"].endswith("kernel.py") and report["compilations"]
 
 
 def test_mistakes_are_sentences(pane, run):
-    pane.type(f"{TOP} -- nonexistent-program; echo status $?")
-    pane.shows("jitlisten: command not found: nonexistent-program", r"^status 2")
-    done = run(command(), "top", "--", "true", status=2)
-    assert "needs a terminal" in done.stderr and done.stdout == ""
+    pane.type_line(f"{TOP_COMMAND} -- nonexistent-program; echo status $?")
+    pane.wait_for_text("jitlisten: command not found: nonexistent-program", r"^status 2")
+    result = run(command(), "top", "--", "true", status=2)
+    assert "needs a terminal" in result.stderr and result.stdout == ""
 
 
 def test_a_long_recording_takes_no_more_space(pane, tmp_path):
-    pane.type(f"{TOP} -r 1000 -- {python()} {PROGRAMS / 'kernel.py'}; echo status $?")
-    pane.shows(BURN)
-    top, _ = top_of(pane)
-    file = scratch_of(top) / "top.perf.data"
+    pane.type_line(f"{TOP_COMMAND} -r 1000 -- {python()} {PROGRAMS / 'kernel.py'}; echo status $?")
+    pane.wait_for_text(BURN_ROW)
+    top_pid, _ = find_top(pane)
+    file = find_scratch_directory(top_pid) / "top.perf.data"
     wait_for(lambda: file.stat().st_size > 300_000, "300 kB of records")
     time.sleep(1.2)
-    found = file.stat()
-    assert found.st_blocks * 512 < found.st_size / 2, found
-    pane.keys("q")
-    pane.shows(r"^status 0")
+    status = file.stat()
+    assert status.st_blocks * 512 < status.st_size / 2, status
+    pane.send_keys("q")
+    pane.wait_for_text(r"^status 0")

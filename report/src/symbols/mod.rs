@@ -328,7 +328,7 @@ impl<'a> Resolver<'a> {
 }
 
 /// Returns a note about libraries whose compiled functions have only addresses for names: see
-/// `shim/src/channels/unwind_tables.rs`.
+/// `shim/src/trackers/unwind_tables.rs`.
 fn note_nameless_functions(functions: &[Function]) -> Option<String> {
     let library = |function: &Function| {
         let (library, address) = function.name.rsplit_once("+jit@")?;

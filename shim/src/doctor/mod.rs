@@ -2,4 +2,4 @@
 
 pub(crate) mod discovered;
 pub(crate) mod facts;
-pub(crate) mod unheard;
+pub(crate) mod unreported;

@@ -24,10 +24,11 @@ use once_cell::race::OnceBox;
 use crate::frame_pointers::attributes::{LlvmC, PatchedText, UnwindTables};
 use crate::hook_table::{SLOTS, for_each_slot};
 use crate::hooks::guarded;
+use crate::llvm::recognise::LLVMLITE_VERSION;
 use crate::llvm::symbol_file::SymbolFile;
 use crate::modules::announce_new_modules;
-use crate::process::held::Identity;
-use crate::process::library::{LLVMLITE_VERSION, Library};
+use crate::process::library::Library;
+use crate::process::mapped_proof::Identity;
 use crate::remarks::Remarks;
 use crate::state::{Shim, shim};
 
@@ -115,7 +116,7 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
     let Some(llvmlite) = in_slot(SLOT) else { return 0 };
     let policy = shim().map_or(FramePointerPolicy::Untouched, |shim| shim.session.options().frame_pointer_policy);
     let mut elements = None;
-    guarded(Shim::compiling);
+    guarded(Shim::recheck_memory_hooks);
     guarded(|shim| match (llvmlite.llvm(), FUNCTION) {
         ((llvm, remarks), ADD_MODULE | CREATE_MCJIT) => {
             let module = (if FUNCTION == ADD_MODULE { b } else { a }) as *mut c_void;

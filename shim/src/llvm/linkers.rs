@@ -9,10 +9,11 @@ use jitlisten::options::{LlvmSource, LlvmSources};
 use crate::channels::jitlink;
 use crate::channels::runtime_dyld::{self, Refusal};
 use crate::hook_table::{HookTable, SLOTS};
-use crate::llvm::symbol_file::{DESCRIPTOR, SymbolFile};
+use crate::llvm::recognise;
+use crate::llvm::symbol_file::{DESCRIPTOR_SYMBOL, SymbolFile};
 use crate::llvm::vtable::find::Vtable;
 use crate::llvm::vtable::patch::Patched;
-use crate::llvm::vtable::{self, mapped};
+use crate::llvm::vtable::{self, search};
 use crate::process::detour::Callers;
 use crate::process::library::Library;
 
@@ -44,7 +45,7 @@ impl Linkers {
     ) -> Option<Linkers> {
         let (vtables, has_hidden_linker) = find_vtables(library, symbols, enabled);
         // This reads all constants, so it is only done if there is a linker.
-        let releases = if vtables.is_empty() { Vec::new() } else { mapped::releases(library) };
+        let releases = if vtables.is_empty() { Vec::new() } else { recognise::releases(library) };
         let runtime_dyld = match enabled.contains(LlvmSource::RuntimeDyld) {
             true => runtime_dyld::attach(library, slot, &vtables, &releases, *hooks.load_object.get(slot)?, callers),
             false => Err(Refusal::Unwanted),
@@ -91,7 +92,7 @@ impl Linkers {
             log_line!(Warn, "{path}: only the GDB JIT list of this LLVM can be read: {reason}");
             reason
         } else {
-            let names = if mapped::may_compile(library) { "has addresses for names" } else { "stays unnamed" };
+            let names = if recognise::may_compile(library) { "has addresses for names" } else { "stays unnamed" };
             let reason = format!("{reason}; its code {names}");
             log_line!(Warn, "{path}: this LLVM is not observed: {reason}");
             reason
@@ -122,7 +123,7 @@ pub(crate) fn warn_too_many_llvms(
     enabled: LlvmSources,
 ) -> Option<String> {
     let (vtables, has_hidden_linker) = find_vtables(library, symbols, enabled);
-    if vtables.is_empty() && !has_hidden_linker && library.dynamic_address(DESCRIPTOR).is_none() {
+    if vtables.is_empty() && !has_hidden_linker && library.dynamic_address(DESCRIPTOR_SYMBOL).is_none() {
         return None;
     }
     let reason = format!("too many LLVMs in this process (limit {SLOTS}); its code stays unnamed");
@@ -144,22 +145,22 @@ fn find_vtables(library: &Library<'_>, symbols: &mut Option<SymbolFile>, enabled
     if classes.is_empty() {
         return (Vec::new(), false);
     }
-    let found_vtables = mapped::vtables(library, classes, symbols.as_ref());
-    if !found_vtables.is_empty() || !mapped::may_have_llvm(library) {
+    let found_vtables = search::vtables(library, classes, symbols.as_ref());
+    if !found_vtables.is_empty() || !recognise::may_have_llvm(library) {
         return (found_vtables, false);
     }
     if symbols.is_none()
-        && let Some(file) = SymbolFile::opened(symbols, library)
+        && let Some(file) = SymbolFile::open_once(symbols, library)
     {
-        let found_vtables = mapped::hidden_vtables(library, classes, file);
+        let found_vtables = search::hidden_vtables(library, classes, file);
         if !found_vtables.is_empty() {
             return (found_vtables, false);
         }
     }
-    let has_list = library.dynamic_address(DESCRIPTOR).is_some()
-        || symbols.as_ref().is_some_and(|file| file.llvm_symbols().contains_key(DESCRIPTOR));
-    let is_relevant = has_list || mapped::may_compile(library) || log::enabled(Level::Warn);
-    (found_vtables, is_relevant && mapped::seems_to_have_linker(library))
+    let has_list = library.dynamic_address(DESCRIPTOR_SYMBOL).is_some()
+        || symbols.as_ref().is_some_and(|file| file.llvm_symbols().contains_key(DESCRIPTOR_SYMBOL));
+    let is_relevant = has_list || recognise::may_compile(library) || log::enabled(Level::Warn);
+    (found_vtables, is_relevant && recognise::seems_to_have_linker(library))
 }
 
 /// Reason why an LLVM is not observed, or only partly, if that deserves a warning.

@@ -1,8 +1,10 @@
 //! A library with LLVM: its release, its vtables, its hooks.
 
+pub(crate) mod elf_copy;
 pub(crate) mod linkers;
+pub(crate) mod recognise;
 pub(crate) mod releases;
 pub(crate) mod source;
 pub(crate) mod symbol_file;
-pub(crate) mod unnamed;
+pub(crate) mod unreported_libraries;
 pub(crate) mod vtable;

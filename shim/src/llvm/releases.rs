@@ -115,7 +115,7 @@ pub(crate) struct Release {
 
 impl Release {
     /// Parses a version: `19.1`, `22.1.0`, `20.0.0git`.
-    pub(crate) fn of(version: &str) -> Option<Release> {
+    pub(crate) fn parse(version: &str) -> Option<Release> {
         let number = version.split('.').next()?.parse().ok()?;
         Some(Release { number, is_development_build: version.contains("git"), version: version.to_owned() })
     }
@@ -156,7 +156,7 @@ fn parse_identification(bytes: &[u8]) -> Option<Release> {
     let suffix = patch.trim_start_matches(|letter: char| letter.is_ascii_digit());
     let is_plain = suffix.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-+.~_".contains(&byte));
     let is_version = is_number(major) && is_number(minor) && suffix.len() < patch.len() && is_plain;
-    is_version.then(|| Release::of(version))?
+    is_version.then(|| Release::parse(version))?
 }
 
 #[cfg(test)]
@@ -197,11 +197,11 @@ mod tests {
 
     #[test]
     fn a_build_between_two_releases_may_be_as_either() {
-        let may_be = |version: &str, number: u32| Release::of(version).unwrap().may_be_in(&(number..=number));
+        let may_be = |version: &str, number: u32| Release::parse(version).unwrap().may_be_in(&(number..=number));
         assert!(may_be("19.1", 19) && !may_be("19.1", 18) && !may_be("19.1", 20));
         assert!(may_be("20.0.0git", 20) && may_be("20.0.0git", 19) && !may_be("20.0.0git", 21));
         assert!(may_be("24.0.0git", 24) && !may_be("25.0.0git", 24));
-        assert_eq!(Release::of("x"), None);
+        assert_eq!(Release::parse("x"), None);
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
             assert_eq!(*pair[0].releases.end() + 1, *pair[1].releases.start());
         }
         let check = |versions: &[&str], slots| {
-            let releases: Vec<Release> = versions.iter().filter_map(|version| Release::of(version)).collect();
+            let releases: Vec<Release> = versions.iter().filter_map(|version| Release::parse(version)).collect();
             super::check(&releases, |row| row.has_runtime_dyld(slots))
         };
         assert_eq!([check(&[], 16), check(&[], 18)], [Ok(()), Err(None)]);

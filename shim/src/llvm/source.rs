@@ -2,28 +2,28 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use jitlisten::options::{LlvmSource, LlvmSources};
 use jitlisten::{ObjectId, log_line};
 
-use crate::channels::gdb_list::descriptor::{DescriptorAddress, ListedObject};
 use crate::channels::gdb_list::jit_interface::JitInterface;
+use crate::channels::gdb_list::list::{JitList, ListChanges};
 use crate::channels::runtime_dyld;
 use crate::doctor::discovered::DiscoveredLlvm;
 use crate::doctor::facts::{self, Count};
-use crate::doctor::unheard;
+use crate::doctor::unreported;
 use crate::frame_pointers::codegen;
 use crate::hook_table::{HookTable, SLOTS};
 use crate::llvm::linkers::{self, Linkers};
+use crate::llvm::recognise;
 use crate::llvm::symbol_file::SymbolFile;
+use crate::memory::import_slots::{self, MemorySlots};
 use crate::process::detour::Callers;
-use crate::process::held::{Identity, Mapped};
+use crate::process::forward::Function;
 use crate::process::library::Library;
-use crate::process::next::Function;
-use crate::process::relocation_slot::{self, MemorySlots};
+use crate::process::mapped_proof::{Identity, Mapped};
 
 /// An observed LLVM.
 pub(crate) struct Source {
@@ -33,10 +33,8 @@ pub(crate) struct Source {
     pub(crate) name: Arc<str>,
     /// Start address of the library's mapping.
     start: usize,
-    /// Address of its GDB JIT list, if known.
-    descriptor: Option<DescriptorAddress>,
-    /// True if `__jit_debug_register_code` is hooked. Otherwise the list is read whenever memory becomes executable.
-    pub(crate) detoured: bool,
+    /// Its GDB JIT list, if known.
+    pub(crate) list: Option<JitList>,
     /// Hooks of its linkers.
     linkers: Linkers,
     /// Result of hooking code generation, which gives functions frame pointers.
@@ -53,29 +51,8 @@ pub(crate) struct Source {
     slots: MemorySlots,
     /// True once the slots were patched.
     memory_is_hooked: bool,
-    /// List entries that were read, with the object of each; `None` if the object was refused.
-    known_entries: BTreeMap<u64, KnownEntry>,
-    /// True if its list ever had an entry.
-    has_had_entries: bool,
     /// True if it seems to have compiled code without reporting it.
     is_silent: bool,
-}
-
-/// A list entry that was read.
-struct KnownEntry {
-    listed: ListedObject,
-    id: Option<ObjectId>,
-}
-
-/// Changes of the list.
-#[derive(Default)]
-pub(crate) struct News {
-    /// New entries, oldest first.
-    pub(crate) appeared: Vec<ListedObject>,
-    /// Objects whose entries were removed.
-    pub(crate) left: Vec<ObjectId>,
-    /// Head of the list, if changes of the list are announced.
-    pub(crate) first: Option<u64>,
 }
 
 /// Finds the import slots of its memory functions. If the loader has not relocated them yet, it will bind them to our
@@ -83,7 +60,7 @@ pub(crate) struct News {
 fn find_memory_slots(library: &Library<'_>, hooks: &'static HookTable) -> MemorySlots {
     let slots = MemorySlots::find(library, hooks);
     if !slots.are_relocated(library.mapped())
-        && let Err(error) = relocation_slot::listen_from_the_start(library, hooks)
+        && let Err(error) = import_slots::bind_memory_hooks_before_relocation(library, hooks)
     {
         let path = library.path.display();
         log_line!(Info, "{path}: memory calls are hooked only when its first object is loaded: {error}");
@@ -104,7 +81,7 @@ impl Source {
         enabled: LlvmSources,
     ) -> Result<Source, Option<String>> {
         // An unoptimised build of this library is as large as an LLVM, and has its own GDB JIT list.
-        if library.is_this() {
+        if library.is_jitlisten() {
             return Err(None);
         }
         if slot >= SLOTS {
@@ -112,14 +89,14 @@ impl Source {
         }
         // Reset the counters before LLVM can report anything.
         facts::reset_counts(slot);
-        if library.is_llvmlite() {
+        if recognise::is_llvmlite(library) {
             // Its symbols are needed anyway, and searching its constants would read 60 MB.
             *symbols = SymbolFile::open(library).ok();
         }
         let linkers = Linkers::attach(library, symbols, slot, hooks, callers, enabled).ok_or(None)?;
         // llvmlite's file is open anyway. In other libraries a hidden list adds nothing if the linkers report all
         // objects.
-        let searches_file = !linkers.reports_everything() || library.is_llvmlite();
+        let searches_file = !linkers.reports_everything() || recognise::is_llvmlite(library);
         let interface =
             if enabled.contains(LlvmSource::List) { JitInterface::find(library, symbols, searches_file) } else { None };
         if linkers.reports_nothing() {
@@ -130,15 +107,16 @@ impl Source {
         }
         log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
         if linkers.ignored_reason().is_some() || linkers.has_hidden_linker {
-            unheard::enable_checks();
+            unreported::enable_checks();
         }
         let codegen = match linkers::enabled_classes(enabled) {
             [] => Err(codegen::Refusal::Unwanted),
             _ => codegen::attach(library, slot, hooks.generate_code[slot], callers),
         };
         linkers.log_refusals(library);
-        let detoured = interface.as_ref().is_none_or(|interface| {
-            interface.detour(library, hooks.register_code[slot], callers, linkers.runtime_dyld.is_ok())
+        let list = interface.map(|interface| {
+            let linker_is_observed = linkers.runtime_dyld.is_ok();
+            interface.observe(library, hooks.register_code[slot], callers, linker_is_observed)
         });
         let slots = find_memory_slots(library, hooks);
         Ok(Source {
@@ -146,18 +124,15 @@ impl Source {
             path: library.path.clone(),
             name: library.path.to_string_lossy().into(),
             start: library.range().start,
-            descriptor: interface.map(|interface| DescriptorAddress(interface.descriptor)),
-            detoured,
-            version: linkers.version.clone().or_else(|| library.llvm_version()),
+            list,
+            version: linkers.version.clone().or_else(|| recognise::version(library)),
             linkers,
             codegen,
             slot,
             wants_list: enabled.contains(LlvmSource::List),
-            is_llvmlite: library.is_llvmlite(),
+            is_llvmlite: recognise::is_llvmlite(library),
             slots,
             memory_is_hooked: false,
-            known_entries: BTreeMap::new(),
-            has_had_entries: false,
             is_silent: false,
         })
     }
@@ -166,7 +141,7 @@ impl Source {
     /// the first time, and the functions that others had stored there. The library must be relocated.
     pub(crate) fn hook_memory(&mut self, mapped: Mapped<'_>) -> (bool, Vec<(Function, usize)>) {
         let is_first = !std::mem::replace(&mut self.memory_is_hooked, true);
-        let replaced = self.slots.listen(mapped);
+        let replaced = self.slots.hook(mapped);
         let replaced = replaced.inspect_err(|error| {
             if is_first {
                 log_line!(Warn, "{}: its mprotect cannot be observed: {error}", self.path.display());
@@ -176,7 +151,7 @@ impl Source {
     }
 
     /// Returns true if the import slots were patched.
-    pub(crate) fn is_listening(&self) -> bool {
+    pub(crate) fn memory_is_hooked(&self) -> bool {
         self.memory_is_hooked
     }
 
@@ -186,62 +161,38 @@ impl Source {
     }
 
     /// Returns true if its code generation is hooked.
-    pub(crate) fn generates_for_us(&self) -> bool {
+    pub(crate) fn code_generation_is_hooked(&self) -> bool {
         self.codegen.is_ok()
     }
 
     /// Reads its GDB JIT list from now on, even if it is not exported: its linker turned out to have an unknown layout.
     pub(crate) fn fall_back_to_list(&mut self, mapped: Mapped<'_>, hooks: &HookTable) {
-        if self.descriptor.is_some() || !self.wants_list {
+        if self.list.is_some() || !self.wants_list {
             return;
         }
-        let Some(library) = Library::remembered(mapped, self.identity, &self.path) else { return };
+        let Some(library) = Library::reopen(mapped, self.identity, &self.path) else { return };
         let Some(interface) = JitInterface::find(&library, &mut None, true) else {
             log_line!(Warn, "{}: no GDB JIT list either", self.path.display());
             return;
         };
-        self.detoured = interface.detour(&library, hooks.register_code[self.slot], Callers::Any, false);
-        self.descriptor = Some(DescriptorAddress(interface.descriptor));
+        self.list = Some(interface.observe(&library, hooks.register_code[self.slot], Callers::Any, false));
     }
 
-    /// Reads the changes of the GDB JIT list.
-    pub(crate) fn read(&mut self) -> News {
-        let Some(descriptor) = self.descriptor else { return News::default() };
+    /// Reads the changes of its GDB JIT list.
+    pub(crate) fn read_list(&mut self) -> ListChanges {
+        let Some(changes) = self.list.as_mut().map(JitList::read) else { return ListChanges::default() };
         let log_error = |error: &_| log_line!(Warn, "{}: GDB JIT list: {error}", self.path.display());
-        let Ok(reading) = descriptor.read().inspect_err(log_error) else {
-            return News::default();
-        };
-        let first = Some(reading.first).filter(|_| self.detoured);
-        let removed = reading.unregistered.and_then(|entry| self.known_entries.remove(&entry)?.id);
-        let mut changes = News { left: removed.into_iter().collect(), first, ..News::default() };
-        if self.detoured {
-            changes.appeared = reading.entries_until(|entry| self.known_entries.contains_key(&entry)).collect();
-        } else {
-            self.read_all(reading.entries_until(|_| false).collect(), &mut changes);
-        }
-        changes.appeared.reverse();
-        changes
+        changes.inspect_err(log_error).unwrap_or_default()
     }
 
-    /// Compares the whole list with the known entries. Without the hook, removals are not announced, and the memory of
-    /// a removed entry may contain another entry by now.
-    fn read_all(&mut self, listed_objects: Vec<ListedObject>, changes: &mut News) {
-        let listed: BTreeMap<u64, ListedObject> = listed_objects.iter().map(|listed| (listed.entry, *listed)).collect();
-        self.known_entries.retain(|entry, known_entry| {
-            let is_unchanged = listed.get(entry) == Some(&known_entry.listed);
-            if !is_unchanged {
-                changes.left.extend(known_entry.id);
-            }
-            is_unchanged
-        });
-        changes.appeared =
-            listed_objects.into_iter().filter(|listed| !self.known_entries.contains_key(&listed.entry)).collect();
+    /// Returns true if its list must be read whenever memory becomes executable.
+    pub(crate) fn polls_list(&self) -> bool {
+        self.list.as_ref().is_some_and(|list| !list.detoured)
     }
 
-    /// Remembers the object of a list entry; `None` if the object was refused.
-    pub(crate) fn remember(&mut self, listed: ListedObject, id: Option<ObjectId>) {
-        self.has_had_entries = true;
-        self.known_entries.insert(listed.entry, KnownEntry { listed, id });
+    /// Returns true if its list ever had an entry.
+    fn has_had_entries(&self) -> bool {
+        self.list.as_ref().is_some_and(|list| list.has_had_entries)
     }
 
     /// Number of objects that its linkers have reported.
@@ -252,17 +203,17 @@ impl Source {
     /// Reason why its code may lack names: a linker is unknown, and no object was ever reported.
     pub(crate) fn unobserved_reason(&self) -> Option<String> {
         // Reports by JITLink do not count: they do not cover code that RuntimeDyld links.
-        let has_reported = self.has_had_entries || facts::read_count(self.slot, Count::RuntimeDyld) > 0;
+        let has_reported = self.has_had_entries() || facts::read_count(self.slot, Count::RuntimeDyld) > 0;
         self.linkers.ignored_reason().filter(|_| !has_reported)
     }
 
     /// Returns true if its linkers cannot be found and its list has never had an object.
-    pub(crate) fn is_unnamed(&self) -> bool {
-        self.linkers.has_hidden_linker && !self.has_had_entries
+    pub(crate) fn may_compile_unnamed_code(&self) -> bool {
+        self.linkers.has_hidden_linker && !self.has_had_entries()
     }
 
     /// Records that code became executable without a report by any LLVM.
-    pub(crate) fn note_silent(&mut self) {
+    pub(crate) fn mark_silent(&mut self) {
         self.is_silent = self.unobserved_reason().is_some();
     }
 
@@ -278,10 +229,9 @@ impl Source {
             Ok(()) => heard_by.push("jitlink"),
             Err(refusal) => missing.push(format!("JITLink: {refusal}")),
         }
-        match (self.descriptor, self.detoured) {
-            (Some(_), true) => heard_by.push("list-call"),
-            (Some(_), false) => heard_by.push("list-poll"),
-            (None, _) => missing.push("GDB JIT list: not found".to_owned()),
+        match &self.list {
+            Some(list) => heard_by.push(if list.detoured { "list-call" } else { "list-poll" }),
+            None => missing.push("GDB JIT list: not found".to_owned()),
         }
         missing.extend(self.linkers.hidden_linker_note());
         if self.is_silent && self.unobserved_reason().is_some() {
@@ -293,8 +243,8 @@ impl Source {
         DiscoveredLlvm {
             path: self.path.clone(),
             start: self.start,
-            detoured: self.detoured,
-            objects: self.objects().len(),
+            detoured: !self.polls_list(),
+            objects: self.objects().count(),
             version: self.version.clone(),
             heard_by,
             linked: self.linked(),
@@ -303,12 +253,12 @@ impl Source {
     }
 
     /// Number of entries in its list, including refused ones.
-    pub(crate) fn listed(&self) -> usize {
-        self.known_entries.len()
+    pub(crate) fn listed_count(&self) -> usize {
+        self.list.as_ref().map_or(0, JitList::len)
     }
 
     /// All objects in its list. They are freed when the library is closed.
-    pub(crate) fn objects(&self) -> Vec<ObjectId> {
-        self.known_entries.values().filter_map(|known_entry| known_entry.id).collect()
+    pub(crate) fn objects(&self) -> impl Iterator<Item = ObjectId> {
+        self.list.iter().flat_map(JitList::objects)
     }
 }

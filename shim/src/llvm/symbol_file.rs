@@ -19,8 +19,8 @@ use crate::process::search;
 type ElfHeader = elf::FileHeader64<object::Endianness>;
 
 /// Symbols of the GDB JIT interface.
-pub(crate) const DESCRIPTOR: &str = "__jit_debug_descriptor";
-pub(crate) const REGISTER_FUNCTION: &str = "__jit_debug_register_code";
+pub(crate) const DESCRIPTOR_SYMBOL: &str = "__jit_debug_descriptor";
+pub(crate) const REGISTER_FUNCTION_SYMBOL: &str = "__jit_debug_register_code";
 
 /// Prefix of a mangled class name that gives the symbol of its vtables.
 pub(crate) const VTABLE_PREFIX: &str = "_ZTV";
@@ -47,7 +47,7 @@ impl SymbolFile {
         let file = SymbolFile { mapping: Mapping::open(&library.path)?, llvm: OnceCell::new() };
         // A stripped file is not used, so it is not compared.
         if file.tables().is_some() {
-            let loaded = library.first_bytes(COMPARED_BYTES).ok_or(io::ErrorKind::InvalidData)?;
+            let loaded = library.segments.first_bytes(COMPARED_BYTES).ok_or(io::ErrorKind::InvalidData)?;
             if !file.mapping.bytes().starts_with(&loaded) {
                 return Err(io::Error::other("the file is not the one that was loaded"));
             }
@@ -56,7 +56,7 @@ impl SymbolFile {
     }
 
     /// Returns the file in `symbols`, opening it first if necessary; logs errors.
-    pub(crate) fn opened<'a>(symbols: &'a mut Option<SymbolFile>, library: &Library<'_>) -> Option<&'a SymbolFile> {
+    pub(crate) fn open_once<'a>(symbols: &'a mut Option<SymbolFile>, library: &Library<'_>) -> Option<&'a SymbolFile> {
         if symbols.is_none() {
             *symbols = SymbolFile::open(library)
                 .inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display()))
@@ -78,8 +78,8 @@ impl SymbolFile {
     /// Symbols of LLVM's linkers and of the GDB JIT interface, found in a single pass.
     pub(crate) fn llvm_symbols(&self) -> &Symbols {
         let is_wanted = |name: &str| {
-            name == DESCRIPTOR
-                || name == REGISTER_FUNCTION
+            name == DESCRIPTOR_SYMBOL
+                || name == REGISTER_FUNCTION_SYMBOL
                 || name.strip_prefix(VTABLE_PREFIX).is_some_and(|class| CLASSES.contains(&class))
         };
         self.llvm.get_or_init(|| self.find_sized(&["__jit_debug_", "_ZTVN4llvm"], is_wanted))
@@ -95,7 +95,7 @@ impl SymbolFile {
         let mut filter = [0_u64; 64];
         let bit = |offset: usize| (offset / 64 % 64, 1_u64 << (offset % 64));
         let prefixes: Vec<&[u8]> = prefixes.iter().map(|prefix| prefix.as_bytes()).collect();
-        search::each(strings, &prefixes, |_, offset| {
+        search::for_each_match(strings, &prefixes, |_, offset| {
             let text = &strings[offset..][..MAX_NAME_BYTES.min(strings.len() - offset)];
             let name = text.split(|&byte| byte == 0).next().and_then(|name| std::str::from_utf8(name).ok());
             if let Some(name) = name.filter(|name| is_wanted(name)) {

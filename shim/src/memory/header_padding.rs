@@ -19,7 +19,7 @@ use jitlisten::options::SinkKind;
 use jitlisten::{Address, AddressRange, Session};
 
 use crate::process::detour::page_size;
-use crate::process::next::{self, Function};
+use crate::process::forward::{self, Function};
 
 /// Returns true for an `mmap(2)` call with the arguments of LLVM's allocator, `sys::Memory::allocateMappedMemory`.
 pub(crate) fn is_allocation(protection: c_int, flags: c_int, file: c_int) -> bool {
@@ -50,11 +50,11 @@ pub(crate) fn mmap(session: &Session, address: *mut c_void, size: usize, flags: 
     if mapped == libc::MAP_FAILED {
         return None;
     }
-    if next::is_overridden(Function::Mmap) {
+    if forward::is_overridden(Function::Mmap) {
         // Another tool counts the memory that the host requests, so it must see exactly that range.
         let code = mapped.wrapping_byte_add(padding);
         // SAFETY: the call replaces a part of the mapping just created, which nothing else refers to.
-        let remapped = unsafe { next::mmap(code, size, protection, flags | libc::MAP_FIXED, -1, 0) };
+        let remapped = unsafe { forward::mmap(code, size, protection, flags | libc::MAP_FIXED, -1, 0) };
         if remapped != code {
             // SAFETY: the mapping is our own, and nothing else refers to it.
             unsafe { libc::munmap(mapped, padded_size) };
@@ -66,7 +66,7 @@ pub(crate) fn mmap(session: &Session, address: *mut c_void, size: usize, flags: 
 }
 
 /// Unmaps the padding before `code`, if there is any.
-pub(crate) fn give_back(session: &Session, code: Address) {
+pub(crate) fn release(session: &Session, code: Address) {
     if let Some(padding) = session.take_header_padding(code) {
         // SAFETY: we mapped this range, and only the sinks know it. They stop using it before the code that follows it
         // is freed.

@@ -2,10 +2,10 @@
 //! means for objects.
 
 pub(crate) mod allocated;
-pub(crate) mod elsewhere;
 pub(crate) mod header_padding;
+pub(crate) mod import_slots;
 pub(crate) mod other_libraries;
-pub(crate) mod overdue;
+pub(crate) mod unlocked_hooks;
 
 /// Address range from `start` to `end`.
 #[cfg(test)]

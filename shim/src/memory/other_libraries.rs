@@ -10,15 +10,15 @@
 //! * slots of the library that defines that function, because our hook would call itself: libc, its replacement, or a
 //!   non-PIE program that takes the address of `mprotect`, so that all libraries use the program's symbol.
 //!
-//! Calls that do not concern code are forwarded without a lock: see `elsewhere.rs`.
+//! Calls that do not concern code are forwarded without a lock: see `unlocked_hooks.rs`.
 
 use jitlisten::log_line;
 
 use crate::hook_table::HookTable;
-use crate::process::held::{Identity, Mapped};
+use crate::memory::import_slots::MEMORY_IMPORTS;
+use crate::process::forward::{self, Function};
 use crate::process::library::Library;
-use crate::process::next::{self, Function};
-use crate::process::relocation_slot::{MEMORY_IMPORTS, bind_from_the_start};
+use crate::process::mapped_proof::{Identity, Mapped};
 use crate::process::slot::KeptSlot;
 
 /// Symbol of LLVM's memory allocator, which any library that contains the allocator may export.
@@ -50,23 +50,23 @@ impl OtherLibraries {
     /// Collects the slots of a new library of the program's namespace that is not a source. `is_unnamed`: no other
     /// channel observes its code.
     pub(crate) fn add(&mut self, library: &Library<'_>, hooks: &HookTable, is_unnamed: bool) {
-        if !self.is_active || library.is_this() {
+        if !self.is_active || library.is_jitlisten() {
             return;
         }
         let range = library.range();
         let slots = library.slots_of_imports(MEMORY_IMPORTS.map(|(name, _)| name));
         let is_unnamed = !slots.is_empty() && is_unnamed;
-        let allocates_for_llvm = is_unnamed || !slots.is_empty() && library.dynamic_symbol(LLVM_ALLOCATOR).is_some();
+        let allocates_for_llvm = is_unnamed || !slots.is_empty() && library.exports(LLVM_ALLOCATOR);
         let hook = |function| match function {
             Function::Mprotect if is_unnamed => hooks.mprotect_unnamed as usize,
-            _ if allocates_for_llvm => hooks.memory_of(library, function),
-            _ => hooks.memory_elsewhere(function),
+            _ if allocates_for_llvm => hooks.memory_hook_for(library, function),
+            _ => (hooks.memory_without_llvm)(function),
         };
         // The library may compile before the loader's next event, so its imports are bound by the loader.
-        if is_unnamed && !library.is_relocated() {
+        if is_unnamed && !library.section.is_relocated() {
             let bind = |(name, function): (&str, Function)| {
                 // SAFETY: our hook is made to be called in place of the function of this name.
-                unsafe { bind_from_the_start(library, name, hook(function), false) }
+                unsafe { library.bind_before_relocation(name, hook(function), false) }
             };
             if MEMORY_IMPORTS.into_iter().try_for_each(bind).is_ok() {
                 return;
@@ -74,7 +74,7 @@ impl OtherLibraries {
         }
         for (slot, import) in slots {
             let function = MEMORY_IMPORTS[import].1;
-            if !range.contains(&next::libc_address(function)) {
+            if !range.contains(&forward::libc_address(function)) {
                 let (slot, library, hook) = (slot.keep(), range.clone(), hook(function));
                 self.unrelocated.push(UnrelocatedSlot { slot, library, function, hook });
             }
@@ -89,7 +89,7 @@ impl OtherLibraries {
     /// Hooks the slots that the loader has relocated.
     pub(crate) fn hook_relocated(&mut self, mapped: Mapped<'_>) {
         self.unrelocated.retain(|pending| {
-            let Some(slot) = pending.slot.of(mapped).filter(|slot| slot.is_relocated()) else { return true };
+            let Some(slot) = pending.slot.resolve(mapped).filter(|slot| slot.is_relocated()) else { return true };
             let value = slot.value();
             // A lazy slot that was never called through holds an address in its own library.
             if !pending.library.contains(&value) && !forwards_to(pending.function, value) {
@@ -117,5 +117,6 @@ impl OtherLibraries {
 
 /// Returns true if our hook forwards to `address`. `mmap64` is the same function as `mmap` here.
 fn forwards_to(function: Function, address: usize) -> bool {
-    next::forwards_to(function, address) || function == Function::Mmap && address == libc::mmap64 as *const () as usize
+    forward::forwards_to(function, address)
+        || function == Function::Mmap && address == libc::mmap64 as *const () as usize
 }

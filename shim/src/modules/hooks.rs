@@ -10,13 +10,13 @@ use std::ptr;
 use jitlisten::Address;
 use jitlisten::modules::{self, Counts, LinkMap, Module};
 
-use super::real::{DL_FIND_OBJECT, DL_ITERATE_PHDR, DLADDR, DLADDR1, FUNCTIONS, original};
+use super::originals::{DL_FIND_OBJECT, DL_ITERATE_PHDR, DLADDR, DLADDR1, FUNCTIONS, original};
 use super::symbolize;
 
 /// Name of a hooked function, and the address of our replacement.
 type Hook = (&'static str, fn() -> usize);
 
-/// Hooked functions, indexed like the originals in `real.rs`.
+/// Hooked functions, indexed like the originals in `originals.rs`.
 pub(super) const HOOKS: [Hook; FUNCTIONS] = [
     ("dl_iterate_phdr", || dl_iterate_phdr as *const () as usize),
     ("dladdr", || dladdr as *const () as usize),

@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use jitlisten::log_line;
 
 use super::hooks::HOOKS;
-use super::real::{find_originals, original};
+use super::originals::{find_originals, original};
 use super::unwind_names;
-use crate::process::held::{Identity, Mapped};
 use crate::process::library::Library;
-use crate::process::relocation_slot::bind_from_the_start;
+use crate::process::mapped_proof::{Identity, Mapped};
 use crate::process::slot::{KeptSlot, Slot};
 
 /// True once libraries are hooked. Checked without a lock, set under the shim's lock.
@@ -62,7 +61,7 @@ impl Imports {
                 continue;
             }
             // SAFETY: our hook has the type of the function of this name.
-            let bound = unsafe { bind_from_the_start(library, name, HOOKS[function].1(), original(function) != 0) };
+            let bound = unsafe { library.bind_before_relocation(name, HOOKS[function].1(), original(function) != 0) };
             if let Err(error) = bound {
                 log_line!(Info, "{}: {name} is hooked later: {error}", library.path.display());
                 self.pending_slots.extend(slots.into_iter().map(|slot| (slot.keep(), function)));
@@ -71,9 +70,9 @@ impl Imports {
     }
 
     /// Patches the slots that the loader has relocated by now.
-    pub(crate) fn change_relocated(&mut self, mapped: Mapped<'_>) {
+    pub(crate) fn hook_relocated(&mut self, mapped: Mapped<'_>) {
         self.pending_slots.retain(|&(kept_slot, function)| {
-            let Some(slot) = kept_slot.of(mapped).filter(|slot| slot.is_relocated()) else { return true };
+            let Some(slot) = kept_slot.resolve(mapped).filter(|slot| slot.is_relocated()) else { return true };
             // SAFETY: a slot of the function that the hook replaces.
             let _ = unsafe { slot.write(HOOKS[function].1()) };
             false

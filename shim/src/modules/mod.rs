@@ -4,11 +4,11 @@
 //! | file | content |
 //! | --- | --- |
 //! | `hooks.rs` | the functions that replace those of the loader and libc |
-//! | `real.rs` | the original functions |
+//! | `originals.rs` | the original functions |
 //! | `symbolize.rs` | the text of `backtrace_symbols` |
 //! | `imports.rs` | the relocation slots of libraries that call them, and the libraries that are skipped |
 //! | `unwind_names.rs` | `unw_get_proc_name` of each libunwind |
-//! | `stale_list.rs` | invalidates the module lists of memray and heaptrack |
+//! | `announce.rs` | invalidates the module lists of memray and heaptrack |
 //!
 //! The hooks show the list of [`jitlisten::modules`], which the sink `modules` maintains. No function is hooked until
 //! the sink is on; afterwards the hooks stay, and only call the original while the list is empty.
@@ -19,13 +19,13 @@
 //!
 //! The hooks take none of our locks. The loader's functions take its lock, as they do without us.
 
+mod announce;
 mod hooks;
 mod imports;
-mod real;
-mod stale_list;
+mod originals;
 mod symbolize;
 mod unwind_names;
 
+pub(crate) use announce::announce_new_modules;
 pub(crate) use imports::Imports;
-pub(crate) use stale_list::announce_new_modules;
 pub(crate) use unwind_names::hook_library as unwinder_appeared;

@@ -8,7 +8,7 @@ use std::ptr;
 
 use jitlisten::plumbing::keeping_errno;
 
-use super::real::{BACKTRACE_SYMBOLS, BACKTRACE_SYMBOLS_FD, CStringPointer, original, with_symbol};
+use super::originals::{BACKTRACE_SYMBOLS, BACKTRACE_SYMBOLS_FD, CStringPointer, original, with_symbol};
 
 /// Maximum length of a frame's text; longer names are truncated.
 const MAX_LINE_BYTES: usize = 1024;

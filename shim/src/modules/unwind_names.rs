@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jitlisten::log_line;
 
-use super::real::with_symbol;
+use super::originals::with_symbol;
 use crate::hook_table::{SLOTS, for_each_slot};
 use crate::process::library::Library;
 
@@ -52,7 +52,7 @@ const HOOKS: [GetProcName; SLOTS] = for_each_slot!(SLOT => get_proc_name::<SLOT>
 
 /// Returns true if the library is a nongnu libunwind.
 pub(super) fn is_libunwind(library: &Library<'_>) -> bool {
-    library.dynamic_symbol("_U_dyn_register").is_some()
+    library.exports("_U_dyn_register")
 }
 
 /// Hooks `library` if it is a libunwind.

@@ -17,8 +17,8 @@ const MAX_TEXT_SPAN_BYTES: u64 = 64 << 20;
 
 impl Pattern {
     /// Locates the sections, if the object's `.eh_frame` is at `table` and each text section is at the address that the
-    /// table gives. `read` and `is_free` are the same as in [`Pattern::place`].
-    pub(crate) fn place_by_table(
+    /// table gives. `read` and `is_free` are the same as in [`Pattern::locate`].
+    pub(crate) fn locate_by_table(
         &self,
         table: Address,
         read: &dyn Fn(AddressRange) -> Option<Vec<u8>>,
@@ -73,7 +73,7 @@ impl Pattern {
             Some((position, AddressRange::new(start, self.sections[position].bytes.len() as u64)?))
         };
         let texts: Vec<(usize, AddressRange)> = texts.into_iter().map(range).collect::<Option<_>>()?;
-        (texts.len() == self.texts()).then_some(texts)
+        (texts.len() == self.text_count()).then_some(texts)
     }
 }
 
@@ -92,7 +92,7 @@ mod tests {
 
     fn object() -> Object {
         let (first, second) = ([1_u8; 32], [2_u8; 48]);
-        let mut pattern = Pattern::of_texts(&[(&first, 4..8), (&second, 0..0)]);
+        let mut pattern = Pattern::from_texts(&[(&first, 4..8), (&second, 0..0)]);
         let mut table = vec![9_u8; 40];
         pattern.add_table(table.clone(), &[8, 28]);
         let mut linked_first = first;
@@ -115,7 +115,7 @@ mod tests {
                     bytes.get(from..from + range.size() as usize).map(<[u8]>::to_vec)
                 })
             };
-            self.pattern.place_by_table(Address(table), &read, &|_| is_free)
+            self.pattern.locate_by_table(Address(table), &read, &|_| is_free)
         }
     }
 

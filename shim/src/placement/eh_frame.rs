@@ -14,7 +14,7 @@ use jitlisten_unwinder::{Record, Section as UnwindSection};
 use memchr::memmem;
 
 use super::pattern::{Reference, Section};
-use super::{Around, Piece, Search};
+use super::{Piece, Search, Surroundings};
 
 /// Offset of the CIE pointer in an entry: the distance from an FDE to its CIE, 0 in a CIE.
 const CIE_POINTER: usize = 4;
@@ -49,7 +49,7 @@ fn entries(bytes: &[u8]) -> Option<Vec<Record>> {
 type Functions<'a> = BTreeMap<usize, &'a Reference>;
 
 /// Returns the table in the code or `around` it that agrees with the located sections, if there is exactly one.
-pub(super) fn find(search: &Search<'_>, section: &Section, around: &Around) -> Option<Table> {
+pub(super) fn find(search: &Search<'_>, section: &Section, around: &Surroundings) -> Option<Table> {
     let entries = entries(&section.bytes)?;
     let prefix = &section.bytes[..section.fixed_prefix_len().min(entries[0].end)];
     if prefix.len() < MIN_PREFIX_BYTES {

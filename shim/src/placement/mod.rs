@@ -59,7 +59,7 @@ impl Piece {
 }
 
 /// Memory before and after the code, copied on first use.
-pub(crate) type Around = LazyCell<Vec<Piece>, Box<dyn FnOnce() -> Vec<Piece>>>;
+pub(crate) type Surroundings = LazyCell<Vec<Piece>, Box<dyn FnOnce() -> Vec<Piece>>>;
 
 /// Located sections, by index in the section table.
 #[derive(Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Placement {
 
 /// Returns which placements are unambiguous. Objects may share functions (C++ templates): an object that is really
 /// there covers all text that others share with it. Equal objects cannot be distinguished.
-pub(crate) fn certain<'a>(placements: impl Iterator<Item = &'a Placement> + Clone) -> Vec<bool> {
+pub(crate) fn find_unambiguous<'a>(placements: impl Iterator<Item = &'a Placement> + Clone) -> Vec<bool> {
     let is_unambiguous = |(own_index, placement): (usize, &Placement)| {
         let mut covered = Ranges::default();
         placement.text.iter().for_each(|&text| covered.insert(text));
@@ -100,7 +100,11 @@ pub(crate) fn certain<'a>(placements: impl Iterator<Item = &'a Placement> + Clon
 impl Pattern {
     /// Returns true if all the text of another object's `placement` may also belong to this object. Unreadable text
     /// may.
-    pub(crate) fn may_also_be_at(&self, placement: &Placement, read: &dyn Fn(AddressRange) -> Option<Vec<u8>>) -> bool {
+    pub(crate) fn may_match_placement(
+        &self,
+        placement: &Placement,
+        read: &dyn Fn(AddressRange) -> Option<Vec<u8>>,
+    ) -> bool {
         placement.text.iter().all(|&text| {
             let size = text.size() as usize;
             let mut candidates =
@@ -113,10 +117,10 @@ impl Pattern {
     /// Searches for the object in `code`, and for its other sections `around` it; `read` copies other memory that
     /// relocations point to. `is_free` returns false for memory of another object. If `is_own_memory`, the memory is
     /// known to hold this object, and even a small object is accepted.
-    pub(crate) fn place(
+    pub(crate) fn locate(
         &self,
         code: &Piece,
-        around: &Around,
+        around: &Surroundings,
         read: &dyn Fn(AddressRange) -> Option<Vec<u8>>,
         is_free: &dyn Fn(AddressRange) -> bool,
         is_own_memory: bool,
@@ -139,7 +143,7 @@ impl Pattern {
         let mut text: Vec<AddressRange> = text_sections().map(|(_, range)| range).collect();
         text.sort();
         let weight = text_sections().map(|(section, _)| section.weight()).sum::<usize>();
-        if weight < MIN_SEARCH_WEIGHT && text.len() < self.texts() {
+        if weight < MIN_SEARCH_WEIGHT && text.len() < self.text_count() {
             return None;
         }
         let is_small = text_sections().all(|(section, _)| section.weight() < MIN_SEARCH_WEIGHT);
@@ -201,7 +205,7 @@ impl Search<'_> {
 
     /// Locates the text sections, heaviest first, because their relocations lead to most other sections. Among equal
     /// weights the largest comes first, because it may contain a smaller one. Returns the unwind table, if found.
-    fn locate_sections(&mut self, around: &Around, is_own_memory: bool) -> Option<(usize, AddressRange)> {
+    fn locate_sections(&mut self, around: &Surroundings, is_own_memory: bool) -> Option<(usize, AddressRange)> {
         let pattern = self.pattern;
         let mut texts: Vec<(usize, usize)> = pattern
             .sections

@@ -68,7 +68,7 @@ enum AddressKind {
 
 impl Pattern {
     /// Reads a relocatable object; `None` if it contains anything unsupported.
-    pub(crate) fn of(object: Vec<u8>) -> Option<Pattern> {
+    pub(crate) fn parse(object: Vec<u8>) -> Option<Pattern> {
         let header = FileHeader64::<LE>::parse(&*object).ok()?;
         let expected_machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
         if header.e_type(LE) != elf::ET_REL || header.e_machine(LE) != expected_machine {
@@ -149,12 +149,12 @@ impl Pattern {
     }
 
     /// Returns true if `bytes` is this object, ignoring section addresses: LLVM writes the section table last.
-    pub(crate) fn is_object(&self, bytes: &[u8]) -> bool {
+    pub(crate) fn equals_object(&self, bytes: &[u8]) -> bool {
         let (ours, theirs) = (self.object.get(..self.section_table), bytes.get(..self.section_table));
         self.object.len() == bytes.len() && self.section_table > 0 && ours == theirs
     }
 
-    /// The object as passed to [`Pattern::of`].
+    /// The object as passed to [`Pattern::parse`].
     pub(crate) fn object(&self) -> &[u8] {
         &self.object
     }
@@ -165,13 +165,13 @@ impl Pattern {
     }
 
     #[cfg(test)]
-    pub(crate) fn nothing() -> Pattern {
-        Pattern::of_texts(&[])
+    pub(crate) fn empty() -> Pattern {
+        Pattern::from_texts(&[])
     }
 
     /// Pattern of text sections, each with the range that relocations change.
     #[cfg(test)]
-    pub(crate) fn of_texts(texts: &[(&[u8], std::ops::Range<usize>)]) -> Pattern {
+    pub(crate) fn from_texts(texts: &[(&[u8], std::ops::Range<usize>)]) -> Pattern {
         let mut pattern =
             Pattern { object: Vec::new(), section_table: 0, sections: Vec::new(), by_index: BTreeMap::new() };
         texts.iter().for_each(|(bytes, changed)| {
@@ -216,7 +216,7 @@ impl Pattern {
     }
 
     /// Number of text sections.
-    pub(crate) fn texts(&self) -> usize {
+    pub(crate) fn text_count(&self) -> usize {
         self.sections.iter().filter(|section| section.is_text).count()
     }
 }

@@ -42,13 +42,13 @@ fn link(pattern: &Pattern, gap: usize) -> (Piece, Piece, Vec<(usize, AddressRang
 
 fn locate(pattern: &Pattern, code: &Piece, data: &Piece, is_free: &dyn Fn(AddressRange) -> bool) -> Option<Placement> {
     let around = vec![Piece { start: data.start, bytes: data.bytes.clone() }];
-    let around = Around::new(Box::new(|| around));
+    let around = Surroundings::new(Box::new(|| around));
     let read = |range| data.get(range).map(<[u8]>::to_vec);
-    pattern.place(code, &around, &read, is_free, false)
+    pattern.locate(code, &around, &read, is_free, false)
 }
 
 fn pattern() -> Pattern {
-    Pattern::of(NUMBA.to_vec()).expect("an object of this machine")
+    Pattern::parse(NUMBA.to_vec()).expect("an object of this machine")
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn with_texts(texts: &[(usize, &[u8])]) -> Piece {
 
 /// Offsets of the located sections, by index in the section table.
 fn locate_offsets(pattern: &Pattern, code: &Piece) -> Option<Vec<(usize, u64)>> {
-    let placement = pattern.place(code, &Around::new(Box::new(Vec::new)), &|_| None, &|_| true, true)?;
+    let placement = pattern.locate(code, &Surroundings::new(Box::new(Vec::new)), &|_| None, &|_| true, true)?;
     Some(placement.sections.iter().map(|(index, range)| (*index, range.start().0 - CODE)).collect())
 }
 
@@ -119,11 +119,11 @@ const JUMP: (&[u8], std::ops::Range<usize>) = (&[0xe9, 0, 0, 0, 0], 1..5);
 fn a_jump_that_was_left_out_is_not_found_inside_a_function() {
     let mut large: Vec<u8> = (0x10..0x50).collect();
     large[16] = 0xe9;
-    let pattern = Pattern::of_texts(&[JUMP, (&large, 0..0), JUMP]);
+    let pattern = Pattern::from_texts(&[JUMP, (&large, 0..0), JUMP]);
     assert_eq!(locate_offsets(&pattern, &with_texts(&[(32, &large)])), Some(vec![(1, 32)]));
     // The jump also does not match inside a function that has a duplicate.
     let other: Vec<u8> = (0x80..0xc0).collect();
-    let pattern = Pattern::of_texts(&[JUMP, (&large, 0..0), (&large, 0..0), (&other, 0..0)]);
+    let pattern = Pattern::from_texts(&[JUMP, (&large, 0..0), (&large, 0..0), (&other, 0..0)]);
     for code in [with_texts(&[(32, &large), (96, &other)]), with_texts(&[(32, &large), (96, &other), (160, &large)])] {
         assert_eq!(locate_offsets(&pattern, &code), Some(vec![(3, 96)]));
     }
@@ -135,7 +135,7 @@ fn a_jump_that_was_left_out_is_not_found_inside_a_function() {
 fn a_function_that_was_left_out_is_not_found_at_the_end_of_one_that_weighs_the_same() {
     let small: Vec<u8> = (0x10..0x20).collect();
     let large = [&[0xe8; 16][..], &small].concat();
-    let pattern = Pattern::of_texts(&[(&small, 0..0), (&large, 0..16)]);
+    let pattern = Pattern::from_texts(&[(&small, 0..0), (&large, 0..16)]);
     assert_eq!(locate_offsets(&pattern, &with_texts(&[(32, &large)])), Some(vec![(1, 32)]));
 }
 
@@ -145,7 +145,7 @@ fn a_jump_that_was_left_out_is_not_found_inside_one_of_many_equal_functions() {
     let mut equal: Vec<u8> = (0x10..0x30).collect();
     equal[16] = 0xe9;
     let other: Vec<u8> = (0x80..0xc0).collect();
-    let pattern = Pattern::of_texts(&[(&equal, 0..0), (&other, 0..0), (&equal, 0..0), JUMP]);
+    let pattern = Pattern::from_texts(&[(&equal, 0..0), (&other, 0..0), (&equal, 0..0), JUMP]);
     for count in [2, 129, MAX_MATCHES, MAX_MATCHES + 1] {
         let mut texts: Vec<(usize, &[u8])> = (0..count).map(|number| (64 + number * 32, &equal[..])).collect();
         texts.insert(0, (0, &other));
@@ -156,9 +156,9 @@ fn a_jump_that_was_left_out_is_not_found_inside_one_of_many_equal_functions() {
 #[test]
 fn one_of_two_equal_functions_that_is_there_is_neither() {
     let (equal, other): (Vec<u8>, Vec<u8>) = ((0x10..0x30).collect(), (0x80..0xc0).collect());
-    let pattern = Pattern::of_texts(&[(&equal, 4..8), (&other, 0..0), (&equal, 4..8)]);
+    let pattern = Pattern::from_texts(&[(&equal, 4..8), (&other, 0..0), (&equal, 4..8)]);
     assert_eq!(locate_offsets(&pattern, &with_texts(&[(32, &equal), (96, &other)])), Some(vec![(1, 96)]));
-    let pattern = Pattern::of_texts(&[(&equal, 4..8), (&equal, 4..8)]);
+    let pattern = Pattern::from_texts(&[(&equal, 4..8), (&equal, 4..8)]);
     assert_eq!(locate_offsets(&pattern, &with_texts(&[(32, &equal)])), None);
 }
 
@@ -179,7 +179,7 @@ fn build_eh_frame(size: u32, offsets: &[u64]) -> (Vec<u8>, Vec<usize>) {
 /// Links some of the object's functions, of 32 bytes each, one after the other. Returns the functions that are located,
 /// and checks their addresses.
 fn located_functions(functions: &[&[u8]], present: &[usize]) -> Vec<usize> {
-    let mut pattern = Pattern::of_texts(&functions.iter().map(|&text| (text, 0..0)).collect::<Vec<_>>());
+    let mut pattern = Pattern::from_texts(&functions.iter().map(|&text| (text, 0..0)).collect::<Vec<_>>());
     let (bytes, fields) = build_eh_frame(32, &vec![0; functions.len()]);
     pattern.add_table(bytes, &fields);
     let offset_of = |function: usize| 32 + 32 * function as u64;
@@ -188,8 +188,8 @@ fn located_functions(functions: &[&[u8]], present: &[usize]) -> Vec<usize> {
     let offsets: Vec<u64> = present.iter().map(|&function| offset_of(function)).collect();
     // Other bytes follow the table.
     let bytes = [build_eh_frame(32, &offsets).0, vec![0; 8], vec![7; 256]].concat();
-    let around = Around::new(Box::new(|| vec![Piece { start: Address(DATA), bytes }]));
-    let Some(placement) = pattern.place(&with_texts(&texts), &around, &|_| None, &|_| true, true) else {
+    let around = Surroundings::new(Box::new(|| vec![Piece { start: Address(DATA), bytes }]));
+    let Some(placement) = pattern.locate(&with_texts(&texts), &around, &|_| None, &|_| true, true) else {
         return Vec::new();
     };
     let mut located = Vec::new();
@@ -259,10 +259,10 @@ fn the_debug_object_has_the_addresses() {
 #[test]
 fn rubbish_is_refused() {
     for cut in (0..NUMBA.len()).step_by(61) {
-        let _ = Pattern::of(NUMBA[..cut].to_vec());
+        let _ = Pattern::parse(NUMBA[..cut].to_vec());
         let mut corrupted = NUMBA.to_vec();
         corrupted[cut] ^= 0xff;
-        let Some(pattern) = Pattern::of(corrupted) else { continue };
+        let Some(pattern) = Pattern::parse(corrupted) else { continue };
         let (code, data, _) = unlinked(&pattern);
         let _ = locate(&pattern, &code, &data, &|_| true);
     }
@@ -281,7 +281,7 @@ fn placement_at(texts: &[(u64, u64)]) -> Placement {
 }
 
 fn unambiguous(placements: &[Placement]) -> Vec<usize> {
-    let certain = certain(placements.iter());
+    let certain = find_unambiguous(placements.iter());
     (0..placements.len()).filter(|&index| certain[index]).collect()
 }
 
@@ -305,14 +305,15 @@ fn another_object_may_also_be_where_its_text_may_be_all_that_was_found() {
     let placement = placement_at(&[(start, start + 32), (start + 32, start + 64)]);
     let read = |range: AddressRange| memory.get((range.start().0 - start) as usize..(range.end().0 - start) as usize);
     let read = |range| read(range).map(<[u8]>::to_vec);
-    let fits = |texts: &[(&[u8], std::ops::Range<usize>)]| Pattern::of_texts(texts).may_also_be_at(&placement, &read);
+    let fits =
+        |texts: &[(&[u8], std::ops::Range<usize>)]| Pattern::from_texts(texts).may_match_placement(&placement, &read);
     let (first, second) = ([0x11_u8; 32], [0x22_u8; 32]);
     assert!(fits(&[(&second, 0..0), (&first, 0..0)]));
     assert!(fits(&[(&first, 0..0), (&[0x33; 32], 4..32), (&[0x22; 32], 0..0)]));
     assert!(!fits(&[(&first, 0..0)]), "it has less");
     assert!(!fits(&[(&first, 0..0), (&[0x22; 31], 0..0)]));
     assert!(
-        Pattern::of_texts(&[(&first, 0..0)]).may_also_be_at(&placement_at(&[(CODE, CODE + 32)]), &|_| None),
+        Pattern::from_texts(&[(&first, 0..0)]).may_match_placement(&placement_at(&[(CODE, CODE + 32)]), &|_| None),
         "it cannot be read"
     );
 }

@@ -3,7 +3,7 @@
 
 use std::arch::naked_asm;
 
-use crate::hooks::look;
+use crate::hooks::scan_before_dlsym;
 use crate::process::lookup::DLSYM;
 
 /// Hook for imports of `dlsym` on x86-64. Saves the arguments in `rdi` and `rsi`; the third `push` aligns the stack.
@@ -14,12 +14,12 @@ pub(crate) unsafe extern "C" fn before_dlsym() {
         "push rdi",
         "push rsi",
         "push rax",
-        "call {look}",
+        "call {scan_before_dlsym}",
         "pop rax",
         "pop rsi",
         "pop rdi",
         "jmp [rip + {dlsym}]",
-        look = sym look,
+        scan_before_dlsym = sym scan_before_dlsym,
         dlsym = sym DLSYM,
     )
 }
@@ -31,13 +31,13 @@ pub(crate) unsafe extern "C" fn before_dlsym() {
     naked_asm!(
         "stp x29, x30, [sp, #-32]!",
         "stp x0, x1, [sp, #16]",
-        "bl {look}",
+        "bl {scan_before_dlsym}",
         "ldp x0, x1, [sp, #16]",
         "ldp x29, x30, [sp], #32",
         "adrp x16, {dlsym}",
         "ldr x16, [x16, :lo12:{dlsym}]",
         "br x16",
-        look = sym look,
+        scan_before_dlsym = sym scan_before_dlsym,
         dlsym = sym DLSYM,
     )
 }

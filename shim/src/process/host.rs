@@ -3,9 +3,9 @@
 use std::ffi::c_void;
 use std::path::PathBuf;
 
-use crate::process::held::with_libraries_held;
 use crate::process::library::Library;
 use crate::process::loader::LoaderDebug;
+use crate::process::mapped_proof::with_libraries_held;
 
 /// Function that every copy of this library exports. It returns 0 while the session is open, and writes at most the
 /// size that its caller passes in.
@@ -19,13 +19,20 @@ fn each_library(mut work: impl FnMut(&Library<'_>) -> bool) {
     });
 }
 
+/// Returns true for a Python interpreter: it defines or imports `Py_BytesMain` (Python 3.8 or later). Programs that
+/// embed Python (gdb, perf) call other functions.
+pub(crate) fn is_python_launcher(library: &Library<'_>) -> bool {
+    const MAIN: &str = "Py_BytesMain";
+    library.exports(MAIN) || !library.imported(&[MAIN]).is_empty()
+}
+
 /// Returns true if the program is a Python interpreter.
 ///
 /// Takes the loader's lock.
 pub fn is_python() -> bool {
     let mut is_interpreter = false;
     each_library(|program| {
-        is_interpreter = program.is_program() && program.starts_python();
+        is_interpreter = program.is_program() && is_python_launcher(program);
         false
     });
     is_interpreter

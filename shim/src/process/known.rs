@@ -6,8 +6,8 @@
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
 
-use crate::process::held::{Held, Identity};
 use crate::process::library::Library;
+use crate::process::mapped_proof::{Held, Identity};
 
 /// The public part of `struct link_map` in `<link.h>`: one list entry per library.
 #[repr(C)]

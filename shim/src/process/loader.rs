@@ -14,8 +14,8 @@ use std::ptr;
 
 use jitlisten::plumbing::DynamicSection;
 
-use crate::process::held::Held;
 use crate::process::known::{Changes, Extent, KnownLibraries, LinkMap, NewLibrary};
+use crate::process::mapped_proof::Held;
 
 /// `struct r_debug` of `<link.h>`. `next` exists from version 2 on (glibc 2.35).
 #[repr(C)]

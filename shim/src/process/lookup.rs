@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use jitlisten::log_line;
 
-use crate::hook_table::HookFunction;
-use crate::process::held::{Identity, Mapped};
+use crate::process::detour::HookFunction;
 use crate::process::library::Library;
+use crate::process::mapped_proof::{Identity, Mapped};
 use crate::process::slot::{KeptSlot, Slot};
 
 /// Address of libc's `dlsym`, to which [`before_dlsym`](crate::process::dlsym_entry::before_dlsym) jumps.
@@ -21,13 +21,21 @@ pub(crate) static DLSYM: AtomicUsize = AtomicUsize::new(0);
 
 /// True if every call of `dlsym` must check for new libraries, because nothing else announces that a library is opened
 /// or closed. Other libraries are patched only during such a check, while no library can be loaded or unloaded.
-pub(crate) static ALWAYS: AtomicBool = AtomicBool::new(false);
+pub(crate) static CHECK_ALWAYS: AtomicBool = AtomicBool::new(false);
 
 /// True if the next call of `dlsym` must check once, because a library was not relocated at the last check.
-pub(crate) static WANTED: AtomicBool = AtomicBool::new(false);
+pub(crate) static CHECK_ONCE: AtomicBool = AtomicBool::new(false);
 
 /// True if a library with an unwinder may not have been examined yet. Initially true.
 pub(crate) static UNWINDERS_PENDING: AtomicBool = AtomicBool::new(true);
+
+/// Requests a search for unwinders if the library exports a function that registers code with one; see the crate
+/// `unwind-register`.
+pub(crate) fn request_unwinder_search(library: &Library<'_>) {
+    if ["__register_frame", "_U_dyn_register"].into_iter().any(|name| library.exports(name)) {
+        UNWINDERS_PENDING.store(true, Ordering::Release);
+    }
+}
 
 /// Import slots of `dlsym` that are still to be hooked.
 #[derive(Default)]
@@ -62,7 +70,7 @@ impl DlsymSlots {
     pub(crate) fn hook_relocated(&mut self, mapped: Mapped<'_>) {
         let Some(before_dlsym) = self.before_dlsym else { return };
         self.unrelocated.retain(|kept| {
-            let Some(slot) = kept.of(mapped).filter(|slot| slot.is_relocated()) else { return true };
+            let Some(slot) = kept.resolve(mapped).filter(|slot| slot.is_relocated()) else { return true };
             // SAFETY: the slot belongs to `dlsym`, to which the hook jumps.
             if let Err(error) = unsafe { slot.write(before_dlsym as usize) } {
                 log_line!(Info, "could not hook dlsym of a library: {error}");

@@ -2,15 +2,16 @@
 
 pub(crate) mod detour;
 pub(crate) mod dlsym_entry;
-pub(crate) mod held;
+pub(crate) mod forward;
 pub(crate) mod host;
 pub(crate) mod known;
 pub(crate) mod library;
 pub(crate) mod loader;
 pub(crate) mod lookup;
-pub(crate) mod next;
-pub(crate) mod relocation_slot;
+pub(crate) mod mapped_proof;
+pub(crate) mod relocations;
 pub(crate) mod search;
+pub(crate) mod segments;
 pub(crate) mod slot;
 
 /// Identifier of the calling thread. May be reused after the thread has exited.

@@ -9,7 +9,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 
 /// Calls `on_match` with the index of a string and its offset, for each occurrence of each string in `bytes`, until
 /// `on_match` returns `false`.
-pub(crate) fn each(bytes: &[u8], strings: &[&[u8]], mut on_match: impl FnMut(usize, usize) -> bool) {
+pub(crate) fn for_each_match(bytes: &[u8], strings: &[&[u8]], mut on_match: impl FnMut(usize, usize) -> bool) {
     let finders: Vec<Finder<'_>> = strings.iter().map(Finder::new).collect();
     for start in (0..bytes.len()).step_by(CHUNK_BYTES) {
         for (string, finder) in finders.iter().enumerate() {
@@ -45,7 +45,7 @@ mod tests {
         }
         bytes[3 * CHUNK_BYTES - 2..][..4].copy_from_slice(b"here");
         let mut matches = Vec::new();
-        each(&bytes, &[b"abc", b"here", b"not here"], |string, offset| {
+        for_each_match(&bytes, &[b"abc", b"here", b"not here"], |string, offset| {
             matches.push((offset, string));
             true
         });
@@ -55,11 +55,11 @@ mod tests {
         expected.sort_unstable();
         assert_eq!(matches, expected);
         let mut calls = 0;
-        each(&bytes, &[b"abc"], |_, _| {
+        for_each_match(&bytes, &[b"abc"], |_, _| {
             calls += 1;
             calls < 2
         });
         assert_eq!(calls, 2);
-        each(b"", &[b"abc"], |_, _| panic!("nothing is there"));
+        for_each_match(b"", &[b"abc"], |_, _| panic!("nothing is there"));
     }
 }

@@ -8,7 +8,7 @@ use jitlisten::Address;
 use jitlisten::plumbing::checked_read;
 
 use super::detour::write_pointer;
-use super::held::{Identity, Mapped};
+use super::mapped_proof::{Identity, Mapped};
 
 /// An aligned word in a segment of a library that stays mapped during `'l`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl KeptSlot {
     }
 
     /// The slot, if `mapped` covers its library.
-    pub(crate) fn of<'l>(self, mapped: Mapped<'l>) -> Option<Slot<'l>> {
+    pub(crate) fn resolve<'l>(self, mapped: Mapped<'l>) -> Option<Slot<'l>> {
         mapped.covers(self.0.library).then_some(self.0)
     }
 }

@@ -7,8 +7,10 @@ use jitlisten::{Address, AddressRange};
 use super::libraries::unless_closing;
 use super::{Shim, State};
 use crate::llvm::source::Source;
-use crate::process::held::Mapped;
-use crate::process::next;
+use crate::process::forward;
+use crate::process::mapped_proof::Mapped;
+use crate::trackers::copies;
+use crate::trackers::memory::MAX_SEARCHED_BYTES;
 
 /// Maximum number of freed code ranges whose addresses stay reserved. A perf map cannot record that code was freed, so
 /// its addresses must not be reused soon.
@@ -21,26 +23,29 @@ impl Shim {
         if state.hook_memory(slot, mapped) {
             for (range, kind) in executable_memory() {
                 let outcome = self.session.executable(range, kind);
-                self.note(state, &outcome);
+                self.record_outcome(state, &outcome);
             }
         }
     }
 
     /// Reports executable memory of an LLVM to the session, and searches it for pending objects.
-    pub(crate) fn executable(&self, range: AddressRange, kind: Executable) {
-        self.look_for_unwinders();
+    pub(crate) fn record_executable(&self, range: AddressRange, kind: Executable) {
+        self.detect_unwinders();
         let mut state = self.lock();
         for slot in 0..state.sources.len() {
             state.restore_memory_hooks(slot);
-            if state.sources[slot].as_ref().is_some_and(|source| !source.detoured) {
+            if state.sources[slot].as_ref().is_some_and(Source::polls_list) {
                 self.read_list(&mut state, slot);
             }
         }
         let outcome = self.session.executable(range, kind);
-        self.note(&mut state, &outcome);
-        self.search_for_copies(&mut state, range);
-        self.search_for_emitted(&mut state, range);
-        self.search_for_self_loaded(&mut state, range);
+        self.record_outcome(&mut state, &outcome);
+        self.move_copied(&mut state, true, |pending, memory| copies::search_executable(pending, memory, range));
+        self.locate(&mut state, |trackers, memory| trackers.emitted.search_executable(memory, range));
+        if self.is_writable(range) {
+            state.trackers.self_loaded.record_writable(range);
+        }
+        self.search_self_loaded(&mut state, &[range], MAX_SEARCHED_BYTES);
         self.process_overdue(&mut state);
     }
 
@@ -48,11 +53,11 @@ impl Shim {
     pub(crate) fn examine_moved(&self, range: AddressRange) {
         let mut state = self.lock();
         self.query_executable(&mut state, range);
-        self.search_for_emitted(&mut state, range);
+        self.locate(&mut state, |trackers, memory| trackers.emitted.search_executable(memory, range));
     }
 
     /// Queries the kernel about text ranges that are not known to be executable.
-    pub(crate) fn query_unknown(&self, state: &mut State, texts: &[AddressRange]) {
+    pub(super) fn query_unknown(&self, state: &mut State, texts: &[AddressRange]) {
         for &text in texts {
             if !self.session.ledger(|ledger| ledger.has_executable(text)) {
                 self.query_executable(state, text);
@@ -67,32 +72,32 @@ impl Shim {
             let is_immutable = !mapping.writable && !mapping.shared;
             let kind = if is_immutable { Executable::Only } else { Executable::Writable };
             let outcome = self.session.executable(mapping.range, kind);
-            self.note(state, &outcome);
+            self.record_outcome(state, &outcome);
         }
     }
 
     /// Reports to the session that memory of an LLVM is about to lose execute permission.
-    pub(crate) fn not_executable(&self, range: AddressRange) {
+    pub(crate) fn record_not_executable(&self, range: AddressRange) {
         let mut state = self.lock();
         self.search_before_removal(&mut state, range);
         let outcome = self.session.not_executable(range);
-        self.note(&mut state, &outcome);
+        self.record_outcome(&mut state, &outcome);
     }
 
     /// Reports a registered `.eh_frame` to the session, and searches for the object that it belongs to.
-    pub(crate) fn eh_frame_registered(&self, address: Address) {
+    pub(crate) fn record_eh_frame(&self, address: Address) {
         let mut state = self.lock();
-        self.search_near_table(&mut state, address);
+        self.locate(&mut state, |trackers, memory| trackers.emitted.search_near_table(memory, address));
         if self.session.ledger(|ledger| ledger.has_eh_frame(address)) {
             let outcome = self.session.eh_frame_registered(address);
-            self.note(&mut state, &outcome);
+            self.record_outcome(&mut state, &outcome);
         } else {
-            self.search_by_table(&mut state, address);
+            self.move_copied(&mut state, false, |pending, memory| copies::search_by_table(pending, memory, address));
         }
     }
 
     /// Reports to the session that memory of an LLVM is about to be replaced.
-    pub(crate) fn replacing(&self, range: AddressRange) {
+    pub(crate) fn record_replacement(&self, range: AddressRange) {
         let mut state = self.lock();
         self.search_before_removal(&mut state, range);
         self.record_unmapped(&mut state, range);
@@ -100,23 +105,23 @@ impl Shim {
 
     /// Reports to the session that executable memory is about to replace the memory in `range`. It may be a second
     /// mapping of the code of objects pending there.
-    pub(crate) fn replacing_with_code(&self, range: AddressRange) {
+    pub(crate) fn record_code_replacement(&self, range: AddressRange) {
         let mut state = self.lock();
         self.search_before_removal(&mut state, range);
         state.allocated.remove(range);
         let outcome = self.session.replaced_by_code(range);
-        self.note(&mut state, &outcome);
+        self.record_outcome(&mut state, &outcome);
     }
 
     /// Frees the objects in `range`, whose memory is unmapped.
     fn record_unmapped(&self, state: &mut State, range: AddressRange) {
         state.allocated.remove(range);
         let outcome = self.session.unmapped(range);
-        self.note(state, &outcome);
+        self.record_outcome(state, &outcome);
     }
 
     /// Checks the memory hooks before a module is compiled: other tools may have changed the slots since the last one.
-    pub(crate) fn compiling(&self) {
+    pub(crate) fn recheck_memory_hooks(&self) {
         let mut state = self.lock();
         for slot in 0..state.sources.len() {
             state.restore_memory_hooks(slot);
@@ -125,7 +130,7 @@ impl Shim {
 
     /// Reports to the session that memory of an LLVM is about to be unmapped. Returns true if the memory was replaced
     /// with a reservation, so that it must not be unmapped.
-    pub(crate) fn unmapping(&self, range: AddressRange) -> bool {
+    pub(crate) fn record_unmapping(&self, range: AddressRange) -> bool {
         let mut state = self.lock();
         self.search_before_removal(&mut state, range);
         let held_code = self.session.ledger(|ledger| ledger.has_executable(range));
@@ -138,7 +143,7 @@ impl State {
     /// Patches the slots of a source again, if other tools have changed them. Does nothing while a library is being
     /// closed, because it may be this one.
     pub(super) fn restore_memory_hooks(&mut self, slot: usize) {
-        if self.sources[slot].as_ref().is_some_and(Source::is_listening) {
+        if self.sources[slot].as_ref().is_some_and(Source::memory_is_hooked) {
             unless_closing(self, |state, mapped| _ = state.hook_memory(slot, mapped));
         }
     }
@@ -150,7 +155,7 @@ impl State {
         let (is_first, foreign) = source.hook_memory(mapped);
         for (function, address) in foreign {
             self.next_owners[function as usize] = self.libraries.library_at(address);
-            next::set(function, address);
+            forward::set(function, address);
         }
         is_first
     }

@@ -9,15 +9,15 @@ use jitlisten::plumbing::{Unwinders, notify_libraries_changed};
 use super::{Shim, State};
 use crate::doctor::discovered::UnheardLlvm;
 use crate::frame_pointers::codegen;
+use crate::llvm::recognise;
 use crate::llvm::source::Source;
-use crate::llvm::vtable::mapped;
 use crate::modules::{Imports, unwinder_appeared};
 use crate::process::detour::{self, Callers};
-use crate::process::held::{Counts, Held, Mapped};
+use crate::process::forward;
 use crate::process::known::{Extent, KnownLibrary, NewLibrary};
 use crate::process::library::Library;
 use crate::process::lookup;
-use crate::process::next;
+use crate::process::mapped_proof::{Counts, Held, Mapped};
 
 /// True if libraries were removed from the loader's lists since the last read.
 static LIBRARIES_CLOSING: AtomicBool = AtomicBool::new(false);
@@ -27,7 +27,7 @@ static LIBRARIES_CLOSING: AtomicBool = AtomicBool::new(false);
 ///
 /// The proof is valid while `state` is locked. `work` must accept every `'l`, so it cannot keep the proof.
 pub(super) fn unless_closing(state: &mut State, work: impl for<'l> FnOnce(&mut State, Mapped<'l>)) {
-    let may_be_closing = LIBRARIES_CLOSING.load(Ordering::SeqCst) || lookup::ALWAYS.load(Ordering::Acquire);
+    let may_be_closing = LIBRARIES_CLOSING.load(Ordering::SeqCst) || lookup::CHECK_ALWAYS.load(Ordering::Acquire);
     if !may_be_closing {
         // SAFETY: no library was closed since the list was read; otherwise the flag would be set. A thread that closes
         // a library takes the shim's lock before unmapping it, and this lock is held until `work` returns.
@@ -40,14 +40,14 @@ impl Shim {
     pub(super) fn watch_loader(&self) {
         let Some(r_debug) = self.r_debug.filter(|r_debug| r_debug.function() != 0) else {
             log_line!(Warn, "the loader has no _r_debug: an LLVM that is loaded later will not be discovered");
-            lookup::ALWAYS.store(true, Ordering::Release);
+            lookup::CHECK_ALWAYS.store(true, Ordering::Release);
             return;
         };
         // SAFETY: the loader's function is mapped code. The hook takes no argument, and may be called until the process
         // exits.
         if let Err(refusal) = unsafe { detour::detour(r_debug.function(), self.hooks.loader_event, Callers::Any) } {
             log_line!(Info, "could not hook _r_debug.r_brk: {refusal}; hooking dlsym instead");
-            lookup::ALWAYS.store(true, Ordering::Release);
+            lookup::CHECK_ALWAYS.store(true, Ordering::Release);
             self.lock().dlsym_slots.activate(self.hooks.before_dlsym);
         }
     }
@@ -73,10 +73,10 @@ impl Shim {
         }
         // SAFETY: closed libraries have just been removed, and no other is closed while the libraries are held.
         let mapped: Mapped<'l> = unsafe { Mapped::all() };
-        let unheard_before = state.unheard_llvms.len();
+        let unobserved_before = state.unobserved_llvms.len();
         for slot in 0..state.sources.len() {
             // The loader may call twice for one event. A source added by the first call is not relocated at the second.
-            let relocated = |source: &Source| source.is_listening() || source.is_relocated(mapped);
+            let relocated = |source: &Source| source.memory_is_hooked() || source.is_relocated(mapped);
             if state.sources[slot].as_ref().is_some_and(relocated) {
                 state.hook_memory(slot, mapped);
             }
@@ -88,19 +88,21 @@ impl Shim {
             state.libraries.add(&opened, source);
             llvms_changed |= source.is_some();
             let new_source = source.and_then(|slot| state.sources[slot].as_ref());
-            if new_source.is_some_and(Source::generates_for_us) {
+            if new_source.is_some_and(Source::code_generation_is_hooked) {
                 new_generators.extend(source);
             }
         }
         self.hook_generators(held, &new_generators);
-        if llvms_changed || state.unheard_llvms.len() > unheard_before {
+        if llvms_changed || state.unobserved_llvms.len() > unobserved_before {
             self.publish(state);
         }
-        if (state.sources.iter().any(Option::is_some) || state.unnamed.any()) && state.other_libraries.activate() {
+        if (state.sources.iter().any(Option::is_some) || !state.unreported_libraries.is_empty())
+            && state.other_libraries.activate()
+        {
             self.hook_other_libraries(held, state);
         }
         state.dlsym_slots.hook_relocated(mapped);
-        state.imports.change_relocated(mapped);
+        state.imports.hook_relocated(mapped);
         state.other_libraries.hook_relocated(mapped);
         Some(mapped)
     }
@@ -129,15 +131,15 @@ impl Shim {
     }
 
     /// Looks for unwinders in new libraries. Takes the loader's locks, or is called with them held.
-    pub(crate) fn look_for_unwinders(&self) {
-        if !lookup::UNWINDERS_PENDING.swap(false, Ordering::AcqRel) && !lookup::ALWAYS.load(Ordering::Acquire) {
+    pub(crate) fn detect_unwinders(&self) {
+        if !lookup::UNWINDERS_PENDING.swap(false, Ordering::AcqRel) && !lookup::CHECK_ALWAYS.load(Ordering::Acquire) {
             return;
         }
         let unwinders = self.session.libraries_changed();
         if unwinders != Unwinders::Known {
             lookup::UNWINDERS_PENDING.store(true, Ordering::Release);
         }
-        lookup::WANTED.store(unwinders == Unwinders::Unrelocated, Ordering::Release);
+        lookup::CHECK_ONCE.store(unwinders == Unwinders::Unrelocated, Ordering::Release);
     }
 
     /// Hooks `dlsym` in all libraries. Each call then checks for new libraries first, if a check is needed.
@@ -176,7 +178,9 @@ impl Shim {
             return;
         }
         for (_, library) in self.all_libraries(held) {
-            sources.iter().for_each(|&slot| codegen::change_words(&library, slot, self.hooks.generate_code[slot]));
+            sources
+                .iter()
+                .for_each(|&slot| codegen::patch_words_of_library(&library, slot, self.hooks.generate_code[slot]));
         }
     }
 
@@ -185,7 +189,7 @@ impl Shim {
         for (appeared, library) in self.all_libraries(held) {
             let is_source = state.sources.iter().flatten().any(|source| source.identity == library.identity);
             if !is_source && appeared.is_in_program_namespace() {
-                state.other_libraries.add(&library, self.hooks, state.unnamed.has(library.identity));
+                state.other_libraries.add(&library, self.hooks, state.unreported_libraries.contains(library.identity));
             }
         }
     }
@@ -198,14 +202,14 @@ impl Shim {
         // be `Whole`.
         unsafe { self.libraries_changed(held, &mut self.lock(), extent, Callers::NoneYet) };
         notify_libraries_changed();
-        self.look_for_unwinders();
-        if lookup::WANTED.load(Ordering::Acquire) {
+        self.detect_unwinders();
+        if lookup::CHECK_ONCE.load(Ordering::Acquire) {
             self.hook_dlsym(held);
         }
     }
 
     /// Checks whether the loader is about to remove libraries from a list. Called even inside nested hooks.
-    pub(crate) fn note_closing(&self, held: Held<'_>) {
+    pub(crate) fn record_closing(&self, held: Held<'_>) {
         if self.r_debug.is_some_and(|r_debug| r_debug.is_closing(held)) {
             LIBRARIES_CLOSING.store(true, Ordering::SeqCst);
         }
@@ -220,7 +224,7 @@ impl Shim {
             Ok(source) => Some(source),
             Err(Some(why)) => {
                 let llvm = UnheardLlvm { path: library.path.clone(), start: library.range().start, why };
-                state.unheard_llvms.push((library.identity, llvm));
+                state.unobserved_llvms.push((library.identity, llvm));
                 None
             }
             Err(None) => None,
@@ -237,19 +241,17 @@ impl Shim {
         }
         state.dlsym_slots.add(&library);
         if !is_source && appeared.is_in_program_namespace() {
-            if wanted != LlvmSources::NONE && (mapped::may_compile(&library) || mapped::may_load_code(&library)) {
-                state.unnamed.add(&library);
+            if wanted != LlvmSources::NONE && (recognise::may_compile(&library) || recognise::may_load_code(&library)) {
+                state.unreported_libraries.add(&library);
             }
-            state.other_libraries.add(&library, self.hooks, state.unnamed.has(library.identity));
+            state.other_libraries.add(&library, self.hooks, state.unreported_libraries.contains(library.identity));
         }
-        if library.may_have_unwinder() {
-            lookup::UNWINDERS_PENDING.store(true, Ordering::Release);
-        }
+        lookup::request_unwinder_search(&library);
         if appeared.is_in_program_namespace() {
             // Hook imports only after the library was compared with its file, because hooking changes its symbols.
             state.imports.add(&library);
         }
-        if library.is_llvmlite() && wanted != LlvmSources::NONE {
+        if recognise::is_llvmlite(&library) && wanted != LlvmSources::NONE {
             (self.hooks.attach_llvmlite)(&library, symbols);
             state.has_llvmlite = true;
         }
@@ -260,24 +262,32 @@ impl Shim {
     /// contained an LLVM.
     fn forget_library(&self, state: &mut State, library: KnownLibrary) -> bool {
         let State {
-            sources, unheard_llvms, dlsym_slots, other_libraries, imports, unnamed, emitted, next_owners, ..
+            sources,
+            unobserved_llvms,
+            dlsym_slots,
+            other_libraries,
+            imports,
+            unreported_libraries,
+            trackers,
+            next_owners,
+            ..
         } = state;
-        let unheard_before = unheard_llvms.len();
-        unheard_llvms.retain(|(identity, _)| *identity != library.identity);
-        let was_unheard = unheard_llvms.len() < unheard_before;
+        let unobserved_before = unobserved_llvms.len();
+        unobserved_llvms.retain(|(identity, _)| *identity != library.identity);
+        let was_unobserved = unobserved_llvms.len() < unobserved_before;
         dlsym_slots.forget(library.identity);
         other_libraries.forget(library.identity);
-        unnamed.forget(library.identity);
+        unreported_libraries.forget(library.identity);
         imports.forget(library.identity);
         (self.hooks.llvmlite_closed)(library.identity);
-        for (function, owner) in next::ALL_FUNCTIONS.into_iter().zip(next_owners) {
+        for (function, owner) in forward::ALL_FUNCTIONS.into_iter().zip(next_owners) {
             if *owner == Some(library.identity) {
                 *owner = None;
-                next::set(function, 0);
+                forward::set(function, 0);
             }
         }
         if let Some(slot) = library.source {
-            emitted.forget(slot);
+            trackers.emitted.forget(slot);
         }
         if let Some(source) = library.source.and_then(|slot| sources[slot].take()) {
             log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
@@ -287,6 +297,6 @@ impl Shim {
                 self.session.freeing(id);
             }
         }
-        was_unheard || library.source.is_some()
+        was_unobserved || library.source.is_some()
     }
 }

@@ -4,38 +4,39 @@
 //! | --- | --- |
 //! | libraries are opened and closed | `state/libraries.rs` |
 //! | objects are loaded and freed, as LLVM's linkers and lists report them | `state/objects.rs` |
+//! | objects are handed to JITLink or compiled to memory; code is located | `state/located.rs` |
 //! | memory becomes executable, or stops being executable | `state/executable.rs` |
+//! | a second has passed | `state/delayed_checks.rs` |
 
+mod delayed_checks;
 mod executable;
 mod libraries;
+mod located;
 mod objects;
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
-use jitlisten::{AddressRange, ObjectId, Session, log_line};
+use jitlisten::{AddressRange, Session, log_line};
 use once_cell::race::OnceBox;
 
-use crate::channels::gdb_list::unregistered::Unregistered;
-use crate::channels::jitlink::emitted::EmittedObjects;
-use crate::channels::moved_code::self_loaded::waiting::SelfLoaded;
 use crate::doctor::discovered::{DiscoveredLlvm, UnheardLlvm};
 use crate::doctor::facts;
-use crate::doctor::unheard::Unheard;
+use crate::doctor::unreported::UnreportedCode;
 use crate::hook_table::HookTable;
 use crate::llvm::source::Source;
-use crate::llvm::unnamed::Unnamed;
+use crate::llvm::unreported_libraries::UnreportedLibraries;
 use crate::memory::allocated::Allocated;
 use crate::memory::other_libraries::OtherLibraries;
-use crate::memory::overdue::Overdue;
 use crate::modules::Imports;
 use crate::process::detour::Callers;
-use crate::process::held::{Counts, Held, Identity, Mapped};
+use crate::process::forward;
 use crate::process::known::{Extent, KnownLibraries};
 use crate::process::loader::LoaderDebug;
 use crate::process::lookup::DlsymSlots;
-use crate::process::next;
+use crate::process::mapped_proof::{Counts, Held, Identity, Mapped};
+use crate::trackers::Trackers;
 
 /// The shim of this process.
 pub(crate) struct Shim {
@@ -55,25 +56,18 @@ pub(crate) struct State {
     /// LLVMs that are observed. The index is the slot, which selects the hooks.
     sources: Vec<Option<Source>>,
     /// Detected LLVMs that are not observed.
-    unheard_llvms: Vec<(Identity, UnheardLlvm)>,
+    unobserved_llvms: Vec<(Identity, UnheardLlvm)>,
     /// True if llvmlite is loaded.
     has_llvmlite: bool,
     pub(crate) allocated: Allocated,
-    /// Deregistered objects whose code is still mapped.
-    unregistered: Unregistered,
     /// Libraries that contain the other tools' functions to which our hooks forward, indexed by `Function`.
-    next_owners: [Option<Identity>; next::FUNCTION_COUNT],
+    next_owners: [Option<Identity>; forward::FUNCTION_COUNT],
     dlsym_slots: DlsymSlots,
     imports: Imports,
     other_libraries: OtherLibraries,
-    pub(crate) unnamed: Unnamed,
-    pub(crate) overdue: Overdue,
-    pub(crate) emitted: EmittedObjects,
-    pub(crate) self_loaded: SelfLoaded,
-    pub(crate) unheard: Unheard,
-    /// Objects most recently reported by linkers, newest first, with their sizes in bytes. LLVM may put them into its
-    /// list, too.
-    recently_linked: VecDeque<(ObjectId, usize)>,
+    unreported_libraries: UnreportedLibraries,
+    trackers: Trackers,
+    unreported_code: UnreportedCode,
     /// Reserved address ranges of freed code, oldest first.
     reserved_ranges: VecDeque<AddressRange>,
 }
@@ -97,13 +91,13 @@ pub fn discovered() -> Vec<DiscoveredLlvm> {
 
 impl State {
     /// Every observed LLVM.
-    pub(crate) fn sources(&self) -> impl Iterator<Item = &Source> {
+    fn sources(&self) -> impl Iterator<Item = &Source> {
         self.sources.iter().flatten()
     }
 
     /// Records that code became executable that these LLVMs did not report.
-    pub(crate) fn note_silent(&mut self) {
-        self.sources.iter_mut().flatten().for_each(Source::note_silent);
+    fn mark_silent(&mut self) {
+        self.sources.iter_mut().flatten().for_each(Source::mark_silent);
     }
 }
 
@@ -114,7 +108,7 @@ impl Shim {
     }
 
     /// Hooks the loader, and examines all libraries that are already loaded.
-    pub(crate) fn begin(&self, held: Held<'_>) {
+    pub(crate) fn start(&self, held: Held<'_>) {
         self.watch_loader();
         let mut state = self.lock();
         // SAFETY: `Extent::Whole` reads the complete list.
@@ -131,7 +125,7 @@ impl Shim {
     }
 
     /// Locks the state, unless another thread holds the lock.
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         self.state.try_lock().ok()
     }
 
@@ -142,10 +136,10 @@ impl Shim {
     }
 
     /// Publishes the facts about each LLVM for other processes.
-    pub(crate) fn publish(&self, state: &State) {
+    fn publish(&self, state: &State) {
         let llvms =
             state.sources.iter().enumerate().filter_map(|(slot, source)| Some((slot, source.as_ref()?.describe())));
-        let unheard: Vec<UnheardLlvm> = state.unheard_llvms.iter().map(|(_, llvm)| llvm.clone()).collect();
+        let unheard: Vec<UnheardLlvm> = state.unobserved_llvms.iter().map(|(_, llvm)| llvm.clone()).collect();
         facts::publish(&llvms.collect::<Vec<_>>(), &unheard);
     }
 

@@ -1,4 +1,4 @@
-// absl's symbolizer, which its failure handler and its checks use: it reads the files in /proc/self/maps.
+// absl's symbolizer, used by its failure handler and its checks. It reads the files listed in /proc/self/maps.
 #include <absl/debugging/failure_signal_handler.h>
 #include <absl/debugging/symbolize.h>
 #include <cstdio>
@@ -9,9 +9,9 @@ extern "C" double ask(double x) {
     void *frames[64];
     int count = backtrace(frames, 64);
     char name[256];
-    for (int at = 0; at < count; at++) {
-        bool found = absl::Symbolize(static_cast<char *>(frames[at]) - 1, name, sizeof name);
-        fprintf(stderr, "absl %s\n", found ? name : "?");
+    for (int i = 0; i < count; i++) {
+        bool is_found = absl::Symbolize(static_cast<char *>(frames[i]) - 1, name, sizeof name);
+        fprintf(stderr, "absl %s\n", is_found ? name : "?");
     }
     return x;
 }

@@ -1,16 +1,17 @@
-/* What a tool inside the process sees of the frames that called it.
+/* Examines the frames of its callers through the interfaces that in-process tools use.
  *
- *     ask(x)   called by compiled code, returns x; to standard error, a line for each frame and each way to ask:
+ *     ask(x)   called by compiled code; returns x. Prints one line per frame and interface to standard error:
  *
- *       phdr COUNT ADDS SUBS             dl_iterate_phdr: records, and the counts of the last one; "torn" if they differ
- *       mapped FILE OFFSET               the record that has the frame; "WRONG" if /proc/self/maps says otherwise
+ *       phdr COUNT ADDS SUBS             dl_iterate_phdr: number of entries, and the counters of the last one; "torn" if the
+ *                                        counters change between entries
+ *       mapped FILE OFFSET               the entry that contains the frame; "WRONG" if /proc/self/maps disagrees
  *       dladdr NAME FILE                 dladdr
- *       symbol NAME VALUE                dladdr1, RTLD_DL_SYMENT: its st_value + l_addr is the address that dladdr says
- *       find FILE                        _dl_find_object, where there is one
+ *       symbol NAME VALUE                dladdr1, RTLD_DL_SYMENT: 1 if st_value + l_addr is the address that dladdr returns
+ *       find FILE                        _dl_find_object, if glibc has it
  *       symbols TEXT, symbols_fd TEXT    backtrace_symbols, backtrace_symbols_fd
  *       libunwind NAME                   unw_get_proc_name, for every frame
  *
- *     ask_when_it_crashes()   from now on SIGSEGV is the line "crashed", the same questions from the signal's handler, and the end
+ *     ask_when_it_crashes()   installs a SIGSEGV handler that prints "crashed", asks the same questions and exits
  */
 #define _GNU_SOURCE
 #define UNW_LOCAL_ONLY
@@ -25,109 +26,110 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST = 64 };
+enum { MAX_FRAMES = 64 };
 
-struct asked {
+struct query {
     uintptr_t address;
     unsigned long long adds, subs;
-    int count, torn;
+    int count, has_changed_counters;
     char file[4096];
     uintptr_t start, bias;
 };
 
-static int record(struct dl_phdr_info *info, size_t size, void *data) {
-    struct asked *asked = data;
+static int visit_library(struct dl_phdr_info *info, size_t size, void *data) {
+    struct query *query = data;
     (void)size;
-    asked->torn |= asked->count > 0 && (asked->adds != info->dlpi_adds || asked->subs != info->dlpi_subs);
-    asked->adds = info->dlpi_adds, asked->subs = info->dlpi_subs;
-    asked->count++;
-    for (int at = 0; at < info->dlpi_phnum; at++) {
-        const ElfW(Phdr) *header = &info->dlpi_phdr[at];
+    query->has_changed_counters |= query->count > 0 && (query->adds != info->dlpi_adds || query->subs != info->dlpi_subs);
+    query->adds = info->dlpi_adds, query->subs = info->dlpi_subs;
+    query->count++;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *header = &info->dlpi_phdr[i];
         uintptr_t start = info->dlpi_addr + header->p_vaddr;
-        if (header->p_type == PT_LOAD && asked->address - start < header->p_memsz) {
-            snprintf(asked->file, sizeof asked->file, "%s", info->dlpi_name);
-            asked->start = start - header->p_offset;
-            asked->bias = info->dlpi_addr;
+        if (header->p_type == PT_LOAD && query->address - start < header->p_memsz) {
+            snprintf(query->file, sizeof query->file, "%s", info->dlpi_name);
+            query->start = start - header->p_offset;
+            query->bias = info->dlpi_addr;
         }
     }
     return 0;
 }
 
-/* Whether the mapping of an address is of this file, with byte 0 of it at `start` if all were mapped. */
+/* True if /proc/self/maps maps the address from this file, with file offset 0 mapped at `start`. */
 static int is_mapped(uintptr_t address, const char *file, uintptr_t start) {
     FILE *maps = fopen("/proc/self/maps", "r");
     char line[8192], path[4096];
     unsigned long low, high, offset;
-    int is = 0;
+    int matches = 0;
     while (maps && fgets(line, sizeof line, maps)) {
         path[0] = 0;
         if (sscanf(line, "%lx-%lx %*s %lx %*s %*s %4095[^\n]", &low, &high, &offset, path) >= 3 && address >= low &&
             address < high)
-            is = low - offset == start && (!*file || strcmp(path, file) == 0);
+            matches = low - offset == start && (!*file || strcmp(path, file) == 0);
     }
     if (maps) fclose(maps);
-    return is;
+    return matches;
 }
 
-static void ask_of(void *frame) {
-    struct asked asked = {.address = (uintptr_t)frame};
-    dl_iterate_phdr(record, &asked);
-    if (strstr(asked.file, "/object-"))
-        fprintf(stderr, "mapped %s %#lx%s\n", asked.file, (long)(asked.address - asked.bias),
-                is_mapped(asked.address, asked.file, asked.start) ? "" : " WRONG");
-    Dl_info info, again;
+static void query_frame(void *frame) {
+    struct query query = {.address = (uintptr_t)frame};
+    dl_iterate_phdr(visit_library, &query);
+    if (strstr(query.file, "/object-"))
+        fprintf(stderr, "mapped %s %#lx%s\n", query.file, (long)(query.address - query.bias),
+                is_mapped(query.address, query.file, query.start) ? "" : " WRONG");
+    Dl_info info, unused_info;
     if (dladdr(frame, &info) && info.dli_sname) fprintf(stderr, "dladdr %s %s\n", info.dli_sname, info.dli_fname);
     ElfW(Sym) *symbol = NULL;
     struct link_map *map = NULL;
-    if (dladdr1(frame, &info, (void **)&symbol, RTLD_DL_SYMENT) && dladdr1(frame, &again, (void **)&map, RTLD_DL_LINKMAP) &&
+    if (dladdr1(frame, &info, (void **)&symbol, RTLD_DL_SYMENT) && dladdr1(frame, &unused_info, (void **)&map, RTLD_DL_LINKMAP) &&
         symbol && map)
         fprintf(stderr, "symbol %s %d\n", info.dli_sname, symbol->st_value + map->l_addr == (uintptr_t)info.dli_saddr);
 #if __GLIBC_PREREQ(2, 35)
-    struct dl_find_object found;
-    if (_dl_find_object(frame, &found) == 0)
-        fprintf(stderr, "find %s %d\n", found.dlfo_link_map->l_name, *(unsigned char *)found.dlfo_eh_frame);
+    struct dl_find_object object;
+    if (_dl_find_object(frame, &object) == 0)
+        fprintf(stderr, "find %s %d\n", object.dlfo_link_map->l_name, *(unsigned char *)object.dlfo_eh_frame);
 #endif
 }
 
-static void ask_libunwind(void) {
+static void query_libunwind(void) {
     unw_context_t context;
     unw_cursor_t cursor;
     unw_word_t offset;
     char name[512];
     unw_getcontext(&context);
     unw_init_local(&cursor, &context);
-    int more;
+    int step_result;
     do {
         int result = unw_get_proc_name(&cursor, name, sizeof name, &offset);
         fprintf(stderr, "libunwind %s\n", result == 0 ? name : "?");
-        /* A buffer that is too small gets what fits. For other frames, releases of libunwind differ in what they return. */
-        char small[4];
-        if (result == 0 && strstr(name, "__main__") && unw_get_proc_name(&cursor, small, sizeof small, &offset) != -UNW_ENOMEM && strlen(name) > 3)
+        /* If the buffer is too small, libunwind truncates the name. For frames outside JIT code, libunwind releases
+         * return different results. */
+        char small_name[4];
+        if (result == 0 && strstr(name, "__main__") && unw_get_proc_name(&cursor, small_name, sizeof small_name, &offset) != -UNW_ENOMEM && strlen(name) > 3)
             fprintf(stderr, "libunwind WRONG\n");
-        more = unw_step(&cursor);
-    } while (more > 0);
-    fprintf(stderr, "libunwind end %d\n", more);
+        step_result = unw_step(&cursor);
+    } while (step_result > 0);
+    fprintf(stderr, "libunwind end %d\n", step_result);
 }
 
 double ask(double x) {
-    struct asked asked = {0};
-    dl_iterate_phdr(record, &asked);
-    fprintf(stderr, "phdr %d %llu %llu%s\n", asked.count, asked.adds, asked.subs, asked.torn ? " torn" : "");
-    void *frames[MOST];
-    int count = backtrace(frames, MOST);
-    for (int at = 0; at < count; at++) ask_of(frames[at]);
+    struct query query = {0};
+    dl_iterate_phdr(visit_library, &query);
+    fprintf(stderr, "phdr %d %llu %llu%s\n", query.count, query.adds, query.subs, query.has_changed_counters ? " torn" : "");
+    void *frames[MAX_FRAMES];
+    int count = backtrace(frames, MAX_FRAMES);
+    for (int i = 0; i < count; i++) query_frame(frames[i]);
     char **symbols = backtrace_symbols(frames, count);
-    for (int at = 0; at < count; at++) fprintf(stderr, "symbols %s\n", symbols[at]);
+    for (int i = 0; i < count; i++) fprintf(stderr, "symbols %s\n", symbols[i]);
     free(symbols);
-    for (int at = 0; at < count; at++) {
+    for (int i = 0; i < count; i++) {
         fprintf(stderr, "symbols_fd ");
-        backtrace_symbols_fd(&frames[at], 1, 2);
+        backtrace_symbols_fd(&frames[i], 1, 2);
     }
-    ask_libunwind();
+    query_libunwind();
     return x;
 }
 
-static void crashed(int number) {
+static void on_crash(int number) {
     (void)number;
     fputs("crashed\n", stderr);
     ask(0.0);
@@ -135,6 +137,6 @@ static void crashed(int number) {
 }
 
 void ask_when_it_crashes(void) {
-    struct sigaction action = {.sa_handler = crashed};
+    struct sigaction action = {.sa_handler = on_crash};
     sigaction(SIGSEGV, &action, NULL);
 }

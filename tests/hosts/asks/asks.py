@@ -1,10 +1,10 @@
-"""The chain gamma <- beta, at the bottom of which compiled code calls a library that asks who called it.
+"""The chain beta -> gamma, in which compiled code calls a library that examines its callers.
 
     asks.py LIBRARY [again|forked|switched]
 
-`again`     a second function is compiled, and asked, after the first one has been
-`forked`    a child of a fork does so, and then its parent asks once more
-`switched`  the sinks are switched on after the first call, and `modules` off after the second
+`again`     compile another function afterwards, and ask from it too
+`forked`    do so in a forked child, then ask in the parent again
+`switched`  enable the sinks after the first call, and disable the `modules` sink after the second
 """
 
 import ctypes
@@ -20,7 +20,7 @@ ask.argtypes, ask.restype = [ctypes.c_double], ctypes.c_double
 
 @numba.njit
 def gamma(x):
-    # Too much to be inlined.
+    # The loop makes the function too large to be inlined.
     for _ in range(10):
         x = x * 0.999 + 1.0 / (x * x + 1.0)
     y = ask(1.0) + math.erf(x) + math.erfc(x) + math.lgamma(x) + math.gamma(x)
@@ -39,8 +39,8 @@ def beta(x):
 
 
 
-def say(word):
-    print(word, file=sys.stderr, flush=True)
+def print_step(label):
+    print(label, file=sys.stderr, flush=True)
 
 
 def compile_another():
@@ -53,23 +53,23 @@ def compile_another():
 
 print(beta(1.0), flush=True)
 if "again" in sys.argv:
-    say("again")
+    print_step("again")
     print(compile_another()(1.0), flush=True)
 if "forked" in sys.argv:
     child = os.fork()
     if child == 0:
-        say("child")
+        print_step("child")
         print(compile_another()(1.0), flush=True)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    say("parent")
+    print_step("parent")
     print(beta(1.0), flush=True)
 if "switched" in sys.argv:
     program = ctypes.CDLL(None)
     for sink in (b"image", b"unwind", b"modules"):
         assert program.jitlisten_enable(sink) == 0
-    say("on")
+    print_step("on")
     print(compile_another()(1.0), flush=True)
     assert program.jitlisten_disable(b"modules") == 0
-    say("off")
+    print_step("off")
     print(beta(1.0), flush=True)

@@ -1,4 +1,4 @@
-// boost::stacktrace, as it is without libbacktrace or addr2line: by dladdr.
+// boost::stacktrace built without libbacktrace and addr2line: it symbolizes through dladdr.
 #include <boost/stacktrace.hpp>
 #include <iostream>
 

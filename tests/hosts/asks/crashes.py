@@ -1,9 +1,9 @@
-"""The chain gamma <- beta, at the bottom of which compiled code crashes, or gets a signal as if it had.
+"""The chain beta -> gamma, in which compiled code crashes, or receives a signal as if it had crashed.
 
     crashes.py [LIBRARY]
 
-Without a library, Python's faulthandler writes a report of a signal that is sent. With one, compiled code reads where
-nothing is mapped, and the library's `ask_when_it_crashes` has said what happens then.
+Without a library, gamma raises a signal and Python's faulthandler reports it. With a library, compiled code reads
+unmapped memory, after the library's `ask_when_it_crashes` has installed its own handler.
 """
 
 import ctypes
@@ -15,24 +15,24 @@ import sys
 import numba
 import numpy as np
 
-crashes = len(sys.argv) > 1
-if crashes:
+should_crash = len(sys.argv) > 1
+if should_crash:
     ctypes.CDLL(sys.argv[1]).ask_when_it_crashes()
 else:
     faulthandler.enable()
 number = int(signal.SIGSEGV)
 send = ctypes.CDLL(None)["raise"]
 send.argtypes, send.restype = [ctypes.c_int], ctypes.c_int
-#: Nothing is ever mapped in the first page.
-nowhere = np.ctypeslib.as_array((ctypes.c_double * 2).from_address(8))
+#: An array in the first page, which is never mapped.
+unmapped_array = np.ctypeslib.as_array((ctypes.c_double * 2).from_address(8))
 
 
 @numba.njit
 def gamma(x, values):
-    # Too much to be inlined.
+    # The loop makes the function too large to be inlined.
     for _ in range(10):
         x = x * 0.999 + 1.0 / (x * x + 1.0)
-    if crashes:
+    if should_crash:
         y = values[1]
     else:
         y = 1.0 * send(number)
@@ -51,4 +51,4 @@ def beta(x, values):
     return math.atan2(x, 2.0) + 1e-9 * y
 
 
-print(beta(1.0, nowhere), flush=True)
+print(beta(1.0, unmapped_array), flush=True)

@@ -1,4 +1,5 @@
-//! A panic below compiled code, with the backtrace of Rust's standard library.
+//! Panics in a function called from compiled code, so that Rust's standard library prints a backtrace through that
+//! code.
 
 #[unsafe(no_mangle)]
 extern "C" fn ask(x: f64) -> f64 {

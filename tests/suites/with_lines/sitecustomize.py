@@ -1,4 +1,4 @@
-"""Found by every Python that has this directory in PYTHONPATH: what Numba compiles has lines."""
+"""Enables line tables in Numba's code in every Python process that has this directory in PYTHONPATH."""
 
 import jitlisten._lines
 

@@ -1,4 +1,4 @@
-//! Tests that run one after another, without other load on the machine: they assert how much of a program's time was
+//! Tests that run one at a time on an otherwise idle machine, because they assert how much of a program's time was
 //! sampled.
 
 mod sampler_numba;

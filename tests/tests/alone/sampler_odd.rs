@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
-use jitlisten_tests::sampled::{Weighed, assert_complete, by_thread, counter, read, recorded, scenario};
+use jitlisten_tests::sampled::{
+    WeightedSample, assert_complete, counter, read, scenario, seconds_by_thread, with_recording,
+};
 use jitlisten_tests::tool::{self, Absence};
 
 fn program(scratch: &Scratch) -> Option<PathBuf> {
@@ -28,7 +30,7 @@ fn program(scratch: &Scratch) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Builds the host of a scenario. Its program is deleted together with the returned directory.
+/// Builds a host for one scenario. Its program is deleted together with the returned directory.
 fn host(args: &[&str]) -> Option<(Scratch, Host)> {
     tool::require("perf", Absence::FailsInCi)?;
     let scratch = Scratch::new(&format!("odd-{}", args[0]));
@@ -36,45 +38,52 @@ fn host(args: &[&str]) -> Option<(Scratch, Host)> {
     Some((scratch, args.iter().fold(host, |host, arg| host.argument(arg))))
 }
 
-/// Runs a scenario without the library and recorded, asserts equal output, and returns the samples.
-fn run(args: &[&str]) -> Option<Vec<Weighed>> {
+/// Runs a scenario without the library and again while recorded, asserts equal output, and returns the samples.
+fn run(args: &[&str]) -> Option<Vec<WeightedSample>> {
     let (_scratch, host) = host(args)?;
-    let stock = host.run(Preload::Nothing).well();
-    let (host, data) = recorded(host, ",hz=499");
-    let recorded_run = host.run(Preload::Library).well();
+    let stock = host.run(Preload::Nothing).expect_success();
+    let (host, data) = with_recording(host, ",hz=499");
+    let recorded_run = host.run(Preload::Library).expect_success();
     assert_eq!((stock.stdout, stock.stderr), (recorded_run.stdout, recorded_run.stderr), "{args:?}");
     Some(read(&data))
 }
 
-fn seconds(samples: &[Weighed]) -> f64 {
+fn seconds(samples: &[WeightedSample]) -> f64 {
     samples.iter().map(|sample| sample.period as f64 / 1e9).sum()
 }
 
-/// Fibers run on stacks of their own, which are unmapped when they end. A stack inside a fiber reaches the fiber's
-/// start, a stack outside it the thread's.
+/// Fibers run on their own stacks, which are unmapped when the fibers end. Inside a fiber, a stack must reach the
+/// fiber's entry function; outside, the thread's entry function.
 #[test]
 fn fibers_on_stacks_of_their_own() {
     let Some(samples) = run(&["fibers", "2"]) else { return };
     assert!((seconds(&samples) - 2.0).abs() < 0.2, "{} s", seconds(&samples));
-    let (inside, outside): (Vec<Weighed>, Vec<Weighed>) =
+    let (inside_samples, outside_samples): (Vec<WeightedSample>, Vec<WeightedSample>) =
         samples.into_iter().partition(|sample| sample.frames.iter().any(|frame| frame == "make_fcontext"));
-    assert!(inside.len() > 50 && outside.len() > 50, "{} and {}", inside.len(), outside.len());
-    assert!(inside.iter().filter(|sample| sample.has("in_a_fiber")).count() * 100 >= inside.len() * 98);
-    assert_complete(&outside, 98.0);
+    assert!(
+        inside_samples.len() > 50 && outside_samples.len() > 50,
+        "{} and {}",
+        inside_samples.len(),
+        outside_samples.len()
+    );
+    assert!(
+        inside_samples.iter().filter(|sample| sample.contains("in_a_fiber")).count() * 100 >= inside_samples.len() * 98
+    );
+    assert_complete(&outside_samples, 98.0);
 }
 
 #[test]
 fn exceptions_in_flight() {
     let Some(samples) = run(&["exceptions", "2"]) else { return };
     assert!((seconds(&samples) - 2.0).abs() < 0.2, "{} s", seconds(&samples));
-    let unwinding = samples.iter().filter(|sample| sample.has("_Unwind_RaiseException")).count();
-    assert!(unwinding * 10 > samples.len(), "{unwinding} of {} in the unwinder", samples.len());
-    // No unwind table describes the last instructions of `_Unwind_Resume`, which leave its own stack: one stack in 500
-    // is incomplete.
+    let unwinding_count = samples.iter().filter(|sample| sample.contains("_Unwind_RaiseException")).count();
+    assert!(unwinding_count * 10 > samples.len(), "{unwinding_count} of {} in the unwinder", samples.len());
+    // No unwind table describes the last instructions of `_Unwind_Resume`, which switch away from its own stack, so one
+    // stack in 500 is incomplete.
     assert_complete(&samples, 99.0);
 }
 
-/// The code of a function on the stack is unmapped.
+/// The code of a function is unmapped while the function is on the stack.
 #[test]
 fn a_library_that_is_unloaded_under_its_callers() {
     let Some(compiler) = tool::require("cc", Absence::FailsInCi) else { return };
@@ -83,28 +92,30 @@ fn a_library_that_is_unloaded_under_its_callers() {
     tool::compile(&compiler, &["-shared", "-fPIC", "-O1"], &paths::host("through.c"), &library);
     let Some(samples) = run(&["unloaded", "1", &library.to_string_lossy()]) else { return };
     assert!((seconds(&samples) - 1.0).abs() < 0.15, "{} s", seconds(&samples));
-    assert!(samples.iter().filter(|sample| sample.has("called_back")).count() * 100 >= samples.len() * 95);
+    assert!(samples.iter().filter(|sample| sample.contains("called_back")).count() * 100 >= samples.len() * 95);
 }
 
-/// 1,000 concurrent threads: more than the sampler allocates slots for in one step.
+/// 1,000 concurrent threads, more than the sampler allocates slots for in one step.
 #[test]
 fn a_thousand_threads() {
-    // Three periods per thread: on a busy machine a thread has used some of its time before its timer exists.
+    // Each thread runs for three sampling periods, because on a busy machine a thread has used some of its time before
+    // its timer exists.
     let Some(samples) = run(&["crowd", "1000", "0.006"]) else { return };
-    let threads = by_thread(&samples).len();
-    assert!(threads >= 990, "{threads} threads");
+    let thread_count = seconds_by_thread(&samples).len();
+    assert!(thread_count >= 990, "{thread_count} threads");
     assert!((5.4..=7.2).contains(&seconds(&samples)), "{} s", seconds(&samples));
 }
 
-/// The program's own timers, of the wall clock and of the thread's CPU time, fire as often as without the sampler.
+/// The program's own wall-clock and thread-CPU-time timers fire as often as without the sampler.
 #[test]
 fn timers_of_the_programs_own() {
     let Some((_scratch, host)) = host(&["own-timers", "1"]) else { return };
-    let (host, data) = recorded(host, ",hz=499");
-    let ended = host.run(Preload::Library).well();
-    let output = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let (host, data) = with_recording(host, ",hz=499");
+    let outcome = host.run(Preload::Library).expect_success();
+    let output = String::from_utf8_lossy(&outcome.stdout).into_owned();
     let ticks: Vec<u32> = output.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-    // The period is 20 ms. The wall-clock timer also runs while the program waits for a processor.
+    // The program's timers have a period of 20 ms. The wall-clock timer also runs while the program waits for a
+    // processor.
     assert!(ticks[0] >= 48 && (48..=50).contains(&ticks[1]), "{output}");
     assert!((seconds(&read(&data)) - 1.0).abs() < 0.1);
 }
@@ -113,7 +124,7 @@ fn timers_of_the_programs_own() {
 #[test]
 fn a_process_ends_with_its_last_thread() {
     let Some(samples) = run(&["last-thread", "1"]) else { return };
-    assert!((seconds(&samples) - 1.0).abs() < 0.1 && samples.iter().any(|sample| sample.has("burn_after_main")));
+    assert!((seconds(&samples) - 1.0).abs() < 0.1 && samples.iter().any(|sample| sample.contains("burn_after_main")));
 }
 
 #[test]
@@ -123,41 +134,43 @@ fn children_by_vfork() {
     assert_complete(&samples, 90.0);
 }
 
-/// A thread that blocks every signal is never sampled: when it ends, its time is charged to its entry function.
+/// A thread that blocks every signal is never sampled, so its time is charged to its entry function when it exits.
 #[test]
 fn a_thread_that_blocks_signals() {
     let Some(host) = scenario(&["blocks", "1"]) else { return };
-    let (host, data) = recorded(host, "");
-    let ended = host.run(Preload::Library).well();
-    let (main_samples, blocked_samples): (Vec<Weighed>, Vec<Weighed>) =
-        read(&data).into_iter().partition(|sample| sample.tid == ended.pid);
+    let (host, data) = with_recording(host, "");
+    let outcome = host.run(Preload::Library).expect_success();
+    let (main_samples, blocked_samples): (Vec<WeightedSample>, Vec<WeightedSample>) =
+        read(&data).into_iter().partition(|sample| sample.tid == outcome.pid);
     for samples in [&main_samples, &blocked_samples] {
         assert!((seconds(samples) - 1.0).abs() < 0.1, "{} s", seconds(samples));
     }
     // One signal may arrive before the thread blocks all of them.
-    let in_function: Vec<Weighed> = blocked_samples.into_iter().filter(|sample| sample.has("blocked")).collect();
+    let in_function: Vec<WeightedSample> =
+        blocked_samples.into_iter().filter(|sample| sample.contains("blocked")).collect();
     assert!(in_function.len() <= 2 && (seconds(&in_function) - 1.0).abs() < 0.1, "{in_function:?}");
 }
 
-/// glibc's cancellation signal arrives where a thread waits, as does the sampler's. It must not end a thread inside our
-/// handler.
+/// glibc's cancellation signal may arrive while a thread waits, as may the sampler's. Cancellation must not end a
+/// thread inside our handler.
 #[test]
 fn threads_that_are_cancelled_where_they_wait() {
     let Some((_scratch, host)) = host(&["cancels", "3"]) else { return };
-    let (host, data) = recorded(host, ",hz=10000,wall");
-    let ended = host.run(Preload::Library).well();
-    assert_eq!((ended.stdout.as_slice(), ended.stderr.as_str()), (&b"done\n"[..], ""));
+    let (host, data) = with_recording(host, ",hz=10000,wall");
+    let outcome = host.run(Preload::Library).expect_success();
+    assert_eq!((outcome.stdout.as_slice(), outcome.stderr.as_str()), (&b"done\n"[..], ""));
     let samples = read(&data);
-    assert!(samples.iter().filter(|sample| sample.has("waits")).count() > 1000, "{} samples", samples.len());
+    assert!(samples.iter().filter(|sample| sample.contains("waits")).count() > 1000, "{} samples", samples.len());
 }
 
-/// A signal stack of 8 KiB above a guard page: the kernel's frame takes some 3 KiB, which leaves room for one handler.
+/// An 8 KiB signal stack above a guard page. The kernel's signal frame takes some 3 KiB, which leaves room for only one
+/// handler.
 #[test]
 fn a_small_signal_stack_is_enough() {
     let Some((_scratch, host)) = host(&["small-signal-stack", "1"]) else { return };
-    let (host, data) = recorded(host, ",hz=997");
-    let ended = host.run(Preload::Library).well();
-    let output = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let (host, data) = with_recording(host, ",hz=997");
+    let outcome = host.run(Preload::Library).expect_success();
+    let output = String::from_utf8_lossy(&outcome.stdout).into_owned();
     let numbers: Vec<usize> = output.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [used_bytes, kernel_bytes] = numbers[..] else { panic!("{output}") };
     assert!(
@@ -169,34 +182,34 @@ fn a_small_signal_stack_is_enough() {
     assert_complete(&samples, 99.0);
 }
 
-/// 400,000 addresses a second: a thread's ring has room for 8,192 words, and the writer empties it when it is half
-/// full.
+/// The sampler records 400,000 addresses a second. A thread's ring holds 8,192 words, and the writer empties it when it
+/// is half full.
 #[test]
 fn deep_stacks_a_thousand_times_a_second() {
     let Some(host) = scenario(&["deep", "400", "2"]) else { return };
-    let (host, data) = recorded(host, ",hz=1000,wall");
-    let _ = host.run(Preload::Library).well();
+    let (host, data) = with_recording(host, ",hz=1000,wall");
+    let _ = host.run(Preload::Library).expect_success();
     let samples = read(&data);
-    // Two seconds have 2,000 samples. If the writer did not empty half-full rings, more than half would be dropped. A
-    // busy machine may keep the writer off a processor for as long.
+    // Two seconds yield 2,000 samples. If the writer did not empty half-full rings, more than half of the samples would
+    // be dropped. On a busy machine, the writer itself may get no processor time for long enough to lose as many.
     assert!(samples.iter().filter(|sample| sample.frames.len() > 400).count() > 500, "{} samples", samples.len());
     let lost = counter(&data, "lost");
     assert!(lost * 20 <= samples.len() as u64, "{lost} lost beside {}", samples.len());
 }
 
-/// A stack deeper than a sample can hold is truncated at its outermost end, and marked as truncated.
+/// A stack deeper than a sample can hold loses its outermost frames and is marked as truncated.
 #[test]
 fn a_stack_of_five_thousand_frames() {
     let Some(host) = scenario(&["deep", "5000", "1"]) else { return };
-    let (host, data) = recorded(host, "");
-    let _ = host.run(Preload::Library).well();
+    let (host, data) = with_recording(host, "");
+    let _ = host.run(Preload::Library).expect_success();
     let samples = read(&data);
     assert!((seconds(&samples) - 1.0).abs() < 0.1, "{} s", seconds(&samples));
     let deep_stacks = samples.iter().filter(|sample| sample.frames.len() >= 500 && sample.frames[0] != "main").count();
     assert!(deep_stacks * 10 > samples.len() * 9, "{deep_stacks} of {}", samples.len());
 }
 
-/// On a full disk the recording ends and the program continues.
+/// When the disk is full, the recording ends and the program continues.
 #[test]
 fn a_full_disk() {
     let Some(host) = scenario(&["deep", "400", "3"]) else { return };
@@ -206,7 +219,7 @@ fn a_full_disk() {
     let host = host.variable("JITLISTEN_RECORD", format!("{},hz=997,no-images", data.display()));
     let script = format!("mount -t tmpfs -o size=256k tmpfs '{}'", mount_point.display());
     let Some(host) = host.in_mount_namespace(&script) else { return };
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     assert!(host.log().contains("the recording stops: write"), "{}", host.log());
 }
 
@@ -214,8 +227,8 @@ fn find_library(names: &[&str]) -> Option<PathBuf> {
     names.iter().map(Path::new).find(|path| path.exists()).map(Path::to_owned)
 }
 
-/// gperftools' profiler counts the `SIGPROF` signals of its own timer. Beside it, our recording covers the whole time,
-/// and its profile is not disturbed.
+/// gperftools' profiler counts the `SIGPROF` signals of its own timer. When both run, our recording covers the whole
+/// time and gperftools' profile is not disturbed.
 #[test]
 fn beside_gperftools() {
     let Some(profiler) = find_library(&["/usr/lib/x86_64-linux-gnu/libprofiler.so.0", "/usr/lib64/libprofiler.so.0"])
@@ -225,13 +238,13 @@ fn beside_gperftools() {
     };
     let Some(host) = scenario(&["loops", "2"]) else { return };
     let profile = host.scratch("gperftools.prof");
-    let (host, data) = recorded(host, "");
+    let (host, data) = with_recording(host, "");
     let preloads = format!("{}:{}", profiler.display(), paths::library().display());
     let host = host.variable("CPUPROFILE", &profile).variable("LD_PRELOAD", preloads);
-    let _ = host.run(Preload::Nothing).well();
+    let _ = host.run(Preload::Nothing).expect_success();
     assert!((seconds(&read(&data)) - 2.0).abs() < 0.2);
-    // The profile has words of eight bytes: 0, 3, 0, the period, 0; then for each stack a count, a depth and the
-    // addresses.
+    // gperftools' profile consists of eight-byte words: the header 0, 3, 0, period, 0; then for each stack a count, a
+    // depth and the addresses.
     let words: Vec<u64> = std::fs::read(&profile)
         .expect("gperftools' profile")
         .chunks_exact(8)

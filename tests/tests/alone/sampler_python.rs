@@ -1,24 +1,25 @@
-//! Python functions in recordings: whole stacks, names, lines and shares, in each installed CPython release.
+//! Python functions in recordings: complete stacks, names, lines and shares of time, with each installed CPython
+//! release.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::sampled::{Weighed, assert_complete, counter, read, recorded, sigma};
+use jitlisten_tests::sampled::{WeightedSample, assert_complete, counter, read, sigma, with_recording};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
 const RELEASES: [&str; 4] = ["numba-0.56.4", "numba-0.68.1", "numba-0.68.1-python-3.12", "numba-0.68.1-python-3.13"];
 
-/// Records `python_frames.py`. Returns the share that the program measured itself, and the host with the recording.
+/// Records `python_frames.py`. Returns the share that the program itself measured, and the host with the recording.
 fn run(venv: &str, seconds: &str) -> Option<(f64, Host)> {
     tool::require("perf", Absence::FailsInCi)?;
     let python = integration::python(venv)?;
     let host = Host::new(python, "python-frames").argument(paths::host("python_frames.py")).argument(seconds);
-    let (host, _) = recorded(host, "");
-    let ended = host.run(Preload::Library).well();
-    let share = String::from_utf8_lossy(&ended.stdout).trim().parse().expect("a share");
+    let (host, _) = with_recording(host, "");
+    let outcome = host.run(Preload::Library).expect_success();
+    let share = String::from_utf8_lossy(&outcome.stdout).trim().parse().expect("a share");
     Some((share, host))
 }
 
@@ -26,23 +27,23 @@ fn is_python(frame: &str, name: &str) -> bool {
     frame.strip_prefix("py::").and_then(|rest| rest.split_once(':')).is_some_and(|(function, _)| function == name)
 }
 
-fn samples_in(samples: &[Weighed], name: &str) -> Vec<Weighed> {
+fn samples_in(samples: &[WeightedSample], name: &str) -> Vec<WeightedSample> {
     samples.iter().filter(|sample| sample.frames.iter().any(|frame| is_python(frame, name))).cloned().collect()
 }
 
-fn total_ns(samples: &[Weighed]) -> f64 {
+fn total_ns(samples: &[WeightedSample]) -> f64 {
     samples.iter().map(|sample| sample.period as f64).sum()
 }
 
 /// Share of `long` in the time of `long` and `short`, in percent.
-fn share_of_long(samples: &[Weighed]) -> f64 {
-    let (long, short) = (total_ns(&samples_in(samples, "long")), total_ns(&samples_in(samples, "short")));
-    long / (long + short) * 100.0
+fn share_of_long(samples: &[WeightedSample]) -> f64 {
+    let (long_ns, short_ns) = (total_ns(&samples_in(samples, "long")), total_ns(&samples_in(samples, "short")));
+    long_ns / (long_ns + short_ns) * 100.0
 }
 
-/// Tolerance of a measured share in percentage points: four sigma, and at least `min_points`.
-fn tolerance(samples: &[Weighed], min_points: f64) -> f64 {
-    let long_and_short: Vec<Weighed> = [samples_in(samples, "long"), samples_in(samples, "short")].concat();
+/// Tolerance of a measured share, in percentage points: four sigma, but at least `min_points`.
+fn tolerance(samples: &[WeightedSample], min_points: f64) -> f64 {
+    let long_and_short: Vec<WeightedSample> = [samples_in(samples, "long"), samples_in(samples, "short")].concat();
     (4.0 * sigma(&long_and_short)).max(min_points)
 }
 
@@ -64,28 +65,35 @@ fn stacks_of_every_release_are_whole() {
         let Some((truth, host)) = run(venv, "3") else { continue };
         let data = host.scratch("f.data");
         let samples = read(&data);
-        let main = samples_in(&samples, "main");
-        assert!(main.len() * 100 >= samples.len() * 80, "{venv}: {} of {} below main", main.len(), samples.len());
-        assert_complete(&main, 99.5);
+        let main_samples = samples_in(&samples, "main");
+        assert!(
+            main_samples.len() * 100 >= samples.len() * 80,
+            "{venv}: {} of {} below main",
+            main_samples.len(),
+            samples.len()
+        );
+        assert_complete(&main_samples, 99.5);
         assert_eq!(counter(&data, "truncated"), 0, "{venv}");
         let share = share_of_long(&samples);
         let max_error = tolerance(&samples, 8.0);
         assert!((share - truth).abs() < max_error, "{venv}: {share} % instead of {truth} in {} samples", samples.len());
         // Python frames replace the interpreter's evaluator frames, except in an evaluator's first and last
         // instructions.
-        let has_evaluator = |sample: &&Weighed| sample.frames.iter().any(|frame| frame.contains("EvalFrameDefault"));
-        let with_evaluator = main.iter().filter(has_evaluator).count();
+        let has_evaluator =
+            |sample: &&WeightedSample| sample.frames.iter().any(|frame| frame.contains("EvalFrameDefault"));
+        let evaluator_count = main_samples.iter().filter(has_evaluator).count();
         assert!(
-            with_evaluator * 100 <= main.len() * 3 + 300,
-            "{venv}: {with_evaluator} of {} have an evaluator",
-            main.len()
+            evaluator_count * 100 <= main_samples.len() * 3 + 300,
+            "{venv}: {evaluator_count} of {} have an evaluator",
+            main_samples.len()
         );
         for (callee, caller) in [("burn", "long"), ("key", "ugly"), ("generator", "ugly"), ("recursive", "ugly")] {
             let matches = samples_in(&samples_in(&samples, callee), caller);
             assert!(!matches.is_empty(), "{venv}: no {callee} below {caller}");
         }
-        let recursion_depths =
-            main.iter().map(|sample| sample.frames.iter().filter(|frame| is_python(frame, "recursive")).count());
+        let recursion_depths = main_samples
+            .iter()
+            .map(|sample| sample.frames.iter().filter(|frame| is_python(frame, "recursive")).count());
         assert_eq!(recursion_depths.max(), Some(31), "{venv}");
     }
 }
@@ -105,7 +113,7 @@ fn code_objects_that_are_gone_have_their_own_names() {
     }
 }
 
-/// A forked child inherits the interpreter, and has names of its own. A child without a sample creates no image
+/// A forked child inherits the interpreter but has names of its own. A child without a sample creates no image
 /// directory, and no file unless it might become another user.
 #[test]
 fn children_of_a_fork() {
@@ -114,9 +122,9 @@ fn children_of_a_fork() {
     for venv in RELEASES {
         let Some(python) = integration::python(venv) else { continue };
         let host = Host::new(python, "python-children").argument(paths::host("python_children.py")).argument("0.3");
-        let (host, data) = recorded(host, ",children");
-        let ended = host.run(Preload::Library).well();
-        let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+        let (host, data) = with_recording(host, ",children");
+        let outcome = host.run(Preload::Library).expect_success();
+        let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
         let [works, idles] = &text.lines().collect::<Vec<_>>()[..] else { panic!("{venv}: {text}") };
         let samples = read(&host.scratch(&format!("f.data.{works}")));
         let (all_ns, named_ns) = (total_ns(&samples), total_ns(&samples_in(&samples_in(&samples, "work"), "main")));
@@ -124,7 +132,7 @@ fn children_of_a_fork() {
             (0.2e9..0.4e9).contains(&all_ns) && named_ns > 0.95 * all_ns,
             "{venv}: {named_ns} of {all_ns} ns have names"
         );
-        // The first sample comes at any time within the first period, so the idle child may have one, too.
+        // The first sample may come at any time within the first period, so even the idle child may have one.
         let (file, images) =
             ["", ".images"].map(|suffix| data.with_file_name(format!("f.data.{idles}{suffix}"))).into();
         let is_sampled = file.exists() && !read(&file).is_empty();
@@ -135,15 +143,15 @@ fn children_of_a_fork() {
     assert!(tested == 0 || unsampled > 0, "no child without a sample");
 }
 
-/// A million functions with a name and a file each, mostly at the same addresses: a stale name would appear twice. The
-/// memory that the sampler keeps for them is bounded.
+/// Runs a million functions, each with its own name and file, mostly at the same addresses. A stale name would appear
+/// twice, and the memory that the sampler uses for names must stay bounded.
 #[test]
 fn functions_that_live_for_one_call_take_no_memory() {
     let Some(python) = integration::python("numba-0.68.1") else { return };
     let host = Host::new(python, "lambdas").argument(paths::host("lambdas.py")).argument("1000000");
-    let (host, data) = recorded(host, "");
-    let ended = host.run(Preload::Library).well();
-    let growth_kb: i64 = String::from_utf8_lossy(&ended.stdout).trim().parse().expect("kilobytes");
+    let (host, data) = with_recording(host, "");
+    let outcome = host.run(Preload::Library).expect_success();
+    let growth_kb: i64 = String::from_utf8_lossy(&outcome.stdout).trim().parse().expect("kilobytes");
     assert!(growth_kb < 16 << 10, "{growth_kb} kB");
     let mut numbers = Vec::new();
     for frame in read(&data).iter().flat_map(|sample| &sample.frames) {
@@ -174,18 +182,21 @@ fn lines_are_those_of_the_source() {
         {
             let expected = format!("python_frames.py:{}", find_line(text));
             let (matches, total) = (lines_of_function(name), lines_of_function(name).len());
-            let correct = matches.iter().filter(|line| **line == expected).count();
-            assert!(total > 0 && correct * 100 >= total * 90, "{venv}: {name}: {matches:?} instead of {expected}");
+            let correct_count = matches.iter().filter(|line| **line == expected).count();
+            assert!(
+                total > 0 && correct_count * 100 >= total * 90,
+                "{venv}: {name}: {matches:?} instead of {expected}"
+            );
         }
     }
 }
 
-/// Names and source lines of all Python frames.
+/// Names and source lines of all Python frames in a recording.
 fn lines(data: &Path) -> Vec<(String, String)> {
     let mut command = Command::new("perf");
     command.args(["script", "--no-inline", "--max-stack", "1024", "-F", "ip,sym,srcline", "-i"]).arg(data);
-    let done = tool::run(&mut command);
-    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    let perf_run = tool::run(&mut command);
+    let text = String::from_utf8_lossy(&perf_run.stdout).into_owned();
     let mut lines = text.lines().map(str::trim).peekable();
     let mut frame_lines = Vec::new();
     while let Some(line) = lines.next() {
@@ -202,43 +213,45 @@ fn frames_of_every_interpreter_and_thread_are_found() {
     for venv in RELEASES {
         let Some(python) = integration::python(venv) else { continue };
         let host = Host::new(python, "interpreters").argument(paths::host("interpreters.py")).argument("0.5");
-        let (host, data) = recorded(host, "");
-        host.run(Preload::Library).well();
-        let burning = samples_in(&read(&data), "burn");
+        let (host, data) = with_recording(host, "");
+        host.run(Preload::Library).expect_success();
+        let burning_samples = samples_in(&read(&data), "burn");
         for deep in ["deep", "between"] {
-            assert_complete(&samples_in(&burning, deep), 99.5);
+            assert_complete(&samples_in(&burning_samples, deep), 99.5);
         }
         // Threads end in functions for which Debian 13's C library has no symbols.
         let (samples, incomplete) = (counter(&data, "samples"), counter(&data, "incomplete"));
         assert!(incomplete * 100 <= samples + 300, "{venv}: {incomplete} of {samples} are incomplete");
-        let callers = |sample: &Weighed, function: &str| {
+        let callers = |sample: &WeightedSample, function: &str| {
             let frames = sample.frames.iter().skip_while(|frame| !is_python(frame, "burn")).skip(1);
             frames.take_while(|frame| is_python(frame, function)).count()
         };
-        let between =
-            burning.iter().map(|sample| sample.frames.iter().filter(|frame| is_python(frame, "between")).count());
+        let between = burning_samples
+            .iter()
+            .map(|sample| sample.frames.iter().filter(|frame| is_python(frame, "between")).count());
         assert_eq!((between.max(), counter(&data, "truncated")), (Some(600), 0), "{venv}");
         // The test compares the largest numbers of callers, because samples in a function's first and last instructions
         // may lack callers.
-        let max_callers = |function: &str| burning.iter().map(|sample| callers(sample, function)).max();
+        let max_callers = |function: &str| burning_samples.iter().map(|sample| callers(sample, function)).max();
         assert_eq!(
             (max_callers("foreign"), max_callers("inside"), max_callers("deep")),
             (Some(1), Some(1), Some(5000)),
             "{venv}"
         );
-        let has_known_caller =
-            |sample: &&Weighed| ["foreign", "inside", "deep", "between"].iter().any(|name| callers(sample, name) != 0);
-        let with_known_caller = burning.iter().filter(has_known_caller).count();
+        let has_known_caller = |sample: &&WeightedSample| {
+            ["foreign", "inside", "deep", "between"].iter().any(|name| callers(sample, name) != 0)
+        };
+        let with_known_caller = burning_samples.iter().filter(has_known_caller).count();
         assert!(
-            with_known_caller * 100 + 300 >= burning.len() * 99,
+            with_known_caller * 100 + 300 >= burning_samples.len() * 99,
             "{venv}: {with_known_caller} of {}",
-            burning.len()
+            burning_samples.len()
         );
     }
 }
 
 /// Functions of `awaiting.py` that called `name` in a sample, innermost first.
-fn callers(sample: &Weighed, name: &str) -> Vec<String> {
+fn callers(sample: &WeightedSample, name: &str) -> Vec<String> {
     let program_function = |frame: &String| {
         let (name, file) = frame.strip_prefix("py::")?.split_once(':')?;
         file.ends_with("awaiting.py").then(|| name.to_owned())
@@ -247,7 +260,8 @@ fn callers(sample: &Weighed, name: &str) -> Vec<String> {
     frames.skip_while(|frame| frame != name).skip(1).filter(|frame| frame != "<module>").collect()
 }
 
-/// The caller of a task is the function that awaits it. Since Python 3.14, asyncio records that function.
+/// The caller of an asyncio task is the function that awaits the task. Since Python 3.14, asyncio records that
+/// function.
 #[test]
 #[ignore = "needs Python 3.14 or newer: ci/systems.sh sid"]
 fn tasks_are_called_by_those_that_await_them() {
@@ -258,8 +272,8 @@ fn tasks_are_called_by_those_that_await_them() {
     }
     for eager in [false, true] {
         let host = Host::new(&python, "awaiting").argument(paths::host("awaiting.py")).argument("3");
-        let (host, data) = recorded(if eager { host.argument("eager") } else { host }, "");
-        host.run(Preload::Library).well();
+        let (host, data) = with_recording(if eager { host.argument("eager") } else { host }, "");
+        host.run(Preload::Library).expect_success();
         let samples = read(&data);
         assert_complete(&samples_in(&samples, "main"), 99.5);
         for (kind, expected) in [
@@ -272,14 +286,19 @@ fn tasks_are_called_by_those_that_await_them() {
         ] {
             let name = format!("work_for_{kind}");
             let samples = samples_in(&samples, &name);
-            let wrong: Vec<_> =
+            let wrong_callers: Vec<_> =
                 samples.iter().map(|sample| callers(sample, &name)).filter(|sample| sample != expected).collect();
             assert!(samples.len() > 5, "{kind}: {}", samples.len());
-            assert!(wrong.is_empty(), "{kind}, eager {eager}: {} of {}: {wrong:?}", wrong.len(), samples.len());
-            let under_loop = samples
+            assert!(
+                wrong_callers.is_empty(),
+                "{kind}, eager {eager}: {} of {}: {wrong_callers:?}",
+                wrong_callers.len(),
+                samples.len()
+            );
+            let samples_under_loop = samples
                 .iter()
                 .filter(|sample| sample.frames.iter().any(|frame| is_python(frame, "BaseEventLoop._run_once")));
-            assert_eq!(under_loop.count(), samples.len(), "{kind}");
+            assert_eq!(samples_under_loop.count(), samples.len(), "{kind}");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! `valgrind --tool=callgrind` over a Numba program: exact counts for every line of the Python source.
+//! Exact instruction counts for every Python source line of a Numba program, from `valgrind --tool=callgrind`.
 //!
-//! With `NUMBA_DEBUGINFO=1` Numba compiles other code than users run. To see it:
+//! With `NUMBA_DEBUGINFO=1` Numba generates different code from the code that users run. To reproduce by hand:
 //!
 //! ```text
 //! export NUMBA_DEBUGINFO=1 JITLISTEN=image LD_PRELOAD=libjitlisten.so
@@ -21,7 +21,7 @@ use jitlisten_tests::{integration, paths};
 /// Importing Numba alone takes some 20 s under valgrind.
 const VALGRIND_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// Instructions per line of `two_loops.py`, by the text of the line.
+/// Instruction counts of `two_loops.py`, keyed by the text of the source line.
 fn count_instructions() -> Option<BTreeMap<String, u64>> {
     let valgrind = tool::require("valgrind", Absence::FailsInCi)?;
     let host = with_images(integration::numba("numba-0.68.1", "two_loops.py")?.argument("0"));
@@ -29,13 +29,13 @@ fn count_instructions() -> Option<BTreeMap<String, u64>> {
     let profile = host.scratch("callgrind.out");
     let mut command = Command::new(valgrind);
     command.args(["-q", "--tool=callgrind"]).arg(format!("--callgrind-out-file={}", profile.display()));
-    command.args(host.words()).envs(host.variables(Preload::Library));
-    let output = tool::run_within(VALGRIND_TIMEOUT, &mut command);
+    command.args(host.command_line()).envs(host.variables(Preload::Library));
+    let output = tool::run_with_timeout(VALGRIND_TIMEOUT, &mut command);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
     let mut annotate = Command::new("callgrind_annotate");
     annotate.args(["--threshold=100", "--auto=no", "--show-percs=no", "--tree=none"]).arg(&profile);
-    // `callgrind_annotate` strips its working directory from file names that it was not given as arguments.
+    // `callgrind_annotate` strips its working directory from file names, except from those given as arguments.
     let output = tool::run(annotate.arg(paths::host("two_loops.py")).current_dir("/"));
     let text = String::from_utf8_lossy(&output.stdout);
     let source =
@@ -54,7 +54,7 @@ fn lines_have_exact_counts_that_do_not_change() {
     let [Some(first), Some(second)] = runs else { return };
     assert_eq!(first, second);
     let count_of_line = |part: &str| first.iter().find(|(text, _)| text.contains(part)).map_or(0, |(_, count)| *count);
-    // The loops run thirty and ten rounds; an instruction that LLVM hoists out of a loop counts once.
+    // The loops run thirty and ten rounds. An instruction that LLVM hoists out of a loop counts only once.
     let (three_count, one_count) = (count_of_line("# three of four"), count_of_line("# one of four"));
     assert!(
         one_count >= 30 && (2.6..=3.4).contains(&(three_count as f64 / one_count as f64)),

@@ -1,4 +1,4 @@
-//! Tests that run for minutes: only `make test-long` runs them.
+//! Tests that run for minutes. Only `make test-long` runs them.
 
 mod image_callgrind;
 mod sampler_soak;

@@ -1,5 +1,5 @@
 //! Recordings that start and stop every tenth of a second (`hosts/sampled_soak.cpp`), under threads that compile, fork,
-//! exec, throw, walk their stacks, raise signals, begin, end, and load libraries. The test takes a minute;
+//! exec, throw, walk their stacks, raise signals, start, exit, and load libraries. The test takes a minute;
 //! `JITLISTEN_SOAK=3600` makes it an hour.
 
 use std::path::PathBuf;
@@ -30,18 +30,18 @@ fn starts_and_stops_under_threads_that_do_everything() {
     let seconds: u64 = std::env::var("JITLISTEN_SOAK").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
     let scratch = Scratch::new("sampled-soak");
     let Some(program) = program(&scratch) else { return };
-    let host = Host::new(program, "soak").variable("JITLISTEN", "unwind").patience(seconds + 120);
+    let host = Host::new(program, "soak").variable("JITLISTEN", "unwind").timeout_seconds(seconds + 120);
     let directory = host.scratch("");
     let host = host.argument(seconds.to_string()).argument(&directory);
-    let ended = host.run(Preload::Library).well();
-    let output = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let outcome = host.run(Preload::Library).expect_success();
+    let output = String::from_utf8_lossy(&outcome.stdout).into_owned();
     let numbers: Vec<u64> = output.split_whitespace().filter_map(|number| number.parse().ok()).collect();
     let [recordings, samples, early_memory, final_memory, descriptors, descriptors_after] = numbers[..] else {
         panic!("{output}")
     };
-    // The number of recordings depends on the load of the machine, but there must be some.
+    // The number of recordings depends on the machine's load, but there must be some.
     assert!(recordings > seconds / 10 && samples > seconds / 10, "{output}");
-    // Memory use is measured after a fifth of the time, and must not grow from then on.
+    // The first memory measurement is taken after a fifth of the time; from then on, memory use must not grow.
     assert!(final_memory < early_memory + early_memory / 5 + 4096, "{output}");
     assert!(descriptors_after <= descriptors, "{output}");
     let readable_samples: usize = (0..8).map(|number| read(&directory.join(format!("soak-{number}.data"))).len()).sum();

@@ -1,10 +1,11 @@
-//! A service that compiles and frees code indefinitely does not grow: memory, mappings and files are the same after
-//! twice the time.
+//! A service that compiles and frees code indefinitely must not grow: after twice as many rounds, it has the same
+//! memory use, mappings and files.
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::integration;
 
-/// Rounds that fill every quota, and leave more stale lines than a perf map keeps (1 MiB, some 1,300 bytes per object).
+/// Number of rounds that fill every quota and leave more stale lines than a perf map keeps (1 MiB, some 1,300 bytes per
+/// object).
 const WARM_UP_ROUNDS: u32 = 900;
 const TOTAL_ROUNDS: u32 = 1800;
 const QUOTA_BYTES: u64 = 1 << 20;
@@ -24,8 +25,8 @@ fn host() -> Option<Host> {
     Some(host.argument(WARM_UP_ROUNDS.to_string()).argument(TOTAL_ROUNDS.to_string()))
 }
 
-fn parse_usage(ended: &Ended) -> [Usage; 2] {
-    let text = String::from_utf8_lossy(&ended.stdout);
+fn parse_usage(outcome: &Outcome) -> [Usage; 2] {
+    let text = String::from_utf8_lossy(&outcome.stdout);
     let field = |line: &str, name: &str| {
         let (_, rest) = line.split_once(&format!("\"{name}\": ")).unwrap_or_else(|| panic!("no {name}: {line}"));
         rest.split([',', '}']).next().and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("{line}"))
@@ -43,22 +44,22 @@ fn parse_usage(ended: &Ended) -> [Usage; 2] {
 #[test]
 fn with_every_sink_on_nothing_grows_for_ever() {
     let (Some(stock), Some(host)) = (host(), host()) else { return };
-    let [stock_warm, stock_end] = parse_usage(&stock.run(Preload::Nothing).well());
+    let [stock_warm, stock_end] = parse_usage(&stock.run(Preload::Nothing).expect_success());
     let host = host.variable("JITLISTEN", "all").variable("JITLISTEN_QUOTA", "1M");
-    let ended = host.run(Preload::Library).well();
-    let [warm, end] = parse_usage(&ended);
+    let outcome = host.run(Preload::Library).expect_success();
+    let [warm, end] = parse_usage(&outcome);
     let summary = format!("stock {stock_warm:?} {stock_end:?}\nours {warm:?} {end:?}\n{}", host.log());
 
-    // The perf map keeps up to 1 MiB of lines for freed code, and has no other lines at the end.
+    // The perf map keeps up to 1 MiB of lines for freed code, and no others at the end.
     assert!(warm.perf_map > MIB / 2, "the host did not fill the map: {summary}");
     assert!(end.perf_map <= warm.perf_map + MIB / 4 && end.perf_map < 2 * MIB, "the perf map grows: {summary}");
-    // The jitdump stops at the quota and images stay below it; the log reports that once.
+    // The jitdump stops at the quota, and images stay below it; the log reports the quota once.
     assert!(end.files <= 2 * QUOTA_BYTES as i64 + MIB / 4, "files grow: {summary}");
     let quota_lines: Vec<String> =
         host.log().lines().filter(|line| line.contains("JITLISTEN_QUOTA")).map(str::to_owned).collect();
     assert!(quota_lines.len() == 1 && quota_lines[0].contains("the jitdump sink stops"), "{quota_lines:?}");
-    // Leaks of LLVM itself in the same rounds are subtracted. Addresses of freed code stay reserved, at most 4,096
-    // ranges.
+    // Memory that LLVM itself leaks in the same rounds is subtracted. The addresses of freed code stay reserved, up to
+    // 4,096 ranges.
     let growth = (end.resident - warm.resident) - (stock_end.resident - stock_warm.resident);
     assert!(growth < 4 * MIB, "memory grows by {growth} bytes in {} turns: {summary}", TOTAL_ROUNDS - WARM_UP_ROUNDS);
     assert!(end.mappings - stock_end.mappings < 4096 + 64, "mappings: {summary}");

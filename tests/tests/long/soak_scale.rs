@@ -1,11 +1,12 @@
-//! Thousands of functions in one process: the last object costs as much time and memory as the first one.
+//! Thousands of functions in one process: the last object must cost no more time and memory than the first.
 //!
-//! `JITLISTEN_SCALE=full` compiles as much as BENCHMARKS.md: 100,000 functions, and 30,000 objects of one; ten minutes.
+//! `JITLISTEN_SCALE=full` compiles as much as BENCHMARKS.md reports, in ten minutes: 100,000 functions, and 30,000
+//! objects of one function each.
 
 use std::fs;
 use std::io::{self, Write as _};
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::image;
 use jitlisten_tests::integration;
 use jitlisten_tests::jitdump_reader;
@@ -23,11 +24,11 @@ struct Measurements {
 
 fn host(objects: u32, functions: u32) -> Option<Host> {
     let host = integration::numba("numba-0.68.1", "scale.py")?;
-    Some(host.argument(objects.to_string()).argument(functions.to_string()).patience(900))
+    Some(host.argument(objects.to_string()).argument(functions.to_string()).timeout_seconds(900))
 }
 
-fn parse_measurements(ended: &Ended) -> Measurements {
-    let text = String::from_utf8_lossy(&ended.stdout);
+fn parse_measurements(outcome: &Outcome) -> Measurements {
+    let text = String::from_utf8_lossy(&outcome.stdout);
     let text_after =
         |name: &str| text.split_once(&format!("\"{name}\": ")).unwrap_or_else(|| panic!("no {name}: {text}")).1;
     let number = |name: &str| text_after(name).split([',', '}']).next().and_then(|digits| digits.parse().ok());
@@ -48,13 +49,14 @@ fn is_full() -> bool {
     std::env::var_os("JITLISTEN_SCALE").is_some_and(|scale| scale == "full")
 }
 
-/// Mapping limit of the image sink, which leaves the rest to the program: `jitlisten/src/sink/image/images.rs`.
+/// Mapping limit of the image sink, defined in `jitlisten/src/sink/image/images.rs`. The sink leaves the rest of the
+/// kernel's limit to the program.
 fn max_mappings_for_images() -> i64 {
     let limit = fs::read_to_string("/proc/sys/vm/max_map_count").expect("a limit");
     limit.trim().parse::<i64>().expect("a number") / 8 * 7
 }
 
-/// Asserts that every object has an image, unless the images reached the mapping limit: then the log says so, once.
+/// Asserts that every object has an image, or that the images reached the mapping limit and the log reports that once.
 fn check_images(host: &Host, measured: &Measurements, objects: usize) {
     let image_count = image::files(host).len();
     if measured.mappings < max_mappings_for_images() {
@@ -66,13 +68,14 @@ fn check_images(host: &Host, measured: &Measurements, objects: usize) {
     assert!(image_count * 10 >= objects * 9 && image_count < objects, "{image_count} images of {objects} objects");
 }
 
-/// Compiles `objects` of `functions` each with every sink on, and compares the costs with those of a stock process.
+/// Compiles `objects` objects of `functions` functions each with every sink enabled, and compares the cost with that of
+/// a stock process.
 fn assert_constant_cost(objects: u32, functions: u32) {
-    let (Some(stock), Some(ours)) = (host(objects, functions), host(objects, functions)) else { return };
-    let stock = parse_measurements(&stock.run(Preload::Nothing).well());
-    let ours = ours.variable("JITLISTEN", "all");
-    let ended = ours.run(Preload::Library).well();
-    let measured = parse_measurements(&ended);
+    let (Some(stock), Some(preloaded)) = (host(objects, functions), host(objects, functions)) else { return };
+    let stock = parse_measurements(&stock.run(Preload::Nothing).expect_success());
+    let preloaded = preloaded.variable("JITLISTEN", "all");
+    let outcome = preloaded.run(Preload::Library).expect_success();
+    let measured = parse_measurements(&outcome);
     let summary = format!(
         "stock: us {:?}, bytes {:?}, {} each, {} mappings\nours: us {:?}, bytes {:?}, {} each, {} mappings",
         stock.us_by_tenth,
@@ -84,27 +87,27 @@ fn assert_constant_cost(objects: u32, functions: u32) {
         measured.bytes_per_object,
         measured.mappings
     );
-    // Output for BENCHMARKS.md, with `--nocapture`.
+    // Print the measurements for BENCHMARKS.md; `--nocapture` shows them.
     let _ = writeln!(
         io::stdout(),
         "{objects} objects of {functions} functions, {} images\n{summary}",
-        image::files(&ours).len()
+        image::files(&preloaded).len()
     );
-    let lines = ended.perf_map().entries.len();
+    let lines = outcome.perf_map().entries.len();
     assert!(lines >= (objects * functions) as usize, "{lines} lines in the perf map");
-    let dumps = jitdump_reader::find(&ours.scratch("."));
+    let dumps = jitdump_reader::find(&preloaded.scratch("."));
     assert_eq!(jitdump_reader::read(&dumps[0]).functions.len(), (objects * functions) as usize);
-    check_images(&ours, &measured, objects as usize);
-    // Other processes compute at the same time, so the quietest of three tenths counts.
+    check_images(&preloaded, &measured, objects as usize);
+    // Other processes may run at the same time, so take the fastest of three tenths.
     let quietest = |tenths: &[f64]| tenths.iter().copied().fold(f64::MAX, f64::min);
     let (first, last) = (quietest(&measured.us_by_tenth[..3]), quietest(&measured.us_by_tenth[7..]));
     assert!(last <= 1.5 * first, "{first} us at the beginning, {last} us at the end: {summary}");
-    // Memory that grows by doubling comes in steps, so means are compared.
+    // Memory that doubles when it grows comes in steps, so compare means.
     let mean = |tenths: &[f64]| tenths.iter().sum::<f64>() / tenths.len() as f64;
     let (first, last) = (mean(&measured.bytes_by_tenth[1..4]), mean(&measured.bytes_by_tenth[7..]));
     assert!(last <= 2.0 * first, "{first} bytes at the beginning, {last} at the end: {summary}");
     let extra_per_function = (measured.bytes_per_object - stock.bytes_per_object) / i64::from(functions);
-    // One page per image is for core files (`image/pages.rs` of the sink); 8.4 KB per function were measured.
+    // An image keeps one page for core files (`image/pages.rs` of the sink). 8.4 KB per function were measured.
     assert!(extra_per_function < 10 << 10, "{extra_per_function} bytes for a function");
     assert!(measured.mappings <= stock.mappings + stock.mappings / 100 + 64, "{summary}");
 }

@@ -1,5 +1,5 @@
-//! Numba's `cache=True` in both directions: objects that were cached without the library stay as Numba made them, and
-//! objects cached under it keep their frame pointers.
+//! Numba's `cache=True` in both directions: objects cached without the library stay as Numba generated them, and
+//! objects cached with the library keep their frame pointers.
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::integration;
@@ -8,15 +8,15 @@ use jitlisten_tests::scenario::{self, Verdict};
 
 const VENVS: [&str; 2] = ["numba-0.68.1", "numba-0.60.0"];
 
-/// Fills the cache in one run, and records a second run that loads everything from it.
+/// Fills the cache in one run, then records a second run that loads all functions from the cache.
 fn record_from_the_cache(venv: &str, filled_by: Preload) -> Option<(Host, Recording)> {
-    perf::is_here()?;
+    perf::is_available()?;
     let host = integration::numba(venv, "chain.py")?.argument("2").argument("cache");
-    let first_run = host.run(filled_by).well();
+    let first_run = host.run(filled_by).expect_success();
     assert!(lines(&first_run.stdout).any(|line| line == "from the cache: 0"));
     let recording = perf::record(&host, Preload::Library);
     assert!(lines(&recording.stdout).any(|line| line == "from the cache: 1"), "alpha does not come from the cache");
-    scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
+    scenario::assert_samples_named(&recording.samples, &recording.perf_map(), "gamma");
     Some((host, recording))
 }
 
@@ -24,8 +24,8 @@ fn record_from_the_cache(venv: &str, filled_by: Preload) -> Option<(Host, Record
 fn objects_cached_before_us_are_named_and_logged() {
     for venv in VENVS {
         let Some((host, recording)) = record_from_the_cache(venv, Preload::Nothing) else { continue };
-        Verdict::of(&recording.samples, "_dispatcher").is_named();
-        // Stacks may be incomplete because this code has no frame pointers, and the log has to say so.
+        Verdict::from_samples(&recording.samples, "_dispatcher").assert_named();
+        // The cached code has no frame pointers, so stacks may be incomplete, and the log must say so.
         let log = host.log();
         let is_warning = |line: &&str| line.contains("libllvmlite.so: code without frame pointers was loaded");
         assert!(log.lines().any(|line| is_warning(&line)), "not a word about code without frame pointers: {log:?}");
@@ -36,7 +36,7 @@ fn objects_cached_before_us_are_named_and_logged() {
 fn objects_cached_under_us_keep_their_frame_pointers() {
     for venv in VENVS {
         let Some((host, recording)) = record_from_the_cache(venv, Preload::Library) else { continue };
-        Verdict::of(&recording.samples, "_dispatcher").is_complete();
+        Verdict::from_samples(&recording.samples, "_dispatcher").assert_complete();
         assert_eq!(host.log(), "");
     }
 }

@@ -1,14 +1,16 @@
-//! Rules of OpenTelemetry's eBPF profiler (and of Parca's agent, which builds on it) for mappings whose code it names
-//! and unwinds. The profiler itself needs the kernel's eBPF and a separate build, so these tests check its rules, as
-//! its sources state them (`process/process.go`, `process/types.go`, `processmanager/processinfo.go`, `libpf/pfelf`,
+//! Rules by which OpenTelemetry's eBPF profiler, and Parca's agent built on it, names and unwinds the code of a
+//! mapping. The profiler itself needs the kernel's eBPF and a separate build, so these tests check its rules, as its
+//! sources state them (`process/process.go`, `process/types.go`, `processmanager/processinfo.go`, `libpf/pfelf`,
 //! `libpf/fileid.go`; August 2026):
 //!
 //! 1. `/proc/PID/maps` shows an executable mapping with an inode, and a path that begins neither with `/memfd:` nor
 //!    with `[anon:`.
-//! 2. The profiler reads the file through `/proc/PID/map_files/START-END`, even if its path no longer leads to it.
+//! 2. The profiler reads the file through `/proc/PID/map_files/START-END`, even if the path no longer leads to that
+//!    file.
 //! 3. The file is a 64-bit ELF file, and an executable `PT_LOAD` program header contains the mapping's offset.
-//! 4. The profiler identifies a file by its first and last 4,096 bytes and its size: no two files may share all three.
-//! 5. The file has a build-id, in a section or in `PT_NOTE`, by which a server finds its symbols.
+//! 4. The profiler identifies a file by its first and last 4,096 bytes and its size: no two files may agree in all
+//!    three.
+//! 5. The file has a build ID, in a section or in `PT_NOTE`, by which a server finds the file's symbols.
 //! 6. The file has unwind tables for the mapped code, in `PT_GNU_EH_FRAME` or `.eh_frame`.
 
 use std::collections::BTreeSet;
@@ -102,7 +104,7 @@ fn images_are_as_ebpf_profilers_want_mappings() {
             mappings(pid).into_iter().filter(|mapping| mapping.path.contains("/object-")).collect();
         let (mut symbols, mut identities) = (Vec::new(), BTreeSet::new());
         for image in &images {
-            // The profiler can read a file that was deleted.
+            // The profiler can read even a deleted file.
             fs::remove_file(&image.path).expect("it is ours");
             let bytes = match read_mapped_file(pid, image) {
                 Ok(bytes) => bytes,
@@ -116,7 +118,7 @@ fn images_are_as_ebpf_profilers_want_mappings() {
             assert!(identities.insert((head, tail, bytes.len())), "{} looks like another image", image.path);
         }
         for name in CHAIN {
-            assert!(symbols.iter().any(|symbol| scenario::names(symbol, name)), "{name}: {symbols:#?}");
+            assert!(symbols.iter().any(|symbol| scenario::names_function(symbol, name)), "{name}: {symbols:#?}");
         }
         let is_anonymous_code = |mapping: &&Mapping| mapping.protection.starts_with("r-x") && mapping.inode == 0;
         let anonymous_code: Vec<String> =

@@ -1,4 +1,4 @@
-//! Programs that embed LLVM in ways no package does: linked statically and stripped, at fixed addresses, with identical
+//! Programs that embed LLVM in unusual ways: linked statically and stripped, at fixed addresses, with identical
 //! functions folded, split over two libraries, without RTTI, twice in one process, in libraries that are opened and
 //! closed, and hooked while threads compile.
 
@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use jitlisten_tests::host::{self, Ended, Host, Preload};
+use jitlisten_tests::host::{self, Host, Outcome, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{gdb, image, jitdump_reader, machine_code};
@@ -62,14 +62,14 @@ fn count_events(log: &str) -> [usize; 2] {
     ["debug: loaded ObjectId(", "debug: finalized ObjectId("].map(|line| log.matches(line).count())
 }
 
-/// Asserts the same output as without the library, that every object is loaded and final, and that every function is in
-/// the perf map and in an image.
+/// Asserts the same output as without the library, that every object is loaded and finalized, and that every function
+/// is in the perf map and in an image.
 #[track_caller]
 fn check_every_object(program: &Path, times: usize) {
     for engine in ENGINES {
         for (args, threads) in [(&[][..], 1), (&["threads"][..], THREAD_COUNT)] {
             let host = host(program, engine, args);
-            let ended = host::same_output(&host).well();
+            let outcome = host::assert_same_output(&host).expect_success();
             let log = host.log();
             assert_eq!(
                 count_events(&log),
@@ -77,7 +77,7 @@ fn check_every_object(program: &Path, times: usize) {
                 "{} {engine} {args:?}:\n{log}",
                 program.display()
             );
-            check_perf_map(&ended, threads * OBJECTS_PER_THREAD, times);
+            check_perf_map(&outcome, threads * OBJECTS_PER_THREAD, times);
             check_images(&host, threads * OBJECTS_PER_THREAD);
         }
     }
@@ -85,7 +85,7 @@ fn check_every_object(program: &Path, times: usize) {
 
 #[track_caller]
 fn check_images(host: &Host, count: usize) {
-    let names: BTreeSet<String> = image::files(host).iter().flat_map(|image| image::names(image)).collect();
+    let names: BTreeSet<String> = image::files(host).iter().flat_map(|image| image::function_names(image)).collect();
     for number in 0..count {
         for function in ["outer", "inner", "ghc", "hidden"] {
             let name = format!("{function}{number}");
@@ -95,8 +95,8 @@ fn check_images(host: &Host, count: usize) {
 }
 
 #[track_caller]
-fn check_perf_map(ended: &Ended, count: usize, times: usize) {
-    let map = ended.perf_map();
+fn check_perf_map(outcome: &Outcome, count: usize, times: usize) {
+    let map = outcome.perf_map();
     for number in 0..count {
         for function in ["outer", "inner", "ghc", "hidden"] {
             let name = format!("{function}{number}");
@@ -122,12 +122,13 @@ fn linked_statically_and_stripped() {
     }
 }
 
-/// A stripped program without frame pointers or unwind tables, which registers JITLink's objects nowhere.
+/// A stripped program without frame pointers or unwind tables, which does not register JITLink's objects with
+/// debuggers.
 #[test]
 fn gdb_names_functions_of_a_stripped_program() {
     let scratch = Scratch::new("embedded");
     let program = scratch.join("static-19");
-    let (Some(()), Some(())) = (gdb::is_here(), link(19, true, &["-s"], &program)) else { return };
+    let (Some(()), Some(())) = (gdb::is_available(), link(19, true, &["-s"], &program)) else { return };
     let host = host(&program, "orc", &["loops"]).variable("JITLISTEN", "perfmap,gdb");
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
@@ -160,16 +161,17 @@ fn split_over_two_libraries() {
         "-lz",
         "-lstdc++",
     ];
-    let empty = scratch.join("empty.c");
-    fs::write(&empty, "").expect("written");
-    tool::compile(&compiler, &flags, &empty, &support);
+    let empty_source = scratch.join("empty.c");
+    fs::write(&empty_source, "").expect("written");
+    tool::compile(&compiler, &flags, &empty_source, &support);
     let program = scratch.join("split");
     let rpath = format!("-Wl,-rpath,{}", scratch.join("").display());
     let Some(()) = link(19, true, &["-s", &rpath, support.to_str().expect("text")], &program) else { return };
     check_every_object(&program, 1);
 }
 
-/// The library allocates under its locks with the program's `malloc`, which maps memory under a lock of its own.
+/// While the library holds its locks, it must not allocate with the program's `malloc`, which maps memory under a lock
+/// of its own.
 #[test]
 fn with_an_allocator_of_its_own() {
     let scratch = Scratch::new("embedded");
@@ -182,8 +184,8 @@ fn with_an_allocator_of_its_own() {
     }
 }
 
-/// Overwrites the type names in a program as if it was built with `-fno-rtti`. Symbols, which are later in the file,
-/// stay.
+/// Overwrites the type names in a program as if it had been built with `-fno-rtti`. The symbols, later in the file, are
+/// kept.
 fn remove_type_names(program: &Path) {
     let mut bytes = fs::read(program).expect("just linked");
     for name in ["14RuntimeDyldELFE", "18RuntimeDyldELFMipsE", "19RuntimeDyldCOFFI386E", "3orc18ObjectLinkingLayerE"] {
@@ -197,7 +199,8 @@ fn remove_type_names(program: &Path) {
     fs::write(program, bytes).expect("written");
 }
 
-/// Functions that are not exported have symbols in the program's file, which replace the missing type names.
+/// Functions that are not exported have symbols in the program's file, which the library uses instead of the missing
+/// type names.
 #[test]
 fn symbols_of_the_file_stand_in_for_names_of_types() {
     let scratch = Scratch::new("embedded");
@@ -209,10 +212,12 @@ fn symbols_of_the_file_stand_in_for_names_of_types() {
     }
 }
 
-/// Assembly source that makes `.rodata` writable, so that constants are among data, as gold links Swift's LLVM.
+/// Assembly source that makes `.rodata` writable, so that constants are in the data segment, as gold links Swift's
+/// LLVM.
 const WRITTEN_CONSTANTS: &str = ".section .rodata, \"aw\"\n.byte 0\n.section .note.GNU-stack, \"\"\n";
 
-/// The code of an LLVM with neither symbols nor RTTI gets addresses as names, and the log gives the reason once.
+/// Code compiled by an LLVM library with neither symbols nor RTTI is named by its addresses, and the log gives the
+/// reason once.
 #[test]
 fn without_names_of_types() {
     let scratch = Scratch::new("embedded");
@@ -228,11 +233,11 @@ fn without_names_of_types() {
         remove_type_names(&program);
         for engine in ENGINES {
             let host = host(&program, engine, &["threads"]);
-            let ended = host::same_output(&host).well();
+            let outcome = host::assert_same_output(&host).expect_success();
             let log = host.log();
             assert_eq!(count_events(&log), [THREAD_COUNT * OBJECTS_PER_THREAD; 2], "{engine}: {log}");
             let name = format!("{}+jit@", program.file_name().expect("a name").to_string_lossy());
-            let map = ended.perf_map();
+            let map = outcome.perf_map();
             assert!(
                 map.names().lines().count() >= THREAD_COUNT * OBJECTS_PER_THREAD && map.names().contains(&name),
                 "{}",
@@ -246,8 +251,8 @@ fn without_names_of_types() {
     }
 }
 
-/// An LLVM without type names, whose exported GDB JIT list stays empty: its code gets addresses as names, with or
-/// without a log.
+/// Code compiled by an LLVM library without type names, whose exported GDB JIT list stays empty, is named by its
+/// addresses, with or without a log.
 #[test]
 fn without_names_of_types_and_with_an_unused_list() {
     let scratch = Scratch::new("embedded");
@@ -259,7 +264,7 @@ fn without_names_of_types_and_with_an_unused_list() {
     for log in ["", "debug:log"] {
         // LLJIT itself registers no code with debuggers.
         let host = host(&program, "orc", &[]).variable("JITLISTEN_LOG", log).variable("JITLISTEN", "perfmap");
-        let map = host::same_output(&host).well().perf_map();
+        let map = host::assert_same_output(&host).expect_success().perf_map();
         assert!(
             map.names().lines().count() >= OBJECTS_PER_THREAD && map.names().contains("unlisted+jit@"),
             "{log}: {}",
@@ -269,7 +274,7 @@ fn without_names_of_types_and_with_an_unused_list() {
 }
 
 /// If LLVM's C functions are exported, every function gets a frame pointer, except functions that take an argument in
-/// that register, and their callers.
+/// the frame-pointer register, and their callers.
 #[test]
 fn functions_of_a_shared_llvm_keep_a_frame_pointer() {
     let scratch = Scratch::new("embedded");
@@ -280,7 +285,7 @@ fn functions_of_a_shared_llvm_keep_a_frame_pointer() {
         for (engine, policy) in ENGINES.into_iter().flat_map(|engine| [(engine, "1"), (engine, "untouched")]) {
             let host = host(&program, engine, &["threads"]).variable("JITLISTEN_FRAME_POINTERS", policy);
             let host = host.variable("JITLISTEN", "jitdump").variable("JITDUMPDIR", ".");
-            host::same_output(&host).well();
+            host::assert_same_output(&host).expect_success();
             let dumps = jitdump_reader::find(&host.scratch("."));
             let [dump] = &dumps[..] else { panic!("{dumps:?}") };
             let dump = jitdump_reader::read(dump);
@@ -321,7 +326,8 @@ fn build_opener(scratch: &Scratch, compiler: &Path) -> PathBuf {
     program
 }
 
-/// Each library compiles the same functions at the same time, while the vtables of newly opened libraries are patched.
+/// Each library compiles the same functions at the same time, while the vtables of newly opened libraries are being
+/// patched.
 #[test]
 fn several_in_one_process_that_come_and_go() {
     let scratch = Scratch::new("embedded");
@@ -334,25 +340,25 @@ fn several_in_one_process_that_come_and_go() {
     let host = libraries.iter().fold(host, |host, library| host.argument(library));
     let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
     let run_sorted = |preload| {
-        let ended = host.run(preload).well();
-        let mut lines: Vec<String> = String::from_utf8_lossy(&ended.stdout).lines().map(str::to_owned).collect();
+        let outcome = host.run(preload).expect_success();
+        let mut lines: Vec<String> = String::from_utf8_lossy(&outcome.stdout).lines().map(str::to_owned).collect();
         lines.sort();
-        (lines, ended)
+        (lines, outcome)
     };
-    let ((stock, _), (preloaded, ended)) = (run_sorted(Preload::Nothing), run_sorted(Preload::Library));
+    let ((stock, _), (preloaded, outcome)) = (run_sorted(Preload::Nothing), run_sorted(Preload::Library));
     assert_eq!((stock.len(), &stock), (ROUNDS * libraries.len(), &preloaded));
     let log = host.log();
     assert_eq!(count_events(&log), [ROUNDS * libraries.len() * OBJECTS_PER_THREAD; 2], "{log}");
-    assert!(ended.perf_map().named("outer0").count() >= 1);
-    // Whether a library is unmapped while another one's threads are in our hooks is a matter of chance, so the host
-    // runs several times.
+    assert!(outcome.perf_map().named("outer0").count() >= 1);
+    // Whether a library is unmapped while threads of another library are in our hooks is a matter of chance, so run the
+    // host several times.
     for _ in 0..9 {
-        host.run(Preload::Library).well();
+        host.run(Preload::Library).expect_success();
     }
 }
 
-/// A debugger that started the program owns the loader's breakpoint, so the library learns of no `dlclose`. The memory
-/// of a closed library is not touched when another library compiles.
+/// A debugger that started the program owns the loader's breakpoint, so the library does not learn of any `dlclose`.
+/// When another library compiles, the memory of a closed library must not be accessed.
 #[test]
 fn after_one_was_closed_unheard() {
     let scratch = Scratch::new("embedded");
@@ -365,16 +371,16 @@ fn after_one_was_closed_unheard() {
         Host::new(build_opener(&scratch, &compiler), "opens").argument("0").argument(OBJECTS_PER_THREAD.to_string());
     let host = libraries.iter().fold(host, |host, library| host.argument(library));
     let host = host.variable("JITLISTEN_LOG", "debug:log");
-    let stock = host.run(Preload::Nothing).well();
+    let stock = host.run(Preload::Nothing).expect_success();
     let objects = 3 * OBJECTS_PER_THREAD;
     let preloads = format!("{}:{}", paths::library().display(), breakpoint_library.display());
     let host = host.variable("LD_PRELOAD", &preloads);
-    let ended = host.run(Preload::Nothing).well();
-    assert_eq!((stock.stdout, stock.stderr), (ended.stdout, ended.stderr));
+    let outcome = host.run(Preload::Nothing).expect_success();
+    assert_eq!((stock.stdout, stock.stderr), (outcome.stdout, outcome.stderr));
     assert!(host.log().contains("hooking dlsym instead"), "{}", host.log());
     assert_eq!(count_events(&host.log()), [objects; 2], "{}", host.log());
-    // Repeats the run under gdb. A gdb that learns of libraries in another way changes nothing.
-    if gdb::is_here().is_some() {
+    // Repeat the run under gdb. A gdb that tracks libraries without this breakpoint changes nothing.
+    if gdb::is_available().is_some() {
         let log = format!("debug:{}", host.scratch("log").display());
         let host = host.variable("JITLISTEN", "unwind").variable("JITLISTEN_LOG", log);
         let session = gdb::start(&host, Preload::Library);
@@ -384,7 +390,7 @@ fn after_one_was_closed_unheard() {
 }
 
 /// Other libraries may interpose the linker's functions. Before glibc 2.41, the loader fills in the linker's vtable
-/// after it announces the library, and must find our hooks by symbol.
+/// after it has announced the library, and must resolve the symbols to our hooks.
 #[test]
 fn linkers_whose_functions_others_may_replace() {
     let scratch = Scratch::new("embedded");
@@ -396,17 +402,17 @@ fn linkers_whose_functions_others_may_replace() {
         let host =
             Host::new(&program, "opens").argument("2").argument(OBJECTS_PER_THREAD.to_string()).argument(&library);
         let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
-        // Only the linkers' hooks report objects.
+        // With these sources, only the linkers' hooks report objects.
         let host = host.variable("JITLISTEN_LLVM", "runtimedyld,jitlink");
-        host::same_output(&host).well();
+        host::assert_same_output(&host).expect_success();
         let log = host.log();
         assert_eq!(count_events(&log), [2 * OBJECTS_PER_THREAD; 2], "{llvm}: {log}");
         assert!(!log.contains("could not hook"), "{log}");
     }
 }
 
-/// With relative relocations in `DT_RELR`, which take an eighth of a word each, vtables are found and patched before
-/// the loader relocates them.
+/// Relative relocations in `DT_RELR` take only an eighth of a word each. With them, vtables are found and patched
+/// before the loader relocates them.
 #[test]
 fn with_packed_relocations() {
     let scratch = Scratch::new("embedded");
@@ -421,14 +427,14 @@ fn with_packed_relocations() {
         let host =
             Host::new(&program, "opens").argument("2").argument(OBJECTS_PER_THREAD.to_string()).argument(&library);
         let host = host.variable("JITLISTEN_LOG", "debug:log");
-        host::same_output(&host).well();
+        host::assert_same_output(&host).expect_success();
         assert_eq!(count_events(&host.log()), [2 * OBJECTS_PER_THREAD; 2], "{llvm}:\n{}", host.log());
     }
 }
 
-/// Another thread sees the library just before the loader relocates it. The word of a packed relocation is in the
-/// vtable itself: if it were patched right after the loader wrote it, the host's next call would go anywhere. The GDB
-/// JIT list is read instead.
+/// Another thread sees the library just before the loader relocates it. A packed relocation is applied to the vtable's
+/// own word, so if the word were patched right after the loader wrote it, the host's next call would jump to a wrong
+/// address. The library reads the GDB JIT list instead.
 #[test]
 fn with_packed_relocations_in_front_of_the_loader() {
     let scratch = Scratch::new("embedded");
@@ -451,23 +457,23 @@ fn with_packed_relocations_in_front_of_the_loader() {
     let needed_library = needed_library.to_str().expect("text");
     let Some(()) = link(14, true, &[&flags[..], &[needed_library]].concat(), &library) else { return };
     let host = Host::new(&program, "waits").argument(&library).argument(OBJECTS_PER_THREAD.to_string());
-    let stock = host.run(Preload::Nothing).well();
+    let stock = host.run(Preload::Nothing).expect_success();
     let log = host.scratch("log");
     let host = host.argument(&log).variable("JITLISTEN_LOG", format!("debug:{}", log.display()));
     let preloads = format!("{}:{}", paths::library().display(), breakpoint_library.display());
     let host = host.variable("LD_PRELOAD", preloads);
-    let ended = host.run(Preload::Nothing).well();
-    assert_eq!((stock.stdout, stock.stderr), (ended.stdout, ended.stderr));
+    let outcome = host.run(Preload::Nothing).expect_success();
+    assert_eq!((stock.stdout, stock.stderr), (outcome.stdout, outcome.stderr));
     let log = host.log();
     assert!(log.contains("could not hook RuntimeDyld: the loader may be at work in it"), "{log}");
     assert_eq!(count_events(&log), [OBJECTS_PER_THREAD; 2], "{log}");
 }
 
-/// Builds a library whose relocation slots become read-only when the loader is done with them. That takes long: the
-/// library has 2,700 imports, with the memory functions among them.
+/// Builds a library whose relocation slots become read-only after relocation. The relocation takes long because the
+/// library has 2,700 imports, the memory functions among them.
 fn sealed_library(scratch: &Scratch, compiler: &Path) -> PathBuf {
     let functions = |render: &dyn Fn(usize) -> String| (0..2700).map(render).collect::<String>();
-    let (imported, sealed) = (scratch.join("libimported.so"), scratch.join("libsealed.so"));
+    let (imported, sealed_path) = (scratch.join("libimported.so"), scratch.join("libsealed.so"));
     let source = scratch.join("imported.c");
     fs::write(&source, functions(&|number| format!("int f{number}(void) {{ return {number}; }}\n"))).expect("written");
     tool::compile(compiler, &["-shared", "-fPIC"], &source, &imported);
@@ -486,11 +492,12 @@ fn sealed_library(scratch: &Scratch, compiler: &Path) -> PathBuf {
         (format!("-L{}", scratch_dir.display()), format!("-Wl,-rpath,{}", scratch_dir.display()));
     let flags =
         ["-shared", "-fPIC", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--no-as-needed", &library_dir, &run_path, "-limported"];
-    tool::compile(compiler, &flags, &source, &sealed);
-    sealed
+    tool::compile(compiler, &flags, &source, &sealed_path);
+    sealed_path
 }
 
-/// An object of another thread is loaded while the loader still relocates a library, whose pages belong to the loader.
+/// Another thread loads an object while the loader is still relocating a library, whose pages belong to the loader
+/// until then.
 #[test]
 fn beside_libraries_that_are_opened() {
     let scratch = Scratch::new("embedded");
@@ -498,18 +505,19 @@ fn beside_libraries_that_are_opened() {
         return;
     };
     let program = build_opener(&scratch, &compiler);
-    let sealed = sealed_library(&scratch, &compiler);
+    let sealed_path = sealed_library(&scratch, &compiler);
     let count = 8 * OBJECTS_PER_THREAD;
     let host = Host::new(&program, "opens").argument("2").argument(count.to_string());
-    let host = libraries.iter().fold(host, |host, library| host.argument(library)).argument("--").argument(&sealed);
+    let host =
+        libraries.iter().fold(host, |host, library| host.argument(library)).argument("--").argument(&sealed_path);
     let host = host.variable("JITLISTEN_LOG", "debug:log");
     for run in 1..=4 {
-        host.run(Preload::Library).well();
+        host.run(Preload::Library).expect_success();
         assert_eq!(count_events(&host.log()), [run * 2 * libraries.len() * count; 2], "{}", host.log());
     }
 }
 
-/// The library is opened while four threads compile, and detects the objects after that.
+/// The library is opened while four threads compile, and detects the objects compiled after that.
 #[test]
 fn listened_to_while_threads_compile() {
     let scratch = Scratch::new("embedded");
@@ -520,13 +528,13 @@ fn listened_to_while_threads_compile() {
         for engine in ENGINES {
             for _ in 0..5 {
                 let host = host(&program, engine, &["threads", "listen"]);
-                // The stock run opens the C library instead; only the printed sums are compared.
-                let stock = host.variable("EMBEDDED_OPENS", "libc.so.6").run(Preload::Nothing).well();
+                // The stock run opens the C library instead, and only the printed sums are compared.
+                let stock = host.variable("EMBEDDED_OPENS", "libc.so.6").run(Preload::Nothing).expect_success();
                 let host = self::host(&program, engine, &["threads", "listen"]).variable("EMBEDDED_OPENS", &library);
-                let preloaded = host.run(Preload::Nothing).well();
+                let preloaded = host.run(Preload::Nothing).expect_success();
                 assert_eq!((&stock.stdout, &stock.stderr), (&preloaded.stdout, &preloaded.stderr));
                 let map = preloaded.perf_map();
-                // Each thread compiled its last function when the library was open.
+                // Each thread compiled its last function after the library was opened.
                 for thread in 1..=THREAD_COUNT {
                     let name = format!("outer{}", thread * OBJECTS_PER_THREAD - 1);
                     assert_eq!(map.named(&name).count(), 1, "{name}:\n{}\n{}", map.names(), host.log());
@@ -536,7 +544,7 @@ fn listened_to_while_threads_compile() {
     }
 }
 
-/// Builds `listed.o`, and a program that is linked with an impostor of LLVM's linkers and compiled with `flags`.
+/// Builds `listed.o`, and a program compiled with `flags` that contains an impostor of LLVM's linkers.
 fn build_impostor(scratch: &Scratch, flags: &[&str]) -> Option<(PathBuf, PathBuf)> {
     let (c, cpp) = (tool::require("cc", Absence::FailsInCi)?, tool::require("c++", Absence::FailsInCi)?);
     let source = scratch.join("listed.c");
@@ -549,7 +557,7 @@ fn build_impostor(scratch: &Scratch, flags: &[&str]) -> Option<(PathBuf, PathBuf
     Some((object, program))
 }
 
-/// ClickHouse's libc++ returns a `std::unique_ptr` in a register, and others return it in memory.
+/// With ClickHouse's libc++, functions return a `std::unique_ptr` in a register; with others, in memory.
 #[test]
 fn what_is_returned_in_memory_and_in_a_register() {
     for flags in [&[][..], &["-DIN_REGISTER"]] {
@@ -563,17 +571,17 @@ fn what_is_returned_in_memory_and_in_a_register() {
 fn assert_three_loads(program: &Path, object: &Path, mode: &str) {
     let host = Host::new(program, "impostor").argument(mode).argument(object);
     let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
-    let ended = host::same_output(&host).well();
+    let outcome = host::assert_same_output(&host).expect_success();
     assert_eq!(
         (count_events(&host.log()), host.log().matches("ignoring an object").count()),
         ([3, 3], 0),
         "{}",
         host.log()
     );
-    assert_eq!(ended.perf_map().named("listed").count(), 3, "{}", host.log());
+    assert_eq!(outcome.perf_map().named("listed").count(), 3, "{}", host.log());
 }
 
-/// The object file class is in another library, as in products that have each LLVM library as a shared library.
+/// The object file class is in another library, as in products that build each LLVM library as a shared library.
 #[test]
 fn object_files_whose_class_is_in_another_library() {
     let scratch = Scratch::new("embedded");
@@ -599,15 +607,15 @@ fn the_release_is_the_one_that_the_library_says() {
         };
         let host = Host::new(&program, "impostor").argument("loads").argument(&object);
         let host = host.variable("JITLISTEN_LOG", "debug:log");
-        host::same_output(&host).well();
+        host::assert_same_output(&host).expect_success();
         let log = host.log();
         assert!(log.contains(&format!("RuntimeDyld is not observed: {refusal}")), "{version}: {log}");
         assert_eq!(count_events(&log), [0, 0], "{version}: {log}");
     }
 }
 
-/// A linker of an unknown release is ignored. The log has a warning if the program does not register its code with
-/// debuggers either.
+/// A linker of an unknown LLVM release is ignored. If the program does not register its code with debuggers either, the
+/// log has a warning.
 #[test]
 fn what_nothing_is_heard_of_is_said_when_it_has_compiled() {
     let scratch = Scratch::new("embedded");
@@ -620,7 +628,7 @@ fn what_nothing_is_heard_of_is_said_when_it_has_compiled() {
         let Some((object, program)) = build_impostor(&scratch, &[flag]) else { return };
         let host = Host::new(&program, "impostor").argument(mode).argument(&object);
         let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
-        host::same_output(&host).well();
+        host::assert_same_output(&host).expect_success();
         let log = host.log();
         assert!(log.contains(&format!("RuntimeDyld is not observed: {refusal}")), "{log}");
         assert_eq!(count_events(&log), [objects; 2], "{mode}: {log}");
@@ -631,8 +639,8 @@ fn what_nothing_is_heard_of_is_said_when_it_has_compiled() {
     }
 }
 
-/// A class that has the name of LLVM's linker but is something else is ignored: the program continues, the log has the
-/// reason, and the GDB JIT list is read instead, although it is not exported.
+/// A class that has the name of LLVM's linker but is something else is ignored. The program continues, the log gives
+/// the reason, and the GDB JIT list is read instead, although it is not exported.
 #[test]
 fn what_only_looks_like_a_linker_is_left_alone() {
     let scratch = Scratch::new("embedded");
@@ -655,23 +663,23 @@ fn what_only_looks_like_a_linker_is_left_alone() {
     ] {
         let host = Host::new(&program, "impostor").argument(mode).argument(&object);
         let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
-        let ended = host::same_output(&host).well();
+        let outcome = host::assert_same_output(&host).expect_success();
         let log = host.log();
         assert_eq!(log.matches(": ignoring an object: ").count(), usize::from(refusal.is_some()), "{log}");
         if let Some(refusal) = refusal {
             assert!(log.contains(refusal), "{mode}: {log}");
-            assert_eq!(ended.perf_map().named("listed").count(), 1, "{mode}: {log}");
+            assert_eq!(outcome.perf_map().named("listed").count(), 1, "{mode}: {log}");
         }
     }
     for (mode, refusal) in [
         ("emits-text", Some("no ELF object")),
         ("emits-wild", Some("memory that cannot be read")),
-        // An object of another machine is ignored without a warning.
+        // An object for another architecture is ignored without a warning.
         ("emits-other", None),
     ] {
         let host = Host::new(&program, "impostor").argument(mode).argument(&object);
         let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
-        host::same_output(&host).well();
+        host::assert_same_output(&host).expect_success();
         let log = host.log();
         let warnings: Vec<&str> = log.lines().filter(|line| line.contains("warn: ")).collect();
         assert!(warnings.len() == usize::from(refusal.is_some()), "{mode}: {log}");

@@ -10,12 +10,12 @@ fn chain(seconds: &str) -> Option<Host> {
     Some(integration::numba(VENV, "chain.py")?.argument(seconds))
 }
 
-/// Asserts that a bad value changes nothing in the program and adds one line to the log.
+/// Asserts that an invalid value does not affect the program and adds one line to the log.
 fn assert_logged_once(variable: &str, value: &str, log_part: &str) {
     let Some(host) = chain("0") else { return };
     let host = host.variable(variable, value);
-    let ended = host::same_output(&host).well();
-    assert!(ended.perf_map().named("gamma").next().is_some(), "the perf map suffers from {variable}={value}");
+    let outcome = host::assert_same_output(&host).expect_success();
+    assert!(outcome.perf_map().named("gamma").next().is_some(), "the perf map suffers from {variable}={value}");
     let log = host.log();
     assert_eq!(log.lines().count(), 1, "{log}");
     assert!(log.contains(variable) && log.contains(log_part), "{log}");
@@ -45,81 +45,86 @@ fn an_unknown_word_for_frame_pointers() {
 fn a_log_that_cannot_be_written() {
     let Some(host) = chain("0") else { return };
     let host = host.variable("JITLISTEN_LOG", "/nonexistent/log").variable("JITLISTEN", "nonsense,perfmap");
-    assert!(host::same_output(&host).well().perf_map().named("gamma").next().is_some());
+    assert!(host::assert_same_output(&host).expect_success().perf_map().named("gamma").next().is_some());
 }
 
 #[test]
 fn a_log_on_standard_error() {
     let Some(host) = chain("0") else { return };
-    let ended = host.variable("JITLISTEN_LOG", "stderr").variable("JITLISTEN", "nonsense").run(Preload::Library).well();
-    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
-    assert!(ended.stderr.contains("nonsense"), "{}", ended.stderr);
+    let outcome = host
+        .variable("JITLISTEN_LOG", "stderr")
+        .variable("JITLISTEN", "nonsense")
+        .run(Preload::Library)
+        .expect_success();
+    assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("nonsense"), "{}", outcome.stderr);
 }
 
 #[test]
 fn off_is_off() {
     let Some(host) = chain("0") else { return };
     let host = host.variable("JITLISTEN", "off");
-    let ended = host::same_output(&host).well();
-    assert_eq!(ended.map, None);
+    let outcome = host::assert_same_output(&host).expect_success();
+    assert_eq!(outcome.map, None);
     assert_eq!(host.log(), "");
 }
 
 #[test]
 fn all_includes_the_perf_map() {
     let Some(host) = chain("0") else { return };
-    let ended = host::same_output(&host.variable("JITLISTEN", "all")).well();
-    assert!(ended.perf_map().named("gamma").next().is_some());
+    let outcome = host::assert_same_output(&host.variable("JITLISTEN", "all")).expect_success();
+    assert!(outcome.perf_map().named("gamma").next().is_some());
 }
 
 #[test]
 fn unwind_tables_alone_serve_gdb_and_cost_no_frame_pointer() {
     let Some(host) = chain("60") else { return };
     let host = host.argument("timer").variable("JITLISTEN_FRAME_POINTERS", "0");
-    if gdb::is_here().is_some() {
+    if gdb::is_available().is_some() {
         let session = gdb::start(&host, Preload::Library);
         let _ = session.pid.and_then(jitlisten_tests::perf_map::take);
-        let checked = scenario::check_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
-        assert!(checked.is_ok(), "{}\n{}", checked.unwrap_err(), session.output);
+        let check_result = scenario::check_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
+        assert!(check_result.is_ok(), "{}\n{}", check_result.unwrap_err(), session.output);
     }
-    let (Some(()), Some(host)) = (perf::is_here(), chain("2")) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), chain("2")) else { return };
     let recording = perf::record(&host.variable("JITLISTEN_FRAME_POINTERS", "0"), Preload::Library);
-    let verdict = Verdict::of(&recording.samples, "_dispatcher");
-    verdict.is_named();
+    let verdict = Verdict::from_samples(&recording.samples, "_dispatcher");
+    verdict.assert_named();
     assert_eq!(verdict.complete, 0, "the code has frame pointers after all");
 }
 
 #[test]
 fn untouched_code_is_named_and_not_changed() {
-    let (Some(()), Some(host)) = (perf::is_here(), chain("2")) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), chain("2")) else { return };
     let recording = perf::record(&host.variable("JITLISTEN_FRAME_POINTERS", "untouched"), Preload::Library);
-    let verdict = Verdict::of(&recording.samples, "_dispatcher");
-    verdict.is_named();
+    let verdict = Verdict::from_samples(&recording.samples, "_dispatcher");
+    verdict.assert_named();
     assert_eq!(verdict.complete, 0, "the code has frame pointers");
-    let (Some(()), Some(host)) = (gdb::is_here(), chain("60")) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), chain("60")) else { return };
     let host = host.argument("timer").variable("JITLISTEN_FRAME_POINTERS", "untouched");
     let session = gdb::start(&host, Preload::Library);
     let _ = session.pid.and_then(jitlisten_tests::perf_map::take);
-    let checked = scenario::check_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
-    assert!(checked.is_err(), "the code has unwind tables");
+    let check_result = scenario::check_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
+    assert!(check_result.is_err(), "the code has unwind tables");
 }
 
-/// If LLVM is switched off, functions that llvmlite compiles stay as llvmlite makes them, too.
+/// If LLVM is disabled, functions that llvmlite compiles are also left as llvmlite generates them.
 #[test]
 fn code_of_an_llvm_that_is_switched_off_is_not_changed() {
     let keeps_pointer = |hex_code: &str| machine_code::keeps_frame_pointer(&machine_code::from_hex(hex_code.trim()));
     for linker in ["rtdyld", "jitlink"] {
         let Some(host) = integration::numba(VENV, "orc.py") else { return };
         let host = host.argument("0").argument(linker);
-        let changed = host.run(Preload::Library).well();
-        assert!(keeps_pointer(&changed.stderr), "{}", changed.stderr);
+        let preloaded_outcome = host.run(Preload::Library).expect_success();
+        assert!(keeps_pointer(&preloaded_outcome.stderr), "{}", preloaded_outcome.stderr);
         let host = host.variable("JITLISTEN_LLVM", "off").variable("JITLISTEN_LOG", "info:log");
-        let (stock, ended) = (host.run(Preload::Nothing).well(), host.run(Preload::Library).well());
-        assert_eq!(stock.stdout, ended.stdout);
+        let (stock, outcome) =
+            (host.run(Preload::Nothing).expect_success(), host.run(Preload::Library).expect_success());
+        assert_eq!(stock.stdout, outcome.stdout);
         assert!(
-            !keeps_pointer(&stock.stderr) && !keeps_pointer(&ended.stderr) && ended.map.is_none(),
+            !keeps_pointer(&stock.stderr) && !keeps_pointer(&outcome.stderr) && outcome.map.is_none(),
             "{}",
-            ended.stderr
+            outcome.stderr
         );
         assert!(!host.log().contains("frame pointers"), "{}", host.log());
     }

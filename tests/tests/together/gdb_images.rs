@@ -1,4 +1,4 @@
-//! Function names in gdb from images alone, by the commands of docs/gdb.md: gdb 15 does not see LLVM's GDB JIT list.
+//! Function names in gdb from images alone, with the commands in docs/gdb.md: gdb 15 does not see LLVM's GDB JIT list.
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +8,7 @@ use jitlisten_tests::integration::Integration;
 use jitlisten_tests::tool;
 use jitlisten_tests::{gdb, scenario};
 
-/// gdb commands that load the symbols of each image that is mapped from its start.
+/// gdb commands that load the symbols of each image whose first page is mapped.
 fn image_commands(pid: u32) -> String {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("the host runs");
     let command = |line: &str| {
@@ -20,7 +20,7 @@ fn image_commands(pid: u32) -> String {
     maps.lines().filter_map(command).collect()
 }
 
-/// Frames in a gdb that reads no symbols of libraries, and therefore finds no GDB JIT list.
+/// Frames in a gdb that reads no library symbols and therefore finds no GDB JIT list.
 fn gdb_frames(host: &Host, pid: u32, with_images: bool) -> Vec<String> {
     let script = host.scratch("images.gdb");
     fs::write(&script, if with_images { image_commands(pid) } else { String::new() }).expect("it can be written");
@@ -37,13 +37,15 @@ fn gdb_frames(host: &Host, pid: u32, with_images: bool) -> Vec<String> {
 
 #[test]
 fn images_name_compiled_functions_for_a_gdb_without_the_list() {
-    let (Some(()), Some(host)) = (gdb::is_here(), Integration::Numba("numba-0.68.1").chain(300, &[])) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), Integration::Numba("numba-0.68.1").chain(300, &[])) else {
+        return;
+    };
     let host = host.variable("JITLISTEN", "image,unwind");
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
     let has_chain = |frames: &[String]| {
         let mut frames = frames.iter();
-        scenario::CHAIN.iter().all(|name| frames.any(|frame| scenario::names(frame, name)))
+        scenario::CHAIN.iter().all(|name| frames.any(|frame| scenario::names_function(frame, name)))
     };
     let without_images = gdb_frames(&host, running.pid(), false);
     assert!(!has_chain(&without_images), "it has the names without images: this proves nothing: {without_images:#?}");

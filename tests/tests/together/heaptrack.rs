@@ -1,5 +1,5 @@
-//! heaptrack: allocations by compiled function, with Python lines and inlined callees. All functions are compiled after
-//! heaptrack has started.
+//! heaptrack attributes allocations to compiled functions, with Python lines and inlined callees. All functions are
+//! compiled after heaptrack has started.
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +8,7 @@ use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
-/// Output of `heaptrack_print` for a recorded run.
+/// Output of `heaptrack_print` for a run recorded with heaptrack.
 fn report(sinks: &str, with_lines: bool) -> Option<String> {
     let heaptrack = tool::require("heaptrack", Absence::FailsInCi)?;
     let print = tool::require("heaptrack_print", Absence::FailsInCi)?;
@@ -18,8 +18,8 @@ fn report(sinks: &str, with_lines: bool) -> Option<String> {
     let host = if with_lines { host.variable("PYTHONPATH", package) } else { host };
     let output = host.scratch("recorded");
     let host = host.argument("-o").argument(&output).argument(python).argument(paths::host("allocates.py"));
-    // heaptrack's script puts its own library in front of `LD_PRELOAD`, only for the program.
-    let _ = host.run(Preload::Library).well();
+    // heaptrack's script prepends its own library to `LD_PRELOAD`, only for the program.
+    let _ = host.run(Preload::Library).expect_success();
     let is_recorded = |name: &str| name.starts_with("recorded.");
     let files = fs::read_dir(host.scratch("")).expect("there is a directory").flatten();
     let recording = files
@@ -40,7 +40,7 @@ fn allocations_belong_to_compiled_functions() {
     assert!(lines.any(|line| line.contains("Dispatcher_call")), "the stacks end in compiled code");
 }
 
-/// The array is allocated on one line, by a function that LLVM inlined into the caller on the other line.
+/// A function that LLVM inlined allocates the array on one line; its caller has the other line.
 #[test]
 fn allocations_have_python_lines_and_inlined_callees() {
     let Some(printed) = report("image,unwind,modules", true) else { return };

@@ -1,7 +1,8 @@
-//! Attacks on the library by files, names and variables: an attacker can plant them, and must not read our files.
+//! Attacks on the library through files, names and variables. An attacker can plant them, and must not be able to read
+//! our files.
 //!
 //! The paths of a process contain its pid and can be guessed. A shell therefore plants a file where the library is
-//! about to write, and becomes the host by `exec`, which keeps the pid.
+//! about to write, and then becomes the host through `exec`, which keeps the pid.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,11 +11,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use jitlisten_tests::host::{self, Ended, Host, Preload};
+use jitlisten_tests::host::{self, Host, Outcome, Preload};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{image, integration, jitdump_reader, paths, perf_map, safety_host};
 
-/// Id of a user that owns no file.
+/// User id that owns no files.
 const UNUSED_UID: u32 = 65534;
 
 const VICTIM_TEXT: &str = "precious\n";
@@ -24,7 +25,7 @@ const VICTIM_TEXT: &str = "precious\n";
 const HARD_LINK: &str = "ln \"$VICTIM\" \"$place\" 2>/dev/null || {
     mv \"$VICTIM\" \"$place.victim\"; ln \"$place.victim\" \"$place\"; ln -s \"$place.victim\" \"$VICTIM\"; }";
 
-/// Shell commands that plant a victim at `$place`, with their descriptions.
+/// Shell commands that plant a file at `$place`, with their descriptions.
 const PLANT_COMMANDS: [(&str, &str); 7] = [
     ("a symbolic link", "ln -s \"$VICTIM\" \"$place\""),
     ("a link to nothing", "ln -s \"$VICTIM.new\" \"$place\""),
@@ -43,10 +44,10 @@ fn is_root() -> bool {
     is_root_user
 }
 
-/// Builds a host that compiles two functions after its shell ran `plant`. Also returns the path of the victim.
+/// Builds a host that compiles two functions after its shell has run `plant`. Also returns the path of the victim.
 fn plant_host(place: &str, plant: &str, closing: &str) -> Option<(Host, PathBuf)> {
     let script = format!("place={place}; {plant}{closing}");
-    let host = safety_host::scenario_after(&script, &["first", "second"])?;
+    let host = safety_host::scenario_after_commands(&script, &["first", "second"])?;
     let victim = host.scratch("victim");
     fs::write(&victim, VICTIM_TEXT).expect("written");
     Some((host.variable("VICTIM", &victim), victim))
@@ -58,21 +59,21 @@ fn assert_untouched(victim: &Path, case: &str) {
         fs::remove_file(moved_victim).expect("it was there");
     }
     assert!(!victim.with_extension("new").exists(), "{case}: a link to nothing was followed");
-    let leaked = fs::read(victim.with_extension("got")).unwrap_or_default();
-    assert_eq!(String::from_utf8_lossy(&leaked), "", "{case}: another process has read it");
+    let leaked_bytes = fs::read(victim.with_extension("got")).unwrap_or_default();
+    assert_eq!(String::from_utf8_lossy(&leaked_bytes), "", "{case}: another process has read it");
 }
 
 /// Asserts the host's output, and removes the file or directory at the path of the perf map.
-fn run_with_plant(host: &Host, case: &str) -> Ended {
+fn run_with_plant(host: &Host, case: &str) -> Outcome {
     let mut running = host.start(Preload::Library);
     running.wait_for_line("second: right");
     let map = perf_map::path(running.pid());
-    let ended = running.end_without_map();
-    assert!(ended.status.success(), "{case}: {} {}", ended.status, ended.stderr);
-    assert_eq!(ended.stdout, b"first: right\nsecond: right\n", "{case}");
-    assert_eq!(ended.stderr, "", "{case}");
+    let outcome = running.wait_and_keep_map();
+    assert!(outcome.status.success(), "{case}: {} {}", outcome.status, outcome.stderr);
+    assert_eq!(outcome.stdout, b"first: right\nsecond: right\n", "{case}");
+    assert_eq!(outcome.stderr, "", "{case}");
     let _ = if map.is_dir() { fs::remove_dir(map) } else { fs::remove_file(map) };
-    ended
+    outcome
 }
 
 #[test]
@@ -84,9 +85,13 @@ fn at_the_place_of_the_perf_map() {
         let Some((host, victim)) = plant_host("/tmp/perf-$$.map", plant, "") else { return };
         let _ = run_with_plant(&host, case);
         assert_untouched(&victim, case);
-        let stops = safety_host::stops(&host);
-        assert!(stops.len() == 1 && stops[0].contains("the perfmap sink stops"), "{case}: {}", host.log());
-        assert_eq!(safety_host::counted(&host, "perfmap"), 1, "{case}");
+        let stop_messages = safety_host::stop_messages(&host);
+        assert!(
+            stop_messages.len() == 1 && stop_messages[0].contains("the perfmap sink stops"),
+            "{case}: {}",
+            host.log()
+        );
+        assert_eq!(safety_host::counter(&host, "perfmap"), 1, "{case}");
         assert_eq!(jitdump_reader::find(&host.scratch(".")).len(), 1, "{case}: the jitdump has nothing to do with it");
     }
 }
@@ -100,14 +105,14 @@ fn at_the_place_of_the_log() {
         let Some((host, victim)) = plant_host("\"$LOG\"", plant, "; export JITLISTEN_LOG=debug:$place") else { return };
         let log = host.scratch("planted");
         let host = host.variable("LOG", &log).variable("JITLISTEN_LOG", "");
-        let ended = run_with_plant(&host, case);
+        let outcome = run_with_plant(&host, case);
         assert_untouched(&victim, case);
         let metadata = fs::symlink_metadata(&log).expect("what was planted is there");
         assert!(
             !metadata.is_file() || metadata.nlink() > 1 || fs::read_to_string(&log).expect("text") == VICTIM_TEXT,
             "{case}"
         );
-        assert!(ended.status.success());
+        assert!(outcome.status.success());
     }
 }
 
@@ -142,17 +147,17 @@ fn at_the_usual_place_of_the_images() {
         .chain([open_directory, foreign_directory])
     {
         let Some((host, victim)) = plant_host("/var/tmp/jitlisten-0", plant, "; export JITLISTEN_DIR=") else { return };
-        let home = host.scratch("home");
-        let host = host.variable("HOME", &home).variable("JITDUMPDIR", "");
+        let home_dir = host.scratch("home");
+        let host = host.variable("HOME", &home_dir).variable("JITDUMPDIR", "");
         let Some(host) = host.in_mount_namespace("mount -t tmpfs none /var/tmp") else { return };
         let _ = run_with_plant(&host, case);
         assert_untouched(&victim, case);
-        assert_eq!(files_below(&home, "so").len(), 2, "{case}: they go to another place: {}", host.log());
-        assert_eq!(safety_host::stops(&host), Vec::<String>::new(), "{case}");
+        assert_eq!(files_below(&home_dir, "so").len(), 2, "{case}: they go to another place: {}", host.log());
+        assert_eq!(safety_host::stop_messages(&host), Vec::<String>::new(), "{case}");
     }
 }
 
-/// Files below a directory that have this extension.
+/// Files below a directory with this extension.
 fn files_below(directory: &Path, extension: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for path in fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()) {
@@ -178,10 +183,10 @@ fn files_and_modes(directory: &Path) -> Vec<(PathBuf, u32)> {
     entries
 }
 
-/// Builds a host that runs as an unprivileged user, because root may access every file whatever its mode.
+/// Builds a host that runs as an unprivileged user, because root may access every file regardless of its mode.
 fn host_of_other_user(umask: &str) -> Option<Host> {
     let setpriv = tool::require("setpriv", Absence::FailsInCi)?;
-    let host = Host::open_to_others(setpriv, "other_user").variable("JITLISTEN", "all");
+    let host = Host::accessible_to_all(setpriv, "other_user").variable("JITLISTEN", "all");
     let our_dir = host.scratch("ours");
     fs::create_dir(&our_dir).expect("made");
     chown(&our_dir, Some(UNUSED_UID), Some(UNUSED_UID)).expect("given away");
@@ -189,8 +194,8 @@ fn host_of_other_user(umask: &str) -> Option<Host> {
     let setpriv_args = ["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c"];
     let host = setpriv_args.iter().fold(host.variable("JITLISTEN_DIR", &our_dir), |host, arg| host.argument(arg));
     let (program, library) = (host.scratch("program"), host.scratch("libjitlisten.so"));
-    // A separate process makes the copy: a child of another test could inherit our descriptor and keep the program
-    // busy.
+    // A separate process copies the program. If we copied it ourselves, a child of another test could inherit our
+    // descriptor and keep the program's file busy.
     let copy_run = tool::run(Command::new("cp").arg(safety_host::program()?).arg(&program));
     assert!(copy_run.status.success());
     fs::copy(paths::library(), &library).expect("copied");
@@ -213,10 +218,11 @@ fn no_other_user_may_read_our_files_whatever_the_umask() {
         running.wait_for_line("second: right");
         let mode = fs::metadata(&map).map(|metadata| metadata.permissions().mode() & 0o7777);
         assert_eq!(mode.ok(), Some(0o600), "umask {umask}: the perf map");
-        let ended = running.end().well();
-        assert_eq!(ended.perf_map().entries.len(), 2, "umask {umask}");
+        let outcome = running.wait().expect_success();
+        assert_eq!(outcome.perf_map().entries.len(), 2, "umask {umask}");
         let entries = files_and_modes(&our_dir);
-        // The log; the jitdump, its marker and directory; two images, their marker and directory.
+        // The eight entries are the log; the jitdump, its marker and directory; and two images, their marker and
+        // directory.
         assert_eq!(entries.len(), 8, "umask {umask}: {entries:?}");
         for (path, mode) in entries {
             let expected_mode = if path.is_dir() { 0o700 } else { 0o600 };
@@ -225,7 +231,7 @@ fn no_other_user_may_read_our_files_whatever_the_umask() {
     }
 }
 
-/// Function names that forge lines of the perf map, move the cursor, are not text, or are endless.
+/// Function names that forge lines of the perf map, move the terminal's cursor, are not text, or are extremely long.
 #[test]
 fn names_of_functions() {
     let Some(program) = safety_host::program() else { return };
@@ -233,8 +239,8 @@ fn names_of_functions() {
         let host = Host::new(&program, "names").argument("names").variable("JITLISTEN", "all");
         let log = format!("debug:{}", host.scratch("log").display());
         let host = host.variable("JITLISTEN_NAMES", style).variable("JITLISTEN_LOG", log);
-        let ended = host::same_output(&host).well();
-        let map = ended.perf_map();
+        let outcome = host::assert_same_output(&host).expect_success();
+        let map = outcome.perf_map();
         assert_eq!(map.entries.len(), 16, "{}", map.names());
         assert!(map.entries.iter().all(|entry| entry.name.len() <= 512));
         assert!(!map.names().contains('\u{202e}') && !map.names().contains('\u{9b}'), "{}", map.names());
@@ -255,8 +261,8 @@ fn names_of_functions() {
 /// outside its directories.
 #[test]
 fn values_of_variables() {
-    let long = "x".repeat(100_000);
-    let commas = ",".repeat(100_000);
+    let long_value = "x".repeat(100_000);
+    let comma_list = ",".repeat(100_000);
     let many = "perfmap,".repeat(10_000);
     let values: [&[u8]; 16] = [
         b"",
@@ -272,8 +278,8 @@ fn values_of_variables() {
         b"debug:/proc/self/mem",
         b"debug:/dev/full",
         b"%s%n%s",
-        long.as_bytes(),
-        commas.as_bytes(),
+        long_value.as_bytes(),
+        comma_list.as_bytes(),
         many.as_bytes(),
     ];
     let names = [
@@ -289,21 +295,21 @@ fn values_of_variables() {
     let Some(program) = safety_host::program() else { return };
     for name in names {
         for value in values {
-            // Relative values refer to a private directory, so the library must not be loaded before the shell is in
-            // it.
+            // Relative values refer to a private directory, so the library must not be loaded before the shell has
+            // changed to it.
             let host = Host::new("/bin/sh", "hostile").variable("JITLISTEN", "all");
             let script = "cd \"$0\" && export LD_PRELOAD=\"$LIBRARY\" && exec \"$@\"";
-            // The private directory is as many levels deep as the longest value goes up.
+            // The private directory is as deep as the value with the most `..` components.
             let (cwd, host) = (host.scratch("1/2/3/4/5/6"), host.variable("LIBRARY", paths::library()));
             fs::create_dir_all(&cwd).expect("made");
             let host = host.argument("-c").argument(script).argument(cwd).argument(&program).argument("first");
-            let home = host.scratch("home");
-            let host = host.variable("HOME", home);
+            let home_dir = host.scratch("home");
+            let host = host.variable("HOME", home_dir);
             let host = host.variable(name, OsStr::from_bytes(value));
-            let ended = host.run(Preload::Nothing).well();
+            let outcome = host.run(Preload::Nothing).expect_success();
             let value_start = String::from_utf8_lossy(&value[..value.len().min(40)]).escape_debug().to_string();
             assert_eq!(
-                (&ended.stdout[..], ended.stderr.as_str()),
+                (&outcome.stdout[..], outcome.stderr.as_str()),
                 (&b"first: right\n"[..], ""),
                 "{name}={value_start}"
             );
@@ -317,11 +323,11 @@ fn values_of_variables() {
     }
 }
 
-/// A set-user-ID program that is linked with the library and opens a session. Its user chooses the path of the log.
+/// A set-user-ID program, linked with the library, opens a session. The user who runs it chooses the path of the log.
 #[test]
 fn a_set_user_id_program() {
     let (true, Some(setpriv)) = (is_root(), tool::require("setpriv", Absence::FailsInCi)) else { return };
-    let host = Host::open_to_others(setpriv, "privileged").variable("JITLISTEN", "all");
+    let host = Host::accessible_to_all(setpriv, "privileged").variable("JITLISTEN", "all");
     let program = host.scratch("program");
     let library = host.scratch("libjitlisten.so");
     fs::copy(paths::library(), &library).expect("copied");
@@ -339,28 +345,29 @@ fn a_set_user_id_program() {
     let host = host.variable("JITLISTEN_DIR", &our_dir).variable("JITLISTEN_LOG", our_dir.join("log"));
     let setpriv_args = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     let host = setpriv_args.iter().fold(host, |host, arg| host.argument(arg)).argument(&program).argument("privileged");
-    let ended = host.run(Preload::Nothing).well();
-    let output = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let outcome = host.run(Preload::Nothing).expect_success();
+    let output = String::from_utf8_lossy(&outcome.stdout).into_owned();
     if output.contains("AT_SECURE: 0") {
         tool::skip("a set-user-ID program", "this file system does not honour it", Absence::IsAllowed);
         return;
     }
     assert_eq!(output, "AT_SECURE: 1\nopen: 4, enable: 4\nfirst: right\n");
-    assert_eq!(ended.map, None);
+    assert_eq!(outcome.map, None);
     assert_eq!(files_and_modes(&our_dir), vec![]);
 }
 
-/// Ways to preload a library into set-user-ID programs: `ld.so(8)` takes full paths from `/etc/ld.so.preload`. From
-/// `LD_PRELOAD` it takes names of libraries in the system's directories that are set-user-ID themselves.
+/// Ways to preload a library into set-user-ID programs, according to `ld.so(8)`. Full paths are taken from
+/// `/etc/ld.so.preload`. From `LD_PRELOAD`, the loader takes only names without slashes, of set-user-ID libraries in
+/// system directories.
 const PRELOADS: [(&str, &str); 2] = [
     ("/etc", "printf '%s\\n' \"$LIBRARY\" >/etc/ld.so.preload"),
     ("/usr/lib/$(uname -m)-linux-gnu", "cp \"$LIBRARY\" $place/; chmod 4755 $place/libjitlisten.so"),
 ];
 
-/// Builds a host that preloads the library into the program alone, because its parents would write a log, too. Also
-/// returns the directory that the program may write to.
+/// Builds a host that preloads the library into the program alone, because its parent processes would write a log, too.
+/// Also returns the directory that the program may write to.
 fn host_with_preload(place: &str, command: &str, program: &Path) -> Option<(Host, PathBuf)> {
-    let host = Host::open_to_others(tool::require("setpriv", Absence::FailsInCi)?, "preloaded");
+    let host = Host::accessible_to_all(tool::require("setpriv", Absence::FailsInCi)?, "preloaded");
     let library = host.scratch("libjitlisten.so");
     fs::copy(paths::library(), &library).expect("copied");
     let library_name = if place == "/etc" { library.display().to_string() } else { "libjitlisten.so".to_owned() };
@@ -374,7 +381,7 @@ fn host_with_preload(place: &str, command: &str, program: &Path) -> Option<(Host
         format!("JITLISTEN_LOG=debug:{}", our_dir.join("log").display()),
     ];
     let host = setpriv_args.into_iter().chain(variables).fold(host, |host, arg| host.argument(arg));
-    // An overlay over the directory, which disappears with the mount namespace.
+    // Mount an overlay over the directory; it disappears with the mount namespace.
     let script = format!(
         "place={place}; mount -t tmpfs none /mnt; mkdir /mnt/upper /mnt/work
         mount -t overlay -o lowerdir=$place,upperdir=/mnt/upper,workdir=/mnt/work none $place; {command}"
@@ -387,7 +394,7 @@ fn host_with_preload(place: &str, command: &str, program: &Path) -> Option<(Host
 /// itself. Without the set-user-ID bit, the same program shows that the library is loaded and works.
 #[test]
 fn a_set_user_id_program_that_it_is_preloaded_into() {
-    let program_dir = paths::Scratch::open_to_others("preloaded-program");
+    let program_dir = paths::Scratch::accessible_to_all("preloaded-program");
     let program = program_dir.join("program");
     if !is_root() || safety_host::build("safety.c", &[], &program).is_none() {
         return;
@@ -395,30 +402,30 @@ fn a_set_user_id_program_that_it_is_preloaded_into() {
     for ((place, command), mode) in PRELOADS.into_iter().flat_map(|preload| [(preload, 0o755), (preload, 0o4755)]) {
         fs::set_permissions(&program, fs::Permissions::from_mode(mode)).expect("set-user-ID or not");
         let Some((host, our_dir)) = host_with_preload(place, command, &program) else { return };
-        let ended = host.run(Preload::Nothing);
-        let output = String::from_utf8_lossy(&ended.stdout).into_owned();
-        let case = format!("{place}, mode {mode:o}: {output}{}", ended.stderr);
-        if ended.stderr.contains("mount: ") || (mode == 0o4755 && output.contains("AT_SECURE: 0")) {
-            // Containers may not mount, and scratch directories may be mounted `nosuid`.
+        let outcome = host.run(Preload::Nothing);
+        let output = String::from_utf8_lossy(&outcome.stdout).into_owned();
+        let case = format!("{place}, mode {mode:o}: {output}{}", outcome.stderr);
+        if outcome.stderr.contains("mount: ") || (mode == 0o4755 && output.contains("AT_SECURE: 0")) {
+            // Containers may forbid mounting, and scratch directories may be mounted `nosuid`.
             tool::skip("a set-user-ID program", &case, Absence::IsAllowed);
             return;
         }
-        assert!(ended.status.success() && ended.stderr.is_empty(), "{case}");
+        assert!(outcome.status.success() && outcome.stderr.is_empty(), "{case}");
         if mode == 0o755 {
             assert!(output.starts_with("AT_SECURE: 0, library: there\n"), "{case}");
             assert!(output.contains("entry points: changed, changed\nopen: 0\n"), "{case}");
-            assert_eq!(ended.perf_map().entries.len(), 2, "{case}");
+            assert_eq!(outcome.perf_map().entries.len(), 2, "{case}");
             assert!(files_and_modes(&our_dir).len() > 2, "{case}");
         } else {
             let entry_points = "entry points: empty, empty\n";
             let expected = ["AT_SECURE: 1, library: there\nfirst: right\n", "open: 4\nsecond: right\n", ""];
             assert_eq!(output, expected.join(entry_points), "{case}");
-            assert_eq!((ended.map, files_and_modes(&our_dir)), (None, vec![]), "{case}");
+            assert_eq!((outcome.map, files_and_modes(&our_dir)), (None, vec![]), "{case}");
         }
     }
 }
 
-/// The owner of the parent directory may exchange our directory for another one, which stays empty.
+/// The owner of the parent directory may replace our directory by another one, which must stay empty.
 #[test]
 fn a_directory_that_is_exchanged() {
     let Some(host) = integration::numba("numba-0.68.1", "many_functions.py") else { return };
@@ -433,14 +440,14 @@ fn a_directory_that_is_exchanged() {
     let our_dir = fs::read_dir(&base).expect("read").flatten().map(|entry| entry.path()).next().expect("a directory");
     fs::rename(&our_dir, our_dir.with_extension("moved")).expect("moved");
     symlink(&victim, &our_dir).expect("planted");
-    running.nod();
-    let _ = running.end().well();
+    running.send_newline();
+    let _ = running.wait().expect_success();
     assert_eq!(fs::read_dir(&victim).expect("read").count(), 0);
-    let stops = safety_host::stops(&host);
-    assert!(stops.len() == 1 && stops[0].contains("another directory"), "{}", host.log());
+    let stop_messages = safety_host::stop_messages(&host);
+    assert!(stop_messages.len() == 1 && stop_messages[0].contains("another directory"), "{}", host.log());
 }
 
-/// Tools of another user cannot read a perf map.
+/// Another user's tools cannot read a perf map.
 #[test]
 fn a_map_is_its_users_alone() {
     let (true, Some(setpriv)) = (is_root(), tool::require("setpriv", Absence::FailsInCi)) else { return };
@@ -452,5 +459,5 @@ fn a_map_is_its_users_alone() {
     cat.args(["--reuid=65534", "--regid=65534", "--clear-groups", "cat"]).arg(&map);
     let cat = tool::run(&mut cat);
     assert!(!cat.status.success() && cat.stdout.is_empty());
-    let _ = running.end().well().perf_map();
+    let _ = running.wait().expect_success().perf_map();
 }

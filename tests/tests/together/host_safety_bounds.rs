@@ -1,4 +1,4 @@
-//! Bounds on what the library takes from a process: work in proportion to the code, little address space if it is
+//! Bounds on what the library takes from a process: work proportional to the code, little address space if that is
 //! limited, and no signals.
 
 use std::fs;
@@ -20,14 +20,14 @@ fn program() -> Option<PathBuf> {
         let scratch = std::mem::ManuallyDrop::new(Scratch::new("bounds-program"));
         let program = scratch.join("calls");
         let include = format!("-I{}", paths::root().join("include").display());
-        let strict = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", &include];
-        tool::compile(&compiler, &strict, &paths::host("calls.c"), &program);
+        let strict_flags = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", &include];
+        tool::compile(&compiler, &strict_flags, &paths::host("calls.c"), &program);
         Some(program)
     };
     PROGRAM.get_or_init(compile).clone()
 }
 
-/// Builds a host that runs `calls SCENARIO WORD...` in a shell, after a shell command.
+/// Builds a host that runs `calls` with these arguments in a shell, after a shell command.
 fn calls_in_shell(shell_command: &str, args: &[&str]) -> Option<Host> {
     let shell = Host::new("/bin/sh", &format!("bounds-{}", args[0]));
     let host =
@@ -37,15 +37,15 @@ fn calls_in_shell(shell_command: &str, args: &[&str]) -> Option<Host> {
 
 /// Number on the output line that begins with `prefix`.
 fn read_number(host: &Host, preload: Preload, prefix: &str) -> u64 {
-    let ended = host.run(preload).well();
-    let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let outcome = host.run(preload).expect_success();
+    let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
     let line = text.lines().find_map(|line| line.strip_prefix(prefix));
     line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok())
         .unwrap_or_else(|| panic!("no {prefix}: {text}"))
 }
 
-/// Instructions counted by callgrind and system calls counted by strace, for one object of `functions` functions, each
-/// in a section of its own.
+/// Instructions (from callgrind) and system calls (from strace) for one object of `functions` functions, each in its
+/// own section.
 fn measure_work(functions: u32) -> Option<(u64, u64)> {
     let (valgrind, strace) =
         (tool::require("valgrind", Absence::FailsInCi)?, tool::require("strace", Absence::FailsInCi)?);
@@ -56,19 +56,20 @@ fn measure_work(functions: u32) -> Option<(u64, u64)> {
     let profile = host.scratch("profile");
     let mut command = Command::new(valgrind);
     command.args(["-q", "--tool=callgrind"]).arg(format!("--callgrind-out-file={}", profile.display()));
-    command.args(host.words()).envs(host.variables(Preload::Library));
-    let valgrind_run = tool::run_within(Duration::from_secs(600), &mut command);
+    command.args(host.command_line()).envs(host.variables(Preload::Library));
+    let valgrind_run = tool::run_with_timeout(Duration::from_secs(600), &mut command);
     assert!(valgrind_run.status.success(), "{}", String::from_utf8_lossy(&valgrind_run.stderr));
     let text = fs::read_to_string(profile).expect("callgrind has written");
     let total = text.lines().find_map(|line| line.strip_prefix("summary: ").or(line.strip_prefix("totals: ")));
 
-    // The library reads the maps of other processes. Other tests leave some in `/tmp`, so it is replaced.
+    // The library reads the perf maps of other processes. Other tests leave some in `/tmp`, so the host gets an empty
+    // `/tmp`.
     let host = host.in_mount_namespace("mount -t tmpfs none /tmp")?;
     let system_calls = system_calls(&strace, &host).lines().count();
     Some((total?.trim().trim_end_matches("kB").trim().parse().expect("a number"), system_calls as u64))
 }
 
-/// System calls of the program under the library, one per line, in strace's format.
+/// System calls of the program with the library, one per line, in strace's format.
 fn system_calls(strace: &Path, host: &Host) -> String {
     let calls = host.scratch("calls");
     let mut command = Command::new(strace);
@@ -79,13 +80,13 @@ fn system_calls(strace: &Path, host: &Host) -> String {
         setting.push(value);
         command.arg("-E").arg(setting);
     }
-    let strace_run = tool::run(command.args(host.words()));
+    let strace_run = tool::run(command.args(host.command_line()));
     assert!(strace_run.status.success(), "{}", String::from_utf8_lossy(&strace_run.stderr));
     fs::read_to_string(calls).expect("strace has written")
 }
 
-/// The library reads the memory of a C API caller directly. With a `process_vm_readv(2)` for each name and file, 5,000
-/// functions with lines took 15,019 such calls; now they take 12.
+/// The library reads the memory of a C API caller directly. When it used a `process_vm_readv(2)` for each name and
+/// file, 5,000 functions with lines took 15,019 such calls; now they take 12.
 #[test]
 fn inputs_of_the_api_are_read_plainly() {
     let (Some(strace), Some(program)) = (tool::require("strace", Absence::FailsInCi), program()) else { return };
@@ -115,7 +116,7 @@ fn work_grows_with_the_functions_of_an_object() {
         return;
     };
     let instruction_ratio = (large.0 - single.0) as f64 / (medium.0 - single.0) as f64;
-    // Sorting takes n log n: 8 x 14.3 / 11.3.
+    // Sorting takes O(n log n) time: the factor is 8 x 14.3 / 11.3.
     assert!(
         (6.0..10.5).contains(&instruction_ratio),
         "{instruction_ratio:.1} times the instructions: {single:?}, {medium:?}, {large:?}"
@@ -126,7 +127,7 @@ fn work_grows_with_the_functions_of_an_object() {
     );
 }
 
-/// The library reserves address space for unwind entries: a gibibyte without a limit, little under `ulimit -v`.
+/// The library reserves address space for unwind entries: a gibibyte without a limit, but little under `ulimit -v`.
 #[test]
 fn a_limited_address_space_is_left_to_the_program() {
     let library_kib = fs::metadata(paths::library()).expect("built").len() >> 10;
@@ -144,13 +145,15 @@ fn a_limited_address_space_is_left_to_the_program() {
     assert!(unlimited_kib > 256 << 10, "{unlimited_kib} KiB without a limit: nothing is seen");
 }
 
-/// Blocked, ignored and caught signals are unchanged by the library, at the start and after the life of an object.
+/// The library does not change blocked, ignored and caught signals, neither at startup nor when an object is loaded and
+/// freed.
 #[test]
 fn the_signal_masks_are_the_programs() {
     for shell_command in ["true", "trap '' USR2"] {
         let Some(host) = calls_in_shell(shell_command, &["signals"]) else { return };
         let host = host.variable("JITLISTEN", "all");
-        let [stock, preloaded] = [Preload::Nothing, Preload::Library].map(|preload| host.run(preload).well().stdout);
+        let [stock, preloaded] =
+            [Preload::Nothing, Preload::Library].map(|preload| host.run(preload).expect_success().stdout);
         let text = String::from_utf8_lossy(&preloaded).into_owned();
         assert_eq!(text.lines().filter(|line| line.starts_with("SigBlk")).count(), 3, "{text}");
         assert!(text.lines().any(|line| line.starts_with("SigBlk") && !line.ends_with("0000000000000000")), "{text}");

@@ -1,78 +1,81 @@
-//! Exhausted resources: each affected sink stops alone, logs that once and is counted, and the program prints the same
-//! as without the library.
+//! Exhausted resources: only the affected sink stops, its stop is logged once and counted, and the program prints the
+//! same as without the library.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use jitlisten_tests::host::{self, Ended, Host, Preload};
+use jitlisten_tests::host::{self, Host, Outcome, Preload};
 use jitlisten_tests::mount::Mount;
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::{image, jitdump_reader, paths, safety_host};
 
 fn assert_one_stop_each(host: &Host, sinks: &[&str]) {
-    let stops = safety_host::stops(host);
+    let stop_messages = safety_host::stop_messages(host);
     for sink in sinks {
-        let stops_of_sink = stops.iter().filter(|line| line.contains(&format!("the {sink} sink"))).count();
+        let stops_of_sink = stop_messages.iter().filter(|line| line.contains(&format!("the {sink} sink"))).count();
         assert_eq!(stops_of_sink, 1, "{sink}:\n{}", host.log());
     }
-    assert_eq!(stops.len(), sinks.len(), "{}", host.log());
+    assert_eq!(stop_messages.len(), sinks.len(), "{}", host.log());
     for sink in ["perfmap", "jitdump", "image"] {
-        assert_eq!(safety_host::counted(host, sink), u64::from(sinks.contains(&sink)), "{sink}");
+        assert_eq!(safety_host::counter(host, sink), u64::from(sinks.contains(&sink)), "{sink}");
     }
-    assert_eq!(safety_host::counted(host, "finalized"), safety_host::counted(host, "loaded"));
+    assert_eq!(safety_host::counter(host, "finalized"), safety_host::counter(host, "loaded"));
 }
 
 #[test]
 fn no_descriptors() {
     let Some(host) = safety_host::scenario(&["limited", "files"]) else { return };
-    let _ = host::same_output(&host).well();
+    let _ = host::assert_same_output(&host).expect_success();
     assert_one_stop_each(&host, &["perfmap", "jitdump", "image"]);
 }
 
-/// The limit on file sizes also applies to the log. The default action of `SIGXFSZ` ends the process.
+/// The limit on file sizes also applies to the log. By default, `SIGXFSZ` ends the process.
 #[test]
 fn files_may_not_grow() {
     let Some(host) = safety_host::scenario(&["limited", "size"]) else { return };
-    let _ = host::same_output(&host).well();
-    // The sinks' log lines could not be written either.
+    let _ = host::assert_same_output(&host).expect_success();
+    // The log lines of the sinks could not be written either.
     for sink in ["perfmap", "jitdump"] {
-        assert_eq!(safety_host::counted(&host, sink), 1, "{sink}");
+        assert_eq!(safety_host::counter(&host, sink), 1, "{sink}");
     }
 }
 
-/// Page requests fail in child processes: one request alone, or all requests from one on. Rust's default is to abort
-/// the process.
+/// Page requests fail in child processes: either a single request, or all requests from a certain one on. Rust would
+/// abort the process by default.
 #[test]
 fn no_memory() {
     let Some(host) = safety_host::scenario(&["starves", "60"]) else { return };
     let host = host.variable("JITLISTEN_LOG", "");
-    let ended = host.run(Preload::Library).well();
-    assert_eq!(String::from_utf8_lossy(&ended.stdout), "first: right\n0 children went wrong\n");
-    let requests: u64 = ended.stderr.split(' ').next().and_then(|word| word.parse().ok()).expect("a number");
-    assert!(requests > 0, "the library gets its memory elsewhere: {}", ended.stderr);
+    let outcome = host.run(Preload::Library).expect_success();
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout), "first: right\n0 children went wrong\n");
+    let requests: u64 = outcome.stderr.split(' ').next().and_then(|word| word.parse().ok()).expect("a number");
+    assert!(requests > 0, "the library gets its memory elsewhere: {}", outcome.stderr);
 }
 
-/// `RLIMIT_AS` equals the address space in use, or is a little larger. LLVM itself ends a process that is out of
-/// memory, so the host raises the limit for its own calls, and only the library's requests are refused.
+/// `RLIMIT_AS` equals the address space in use or is slightly larger. LLVM itself ends a process that is out of memory,
+/// so the host raises the limit for its own calls, and only the library's requests are refused.
 #[test]
 fn an_address_space_that_may_not_grow() {
     let Some(host) = safety_host::scenario(&["narrows"]) else { return };
-    let stock = host.run(Preload::Nothing).well();
-    let ended = host.run(Preload::Library).well();
-    assert_eq!(String::from_utf8_lossy(&stock.stdout), String::from_utf8_lossy(&ended.stdout));
-    assert_eq!(String::from_utf8_lossy(&ended.stdout).matches(": status 0\n").count(), 8);
+    let stock = host.run(Preload::Nothing).expect_success();
+    let outcome = host.run(Preload::Library).expect_success();
+    assert_eq!(String::from_utf8_lossy(&stock.stdout), String::from_utf8_lossy(&outcome.stdout));
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout).matches(": status 0\n").count(), 8);
     let parse_refused = |line: &str| line.strip_prefix("refused ")?.parse::<u32>().ok();
-    let refused: Vec<u32> = ended.stderr.lines().filter_map(parse_refused).collect();
-    assert!(refused[0] > 0 && refused[7] == 0, "the kernel refuses nothing, or everything: {refused:?}");
+    let refused_counts: Vec<u32> = outcome.stderr.lines().filter_map(parse_refused).collect();
+    assert!(
+        refused_counts[0] > 0 && refused_counts[7] == 0,
+        "the kernel refuses nothing, or everything: {refused_counts:?}"
+    );
     let mut stops_by_sink = BTreeMap::new();
-    let children: Vec<Vec<&str>> = ended
+    let children: Vec<Vec<&str>> = outcome
         .stderr
         .lines()
         .filter_map(|line| line.strip_prefix("child "))
         .map(|words| words.split(' ').collect())
         .collect();
-    assert_eq!(children.len(), 8, "{}", ended.stderr);
+    assert_eq!(children.len(), 8, "{}", outcome.stderr);
     for fields in children {
         let _ = jitlisten_tests::perf_map::take(fields[0].parse().expect("a number"));
         for sink_and_count in fields[1..].chunks(2) {
@@ -86,7 +89,11 @@ fn an_address_space_that_may_not_grow() {
         stops_by_sink["jitdump"] > 0 && stops_by_sink["image"] > 0 && stops_by_sink["perfmap"] == 0,
         "{stops_by_sink:?}"
     );
-    assert!(safety_host::stops(&host).iter().all(|line| line.contains("Cannot allocate memory")), "{}", host.log());
+    assert!(
+        safety_host::stop_messages(&host).iter().all(|line| line.contains("Cannot allocate memory")),
+        "{}",
+        host.log()
+    );
 }
 
 #[test]
@@ -94,10 +101,10 @@ fn a_program_that_closes_what_it_does_not_know() {
     let Some(host) = safety_host::scenario(&["daemon"]) else { return };
     let (program_files, log) = (host.scratch("mine"), format!("debug:{}", host.scratch("log").display()));
     let host = host.argument(&program_files).variable("JITLISTEN_LOG", log);
-    let ended = host::same_output(&host).well();
-    let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let outcome = host::assert_same_output(&host).expect_success();
+    let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
     assert!(text.contains("mine: 997 of 997, 0 bytes"), "{text}");
-    let map = ended.perf_map();
+    let map = outcome.perf_map();
     let dumps = jitdump_reader::find(&host.scratch("."));
     let [dump] = &dumps[..] else { panic!("{dumps:?}") };
     let dump = jitdump_reader::read(dump);
@@ -105,7 +112,7 @@ fn a_program_that_closes_what_it_does_not_know() {
         assert_eq!((map.named(name).count(), dump.named(name).count()), (1, 1), "{name}: {}", host.log());
     }
     assert!(host.log().contains("finalized ObjectId(2)"), "the log, too: {}", host.log());
-    assert_eq!(safety_host::stops(&host), Vec::<String>::new());
+    assert_eq!(safety_host::stop_messages(&host), Vec::<String>::new());
 }
 
 /// Another file replaces the jitdump while the program closes its descriptor.
@@ -117,76 +124,76 @@ fn a_jitdump_that_is_exchanged_when_it_is_closed() {
         "for dump in '{scratch_dir}'/jitdump-*/*.dump; do mv \"$dump\" \"$dump.old\"; echo precious >\"$dump\"; done"
     );
     let host = host.argument(&program_files).variable("SAFETY_RUNS", exchange_script);
-    let ended = host.run(Preload::Library).well();
+    let outcome = host.run(Preload::Library).expect_success();
     assert_one_stop_each(&host, &["jitdump"]);
-    assert!(safety_host::stops(&host)[0].contains("is not ours: another file"), "{}", host.log());
+    assert!(safety_host::stop_messages(&host)[0].contains("is not ours: another file"), "{}", host.log());
     let dumps = jitdump_reader::find(&host.scratch("."));
     assert_eq!(fs::read_to_string(&dumps[0]).expect("text"), "precious\n");
-    assert!(ended.perf_map().named("third").next().is_some(), "the perf map has nothing to do with it");
+    assert!(outcome.perf_map().named("third").next().is_some(), "the perf map has nothing to do with it");
 }
 
 #[test]
 fn the_next_descriptor_has_the_number_it_would_have() {
     let Some(host) = safety_host::scenario(&["numbers"]) else { return };
-    let _ = host::same_output(&host).well();
+    let _ = host::assert_same_output(&host).expect_success();
 }
 
 /// Forbidden system calls return `EPERM`, as under a container's seccomp profile.
 #[test]
 fn system_calls_that_are_forbidden() {
     let Some(host) = safety_host::scenario(&["filtered"]) else { return };
-    let ended = host::same_output(&host).well();
+    let outcome = host::assert_same_output(&host).expect_success();
     for name in ["first", "second"] {
-        assert!(ended.perf_map().named(name).next().is_some(), "{name}: {}", host.log());
+        assert!(outcome.perf_map().named(name).next().is_some(), "{name}: {}", host.log());
     }
-    // Without `flock`, other processes could not tell that the images are in use.
+    // Without `flock`, other processes could not tell that the images are in use, so the image sink stops.
     assert_one_stop_each(&host, &["image"]);
 }
 
 #[test]
 fn a_library_that_is_closed() {
     let Some(host) = safety_host::scenario(&["opens"]) else { return };
-    let ended = host.argument(paths::library()).run(Preload::Nothing).well();
+    let outcome = host.argument(paths::library()).run(Preload::Nothing).expect_success();
     assert_eq!(
-        String::from_utf8_lossy(&ended.stdout),
+        String::from_utf8_lossy(&outcome.stdout),
         "first: right\nopen: 0\nsecond: right\nclose: 0\nthird: right\n"
     );
     for name in ["first", "second", "third"] {
-        assert!(ended.perf_map().named(name).next().is_some(), "{name}");
+        assert!(outcome.perf_map().named(name).next().is_some(), "{name}");
     }
 }
 
-/// Runs three functions in a mount namespace that `script` prepared. Returns `None` after reporting a skip.
-fn run_in_namespace(name: &str, script: &str) -> Option<(Host, Ended)> {
+/// Runs three functions in a mount namespace that `script` has prepared. Returns `None` after reporting a skip.
+fn run_in_namespace(name: &str, script: &str) -> Option<(Host, Outcome)> {
     let program = safety_host::program()?;
     let host = Host::new(program, name).variable("JITLISTEN", "all");
     let statistics = host.scratch("statistics");
     let host = ["first", "second", "third"].iter().fold(host, |host, function| host.argument(function));
     let host = host.variable("SAFETY_STATISTICS", statistics).in_mount_namespace(script)?;
-    let ended = host::same_output(&host).well();
-    assert_eq!(ended.stdout, b"first: right\nsecond: right\nthird: right\n");
-    Some((host, ended))
+    let outcome = host::assert_same_output(&host).expect_success();
+    assert_eq!(outcome.stdout, b"first: right\nsecond: right\nthird: right\n");
+    Some((host, outcome))
 }
 
 #[test]
 fn no_proc() {
-    let Some((host, ended)) = run_in_namespace("no-proc", "mount -t tmpfs none /proc") else { return };
+    let Some((host, outcome)) = run_in_namespace("no-proc", "mount -t tmpfs none /proc") else { return };
     for name in ["first", "second", "third"] {
-        assert!(ended.perf_map().named(name).next().is_some(), "{name}: {}", host.log());
+        assert!(outcome.perf_map().named(name).next().is_some(), "{name}: {}", host.log());
     }
     assert_one_stop_each(&host, &["image"]);
 }
 
 #[test]
 fn no_place_to_write() {
-    // The repository itself may be in one of the read-only directories.
+    // The repository itself may be in one of the directories that become read-only.
     let script = format!(
         "for place in /tmp /var/tmp; do mount --bind $place $place; mount -o remount,bind,ro $place; done
         mount --bind '{0}' '{0}'; mount -o remount,bind,rw '{0}'; export HOME= JITLISTEN_DIR=",
         paths::root().display()
     );
-    let Some((host, ended)) = run_in_namespace("no-place", &script) else { return };
-    assert_eq!(ended.map, None);
+    let Some((host, outcome)) = run_in_namespace("no-place", &script) else { return };
+    assert_eq!(outcome.map, None);
     assert_one_stop_each(&host, &["perfmap", "jitdump", "image"]);
 }
 
@@ -203,14 +210,14 @@ fn a_full_disk() {
     let log = disk.path().join("log");
     let host =
         host.variable("JITLISTEN_DIR", disk.path()).variable("JITLISTEN_LOG", format!("debug:{}", log.display()));
-    let ended = host::same_output(&host).well();
-    assert!(ended.perf_map().named("second").next().is_some(), "the perf map is elsewhere");
-    assert_eq!((safety_host::counted(&host, "jitdump"), safety_host::counted(&host, "perfmap")), (1, 0));
+    let outcome = host::assert_same_output(&host).expect_success();
+    assert!(outcome.perf_map().named("second").next().is_some(), "the perf map is elsewhere");
+    assert_eq!((safety_host::counter(&host, "jitdump"), safety_host::counter(&host, "perfmap")), (1, 0));
     let leftovers: Vec<_> = fs::read_dir(disk.path()).expect("read").flatten().map(|entry| entry.file_name()).collect();
     assert!(leftovers.iter().all(|name| name == "full" || name == "log"), "{leftovers:?} is left behind");
 }
 
-/// Number of functions whose long names together fill a perf map.
+/// Number of functions with long names that together fill a perf map.
 const FUNCTION_COUNT: usize = 48;
 
 fn host_with_long_names() -> Option<Host> {
@@ -219,7 +226,7 @@ fn host_with_long_names() -> Option<Host> {
     safety_host::scenario(&names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Asserts that a truncated perf map or jitdump has the first functions, each once.
+/// Asserts that a truncated perf map or jitdump contains the first functions, each once.
 fn assert_first_functions<'a>(names: impl Iterator<Item = &'a str>) {
     let parse_number = |name: &str| name.split('_').nth(1)?.parse::<usize>().ok();
     let mut numbers: Vec<_> = names.map(|name| parse_number(name).unwrap_or_else(|| panic!("{name}"))).collect();
@@ -228,23 +235,27 @@ fn assert_first_functions<'a>(names: impl Iterator<Item = &'a str>) {
     assert!(numbers.iter().copied().eq(0..numbers.len()), "{numbers:?}");
 }
 
-/// The files of two sinks fail with `EDQUOT`; the perf map is on another file system.
+/// Writes to the files of two sinks fail with `EDQUOT`; the perf map is on another file system.
 #[test]
 fn a_quota_that_is_used_up() {
     let Some(host) = host_with_long_names() else { return };
     let Some(disk) = Mount::with_quota(192 << 10) else { return };
-    let host = host.variable("JITLISTEN_DIR", disk.limited());
-    let stock = host.run(Preload::Nothing).well();
-    let ended = host.run(Preload::Library).well();
-    assert_eq!((&stock.stdout, &stock.stderr), (&ended.stdout, &ended.stderr));
+    let host = host.variable("JITLISTEN_DIR", disk.quota_directory());
+    let stock = host.run(Preload::Nothing).expect_success();
+    let outcome = host.run(Preload::Library).expect_success();
+    assert_eq!((&stock.stdout, &stock.stderr), (&outcome.stdout, &outcome.stderr));
     assert_one_stop_each(&host, &["jitdump", "image"]);
-    assert!(safety_host::stops(&host).iter().all(|line| line.contains("Disk quota exceeded")), "{}", host.log());
-    assert_eq!(ended.perf_map().entries.len(), FUNCTION_COUNT);
-    let dumps = jitdump_reader::find(&disk.limited());
+    assert!(
+        safety_host::stop_messages(&host).iter().all(|line| line.contains("Disk quota exceeded")),
+        "{}",
+        host.log()
+    );
+    assert_eq!(outcome.perf_map().entries.len(), FUNCTION_COUNT);
+    let dumps = jitdump_reader::find(&disk.quota_directory());
     let [dump] = &dumps[..] else { panic!("{dumps:?}") };
     let dump = jitdump_reader::read(dump);
     assert_first_functions(dump.functions.iter().map(|function| function.name.as_str()));
-    assert!((1..FUNCTION_COUNT).contains(&image::files_in(&disk.limited()).len()));
+    assert!((1..FUNCTION_COUNT).contains(&image::files_in(&disk.quota_directory()).len()));
 }
 
 /// Runs a host whose `/tmp` is on a disk that becomes full in the middle of the perf map.
@@ -252,11 +263,11 @@ fn check_truncated_perf_map(host: Host, disk: Option<Mount>, tmp_dir: impl Fn(&M
     let Some(disk) = disk else { return };
     let script = format!("mount --bind '{}' /tmp", tmp_dir(&disk).display());
     let Some(host) = host.in_mount_namespace(&script) else { return };
-    let ended = host::same_output(&host).well();
+    let outcome = host::assert_same_output(&host).expect_success();
     assert_one_stop_each(&host, &["perfmap"]);
-    let stop = &safety_host::stops(&host)[0];
+    let stop = &safety_host::stop_messages(&host)[0];
     assert!(stop.contains("write /tmp/perf-") && stop.contains(reason), "{stop}");
-    let map = fs::read(tmp_dir(&disk).join(format!("perf-{}.map", ended.pid))).expect("a perf map");
+    let map = fs::read(tmp_dir(&disk).join(format!("perf-{}.map", outcome.pid))).expect("a perf map");
     let map = PerfMap::parse(&map).expect("every line is whole");
     assert_first_functions(map.entries.iter().map(|entry| entry.name.as_str()));
     let dumps = jitdump_reader::find(&host.scratch("."));
@@ -268,10 +279,10 @@ fn check_truncated_perf_map(host: Host, disk: Option<Mount>, tmp_dir: impl Fn(&M
 fn a_quota_that_the_perf_map_uses_up() {
     let Some(host) = host_with_long_names() else { return };
     let disk = Mount::with_quota(28 << 10);
-    check_truncated_perf_map(host, disk, Mount::limited, "Disk quota exceeded");
+    check_truncated_perf_map(host, disk, Mount::quota_directory, "Disk quota exceeded");
 }
 
-/// A tmpfs accepts the part of a line that fits.
+/// tmpfs writes the part of a line that still fits.
 #[test]
 fn a_disk_that_the_perf_map_fills() {
     let Some(host) = host_with_long_names() else { return };
@@ -279,24 +290,30 @@ fn a_disk_that_the_perf_map_fills() {
     check_truncated_perf_map(host, disk, |disk| disk.path().to_owned(), "no storage space");
 }
 
-/// The quota is used up before the first byte is written.
+/// The quota is exhausted before the first byte is written.
 #[test]
 fn a_quota_that_is_used_up_from_the_start() {
     let Some(host) = host_with_long_names() else { return };
     let Some(disk) = Mount::with_quota(1) else { return };
-    let host = host.variable("JITLISTEN_DIR", disk.limited());
-    let Some(host) = host.in_mount_namespace(&format!("mount --bind '{}' /tmp", disk.limited().display())) else {
+    let host = host.variable("JITLISTEN_DIR", disk.quota_directory());
+    let Some(host) = host.in_mount_namespace(&format!("mount --bind '{}' /tmp", disk.quota_directory().display()))
+    else {
         return;
     };
-    let _ = host::same_output(&host).well();
+    let _ = host::assert_same_output(&host).expect_success();
     assert_one_stop_each(&host, &["perfmap", "jitdump", "image"]);
-    assert!(safety_host::stops(&host).iter().all(|line| line.contains("Disk quota exceeded")), "{}", host.log());
-    // The disk may have a directory on the path to the repository.
-    let leftovers = fs::read_dir(disk.limited()).expect("read").flatten().filter(|entry| !entry.path().is_dir());
+    assert!(
+        safety_host::stop_messages(&host).iter().all(|line| line.contains("Disk quota exceeded")),
+        "{}",
+        host.log()
+    );
+    // The disk may contain a directory on the path to the repository.
+    let leftovers =
+        fs::read_dir(disk.quota_directory()).expect("read").flatten().filter(|entry| !entry.path().is_dir());
     assert_eq!(leftovers.count(), 0, "nothing is left behind");
 }
 
-/// The directory is removed between the first function and the second one.
+/// The directory is removed between the first and the second function.
 #[test]
 fn a_directory_that_vanishes() {
     let Some(host) = safety_host::scenario(&["ends", "exit"]) else { return };
@@ -304,10 +321,10 @@ fn a_directory_that_vanishes() {
     fs::create_dir(&directory).expect("made");
     let host =
         host.variable("JITLISTEN_DIR", &directory).variable("SAFETY_RUNS", format!("rm -rf '{}'", directory.display()));
-    let ended = host.run(Preload::Library).well();
+    let outcome = host.run(Preload::Library).expect_success();
     assert!(!directory.exists());
-    let stock = host.run(Preload::Nothing).well();
-    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
-    assert_eq!(ended.perf_map().entries.len(), 2);
+    let stock = host.run(Preload::Nothing).expect_success();
+    assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr));
+    assert_eq!(outcome.perf_map().entries.len(), 2);
     assert_one_stop_each(&host, &["jitdump", "image"]);
 }

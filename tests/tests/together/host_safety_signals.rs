@@ -1,23 +1,23 @@
 //! Signals, cancellation and `errno` while a thread of the host executes the library's code.
 //!
-//! `hosts/safety.c` replaces `write(2)`, which the library calls under its locks, and causes the event there, every
-//! time. Without the library, the same program causes the event elsewhere, and must print the same.
+//! `hosts/safety.c` replaces `write(2)`, which the library calls while it holds its locks, and causes the event in each
+//! of these calls. Without the library, the program causes the event elsewhere, and must print the same.
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::{host, safety_host};
 
 fn check_scenario(args: &[&str]) -> Option<Host> {
     let host = safety_host::scenario(args)?;
-    let ended = host::same_output(&host).well();
-    assert!(ended.perf_map().named("first").next().is_some());
+    let outcome = host::assert_same_output(&host).expect_success();
+    assert!(outcome.perf_map().named("first").next().is_some());
     Some(host)
 }
 
-/// The handler runs when the library is done, so the code that it frees is counted as freed.
+/// The signal handler runs after the library has returned, so the code that the handler frees is counted as freed.
 #[test]
 fn a_handler_that_exits() {
     let Some(host) = check_scenario(&["interrupted", "exit"]) else { return };
-    assert_eq!(safety_host::counted(&host, "freed"), 1);
+    assert_eq!(safety_host::counter(&host, "freed"), 1);
 }
 
 #[test]
@@ -35,20 +35,21 @@ fn a_thread_that_is_cancelled() {
     let _ = check_scenario(&["cancelled"]);
 }
 
-/// The log is on a full device: every line that is written to it sets `errno`.
+/// The log is on a full device, so every line written to it sets `errno`.
 #[test]
 fn errno() {
     let Some(host) = safety_host::scenario(&["errno"]) else { return };
-    let _ = host::same_output(&host.variable("JITLISTEN_LOG", "debug:/dev/full")).well();
+    let _ = host::assert_same_output(&host.variable("JITLISTEN_LOG", "debug:/dev/full")).expect_success();
 }
 
-/// The log is a pipe without a reader: each line raises `SIGPIPE`, which ends a process by default.
+/// The log is a pipe without a reader, so each line raises `SIGPIPE`, which ends a process by default.
 #[test]
 fn a_pipe_without_a_reader() {
     let other_user = "mkfifo \"$PIPE\"; exec 9<>\"$PIPE\" 2>\"$PIPE\" 9<&-";
-    let Some(host) = safety_host::scenario_after(other_user, &["first", "second"]) else { return };
+    let Some(host) = safety_host::scenario_after_commands(other_user, &["first", "second"]) else { return };
     let pipe = host.scratch("pipe");
-    let ended = host.variable("PIPE", pipe).variable("JITLISTEN_LOG", "debug:stderr").run(Preload::Library).well();
-    assert_eq!(ended.stdout, b"first: right\nsecond: right\n");
-    assert_eq!(ended.perf_map().entries.len(), 2);
+    let outcome =
+        host.variable("PIPE", pipe).variable("JITLISTEN_LOG", "debug:stderr").run(Preload::Library).expect_success();
+    assert_eq!(outcome.stdout, b"first: right\nsecond: right\n");
+    assert_eq!(outcome.perf_map().entries.len(), 2);
 }

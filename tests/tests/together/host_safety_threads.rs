@@ -1,6 +1,6 @@
-//! Sixteen threads compile, run and free code, while a profiler's signal walks their stacks a thousand times a second
-//! and another thread switches sinks off and on. No thread hangs or crashes, and no function is lost, reported twice or
-//! torn.
+//! Sixteen threads compile, run and free code, while the signal handler of a profiler walks their stacks a thousand
+//! times a second and another thread switches sinks off and on. No thread hangs or crashes, and no function is lost,
+//! reported twice or torn.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use jitlisten_tests::{jitdump_reader, safety_host};
 /// Duration of the run in seconds, as long as CI can afford.
 const DURATION_SECONDS: &str = "60";
 
-/// Numbers of a line `word number word number ...` that begins with `first_word`.
+/// Numbers on the output line `word number word number ...` that begins with `first_word`.
 fn numbers(text: &str, first_word: &str) -> Vec<u64> {
     let line =
         text.lines().find(|line| line.starts_with(first_word)).unwrap_or_else(|| panic!("no {first_word}: {text}"));
@@ -28,13 +28,13 @@ fn a_minute_of_everything_at_once() {
     }
     let host =
         Host::new(program, "safety-threads").argument(DURATION_SECONDS).variable("JITLISTEN", "perfmap,jitdump,unwind");
-    let ended = host.run(Preload::Library).well();
-    let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let outcome = host.run(Preload::Library).expect_success();
+    let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
     let [compiled, freed, walks, frames] = numbers(&text, "compiled")[..] else { panic!("{text}") };
     assert!(compiled >= 500 && walks >= 100 && frames > walks, "too little for a minute: {text}");
     assert_eq!(numbers(&text, "loaded"), [compiled, compiled, freed, 0, compiled], "{text}\n{}", host.log());
     assert_eq!(numbers(&text, "failures"), [0], "{}", host.log());
-    let map = PerfMap::parse(&ended.map.expect("a map")).expect("every line is whole");
+    let map = PerfMap::parse(&outcome.map.expect("a map")).expect("every line is whole");
     assert!(map.entries.iter().all(|entry| entry.name.starts_with("worker_")), "{}", map.names());
     let dumps = jitdump_reader::find(&host.scratch("."));
     assert!(dumps.len() >= 10, "the sink was switched on {} times", dumps.len());

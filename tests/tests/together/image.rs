@@ -1,10 +1,10 @@
-//! `JITLISTEN=image` under unmodified tools that know nothing of JITs, compared with the stock process.
+//! `JITLISTEN=image` with unmodified tools that know nothing about JITs, compared with the stock process.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::image::{self, complete, with_images};
+use jitlisten_tests::image::{self, count_complete, with_images};
 use jitlisten_tests::integration::{self, Integration};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{perf, support_table};
@@ -14,40 +14,43 @@ const NUMBA: &str = "numba-0.68.1";
 #[test]
 fn perf_report_names_code_without_map_or_inject() {
     for integration in [Integration::Numba(NUMBA), Integration::Lli(14, &["--jit-kind=mcjit"])] {
-        let (Some(()), Some(host)) = (perf::is_here(), integration.chain(2, &[])) else { continue };
+        let (Some(()), Some(host)) = (perf::is_available(), integration.chain(2, &[])) else { continue };
         let host = with_images(host);
         let recording = perf::record(&host, Preload::Library);
         assert_eq!(recording.map, None, "no perf map was asked for");
         let caller = [integration.caller_frame(), "call_cfunc", "runFunction", "main"];
-        let (jit, complete) = complete(&recording.samples, &caller);
-        assert!(jit >= 150, "{integration:?}: only {jit} samples in images\n{}", host.log());
-        assert!(complete * 100 >= jit * 95, "{integration:?}: {complete} of {jit} stacks are complete");
-        support_table::seen(integration.row(), "image");
+        let (jit_count, complete_count) = count_complete(&recording.samples, &caller);
+        assert!(jit_count >= 150, "{integration:?}: only {jit_count} samples in images\n{}", host.log());
+        assert!(
+            complete_count * 100 >= jit_count * 95,
+            "{integration:?}: {complete_count} of {jit_count} stacks are complete"
+        );
+        support_table::record_cell(integration.row(), "image");
     }
 }
 
-/// perf unwinds with tables alone, because neither the compiled code nor Python has frame pointers.
+/// perf unwinds with tables alone, because neither the compiled code nor Python keeps frame pointers.
 #[test]
 fn perf_walks_by_unwind_tables_from_the_kernel_to_main() {
-    let (Some(()), Some(host)) = (perf::is_here(), Integration::Numba(NUMBA).chain(2, &[])) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), Integration::Numba(NUMBA).chain(2, &[])) else { return };
     let host = with_images(host).variable("JITLISTEN_FRAME_POINTERS", "0");
     let data = host.scratch("perf.data");
     let mut record = Command::new("perf");
     record.args(["record", "-q", "-e", "cpu-clock", "-F", "199", "--call-graph", "dwarf", "-B", "-N", "-o"]).arg(&data);
-    assert!(tool::run(record.args(["--", "env"]).args(host.env_words(Preload::Library))).status.success());
+    assert!(tool::run(record.args(["--", "env"]).args(host.env_arguments(Preload::Library))).status.success());
     let samples = perf::samples(&data);
-    // Python's `main` calls `Py_BytesMain`. perf 6.12 often cannot unwind from there through libc, with and without the
+    // Python's `main` calls `Py_BytesMain`. From there, perf 6.12 often cannot unwind through libc, with or without the
     // library.
-    let (jit, complete) = complete(&samples, &["__libc_start", "Py_BytesMain"]);
-    assert!(jit >= 30, "only {jit} samples in images\n{}", host.log());
-    assert!(complete * 100 >= jit * 95, "{complete} of {jit} stacks reach main");
+    let (jit_count, complete_count) = count_complete(&samples, &["__libc_start", "Py_BytesMain"]);
+    assert!(jit_count >= 30, "only {jit_count} samples in images\n{}", host.log());
+    assert!(complete_count * 100 >= jit_count * 95, "{complete_count} of {jit_count} stacks reach main");
 }
 
 #[test]
 fn checkers_of_elf_and_dwarf_find_no_fault() {
     let Some(host) = integration::numba(NUMBA, "callback.py") else { return };
     let host = with_images(host.argument("0")).variable("NUMBA_DEBUGINFO", "1");
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     let images = image::files(&host);
     assert!(images.len() >= 3, "{images:?}\n{}", host.log());
     for (checker, args) in
@@ -69,7 +72,7 @@ fn images_cost_no_mapping() {
     let host = || Some(with_images(integration::numba(NUMBA, "many.py")?.argument("500")));
     let count_mappings = |preload| {
         let host = host()?;
-        let stdout = String::from_utf8(host.run(preload).well().stdout).expect("text");
+        let stdout = String::from_utf8(host.run(preload).expect_success().stdout).expect("text");
         assert!(stdout.contains("right: 500\n"), "{stdout}");
         let image_count = image::files(&host).len();
         Some((stdout.rsplit(' ').next()?.trim().parse::<u64>().expect("a number"), image_count))
@@ -84,7 +87,7 @@ fn images_cost_no_mapping() {
     assert!(preloaded <= stock + stock / 10, "{preloaded} mappings instead of {stock}");
 }
 
-/// The file size limit refuses a write in the middle of the first image; nothing else happens.
+/// RLIMIT_FSIZE makes a write in the middle of the first image fail, and the image sink stops without any other effect.
 #[test]
 fn a_full_disk_stops_the_sink_and_nothing_else() {
     let Some(python) = integration::python(NUMBA) else { return };
@@ -93,7 +96,7 @@ fn a_full_disk_stops_the_sink_and_nothing_else() {
         |host: Host| with_images(host.argument("-c").argument("ulimit -f 4; exec \"$@\"").argument("sh"));
     let host = limit_file_size(Host::new("/bin/sh", "full")).argument(python).argument(script).argument("0");
     let host = host.variable("JITLISTEN_LOG", "/dev/null");
-    let ended = host.run(Preload::Library).well();
-    assert_eq!(String::from_utf8_lossy(&ended.stdout).lines().next(), Some("17.0"));
+    let outcome = host.run(Preload::Library).expect_success();
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout).lines().next(), Some("17.0"));
     assert_eq!(image::files(&host), Vec::<PathBuf>::new());
 }

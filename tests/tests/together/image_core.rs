@@ -1,8 +1,8 @@
-//! Core files of a process with images, which contain the pages of the images.
+//! Core files of a process with images, which contain the images' pages.
 //!
-//! gdb takes names from LLVM's JIT interface, which is in the core file, as the code is. eu-stack and pystack take names
-//! from the image file, and from its header in the core file. Each tool runs again after the images were deleted: every
-//! stack is still whole and named.
+//! gdb takes names from LLVM's GDB JIT list, which is in the core file together with the code. eu-stack and pystack
+//! take names from the image file and from the copy of its header in the core file. Each tool runs again after the
+//! images have been deleted, and must still print a whole, named stack.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,8 @@ use jitlisten_tests::{gdb, integration, paths, scenario};
 
 const NUMBA: &str = "numba-0.68.1";
 
-/// Runs the chain until the kernel kills it in the loop, because its CPU time is used up. Returns its core file, or
-/// `None` after a skip that is reported.
+/// Runs the chain with a CPU time limit, at which the kernel kills it in the loop. Returns its core file, or `None`
+/// after reporting a skip.
 fn dump_core(python: &Path) -> Option<(Host, PathBuf)> {
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if pattern.starts_with('|') || pattern.contains('/') {
@@ -54,7 +54,9 @@ fn output(command: &mut Command) -> String {
 #[test]
 fn debuggers_find_code_and_names_of_a_dead_process() {
     let Some(python) = integration::python(NUMBA) else { return };
-    let (Some(()), Some(elfutils)) = (gdb::is_here(), tool::require("eu-stack", Absence::FailsInCi)) else { return };
+    let (Some(()), Some(elfutils)) = (gdb::is_available(), tool::require("eu-stack", Absence::FailsInCi)) else {
+        return;
+    };
     let Some((host, core)) = dump_core(&python) else { return };
     let gdb = || {
         let mut command = Command::new("gdb");
@@ -71,7 +73,7 @@ fn debuggers_find_code_and_names_of_a_dead_process() {
         |text: &str| text.split_once("code\n").map(|(_, bytes)| bytes.trim().to_owned()).unwrap_or_default();
     let has_chain = |text: &str| {
         let mut lines = text.lines();
-        scenario::CHAIN.iter().all(|name| lines.any(|line| scenario::names(line, name)))
+        scenario::CHAIN.iter().all(|name| lines.any(|line| scenario::names_function(line, name)))
     };
     let (gdb_output, eu_stack_output, pystack_output) = (gdb(), eu_stack(), pystack());
     assert!(has_chain(&gdb_output), "gdb: {gdb_output}");
@@ -103,7 +105,7 @@ fn debuggers_find_code_and_names_of_a_dead_process() {
     assert!(pystack_output.lines().any(|line| line.contains("gamma(")), "pystack has no names: {pystack_output}");
 }
 
-/// Returns true if the bytes that gdb printed are part of a function of an image.
+/// Returns true if the bytes that gdb printed are part of a function in an image.
 fn is_in_function(printed: &str, file: &Path, address: u64, size: u64) -> bool {
     let bytes = parse_bytes(printed);
     let image = fs::read(file).unwrap_or_default();

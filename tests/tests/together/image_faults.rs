@@ -1,4 +1,4 @@
-//! Refusals by the system: the image sink stops and logs that once, and the program does not notice.
+//! Operations that the system refuses: the image sink stops and logs that once, without any effect on the program.
 
 use std::fs;
 use std::path::Path;
@@ -15,10 +15,10 @@ fn host(mode: &str) -> Option<Host> {
 }
 
 /// Asserts that every function returns the right value, that `expected` accepts the number of functions in images, and
-/// that `reason` is in the only line of the log, if there is a reason. Returns the number of functions in images.
+/// that the log is one line with `reason`, or empty if there is no reason. Returns the number of functions in images.
 fn check_images(host: &Host, expected: impl Fn(usize) -> bool, reason: Option<&str>) -> usize {
-    let ended = host.run(Preload::Library).well();
-    let stdout = String::from_utf8(ended.stdout).expect("text");
+    let outcome = host.run(Preload::Library).expect_success();
+    let stdout = String::from_utf8(outcome.stdout).expect("text");
     let value = |name: &str| {
         let line = stdout.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         line.and_then(|value| value.parse::<usize>().ok()).unwrap_or_else(|| panic!("no {name} in {stdout}"))
@@ -72,8 +72,9 @@ fn a_full_disk() {
     let Some(host) = host("nothing") else { return };
     let Some(disk) = Mount::tmpfs("size=100k") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
-    let mapped = check_images(&host, |images| 0 < images && images < FUNCTION_COUNT, Some("No space left on device"));
-    assert_eq!(image::files_in(disk.path()).len(), mapped, "what was mapped stays, what was cut off does not");
+    let mapped_count =
+        check_images(&host, |images| 0 < images && images < FUNCTION_COUNT, Some("No space left on device"));
+    assert_eq!(image::files_in(disk.path()).len(), mapped_count, "what was mapped stays, what was cut off does not");
 }
 
 #[test]

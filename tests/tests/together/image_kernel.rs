@@ -15,7 +15,7 @@ const NUMBA: &str = "numba-0.68.1";
 const UPROBES: &str = "/sys/kernel/tracing/uprobe_events";
 const CALL_COUNT: u64 = 1234;
 
-/// A uprobe that is deleted when dropped.
+/// A uprobe that is deleted on drop.
 struct Probe(String);
 
 impl Drop for Probe {
@@ -24,7 +24,7 @@ impl Drop for Probe {
     }
 }
 
-/// A child process that is killed when dropped.
+/// A child process that is killed on drop.
 struct KillOnDrop(Child);
 
 impl Drop for KillOnDrop {
@@ -43,12 +43,11 @@ fn require_uprobes() -> Option<()> {
         .map(drop)
 }
 
-/// Puts a uprobe on a function of an image by its name, as on a function of a shared library.
+/// Puts a uprobe on a function in an image by name, as on a function in a shared library.
 fn probe(file: &Path, function: &str) -> Probe {
     let event = format!("jitlisten_test_{}:{function}", std::process::id());
     let mut command = Command::new("perf");
-    // `perf probe` takes the parentheses in the symbol's name for something else, so the name is a pattern without
-    // them.
+    // `perf probe` misinterprets the parentheses in the symbol's name, so the name is given as a pattern without them.
     let perf_run =
         tool::run(command.args(["probe", "-q", "-x"]).arg(file).arg(format!("{event}=__main__.{function}(*")));
     let probe = Probe(event);
@@ -60,7 +59,7 @@ fn probe(file: &Path, function: &str) -> Probe {
 fn count_events(host: &Host, event: &str, mut running: jitlisten_tests::host::Running<'_>) -> String {
     let [control, reply] = ["control", "reply"].map(|name| host.scratch(name));
     assert!(Command::new("mkfifo").args([&control, &reply]).status().is_ok_and(|status| status.success()));
-    // Opening a FIFO in both directions does not wait for the other end.
+    // Opening a FIFO for both reading and writing does not wait for the other end.
     let open_fifo = |path: &Path| OpenOptions::new().read(true).write(true).open(path).expect("a FIFO of ours");
     let (mut to_perf, from_perf) = (open_fifo(&control), open_fifo(&reply));
     let mut command = Command::new("perf");
@@ -75,9 +74,9 @@ fn count_events(host: &Host, event: &str, mut running: jitlisten_tests::host::Ru
         assert!(std::time::Instant::now() < deadline, "perf stat does not reply");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    running.nod();
-    let _ = running.end().well();
-    // perf stat ends when the process ends.
+    running.send_newline();
+    let _ = running.wait().expect_success();
+    // perf stat exits when the process exits.
     let mut output = String::new();
     let _ = std::io::Read::read_to_string(stat.0.stderr.as_mut().expect("piped"), &mut output);
     output
@@ -86,7 +85,7 @@ fn count_events(host: &Host, event: &str, mut running: jitlisten_tests::host::Ru
 #[test]
 fn a_uprobe_counts_every_call() {
     let (Some(()), Some(()), Some(host)) =
-        (perf::is_here(), require_uprobes(), integration::numba(NUMBA, "counted_calls.py"))
+        (perf::is_available(), require_uprobes(), integration::numba(NUMBA, "counted_calls.py"))
     else {
         return;
     };
@@ -97,13 +96,13 @@ fn a_uprobe_counts_every_call() {
     let probe = probe(&file, "counted");
     let output = count_events(&host, &probe.0, running);
     assert!(output.lines().any(|line| line.starts_with(&format!("{CALL_COUNT},"))), "perf stat: {output}");
-    // The kernel's own count has four columns: path, event, hits, misses.
+    // The kernel's own profile of uprobes has four columns: path, event, hits, misses.
     let profile = fs::read_to_string("/sys/kernel/tracing/uprobe_profile").unwrap_or_default();
     let profile_line = profile.lines().find(|line| line.contains(file.to_str().expect("text"))).unwrap_or_default();
     assert!(profile_line.split_whitespace().any(|word| word == CALL_COUNT.to_string()), "{profile}");
 }
 
-/// Stacks and counts in bpftrace's output of a map: `@[\n    name+12\n    ...\n]: 28`.
+/// Stacks and counts in a map printed by bpftrace: `@[\n    name+12\n    ...\n]: 28`.
 fn stacks(text: &str) -> Vec<(Vec<&str>, u64)> {
     let blocks = text.split("@[").skip(1).filter_map(|block| {
         let (stack, rest) = block.split_once("]: ").or_else(|| block.split_once("]:"))?;
@@ -138,7 +137,8 @@ fn bpftrace_shows_names() {
         return tool::skip("bpftrace", &reason, Absence::IsAllowed);
     }
     let is_whole = |stack: &[&str]| {
-        let has_name = |index: usize, name: &str| stack.get(index).is_some_and(|frame| scenario::names(frame, name));
+        let has_name =
+            |index: usize, name: &str| stack.get(index).is_some_and(|frame| scenario::names_function(frame, name));
         has_name(0, "gamma")
             && has_name(1, "beta")
             && has_name(2, "alpha")

@@ -1,4 +1,4 @@
-//! Lifetimes: a name lives as long as its code, and an image file lives longer.
+//! Lifetimes of names and image files: a name lives as long as its code, and an image file lives longer.
 
 use std::fs;
 use std::path::Path;
@@ -10,17 +10,17 @@ use jitlisten_tests::image::{self, with_images};
 use jitlisten_tests::integration;
 use jitlisten_tests::tool::{self, Absence};
 
-/// Output of `hosts/changing.py`, which looks up its own pages.
+/// Output of `hosts/changing.py`, which prints the file behind each of its code pages.
 fn run_changing(preload: Preload) -> Option<String> {
     if tool::find("lli-14").is_none() {
         tool::skip("libLLVM-14.so.1", "not installed; run ci/setup.sh", Absence::FailsInCi);
         return None;
     }
     let host = with_images(integration::numba("numba-0.68.1", "changing.py")?.argument("libLLVM-14.so.1"));
-    Some(String::from_utf8(host.run(preload).well().stdout).expect("text"))
+    Some(String::from_utf8(host.run(preload).expect_success().stdout).expect("text"))
 }
 
-/// Pages that LLVM changes keep their bytes and lose their name, and cost nothing after they are freed.
+/// Pages that LLVM changes keep their bytes, lose their name, and cost nothing once they are freed.
 #[test]
 fn changed_pages_have_no_stale_name() {
     let Some(output) = run_changing(Preload::Library) else { return };
@@ -42,8 +42,8 @@ more mappings: 0
 #[test]
 fn a_child_shares_its_parents_images_and_makes_its_own() {
     let Some(host) = integration::numba("numba-0.68.1", "forked.py").map(with_images) else { return };
-    let ended = host.run(Preload::Library).well();
-    // The child continues after its parent has exited.
+    let outcome = host.run(Preload::Library).expect_success();
+    // The child runs on after its parent has exited.
     let deadline = Instant::now() + Duration::from_secs(60);
     let stdout = loop {
         let stdout = fs::read_to_string(host.scratch("stdout")).expect("the host has printed");
@@ -64,13 +64,13 @@ fn a_child_shares_its_parents_images_and_makes_its_own() {
         Path::new(image_path(process_and_function)).parent().expect("a directory").to_owned()
     };
     assert_eq!(image_dir("parent of_parent"), image_dir("parent common"));
-    assert!(image_dir("parent common").to_string_lossy().contains(&format!("/image-{}-", ended.pid)));
+    assert!(image_dir("parent common").to_string_lossy().contains(&format!("/image-{}-", outcome.pid)));
     assert_ne!(image_dir("child of_child"), image_dir("parent common"));
     for (process_and_function, function) in
         [("parent common", "common"), ("parent of_parent", "of_parent"), ("child of_child", "of_child")]
     {
         assert!(
-            image::names(image_path(process_and_function).as_ref()).contains(function),
+            image::function_names(image_path(process_and_function).as_ref()).contains(function),
             "{function} is in {}",
             image_path(process_and_function)
         );
@@ -91,18 +91,18 @@ fn a_directory_that_is_removed_is_made_again() {
     let old_images = image::files(&host);
     let directory = old_images.first().and_then(|image| image.parent()).expect("there are images").to_owned();
     fs::remove_dir_all(&directory).expect("removed");
-    running.nod();
-    let ended = running.end().well();
-    assert_eq!(String::from_utf8_lossy(&ended.stdout).lines().count(), 2);
+    running.send_newline();
+    let outcome = running.wait().expect_success();
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout).lines().count(), 2);
     let new_images = image::files(&host);
     assert!(!new_images.is_empty() && new_images.iter().all(|image| image.starts_with(&directory)), "{new_images:?}");
 }
 
-/// Number of mappings that `hosts/many.py` prints, and number of images.
+/// Number of mappings printed by `hosts/many.py`, and number of image files.
 fn count_mappings(count: u32, preload: Preload) -> Option<(u64, usize)> {
     let host = with_images(integration::numba("numba-0.68.1", "many.py")?.argument(count.to_string()));
-    let host = host.patience(600);
-    let stdout = String::from_utf8(host.run(preload).well().stdout).expect("text");
+    let host = host.timeout_seconds(600);
+    let stdout = String::from_utf8(host.run(preload).expect_success().stdout).expect("text");
     assert!(stdout.contains(&format!("right: {count}\n")), "{stdout}");
     assert!(!host.log().contains("stops"), "{}", host.log());
     let image_count = image::files(&host).len();

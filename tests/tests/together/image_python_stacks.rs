@@ -1,4 +1,4 @@
-//! `py-spy --native` and `pystack --native` on stacks of Python -> Numba -> Python -> Numba, whose code has no frame
+//! `py-spy --native` and `pystack --native` on Python -> Numba -> Python -> Numba stacks whose code has no frame
 //! pointers.
 
 use std::fs;
@@ -23,7 +23,8 @@ fn py_spy() -> Option<PathBuf> {
     is_installed.then_some(path)
 }
 
-/// Starts `callback.py`, with or without the library and debug information, and returns the result of `inspect`.
+/// Starts `callback.py`, with or without the library and with or without debug information, and returns the result of
+/// `inspect`.
 fn inspect_running<T>(preload: Preload, debug: &str, inspect: impl FnOnce(&Running<'_>) -> T) -> Option<T> {
     let host = with_images(integration::numba(NUMBA, "callback.py")?.argument("300"));
     let host = host.variable("JITLISTEN_FRAME_POINTERS", "0").variable("NUMBA_DEBUGINFO", debug);
@@ -38,12 +39,12 @@ fn has_in_order(stack: &[&str], names: &[&str]) -> bool {
     names.iter().all(|name| frames.any(|frame| frame.contains(name)))
 }
 
-/// Frames on the path to `inner` through Python.
+/// Frames on the path to `inner` that goes through Python.
 const PATH_THROUGH_PYTHON: [&str; 6] = ["<module>", "Dispatcher_call", "outer", "between", "Dispatcher_call", "inner"];
-/// Frames on the direct path to `inner`.
+/// Frames on the path that calls `inner` directly.
 const DIRECT_PATH: [&str; 4] = ["<module>", "Dispatcher_call", "outer", "inner"];
 
-/// Stacks with their sample counts from `py-spy record -f raw`, and the number of samples that py-spy could not read.
+/// Stacks with their sample counts from `py-spy record -f raw`, and the number of samples for which py-spy failed.
 fn record(spy: PathBuf, running: &Running<'_>) -> Result<(Vec<(String, u64)>, u64), String> {
     let raw = PathBuf::from(format!("{}/py-spy-{}.raw", std::env::temp_dir().display(), running.pid()));
     let mut command = Command::new(spy);
@@ -70,12 +71,13 @@ fn py_spy_records_every_stack_whole() {
         for (stack, count) in &stacks {
             let frames: Vec<&str> = stack.split(';').collect();
             let leaf = frames.last().copied().unwrap_or_default();
-            // Samples without compiled code depend only on py-spy and on a Python without symbols.
+            // Samples without compiled code do not depend on the library, only on py-spy and on a Python without
+            // symbols.
             let is_compiled =
-                ["inner", "outer"].iter().any(|name| frames.iter().any(|frame| scenario::names(frame, name)));
+                ["inner", "outer"].iter().any(|name| frames.iter().any(|frame| scenario::names_function(frame, name)));
             let is_nameless = leaf.contains("(?)") || (is_compiled && stack.contains("(?)"));
             assert!(has_in_order(&frames, &["<module>"]) && !is_nameless, "cut or without a name: {stack}");
-            if scenario::names(leaf, "inner") {
+            if scenario::names_function(leaf, "inner") {
                 assert!(has_in_order(&frames, &DIRECT_PATH), "not whole: {stack}");
                 inner += count;
                 with_line += if leaf.contains("callback.py:") { *count } else { 0 };
@@ -83,9 +85,9 @@ fn py_spy_records_every_stack_whole() {
             }
             total += count;
         }
-        // LLVM assigns line 0 to some instructions. How hot these are depends on the processor.
+        // LLVM assigns line 0 to some instructions. The time spent in them depends on the processor.
         assert!(debug == "0" || with_line * 4 >= inner, "{with_line} of {inner} have a line: {stacks:#?}");
-        // py-spy stops the process for each sample. On a busy machine, it mostly stops it between the calls.
+        // py-spy stops the process for each sample. On a busy machine, most samples fall between the calls.
         assert!(total >= 30 && through_python >= 5, "{through_python} of {total} lead over Python: {stacks:#?}");
     }
 }
@@ -100,8 +102,7 @@ fn stock_stacks_are_lost() {
     assert!(!has_whole_stack, "the check must be able to say no: {stacks:#?}");
 }
 
-/// Shows the current stack up to 20 times, until the process is in `inner` through Python. Returns `None` if it never
-/// is.
+/// Dumps the current stack up to 20 times, until `inner` was called through Python. Returns `None` if it never was.
 fn snapshot(mut read_stack: impl FnMut() -> Vec<String>) -> Option<Vec<String>> {
     let is_through_python =
         |stack: &Vec<String>| has_in_order(&stack.iter().map(String::as_str).collect::<Vec<_>>(), &PATH_THROUGH_PYTHON);
@@ -126,11 +127,11 @@ fn py_spy_dumps_names_and_lines() {
     let Some(stack) = inspect_running(Preload::Library, "1", dump) else { return };
     let stack = stack.expect("one dump in twenty shows Python -> Numba -> Python -> Numba");
     let has_line =
-        |name: &str| stack.iter().any(|frame| scenario::names(frame, name) && frame.contains("(callback.py:"));
+        |name: &str| stack.iter().any(|frame| scenario::names_function(frame, name) && frame.contains("(callback.py:"));
     assert!(has_line("outer") && has_line("inner"), "{stack:#?}");
 }
 
-/// Checks the chain alone: from Python 3.14 on, py-spy 0.4.3 misplaces Python's own frames.
+/// Checks only the compiled frames, because from Python 3.14 on, py-spy 0.4.3 misplaces Python's own frames.
 #[test]
 fn py_spy_dumps_the_chain() {
     for preload in [Preload::Library, Preload::Nothing] {
@@ -172,7 +173,7 @@ fn pystack_shows_names_and_lines() {
     assert_eq!(stock, Some(false), "the check must be able to say no");
 }
 
-/// llvmlite runs an object from clang with calls that LLVM inlined. py-spy shows them as frames.
+/// llvmlite runs an object compiled by clang in which LLVM inlined calls; py-spy must show them as frames.
 #[test]
 fn py_spy_shows_inlined_calls_as_frames() {
     let (Some(spy), Some(host)) = (py_spy(), integration::numba(NUMBA, "bitcode.py")) else { return };

@@ -1,4 +1,5 @@
-//! Pages on which several threads put code: an image never loses a byte of that code, whatever happens at that moment.
+//! Several threads put code on the same pages: an image must never lose a byte of that code, regardless of what other
+//! threads do at that moment.
 
 use std::path::PathBuf;
 
@@ -27,14 +28,15 @@ fn compile_jit(build_dir: &Scratch) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Number of images for each variant. Asserts that every function has its bytes and returns its number.
+/// Number of images for each variant. Asserts that the code of every function is intact and that it returns the right
+/// value.
 fn images(variants: &[&str], preload: Preload) -> Option<Vec<u64>> {
     let build_dir = Scratch::new("shared-pages-bin");
     let program = compile_jit(&build_dir)?;
     let run = |variant: &&str| {
         let host = Host::new(&program, "shared-pages").argument(FUNCTION_COUNT.to_string());
         let host = with_images(variant.split(' ').fold(host, |host, arg| host.argument(arg)));
-        let stdout = String::from_utf8(host.run(preload).well().stdout).expect("text");
+        let stdout = String::from_utf8(host.run(preload).expect_success().stdout).expect("text");
         let counts = stdout.strip_prefix("wrong 0 lost 0 images ").unwrap_or_else(|| panic!("{variant}: {stdout}"));
         counts.split(' ').next().and_then(|count| count.parse().ok()).expect("a number")
     };
@@ -78,7 +80,7 @@ fn a_single_thread_has_images_on_shared_pages() {
     assert_eq!(images, [FUNCTION_COUNT, FUNCTION_COUNT, 0]);
 }
 
-/// LLVM's engines share pages, and `mprotect` continues for long after our hook saw the call.
+/// LLVM's engines share pages, and an `mprotect` call is still in progress long after our hook has seen it.
 #[test]
 fn a_memory_manager_that_shares_pages_between_engines() {
     let build_dir = Scratch::new("shared-arena-bin");
@@ -103,7 +105,7 @@ fn a_memory_manager_that_shares_pages_between_engines() {
     let program = build_dir.join("shared_arena");
     tool::compile(&compiler, &[&flags[..], &link_flags].concat(), &source, &program);
     let host = with_images(Host::new(program, "shared-arena").argument("400"));
-    let ended = host.run(Preload::Library).well();
-    assert_eq!(String::from_utf8_lossy(&ended.stdout), "wrong 0\n", "{}", host.log());
+    let outcome = host.run(Preload::Library).expect_success();
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout), "wrong 0\n", "{}", host.log());
     assert!(!image::files(&host).is_empty(), "no image was tried: this proves nothing\n{}", host.log());
 }

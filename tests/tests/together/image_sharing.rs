@@ -1,23 +1,23 @@
-//! Objects whose text shares pages also share an image, which has everything that separate images would have.
+//! Objects whose code shares pages also share an image, which contains everything that separate images would.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::image::{self, faults, names, with_images};
+use jitlisten_tests::image::{self, find_faults, function_names, with_images};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
 const MODULE_COUNT: usize = 8;
 
-/// Image file of each function of `hosts/modules.py`. Checks the symbols of every file.
+/// Maps each function of `hosts/modules.py` to its image file. Checks the symbols of every file.
 fn files(venv: &str, args: [&str; 2]) -> Option<BTreeMap<String, String>> {
     let host = integration::numba(venv, "modules.py")?.argument(MODULE_COUNT.to_string());
     let host = args.iter().fold(host, |host, arg| host.argument(arg));
     let host = with_images(host);
-    let ended = host.run(Preload::Library).well();
-    let stdout = String::from_utf8(ended.stdout).expect("text");
+    let outcome = host.run(Preload::Library).expect_success();
+    let stdout = String::from_utf8(outcome.stdout).expect("text");
     let mut lines = stdout.lines();
     assert_eq!(lines.next(), Some("right: 8"));
     let file_by_function: BTreeMap<String, String> =
@@ -25,12 +25,12 @@ fn files(venv: &str, args: [&str; 2]) -> Option<BTreeMap<String, String>> {
     assert_eq!(file_by_function.len(), MODULE_COUNT);
     for (name, file) in &file_by_function {
         assert!(file.contains("/image-") && file.ends_with(".so"), "{args:?}: {name} is in {file}\n{}", host.log());
-        let symbols = names(file.as_ref());
+        let symbols = function_names(file.as_ref());
         for expected in [name.clone(), name.replace('f', "g")] {
             assert!(symbols.contains(&expected), "{args:?}: no {expected} in {file}: {symbols:?}");
         }
     }
-    assert_eq!(faults(&image::files(&host)[0]), [""; 0]);
+    assert_eq!(find_faults(&image::files(&host)[0]), [""; 0]);
     Some(file_by_function)
 }
 
@@ -54,8 +54,8 @@ fn what_is_finalized_apart_has_images_of_its_own() {
     }
 }
 
-/// llvmlite's memory manager (`NUMBA_USE_LLVMLITE_MEMORY_MANAGER=1`) makes one allocation per object, with the code
-/// first.
+/// llvmlite's memory manager (`NUMBA_USE_LLVMLITE_MEMORY_MANAGER=1`) makes one allocation per object, starting with the
+/// code.
 #[test]
 fn llvmlites_own_memory_manager_shares_nothing() {
     for venv in ["numba-0.68.1", "numba-0.60.0"] {
@@ -66,15 +66,16 @@ fn llvmlites_own_memory_manager_shares_nothing() {
     }
 }
 
-/// Numba itself under llvmlite's memory manager.
+/// Runs Numba itself with llvmlite's memory manager.
 #[test]
 fn numba_with_llvmlites_memory_manager() {
     for venv in ["numba-0.68.1", "numba-0.60.0"] {
         let Some(host) = integration::numba(venv, "callback.py") else { continue };
         let host = with_images(host.argument("0")).variable("NUMBA_USE_LLVMLITE_MEMORY_MANAGER", "1");
-        let ended = host.run(Preload::Library).well();
-        assert!(String::from_utf8_lossy(&ended.stdout).starts_with("17.0\n"));
-        let image_names: BTreeSet<String> = image::files(&host).iter().flat_map(|image| names(image)).collect();
+        let outcome = host.run(Preload::Library).expect_success();
+        assert!(String::from_utf8_lossy(&outcome.stdout).starts_with("17.0\n"));
+        let image_names: BTreeSet<String> =
+            image::files(&host).iter().flat_map(|image| function_names(image)).collect();
         for name in ["inner(int64)", "outer(int64)"] {
             assert!(
                 image_names.iter().any(|function| function.contains(name)),
@@ -104,7 +105,8 @@ fn lli(version: u32, kind: &str) -> Option<Host> {
     Some(with_images(host.argument(first_module)))
 }
 
-/// Lines of `addr2line -i -f` for every byte of a function. Inlined calls have several lines, the callee first.
+/// Output lines of `addr2line -i -f` for every byte of a function. For inlined calls it prints several, the callee's
+/// first.
 fn symbolize_bytes(image: &Path, function: &str) -> Vec<String> {
     let symbols = tool::run(Command::new("nm").arg("-S").arg(image)).stdout;
     let symbols = String::from_utf8_lossy(&symbols).into_owned();
@@ -117,14 +119,15 @@ fn symbolize_bytes(image: &Path, function: &str) -> Vec<String> {
     String::from_utf8_lossy(&output).lines().map(str::to_owned).collect()
 }
 
-/// Debug information of several objects is merged: each function has its own file and lines, inlined calls included.
+/// The debug information of several objects is merged, but each function keeps its own file and lines, including those
+/// of inlined calls.
 #[test]
 fn two_modules_have_their_lines_and_inlined_calls_in_one_image() {
     for (version, kind, shared) in [(14, "mcjit", true), (22, "mcjit", true), (14, "orc", false)] {
         let Some(host) = lli(version, kind) else { continue };
-        let _ = host.run(Preload::Library).well();
+        let _ = host.run(Preload::Library).expect_success();
         let images = image::files(&host);
-        let find_image = |name| images.iter().find(|image| names(image).contains(name)).expect(name);
+        let find_image = |name| images.iter().find(|image| function_names(image).contains(name)).expect(name);
         assert_eq!(find_image("one") == find_image("two"), shared, "lli-{version} {kind}: {images:?}");
         for (function, callee, file) in [("one", "deep", "inlined_one.c:"), ("two", "deeper", "inlined_two.c:")] {
             let lines = symbolize_bytes(find_image(function), function);
@@ -133,7 +136,7 @@ fn two_modules_have_their_lines_and_inlined_calls_in_one_image() {
             };
             assert!(lines.windows(4).any(is_inlined), "lli-{version} {kind}: {lines:?}");
         }
-        assert_eq!(images.iter().flat_map(|image| faults(image)).collect::<Vec<_>>(), [""; 0]);
+        assert_eq!(images.iter().flat_map(|image| find_faults(image)).collect::<Vec<_>>(), [""; 0]);
         assert!(!host.log().contains("image"), "{}", host.log());
     }
 }

@@ -1,4 +1,4 @@
-//! Exact counts by callgrind on images, and images that come and go at run time.
+//! Exact callgrind counts on images, and images that appear and disappear at run time.
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +8,7 @@ use jitlisten_tests::integration::{self, Integration};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{image, paths};
 
-/// callgrind counts every instruction of JIT code under its source line.
+/// callgrind attributes every instruction of JIT code to its source line.
 #[test]
 fn callgrind_counts_by_source_line() {
     let Some(valgrind) = tool::require("valgrind", Absence::IsAllowed) else { return };
@@ -17,23 +17,24 @@ fn callgrind_counts_by_source_line() {
     let profile = host.scratch("callgrind.out");
     let mut command = Command::new(valgrind);
     command.args(["-q", "--tool=callgrind"]).arg(format!("--callgrind-out-file={}", profile.display()));
-    let callgrind_run = tool::run(command.args(host.words()).envs(host.variables(Preload::Library)));
+    let callgrind_run = tool::run(command.args(host.command_line()).envs(host.variables(Preload::Library)));
     assert!(callgrind_run.status.success(), "{}", String::from_utf8_lossy(&callgrind_run.stderr));
     let text = fs::read_to_string(profile).expect("callgrind wrote it");
-    // callgrind writes each name once, as `fn=(12) gamma`, and later only its number.
+    // callgrind writes each name only once, as `fn=(12) gamma`, and then refers to its number.
     for function in ["gamma", "beta", "alpha"] {
         assert!(text.lines().any(|line| line.ends_with(&format!(") {function}"))), "no {function}\n{}", host.log());
     }
-    // The first position line that refers to a file has the file's name: the line of a function, an inlined part or a
-    // callee.
+    // The first position line that refers to a file contains the file's name. Position lines introduce a function, an
+    // inlined part or a callee.
     let is_position_line = |line: &str| ["fl=", "fi=", "fe=", "cfi=", "cfl="].iter().any(|key| line.starts_with(key));
     assert!(text.lines().any(|line| is_position_line(line) && line.ends_with("chain.c")), "no source file\n{text}");
 }
 
-/// Pages are replaced under threads that run in them, for code that was compiled before the sink was switched on.
+/// Code was compiled before the sink was enabled; its pages are replaced while threads run on them.
 #[test]
 fn images_come_and_go_under_running_threads() {
     let Some(host) = integration::numba("numba-0.68.1", "late_images.py") else { return };
-    let ended = host.argument(paths::library()).variable("JITLISTEN", "perfmap").run(Preload::Library).well();
-    assert_eq!(String::from_utf8_lossy(&ended.stdout), "wrong: 0\nimages: 60\n");
+    let outcome =
+        host.argument(paths::library()).variable("JITLISTEN", "perfmap").run(Preload::Library).expect_success();
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout), "wrong: 0\nimages: 60\n");
 }

@@ -1,4 +1,5 @@
-//! The C API: a JIT without LLVM (`hosts/raw_jit.c`) makes machine code by hand and reports it. Nothing is preloaded.
+//! The C API with a JIT without LLVM (`hosts/raw_jit.c`), which writes machine code by hand and reports it. Nothing is
+//! preloaded.
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
@@ -9,7 +10,7 @@ use jitlisten_tests::{gdb, perf, perf_inject, support_table, walk};
 
 const INTEGRATION: &str = "C API";
 
-/// Compiles `hosts/raw_jit.c`, and sets the sinks of the host.
+/// Compiles `hosts/raw_jit.c` and sets the host's sinks.
 fn raw_jit(seconds: &str, sinks: &str, build_dir: &Scratch) -> Option<Host> {
     if cfg!(not(target_arch = "x86_64")) {
         tool::skip("raw_jit", "its machine code is that of x86-64", Absence::IsAllowed);
@@ -21,7 +22,7 @@ fn raw_jit(seconds: &str, sinks: &str, build_dir: &Scratch) -> Option<Host> {
     let library = paths::library();
     let directory = library.parent().expect("a file lies somewhere").display().to_string();
     let [link_path, run_path] = [format!("-L{directory}"), format!("-Wl,-rpath,{directory}")];
-    // `-ljitlisten` comes before the source file, so `--as-needed` would drop it.
+    // `-ljitlisten` precedes the source file, so `--as-needed` would drop the library.
     let flags =
         ["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-omit-frame-pointer", "-Wl,--no-as-needed"];
     let compiler_args = [&flags[..], &[&include, &link_path, "-ljitlisten", &run_path]].concat();
@@ -32,69 +33,73 @@ fn raw_jit(seconds: &str, sinks: &str, build_dir: &Scratch) -> Option<Host> {
 #[test]
 fn perf_reads_the_map() {
     let build_dir = Scratch::new("raw-jit-bin");
-    let (Some(()), Some(host)) = (perf::is_here(), raw_jit("2", "perfmap", &build_dir)) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), raw_jit("2", "perfmap", &build_dir)) else { return };
     let recording = perf::record(&host, Preload::Nothing);
-    scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
-    Verdict::of(&recording.samples, "raw_jit").is_complete();
-    support_table::seen(INTEGRATION, "perf map");
+    scenario::assert_samples_named(&recording.samples, &recording.perf_map(), "gamma");
+    Verdict::from_samples(&recording.samples, "raw_jit").assert_complete();
+    support_table::record_cell(INTEGRATION, "perf map");
 }
 
 #[test]
 fn perf_injects_the_jitdump_with_its_lines() {
     let build_dir = Scratch::new("raw-jit-bin");
-    let (Some(()), Some(host)) = (perf::is_here(), raw_jit("2", "jitdump", &build_dir)) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), raw_jit("2", "jitdump", &build_dir)) else { return };
     let injected = perf_inject::record_with(host, Preload::Nothing, 499, "fp");
-    let (gamma, total) = (injected.leaves_in("gamma"), injected.samples.len());
+    let (gamma, total) = (injected.count_leaves_in("gamma"), injected.samples.len());
     assert!(
         gamma >= 100 && gamma * 10 >= total * 8,
         "{gamma} of {total} samples are in gamma: {:?}",
-        injected.leaves()
+        injected.count_leaves()
     );
-    let complete = injected.samples.iter().filter(|sample| {
+    let complete_samples = injected.samples.iter().filter(|sample| {
         let symbols: Vec<&str> = sample.frames.iter().filter_map(|frame| frame.symbol.as_deref()).collect();
         symbols.starts_with(&["gamma", "beta", "alpha", "call_alpha"])
     });
-    let complete = complete.count();
-    assert!(complete * 100 >= gamma * 95, "{complete} of {gamma} stacks are complete");
+    let complete_samples = complete_samples.count();
+    assert!(complete_samples * 100 >= gamma * 95, "{complete_samples} of {gamma} stacks are complete");
     let lines = injected.dump().named("gamma").next().expect("gamma is in the dump").line_numbers();
     assert_eq!(lines, [21, 22, 23].into());
-    support_table::seen(INTEGRATION, "jitdump");
+    support_table::record_cell(INTEGRATION, "jitdump");
 }
 
 #[test]
 fn perf_takes_the_image_for_a_library() {
     let build_dir = Scratch::new("raw-jit-bin");
-    let (Some(()), Some(host)) = (perf::is_here(), raw_jit("2", "image", &build_dir)) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), raw_jit("2", "image", &build_dir)) else { return };
     let recording = perf::record(&host, Preload::Nothing);
     assert_eq!(recording.map, None, "no perf map was asked for");
     let jit_samples = recording
         .samples
         .iter()
         .filter(|sample| sample.frames.first().is_some_and(|leaf| leaf.object.contains("/image-")));
-    let (mut total, mut complete) = (0, 0);
+    let (mut total, mut complete_samples) = (0, 0);
     for sample in jit_samples {
         let symbols: Vec<&str> = sample.frames.iter().filter_map(|frame| frame.symbol.as_deref()).collect();
         total += 1;
-        complete += usize::from(symbols.starts_with(&["gamma", "beta", "alpha", "call_alpha"]));
+        complete_samples += usize::from(symbols.starts_with(&["gamma", "beta", "alpha", "call_alpha"]));
     }
-    assert!(total >= 150 && complete * 100 >= total * 95, "{complete} of {total} stacks are complete\n{}", host.log());
-    support_table::seen(INTEGRATION, "image");
+    assert!(
+        total >= 150 && complete_samples * 100 >= total * 95,
+        "{complete_samples} of {total} stacks are complete\n{}",
+        host.log()
+    );
+    support_table::record_cell(INTEGRATION, "image");
 }
 
 #[test]
 fn gdb_knows_the_frames() {
     let build_dir = Scratch::new("raw-jit-bin");
-    let (Some(()), Some(host)) = (gdb::is_here(), raw_jit("60", "gdb", &build_dir)) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), raw_jit("60", "gdb", &build_dir)) else { return };
     let mut running = host.start(Preload::Nothing);
     running.wait_for_line("running");
-    // The innermost function reads the clock now and then.
+    // The innermost function occasionally reads the clock.
     let session = gdb::attach_in("gamma", &running);
-    // gdb ends the stack at `main`, so there are no frames beyond it to check.
-    let checked = scenario::check_backtrace(&session.backtrace, "call_alpha", Symbols::Stripped);
-    checked.unwrap_or_else(|error| panic!("{error}\n{}", session.output));
+    // gdb ends the stack at `main`, so there are no outer frames to check.
+    let check_result = scenario::check_backtrace(&session.backtrace, "call_alpha", Symbols::Stripped);
+    check_result.unwrap_or_else(|error| panic!("{error}\n{}", session.output));
     let [leaf, .., last] = &session.backtrace.frames[..] else { panic!("{}", session.output) };
     assert!(leaf.contains("chain.raw:22") && last.starts_with("main"), "{:?}", session.backtrace.frames);
-    support_table::seen(INTEGRATION, "gdb");
+    support_table::record_cell(INTEGRATION, "gdb");
 }
 
 #[test]
@@ -102,24 +107,25 @@ fn unwinders_inside_walk_it() {
     for unwinder in walk::UNWINDERS {
         let build_dir = Scratch::new("raw-jit-bin");
         let Some(host) = raw_jit("1", "unwind", &build_dir) else { return };
-        // libunwind follows frame pointers if it has no tables, and this code has frame pointers.
+        // Without tables, libunwind follows frame pointers, which this code keeps.
         if unwinder == "libgcc" {
             let stock = raw_jit("1", "perfmap", &build_dir).expect("compiled just before");
-            let Some(stock_walk) = walk::from_inside(stock, unwinder, Preload::Nothing) else { return };
+            let Some(stock_walk) = walk::run_with_walker(stock, unwinder, Preload::Nothing) else { return };
             assert!(stock_walk.samples > 0 && stock_walk.complete == 0, "{unwinder} walks without us: {stock_walk:?}");
         }
-        let Some(walked) = walk::from_inside(host, unwinder, Preload::Nothing) else { return };
-        walked.is_complete();
-        support_table::seen(INTEGRATION, unwinder);
+        let Some(walked) = walk::run_with_walker(host, unwinder, Preload::Nothing) else { return };
+        walked.assert_complete();
+        support_table::record_cell(INTEGRATION, unwinder);
     }
 }
 
-/// A library that is both linked and preloaded is loaded once, and its session is open before the program opens one.
+/// A library that is both linked and preloaded is loaded only once, and its session is open before the program opens
+/// one.
 #[test]
 fn linked_and_preloaded_is_one_session() {
     let build_dir = Scratch::new("raw-jit-bin");
     let Some(host) = raw_jit("0", "perfmap", &build_dir) else { return };
-    let ended = host.run(Preload::Library).well();
-    let map = PerfMap::parse(ended.map.as_deref().expect("there is a map")).expect("it obeys the rules");
+    let outcome = host.run(Preload::Library).expect_success();
+    let map = PerfMap::parse(outcome.map.as_deref().expect("there is a map")).expect("it obeys the rules");
     assert_eq!(map.named("gamma").count(), 1);
 }

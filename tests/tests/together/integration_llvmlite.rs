@@ -1,14 +1,15 @@
-//! The patched llvmlite of `integrations/llvmlite`, which is linked with the library. Nothing is preloaded.
+//! The patched llvmlite of `integrations/llvmlite`, which is linked to the library. Nothing is preloaded.
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::linked::Linked;
+use jitlisten_tests::linked::LinkedIntegration;
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::scenario::{self, CHAIN, Verdict};
 use jitlisten_tests::{integration, jitdump_reader, machine_code, paths, perf, support_table, walk};
 
 const VENV: &str = "numba-0.68.1-patched";
 
-/// Program on the patched llvmlite, which loads the library under test instead of the one it was built with.
+/// Host that runs a program with the patched llvmlite, which loads the library under test instead of the one that it
+/// was built with.
 fn patched_host(program: &str) -> Option<Host> {
     let libraries = paths::library().parent()?.to_owned();
     Some(integration::numba(VENV, program)?.variable("LD_LIBRARY_PATH", libraries))
@@ -19,41 +20,46 @@ fn chain(seconds: u32, args: &[&str]) -> Option<Host> {
     Some(args.iter().fold(host, |host, arg| host.argument(arg)))
 }
 
-const NUMBA: Linked =
-    Linked { name: "patched llvmlite", host: chain, caller_object: "_dispatcher", caller_frame: "Dispatcher_call" };
+const NUMBA: LinkedIntegration = LinkedIntegration {
+    name: "patched llvmlite",
+    host: chain,
+    caller_object: "_dispatcher",
+    caller_frame: "Dispatcher_call",
+};
 
 #[test]
 fn perf_map() {
-    NUMBA.perf_map();
+    NUMBA.check_perf_map();
 }
 
 #[test]
 fn jitdump() {
-    NUMBA.jitdump();
+    NUMBA.check_jitdump();
 }
 
 #[test]
 fn image() {
-    NUMBA.image();
+    NUMBA.check_image();
 }
 
 #[test]
 fn gdb() {
-    NUMBA.gdb();
+    NUMBA.check_gdb();
 }
 
-/// Samples and complete walks of each unwinder.
+/// Numbers of samples and of complete walks for each unwinder.
 fn walk_counts(configure: impl Fn(Host) -> Host) -> Option<Vec<(String, u32, u32)>> {
     let program = patched_host("walked.py")?;
-    let walker = walk::walker(&program)?;
-    let ended = configure(program.argument(walker).argument("1").argument("early")).run(Preload::Nothing).well();
-    let lines: Vec<&str> = ended.stderr.lines().collect();
+    let walker = walk::compile_walker(&program)?;
+    let outcome =
+        configure(program.argument(walker).argument("1").argument("early")).run(Preload::Nothing).expect_success();
+    let lines: Vec<&str> = outcome.stderr.lines().collect();
     let parse_counts = |lines: &[&str]| {
         let mut fields = lines.first()?.split_ascii_whitespace();
         Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
     };
     let walk_counts: Vec<_> = lines.chunks(2).filter_map(parse_counts).collect();
-    assert_eq!(walk_counts.len(), walk::UNWINDERS.len(), "{}", ended.stderr);
+    assert_eq!(walk_counts.len(), walk::UNWINDERS.len(), "{}", outcome.stderr);
     Some(walk_counts)
 }
 
@@ -62,16 +68,16 @@ fn both_unwinders_walk_to_the_start() {
     let Some(walk_counts) = walk_counts(|host| host.variable("NUMBA_ENABLE_PROFILING", "1")) else { return };
     for (unwinder, samples, complete) in walk_counts {
         assert!(samples >= 20 && samples == complete, "{unwinder}: {complete} of {samples}");
-        support_table::seen(NUMBA.name, &unwinder);
+        support_table::record_cell(NUMBA.name, &unwinder);
     }
 }
 
-/// Control: the patched llvmlite with nothing switched on.
+/// Control: the patched llvmlite with everything switched off.
 #[test]
 fn unasked_it_does_nothing() {
     let Some(host) = chain(1, &[]) else { return };
-    let ended = host.variable("NUMBA_ENABLE_PROFILING", "0").run(Preload::Nothing).well();
-    assert_eq!(ended.map, None, "other_user has asked for a perf map");
+    let outcome = host.variable("NUMBA_ENABLE_PROFILING", "0").run(Preload::Nothing).expect_success();
+    assert_eq!(outcome.map, None, "other_user has asked for a perf map");
     let Some(walk_counts) = walk_counts(|host| host) else { return };
     for (unwinder, samples, complete) in walk_counts {
         assert!(samples >= 20 && complete == 0, "{unwinder}: {complete} of {samples}: the other tests prove nothing");
@@ -81,11 +87,12 @@ fn unasked_it_does_nothing() {
 #[test]
 fn switched_off_it_does_nothing() {
     let Some(host) = chain(0, &[]) else { return };
-    let ended = host.variable("JITLISTEN", "off").run(Preload::Nothing).well();
-    assert_eq!(ended.map, None);
+    let outcome = host.variable("JITLISTEN", "off").run(Preload::Nothing).expect_success();
+    assert_eq!(outcome.map, None);
 }
 
-/// The shim detects every object in `__jit_debug_register_code`, and the listener from LLVM itself.
+/// The shim detects every object in `__jit_debug_register_code`, and the listener detects the same objects through LLVM
+/// itself.
 #[test]
 fn linked_and_preloaded_nothing_is_doubled() {
     let names = |map: &PerfMap| {
@@ -94,9 +101,10 @@ fn linked_and_preloaded_nothing_is_doubled() {
         names
     };
     let (Some(linked), Some(combined)) = (chain(0, &[]), chain(0, &[])) else { return };
-    let (linked, combined) = (linked.run(Preload::Nothing).well(), combined.run(Preload::Library).well());
+    let (linked, combined) =
+        (linked.run(Preload::Nothing).expect_success(), combined.run(Preload::Library).expect_success());
     assert_eq!(linked.stdout, combined.stdout);
-    // Two entries over one byte would break a rule of the perf map reader.
+    // Two overlapping entries would break a rule of the perf map reader.
     let (linked, combined) = (linked.perf_map(), combined.perf_map());
     for function in CHAIN {
         assert_eq!(linked.named(function).count(), combined.named(function).count(), "{function}");
@@ -112,7 +120,7 @@ fn linked_and_preloaded_nothing_is_doubled() {
 fn linked_and_preloaded_the_jitdump_has_every_function_once() {
     let Some(host) = chain(0, &[]) else { return };
     let host = host.variable("JITLISTEN", "jitdump");
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     let dumps = jitdump_reader::find(&host.scratch("."));
     assert_eq!(dumps.len(), 1, "{}", host.log());
     let dump = jitdump_reader::read(&dumps[0]);
@@ -127,14 +135,14 @@ fn orc(linker: &str, seconds: &str) -> Option<Host> {
     Some(patched_host("orc.py")?.argument(seconds).argument(linker))
 }
 
-/// LLJIT with either linker. Stock llvmlite does not register objects that JITLink links.
+/// Checks LLJIT with either linker. Stock llvmlite does not register objects that JITLink links.
 #[test]
 fn orc_is_discovered_with_rtdyld_and_with_jitlink() {
     for linker in ["rtdyld", "jitlink"] {
-        let (Some(()), Some(host)) = (perf::is_here(), orc(linker, "2")) else { continue };
+        let (Some(()), Some(host)) = (perf::is_available(), orc(linker, "2")) else { continue };
         let recording = perf::record(&host.variable("JITLISTEN", "perfmap"), Preload::Nothing);
-        scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
-        Verdict::of(&recording.samples, "libffi").is_complete();
+        scenario::assert_samples_named(&recording.samples, &recording.perf_map(), "gamma");
+        Verdict::from_samples(&recording.samples, "libffi").assert_complete();
     }
 }
 
@@ -144,22 +152,22 @@ fn frame_pointers_are_as_asked() {
         for (policy, expected) in [("1", true), ("0", false), ("untouched", false)] {
             let Some(host) = orc(linker, "0") else { continue };
             let host = host.variable("JITLISTEN", "perfmap").variable("JITLISTEN_FRAME_POINTERS", policy);
-            let ended = host.run(Preload::Nothing).well();
-            let code = machine_code::from_hex(ended.stderr.trim());
-            assert_eq!(machine_code::keeps_frame_pointer(&code), expected, "{linker}, {policy}: {}", ended.stderr);
+            let outcome = host.run(Preload::Nothing).expect_success();
+            let code = machine_code::from_hex(outcome.stderr.trim());
+            assert_eq!(machine_code::keeps_frame_pointer(&code), expected, "{linker}, {policy}: {}", outcome.stderr);
         }
     }
 }
 
-/// A closed engine takes its names along, and the next engine reuses its addresses.
+/// When an engine is closed, its names are dropped, and the next engine reuses its addresses.
 #[test]
 fn a_closed_engines_name_does_not_outlive_it() {
-    let (Some(()), Some(host)) = (perf::is_here(), patched_host("closed_engine.py")) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), patched_host("closed_engine.py")) else { return };
     let host = host.argument("1").variable("CLOSED_ENGINE_JIT_EVENTS", "1");
     let recording = perf::record(&host, Preload::Nothing);
-    let verdict = Verdict::of(&recording.samples, "libffi");
-    verdict.is_named();
-    let has_samples = |function| verdict.leaves.keys().flatten().any(|leaf| scenario::names(leaf, function));
+    let verdict = Verdict::from_samples(&recording.samples, "libffi");
+    verdict.assert_named();
+    let has_samples = |function| verdict.leaves.keys().flatten().any(|leaf| scenario::names_function(leaf, function));
     assert!(!has_samples("outdated"), "a closed engine's function is said to run:\n{verdict}");
     assert!(has_samples("current") && has_samples("survivor"), "{verdict}");
 }
@@ -168,6 +176,7 @@ fn a_closed_engines_name_does_not_outlive_it() {
 fn the_program_notices_nothing() {
     let (Some(disabled), Some(enabled)) = (chain(0, &[]), chain(0, &[])) else { return };
     let disabled = disabled.variable("NUMBA_ENABLE_PROFILING", "0").variable("NUMBA_DEBUGINFO", "1");
-    let (disabled, enabled) = (disabled.run(Preload::Nothing).well(), enabled.run(Preload::Nothing).well());
+    let (disabled, enabled) =
+        (disabled.run(Preload::Nothing).expect_success(), enabled.run(Preload::Nothing).expect_success());
     assert_eq!((disabled.stdout, disabled.stderr), (enabled.stdout, enabled.stderr));
 }

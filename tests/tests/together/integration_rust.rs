@@ -1,7 +1,8 @@
-//! The Rust integrations: examples of the crate, which `ci/rust-producers.sh` builds. Nothing is preloaded.
+//! The Rust integrations, tested through examples of the crate that `ci/rust-producers.sh` builds. Nothing is
+//! preloaded.
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::linked::Linked;
+use jitlisten_tests::linked::LinkedIntegration;
 use jitlisten_tests::scenario::{self, CHAIN, Verdict};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{paths, perf};
@@ -16,14 +17,14 @@ fn example(name: &str, seconds: u32, args: &[&str]) -> Option<Host> {
     Some(args.iter().fold(host, |host, arg| host.argument(arg)))
 }
 
-const INKWELL: Linked = Linked {
+const INKWELL: LinkedIntegration = LinkedIntegration {
     name: "inkwell",
     host: |seconds, args| example("inkwell", seconds, args),
     caller_object: "/inkwell",
     caller_frame: "inkwell::main",
 };
 
-const LLVM_SYS: Linked = Linked {
+const LLVM_SYS: LinkedIntegration = LinkedIntegration {
     name: "llvm-sys",
     host: |seconds, args| example("llvm_sys_orc", seconds, args),
     caller_object: "/llvm_sys_orc",
@@ -38,30 +39,31 @@ macro_rules! row {
     };
 }
 
-row!(inkwell: super::INKWELL => [perf_map, jitdump, image, gdb, libunwind, libgcc]);
-row!(llvm_sys: super::LLVM_SYS => [perf_map, jitdump, image, gdb, libunwind, libgcc]);
+row!(inkwell: super::INKWELL => [check_perf_map, check_jitdump, check_image, check_gdb, check_libunwind, check_libgcc]);
+row!(llvm_sys: super::LLVM_SYS => [check_perf_map, check_jitdump, check_image, check_gdb, check_libunwind, check_libgcc]);
 
-/// An engine that was created without our API, and LLVM's default linker (JITLink in LLVM 22).
+/// Checks an engine created without our API, and LLVM's default linker (JITLink in LLVM 22).
 #[test]
 fn other_engines_are_discovered_too() {
     for (integration, mode) in [(INKWELL, "attach"), (LLVM_SYS, "default")] {
-        let (Some(()), Some(host)) = (perf::is_here(), (integration.host)(2, &[mode])) else { continue };
+        let (Some(()), Some(host)) = (perf::is_available(), (integration.host)(2, &[mode])) else { continue };
         let recording = perf::record(&host, Preload::Nothing);
-        scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
-        Verdict::of(&recording.samples, integration.caller_object).is_complete();
+        scenario::assert_samples_named(&recording.samples, &recording.perf_map(), "gamma");
+        Verdict::from_samples(&recording.samples, integration.caller_object).assert_complete();
     }
 }
 
-/// The crate opens no session of its own if the library is already in the process.
+/// If the library is already loaded in the process, the crate opens no session of its own.
 #[test]
 fn linked_and_preloaded_nothing_is_doubled() {
     for (integration, args) in [(INKWELL, &[][..]), (INKWELL, &["attach"]), (LLVM_SYS, &[]), (LLVM_SYS, &["default"])] {
         let (Some(linked), Some(combined)) = ((integration.host)(0, args), (integration.host)(0, args)) else {
             continue;
         };
-        let (linked, combined) = (linked.run(Preload::Nothing).well(), combined.run(Preload::Library).well());
+        let (linked, combined) =
+            (linked.run(Preload::Nothing).expect_success(), combined.run(Preload::Library).expect_success());
         assert_eq!(linked.stdout, combined.stdout);
-        // Two entries over one byte would break a rule of the perf map reader.
+        // Two overlapping entries would break a rule of the perf map reader.
         let (linked, combined) = (linked.perf_map(), combined.perf_map());
         for function in CHAIN {
             let count = |map: &jitlisten_tests::perf_map::PerfMap| map.named(function).count();
@@ -70,7 +72,8 @@ fn linked_and_preloaded_nothing_is_doubled() {
     }
 }
 
-/// A closed JIT frees its object, with RuntimeDyld and with JITLink. ORC does not free a JIT that lives until the end.
+/// A closed JIT frees its object, both with RuntimeDyld and with JITLink. ORC does not free a JIT that lives until the
+/// process exits.
 #[test]
 fn a_disposed_jit_says_so() {
     for linker in ["rtdyld", "default"] {
@@ -78,7 +81,7 @@ fn a_disposed_jit_says_so() {
             let Some(host) = (LLVM_SYS.host)(0, args) else { return };
             let log = host.scratch("debug");
             let host = host.variable("JITLISTEN_LOG", format!("debug:{}", log.display()));
-            let _ = host.run(Preload::Nothing).well();
+            let _ = host.run(Preload::Nothing).expect_success();
             let log = std::fs::read_to_string(log).expect("a log");
             assert_eq!(log.matches("finalized ObjectId").count(), 1, "{log}");
             assert_eq!(log.matches("freeing ObjectId").count(), freed, "{args:?}:\n{log}");
@@ -90,6 +93,11 @@ fn a_disposed_jit_says_so() {
 fn switched_off_they_do_nothing() {
     for integration in [INKWELL, LLVM_SYS] {
         let Some(host) = (integration.host)(0, &[]) else { continue };
-        assert_eq!(host.variable("JITLISTEN", "off").run(Preload::Nothing).well().map, None, "{}", integration.name);
+        assert_eq!(
+            host.variable("JITLISTEN", "off").run(Preload::Nothing).expect_success().map,
+            None,
+            "{}",
+            integration.name
+        );
     }
 }

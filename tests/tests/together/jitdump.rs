@@ -1,4 +1,4 @@
-//! Bytes of jitdumps from real processes, read by two strict readers.
+//! Jitdumps of real processes, read by two strict readers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,10 +33,10 @@ fn functions_have_their_own_lines_of_files_with_full_names() {
     for venv in NUMBA {
         let Some(host) = dumping_host(venv, "two_loops.py") else { continue };
         let host = host.argument("0");
-        let ended = host.run(Preload::Library).well();
-        assert_eq!(ended.map, None, "the perf map was not asked for");
+        let outcome = host.run(Preload::Library).expect_success();
+        assert_eq!(outcome.map, None, "the perf map was not asked for");
         let dump = only_dump(&host);
-        assert!(!dump.closed, "a process that ends does not close: other threads may still compile");
+        assert!(!dump.is_closed, "a process that ends does not close: other threads may still compile");
         let kernel = dump.named("kernel").max_by_key(|function| function.line_numbers().len()).expect("kernel");
         let source = paths::host("two_loops.py");
         let text = fs::read_to_string(&source).expect("the host");
@@ -61,19 +61,19 @@ fn bytes_are_relocated() {
     for venv in NUMBA {
         let Some(host) = dumping_host(venv, "chain.py") else { continue };
         let host = host.argument("0");
-        let _ = host.run(Preload::Library).well();
+        let _ = host.run(Preload::Library).expect_success();
         let dump = only_dump(&host);
         for (caller, callee) in [("alpha", "beta"), ("beta", "gamma")] {
-            let targets: Vec<u64> = dump.named(callee).map(|function| function.address).collect();
+            let target_addresses: Vec<u64> = dump.named(callee).map(|function| function.address).collect();
             let calls = dump
                 .named(caller)
-                .any(|function| targets.iter().any(|&target| contains_address(&function.code, target)));
+                .any(|function| target_addresses.iter().any(|&target| contains_address(&function.code, target)));
             assert!(calls, "{venv}: no code of {caller} knows where {callee} is");
         }
     }
 }
 
-/// Returns true if the code contains the address as a literal.
+/// Returns true if the code contains the address as a constant.
 fn contains_address(code: &[u8], address: u64) -> bool {
     code.windows(8).any(|bytes| bytes == address.to_le_bytes())
 }
@@ -81,13 +81,13 @@ fn contains_address(code: &[u8], address: u64) -> bool {
 #[test]
 fn the_program_notices_nothing() {
     let Some(host) = dumping_host(NUMBA[0], "chain.py") else { return };
-    let _ = host::same_output(&host.argument("0")).well();
+    let _ = host::assert_same_output(&host.argument("0")).expect_success();
 }
 
 #[test]
 fn eight_threads_do_not_mix_their_lines() {
     let Some(host) = dumping_host(NUMBA[0], "eight_threads.py") else { return };
-    let _ = host::same_output(&host).well();
+    let _ = host::assert_same_output(&host).expect_success();
     let dump = only_dump(&host);
     for worker in 0..8 {
         let name = format!("worker_{worker}");
@@ -105,14 +105,14 @@ fn eight_threads_do_not_mix_their_lines() {
 fn switched_on_late_it_holds_everything_and_switched_off_it_ends() {
     let Some(host) = integration::numba(NUMBA[0], "switched.py") else { return };
     let host = host.variable("JITLISTEN", "perfmap");
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     let mut dumps_by_time: Vec<Jitdump> = dumps(&host).into_iter().map(|dump| dump.1).collect();
     dumps_by_time.sort_by_key(|dump| dump.timestamp);
     let [first_dump, second_dump] = &dumps_by_time[..] else { panic!("{} dumps", dumps_by_time.len()) };
     let has_function = |dump: &Jitdump, name: &str| dump.named(name).next().is_some();
     assert_eq!(["first", "second", "third"].map(|name| has_function(first_dump, name)), [true, true, false]);
     assert_eq!(["first", "second", "third"].map(|name| has_function(second_dump, name)), [true, true, true]);
-    assert_eq!((first_dump.closed, second_dump.closed), (true, false));
+    assert_eq!((first_dump.is_closed, second_dump.is_closed), (true, false));
     let first_function = first_dump.named("first").next().expect("found above");
     assert!(first_function.timestamp < first_dump.timestamp, "code has the time of its own beginning");
     let second_function = second_dump.named("second").next().expect("found above");
@@ -122,8 +122,8 @@ fn switched_on_late_it_holds_everything_and_switched_off_it_ends() {
 #[test]
 fn a_forked_child_writes_a_file_of_its_own() {
     let Some(host) = dumping_host(NUMBA[0], "forks.py") else { return };
-    let ended = host.run(Preload::Library).well();
-    let text = String::from_utf8(ended.stdout).expect("numbers");
+    let outcome = host.run(Preload::Library).expect_success();
+    let text = String::from_utf8(outcome.stdout).expect("numbers");
     let numbers: Vec<u32> = text.split_whitespace().map(|word| word.parse().expect("a number")).collect();
     let [parent, child, 0] = numbers[..] else { panic!("{text}") };
     let dumps_with_paths = dumps(&host);
@@ -132,14 +132,14 @@ fn a_forked_child_writes_a_file_of_its_own() {
     let names = |dump: &Jitdump| ["first", "second", "third"].map(|name| dump.named(name).next().is_some());
     assert_eq!(names(by_process[&parent]), [true, true, false]);
     assert_eq!(names(by_process[&child]), [true, false, true]);
-    assert!(!by_process[&parent].closed && !by_process[&child].closed);
+    assert!(!by_process[&parent].is_closed && !by_process[&child].is_closed);
 }
 
 #[test]
 fn file_directory_marker_and_descriptor_are_private() {
     let Some(host) = dumping_host(NUMBA[0], "own_files.py") else { return };
-    let ended = host.run(Preload::Library).well();
-    let text = String::from_utf8(ended.stdout).expect("text");
+    let outcome = host.run(Preload::Library).expect_success();
+    let text = String::from_utf8(outcome.stdout).expect("text");
     let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
     assert_eq!((rows[0][0], rows[0][1]), ("map", "r-xp"), "{text}");
     let [_, flags, _] = rows[1][..] else { panic!("{text}") };
@@ -153,17 +153,17 @@ fn file_directory_marker_and_descriptor_are_private() {
 #[test]
 fn without_a_directory_of_ours_it_goes_where_other_jits_write() {
     let Some(host) = dumping_host(NUMBA[0], "own_files.py") else { return };
-    let home = host.scratch("home");
-    let host = host.variable("JITLISTEN_DIR", "").variable("JITDUMPDIR", "").variable("HOME", &home);
-    let _ = host.run(Preload::Library).well();
-    assert_eq!(jitdump_reader::find(&home.join(".debug/jit")).len(), 1);
-    let elsewhere = host.scratch("elsewhere");
-    let host = host.variable("JITDUMPDIR", &elsewhere);
-    let _ = host.run(Preload::Library).well();
-    assert_eq!(jitdump_reader::find(&elsewhere).len(), 1);
+    let home_dir = host.scratch("home");
+    let host = host.variable("JITLISTEN_DIR", "").variable("JITDUMPDIR", "").variable("HOME", &home_dir);
+    let _ = host.run(Preload::Library).expect_success();
+    assert_eq!(jitdump_reader::find(&home_dir.join(".debug/jit")).len(), 1);
+    let other_dir = host.scratch("elsewhere");
+    let host = host.variable("JITDUMPDIR", &other_dir);
+    let _ = host.run(Preload::Library).expect_success();
+    assert_eq!(jitdump_reader::find(&other_dir).len(), 1);
 }
 
-/// Numba lets only one thread compile at a time, but LLVM does not.
+/// Numba allows only one thread to compile at a time; LLVM allows several.
 #[test]
 fn eight_threads_of_llvm_do_not_mix_their_lines() {
     for version in [14, 22] {
@@ -181,10 +181,10 @@ fn eight_threads_of_llvm_do_not_mix_their_lines() {
         let flags = ["-O1", "-pthread", &include, &library];
         let mut command = Command::new(compiler);
         command.args(flags).arg(source).arg(&library_name).arg("-o").arg(&program);
-        let built = tool::run(&mut command);
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let compile_run = tool::run(&mut command);
+        assert!(compile_run.status.success(), "{}", String::from_utf8_lossy(&compile_run.stderr));
         let host = Host::new(program, &format!("threads-llvm-{version}")).variable("JITLISTEN", "jitdump");
-        let _ = host.run(Preload::Library).well();
+        let _ = host.run(Preload::Library).expect_success();
         let dump = only_dump(&host);
         assert_eq!(dump.functions.len(), 8 * 50, "LLVM {version}");
         for function in &dump.functions {
@@ -198,7 +198,7 @@ fn eight_threads_of_llvm_do_not_mix_their_lines() {
             let file = format!("/sources/worker_{}.c", first_line / 100);
             assert!(function.lines.iter().all(|line| line.file == file), "{function:?}");
         }
-        let threads: std::collections::BTreeSet<u32> = dump.functions.iter().map(|function| function.tid).collect();
-        assert_eq!(threads.len(), 8);
+        let tids: std::collections::BTreeSet<u32> = dump.functions.iter().map(|function| function.tid).collect();
+        assert_eq!(tids.len(), 8);
     }
 }

@@ -1,12 +1,12 @@
-//! Directories that cannot be written to: the jitdump stops, logs that once, counts it and leaves a valid prefix, and
-//! the program does not notice.
+//! Jitdump directories that cannot be written to. The jitdump stops, the stop is logged once and counted, the file
+//! keeps a valid prefix, and the program is not affected.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::jitdump_reader::{self, Jitdump};
 use jitlisten_tests::mount::Mount;
 use jitlisten_tests::{integration, paths, tool};
@@ -18,17 +18,17 @@ fn host() -> Option<Host> {
     Some(host.argument(FUNCTION_COUNT.to_string()).variable("JITLISTEN", "jitdump,perfmap"))
 }
 
-/// Asserts that the output is the stock process's, that the perf map continues, and that the log has one line about the
-/// jitdump.
-fn assert_stopped_once(host: &Host, ended: &Ended, reason: &str) {
-    let stock = host.run(Preload::Nothing).well();
-    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
+/// Asserts that the output equals that of the stock process, that the perf map continues, and that the log has one line
+/// about the jitdump.
+fn assert_stopped_once(host: &Host, outcome: &Outcome, reason: &str) {
+    let stock = host.run(Preload::Nothing).expect_success();
+    assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr));
     let log = host.log();
     let log_lines: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
     assert_eq!(log_lines.len(), 1, "{log}");
     assert!(log_lines[0].contains("the jitdump sink stops") && log_lines[0].contains(reason), "{log}");
     let last_function = format!("function_{}", FUNCTION_COUNT - 1);
-    assert!(ended.perf_map().named(&last_function).next().is_some(), "the perf map has nothing to do with it");
+    assert!(outcome.perf_map().named(&last_function).next().is_some(), "the perf map has nothing to do with it");
 }
 
 /// Reads a jitdump that must be valid and incomplete.
@@ -36,7 +36,7 @@ fn read_valid_prefix(directory: &Path) -> Jitdump {
     let paths = jitdump_reader::find(directory);
     let [path] = &paths[..] else { panic!("{paths:?}") };
     let dump = jitdump_reader::read(path);
-    assert!(!dump.closed);
+    assert!(!dump.is_closed);
     assert!(dump.named("function_0").next().is_some());
     assert!(dump.named(&format!("function_{}", FUNCTION_COUNT - 1)).next().is_none());
     dump
@@ -47,10 +47,10 @@ fn a_full_disk() {
     let Some(host) = host() else { return };
     let Some(disk) = Mount::tmpfs("size=16k") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
-    let ended = host.run(Preload::Library).well();
+    let outcome = host.run(Preload::Library).expect_success();
     let _ = read_valid_prefix(disk.path());
     fs::remove_dir_all(jitdump_reader::find(disk.path())[0].parent().expect("a directory")).expect("removed");
-    assert_stopped_once(&host, &ended, "No space left on device");
+    assert_stopped_once(&host, &outcome, "No space left on device");
 }
 
 #[test]
@@ -59,9 +59,9 @@ fn a_disk_that_is_full_from_the_start() {
     let Some(disk) = Mount::tmpfs("size=4k") else { return };
     fs::write(disk.path().join("full"), [0; 4096]).expect("4 KiB");
     let host = host.variable("JITLISTEN_DIR", disk.path());
-    let ended = host.run(Preload::Library).well();
+    let outcome = host.run(Preload::Library).expect_success();
     assert_eq!(fs::read_dir(disk.path()).expect("read").count(), 1, "nothing is left behind");
-    assert_stopped_once(&host, &ended, "No space left on device");
+    assert_stopped_once(&host, &outcome, "No space left on device");
 }
 
 #[test]
@@ -69,9 +69,9 @@ fn a_place_where_nothing_may_be_executed() {
     let Some(host) = host() else { return };
     let Some(disk) = Mount::tmpfs("noexec") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
-    let ended = host.run(Preload::Library).well();
+    let outcome = host.run(Preload::Library).expect_success();
     assert_eq!(fs::read_dir(disk.path()).expect("read").count(), 0, "nothing is left behind");
-    assert_stopped_once(&host, &ended, "map as executable");
+    assert_stopped_once(&host, &outcome, "map as executable");
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn a_place_that_is_mounted_read_only() {
     let Some(host) = host() else { return };
     let Some(disk) = Mount::tmpfs("ro") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
-    let ended = host.run(Preload::Library).well();
-    assert_stopped_once(&host, &ended, "Read-only file system");
+    let outcome = host.run(Preload::Library).expect_success();
+    assert_stopped_once(&host, &outcome, "Read-only file system");
 }
 
 #[test]
@@ -89,16 +89,16 @@ fn a_place_that_cannot_be_made() {
     let file = host.scratch("file");
     fs::write(&file, "in the way").expect("written");
     let host = host.variable("JITLISTEN_DIR", "").variable("JITDUMPDIR", file.join("below"));
-    let ended = host.run(Preload::Library).well();
-    assert_stopped_once(&host, &ended, "Not a directory");
+    let outcome = host.run(Preload::Library).expect_success();
+    assert_stopped_once(&host, &outcome, "Not a directory");
 }
 
 #[test]
 fn no_place_at_all() {
     let Some(host) = host() else { return };
     let host = ["JITLISTEN_DIR", "JITDUMPDIR", "HOME"].iter().fold(host, |host, name| host.variable(name, ""));
-    let ended = host.run(Preload::Library).well();
-    assert_stopped_once(&host, &ended, "no directory to write to");
+    let outcome = host.run(Preload::Library).expect_success();
+    assert_stopped_once(&host, &outcome, "no directory to write to");
 }
 
 #[test]
@@ -108,9 +108,9 @@ fn a_limit_to_the_size_of_files() {
     let host = Host::new(shell, "limited").argument("-c").argument("ulimit -f 12; exec \"$@\"").argument("bash");
     let host = host.argument(python).argument(paths::host("many_functions.py")).argument(FUNCTION_COUNT.to_string());
     let host = host.variable("JITLISTEN", "jitdump,perfmap");
-    let ended = host.run(Preload::Library).well();
+    let outcome = host.run(Preload::Library).expect_success();
     let _ = read_valid_prefix(&host.scratch("."));
-    assert_stopped_once(&host, &ended, "File too large");
+    assert_stopped_once(&host, &outcome, "File too large");
 }
 
 #[test]
@@ -123,15 +123,15 @@ fn a_directory_that_is_removed() {
     let directory = paths[0].parent().expect("a directory");
     assert_eq!(fs::metadata(directory).expect("there").permissions().mode() & 0o777, 0o700);
     fs::remove_dir_all(directory).expect("removed");
-    running.nod();
-    let ended = running.end().well();
+    running.send_newline();
+    let outcome = running.wait().expect_success();
     let log = host.log();
     let log_lines: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
     assert!(log_lines.len() == 1 && log_lines[0].contains("the jitdump sink stops: write"), "{log}");
-    assert!(String::from_utf8_lossy(&ended.stdout).lines().count() == 2);
+    assert!(String::from_utf8_lossy(&outcome.stdout).lines().count() == 2);
 }
 
-/// Every finalized function is in the file immediately, not in a buffer that dies with the process.
+/// Every finalized function is written to the file immediately, not to a buffer that would be lost with the process.
 #[test]
 fn a_process_that_is_killed() {
     let Some(host) = integration::numba("numba-0.68.1", "compiles_for_ever.py") else { return };
@@ -139,15 +139,16 @@ fn a_process_that_is_killed() {
     let mut running = host.start(Preload::Library);
     running.wait_for_line("compiled 5");
     tool::signal(running.pid(), "KILL");
-    let ended = running.end();
-    assert_eq!(ended.status.signal(), Some(9));
+    let outcome = running.wait();
+    assert_eq!(outcome.status.signal(), Some(9));
     let paths = jitdump_reader::find(&host.scratch("."));
     let [path] = &paths[..] else { panic!("{paths:?}") };
     let dump = jitdump_reader::read(path);
-    assert!(!dump.closed);
-    let compiled = String::from_utf8_lossy(&ended.stdout).lines().filter(|line| line.starts_with("compiled")).count();
-    assert!(compiled > 5);
-    for index in 0..compiled {
-        assert!(dump.named(&format!("function_{index}")).next().is_some(), "function_{index} of {compiled}");
+    assert!(!dump.is_closed);
+    let compiled_count =
+        String::from_utf8_lossy(&outcome.stdout).lines().filter(|line| line.starts_with("compiled")).count();
+    assert!(compiled_count > 5);
+    for index in 0..compiled_count {
+        assert!(dump.named(&format!("function_{index}")).next().is_some(), "function_{index} of {compiled_count}");
     }
 }

@@ -1,4 +1,4 @@
-//! Reports that perf makes of jitdumps after `perf inject --jit`.
+//! perf's reports on jitdumps after `perf inject --jit`.
 
 use jitlisten_tests::host::Host;
 use jitlisten_tests::perf_inject::{self, Injected};
@@ -6,7 +6,7 @@ use jitlisten_tests::perf_script::Sample;
 use jitlisten_tests::{integration, paths, perf, scenario, support_table};
 
 fn dumping_host(venv: &str, program: &str) -> Option<Host> {
-    perf::is_here()?;
+    perf::is_available()?;
     Some(integration::numba(venv, program)?.variable("JITLISTEN", "jitdump").variable("NUMBA_DEBUGINFO", "1"))
 }
 
@@ -15,14 +15,15 @@ fn find_line(source: &str, part: &str) -> u32 {
     text.lines().position(|line| line.contains(part)).expect(part) as u32 + 1
 }
 
-/// Name that perf shows for the function, for its option `-s`.
+/// Symbol name that perf shows for the function, for perf's option `-s`.
 fn find_symbol(injected: &Injected, function: &str) -> String {
-    let leaves = injected.leaves().into_iter().filter_map(|(name, count)| Some((name?, count)));
-    let candidates = leaves.filter(|(name, _)| scenario::names(name, function));
+    let leaves = injected.count_leaves().into_iter().filter_map(|(name, count)| Some((name?, count)));
+    let candidates = leaves.filter(|(name, _)| scenario::names_function(name, function));
     candidates.max_by_key(|leaf| leaf.1).unwrap_or_else(|| panic!("no sample in {function}")).0.to_owned()
 }
 
-/// Two loops with one body, three iterations to one: the first has the hot line, and three quarters of the samples.
+/// Two loops have the same body and a 3:1 ratio of iterations. The first loop has the hottest line and three quarters
+/// of the samples.
 #[test]
 fn the_hot_source_line_is_found() {
     for venv in ["numba-0.68.1", "numba-0.57.1"] {
@@ -33,10 +34,10 @@ fn the_hot_source_line_is_found() {
         let first_share = share("range(3 * n)") + share("# three of four");
         let second_share = share("range(n)") + share("# one of four");
         assert!((first_share - 75.0).abs() <= 10.0 && (second_share - 25.0).abs() <= 10.0, "{venv}: {shares:?}");
-        let hot = shares.iter().max_by(|a, b| a.1.total_cmp(b.1)).map(|share| *share.0);
-        assert_eq!(hot, Some(find_line("two_loops.py", "# three of four")), "{venv}: {shares:?}");
+        let hottest_line = shares.iter().max_by(|a, b| a.1.total_cmp(b.1)).map(|share| *share.0);
+        assert_eq!(hottest_line, Some(find_line("two_loops.py", "# three of four")), "{venv}: {shares:?}");
 
-        // perf starts addr2line for every address that it shows, so the report is limited to one file.
+        // perf starts addr2line for every address that it prints, so the report is limited to one file.
         let index =
             injected.dump().named("kernel").find(|function| !function.name.contains("::")).expect("kernel").index;
         let file = format!("jitted-{}-{index}.so", injected.dump().pid);
@@ -44,7 +45,7 @@ fn the_hot_source_line_is_found() {
         let report = injected.perf(&args);
         let hottest = report.lines().find(|line| line.contains('%') && !line.starts_with('#')).unwrap_or_default();
         let location = format!("two_loops.py:{}", find_line("two_loops.py", "# three of four"));
-        assert!(scenario::names(hottest, "kernel") && hottest.contains(&location), "{venv}: {hottest}");
+        assert!(scenario::names_function(hottest, "kernel") && hottest.contains(&location), "{venv}: {hottest}");
     }
 }
 
@@ -57,7 +58,7 @@ fn calls_are_disassembled_with_their_true_targets() {
     assert!(text.contains(&format!("${gamma:#x}")), "beta does not call {gamma:#x}:\n{text}");
 }
 
-/// With one object per function, each is followed by space for its unwind table, and no stack is truncated.
+/// With one object per function, each function is followed by space for its unwind table, and no stack is truncated.
 #[test]
 fn unwind_tables_lead_out_of_the_code() {
     for policy in ["1", "0"] {
@@ -68,73 +69,81 @@ fn unwind_tables_lead_out_of_the_code() {
         for name in scenario::CHAIN {
             assert!(dump.named(name).all(|function| function.unwinding.is_some()), "{name} has no table");
         }
-        let in_gamma = injected.samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect::<Vec<_>>();
-        let whole_stacks =
-            in_gamma.iter().filter(|sample| is_in_function(sample, 1, "beta") && is_in_function(sample, 2, "alpha"));
+        let gamma_samples =
+            injected.samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect::<Vec<_>>();
+        let whole_stacks = gamma_samples
+            .iter()
+            .filter(|sample| is_in_function(sample, 1, "beta") && is_in_function(sample, 2, "alpha"));
         let through_libffi =
             whole_stacks.filter(|sample| sample.frames.iter().any(|frame| frame.object.contains("libffi"))).count();
         assert!(
-            in_gamma.len() >= 300 && through_libffi * 100 >= in_gamma.len() * 95,
+            gamma_samples.len() >= 300 && through_libffi * 100 >= gamma_samples.len() * 95,
             "{through_libffi} of {} stacks",
-            in_gamma.len()
+            gamma_samples.len()
         );
     }
 }
 
 fn is_in_function(sample: &Sample, depth: usize, function: &str) -> bool {
     let symbol = sample.frames.get(depth).and_then(|frame| frame.symbol.as_deref());
-    symbol.is_some_and(|symbol| scenario::names(symbol, function))
+    symbol.is_some_and(|symbol| scenario::names_function(symbol, function))
 }
 
-/// Adjacent functions leave no space: only the last function of an object has an unwind table, because perf would place
-/// the other tables over neighbours. DWARF unwinding then ends at the function; `--call-graph fp` finds all callers.
+/// Adjacent functions leave no space for tables, so only the last function of an object has an unwind table; perf would
+/// place the other tables over the neighbouring functions. DWARF unwinding then ends at the function, whereas
+/// `--call-graph fp` finds all callers.
 #[test]
 fn without_space_a_function_goes_without_its_table() {
     let Some(host) = dumping_host("numba-0.68.1", "chain.py") else { return };
     let injected = perf_inject::record(host.argument("1"), 997, "dwarf,4096");
     let gamma = injected.dump().named("gamma").find(|function| !function.name.contains("::")).expect("gamma");
     assert_eq!(gamma.unwinding, None);
-    let in_gamma: Vec<_> = injected.samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect();
-    assert!(in_gamma.len() >= 100 && in_gamma.iter().all(|sample| sample.frames.len() == 1), "{:?}", in_gamma.first());
+    let gamma_samples: Vec<_> = injected.samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect();
+    assert!(
+        gamma_samples.len() >= 100 && gamma_samples.iter().all(|sample| sample.frames.len() == 1),
+        "{:?}",
+        gamma_samples.first()
+    );
 }
 
 #[test]
 fn frame_pointers_lead_out_of_every_function() {
     let Some(host) = dumping_host("numba-0.68.1", "chain.py") else { return };
     let injected = perf_inject::record(host.argument("2"), 997, "fp");
-    let in_gamma: Vec<_> = injected.samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect();
-    let whole_stacks = in_gamma
+    let gamma_samples: Vec<_> = injected.samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect();
+    let whole_stacks = gamma_samples
         .iter()
         .filter(|sample| is_in_function(sample, 1, "beta") && is_in_function(sample, 2, "alpha"))
         .count();
     assert!(
-        in_gamma.len() >= 300 && whole_stacks * 100 >= in_gamma.len() * 95,
+        gamma_samples.len() >= 300 && whole_stacks * 100 >= gamma_samples.len() * 95,
         "{whole_stacks} of {} stacks",
-        in_gamma.len()
+        gamma_samples.len()
     );
-    support_table::seen("shim, stock wheels", "jitdump");
+    support_table::record_cell("shim, stock wheels", "jitdump");
 }
 
-/// Two functions at one address, one after the other: perf assigns samples by time.
+/// Two functions occupy the same address, one after the other. perf must assign samples by time.
 #[test]
 fn a_function_at_a_used_address_has_its_own_samples() {
     let Some(host) = dumping_host("numba-0.68.1", "address_reuse.py") else { return };
     let injected = perf_inject::record(host.argument("1"), 997, "fp");
-    let [summer, winter] = ["summer", "winter"].map(|name| injected.leaves_in(name));
+    let [summer, winter] = ["summer", "winter"].map(|name| injected.count_leaves_in(name));
     assert!(summer.min(winter) >= 300, "{summer} and {winter} samples");
     assert!(summer.max(winter) * 4 <= summer.min(winter) * 5, "{summer} and {winter} samples of one second each");
 }
 
-/// Samples from before the sink was switched on have names, because the jitdump records since when the code exists.
+/// Samples taken before the sink was enabled have names, too, because the jitdump records when the code was created.
 #[test]
 fn samples_from_before_the_switch_are_named() {
     let Some(host) = dumping_host("numba-0.68.1", "switched_late.py") else { return };
     let host = host.variable("JITLISTEN", "unwind").argument("1");
     let injected = perf_inject::record(host, 997, "fp");
-    assert!(injected.leaves_in("kernel") >= 700, "{:?}", injected.leaves());
+    assert!(injected.count_leaves_in("kernel") >= 700, "{:?}", injected.count_leaves());
 }
 
-/// One report names CPython's trampolines, from before our first object and after our last, and Numba's code.
+/// One report contains the names of Numba's code and of CPython's trampolines, including those created before our first
+/// object and after our last.
 #[test]
 fn python_and_numba_names_in_one_report() {
     for sinks in ["jitdump", "jitdump,perfmap"] {
@@ -142,7 +151,11 @@ fn python_and_numba_names_in_one_report() {
         let host = host.variable("JITLISTEN", sinks).variable("PYTHONPERFSUPPORT", "1").argument("3");
         let injected = perf_inject::record(host, 9973, "fp");
         for function in ["early_leaf", "late_leaf", "gamma"] {
-            assert!(injected.leaves_in(function) > 0, "{sinks}: {function} is missing: {:?}", injected.leaves());
+            assert!(
+                injected.count_leaves_in(function) > 0,
+                "{sinks}: {function} is missing: {:?}",
+                injected.count_leaves()
+            );
         }
         let dump = injected.dump();
         assert_eq!(dump.named("gamma").filter(|function| !function.name.contains("::")).count(), 1, "{sinks}");
@@ -150,22 +163,22 @@ fn python_and_numba_names_in_one_report() {
     }
 }
 
-/// With an image and a jitdump of the same code, perf names it and follows the whole chain, before and after `perf
+/// If the same code has an image and a jitdump, perf names it and follows the whole chain, both before and after `perf
 /// inject`.
 #[test]
 fn images_and_a_jitdump_do_not_disturb_each_other() {
     let Some(host) = dumping_host("numba-0.68.1", "chain.py") else { return };
     let injected = perf_inject::record(host.variable("JITLISTEN", "image,jitdump").argument("2"), 997, "fp");
-    for (stage, samples) in [("before", injected.recorded()), ("after", injected.samples.clone())] {
-        let in_gamma: Vec<_> = samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect();
-        let whole_stacks = in_gamma
+    for (stage, samples) in [("before", injected.samples_before_inject()), ("after", injected.samples.clone())] {
+        let gamma_samples: Vec<_> = samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect();
+        let whole_stacks = gamma_samples
             .iter()
             .filter(|sample| is_in_function(sample, 1, "beta") && is_in_function(sample, 2, "alpha"))
             .count();
         assert!(
-            in_gamma.len() >= 150 && whole_stacks * 100 >= in_gamma.len() * 95,
+            gamma_samples.len() >= 150 && whole_stacks * 100 >= gamma_samples.len() * 95,
             "{stage}: {whole_stacks} of {} stacks",
-            in_gamma.len()
+            gamma_samples.len()
         );
         let nameless_leaves = samples.iter().filter_map(|sample| sample.frames.first()).filter(|leaf| {
             leaf.symbol.is_none() && (leaf.object.contains("/image-") || leaf.object.contains("/jitted-"))
@@ -174,7 +187,8 @@ fn images_and_a_jitdump_do_not_disturb_each_other() {
     }
 }
 
-/// CPython 3.13 writes a jitdump of its own to `/tmp` with `-X perf_jit`: one process has two, in two directories.
+/// With `-X perf_jit`, CPython 3.13 writes its own jitdump to `/tmp`, so the process has two jitdumps in two
+/// directories.
 #[test]
 fn the_jitdump_of_python_stands_beside_ours() {
     let Some(host) = dumping_host("numba-0.68.1-python-3.13", "python_perf.py") else { return };
@@ -187,7 +201,7 @@ fn the_jitdump_of_python_stands_beside_ours() {
         }
     }
     assert!(python_dump.is_ok(), "CPython wrote no jitdump: {python_dump:?}");
-    let leaves = injected.leaves();
+    let leaves = injected.count_leaves();
     let python_functions = leaves.keys().flatten().filter(|name| name.starts_with("py::python_")).count();
-    assert!(injected.leaves_in("gamma") > 0 && python_functions > 0, "{leaves:?}");
+    assert!(injected.count_leaves_in("gamma") > 0 && python_functions > 0, "{leaves:?}");
 }

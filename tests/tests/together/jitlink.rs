@@ -1,5 +1,5 @@
-//! Hosts that link with JITLink and register nothing with debuggers: the library finds every function in memory by its
-//! bytes.
+//! Hosts that link with JITLink and register nothing with debuggers. The library finds every function in memory by
+//! comparing bytes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::tool::{self, Absence};
@@ -38,15 +38,15 @@ fn library(llvm: u32, name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-fn run(host: &Host, preload: Preload, inspect: impl FnOnce(&Host, u32)) -> Ended {
+fn run(host: &Host, preload: Preload, inspect: impl FnOnce(&Host, u32)) -> Outcome {
     let mut running = host.start(preload);
     running.wait_for_line("running");
     inspect(host, running.pid());
-    running.nod();
-    running.end().well()
+    running.send_newline();
+    running.wait().expect_success()
 }
 
-/// Functions that the host looked up, with their addresses.
+/// Functions whose addresses the host looked up, with these addresses.
 fn read_addresses(host: &Host) -> Vec<(String, u64)> {
     let lines = fs::read_to_string(host.scratch("addresses")).expect("written");
     let parse_line = |line: &str| {
@@ -61,7 +61,7 @@ fn is_mapped_at(map: &PerfMap, name: &str, address: u64) -> bool {
     map.named(name).any(|entry| entry.start == address)
 }
 
-/// Asserts that every object is detected once, that every called function has its name once, and that the program
+/// Asserts that every object is detected once, that the perf map names every called function once, and that the program
 /// prints the same.
 fn check_every_function(path: &PathBuf, args: &[&str], copies: usize) -> Option<String> {
     let scratch = Scratch::new("jitlink");
@@ -70,14 +70,14 @@ fn check_every_function(path: &PathBuf, args: &[&str], copies: usize) -> Option<
     let host = host.variable("JITLISTEN", "perfmap,image,unwind").variable("JITLISTEN_LOG", "debug:log");
     let stock = run(&host, Preload::Nothing, |_, _| {});
     let mut images = 0;
-    let ended = run(&host, Preload::Library, |host, pid| {
+    let outcome = run(&host, Preload::Library, |host, pid| {
         let log = host.log();
         assert_eq!(log.matches("loaded ObjectId").count(), copies * MODULE_COUNT, "{log}");
         assert_eq!(log.matches("finalized ObjectId").count(), copies * MODULE_COUNT, "{log}");
-        images = image::mapped(pid);
+        images = image::count_mappings(pid);
     });
-    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
-    let map = ended.perf_map();
+    assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr));
+    let map = outcome.perf_map();
     for number in 0..MODULE_COUNT {
         for name in CALLED_FUNCTIONS {
             let name = format!("{name}{number}");
@@ -88,7 +88,8 @@ fn check_every_function(path: &PathBuf, args: &[&str], copies: usize) -> Option<
     let addresses = read_addresses(&host);
     assert!(addresses.len() >= copies * MODULE_COUNT * CALLED_FUNCTIONS.len());
     for (name, address) in &addresses {
-        // Objects of one function each may be identical: none of them is named, or each correctly.
+        // Objects of a single function may be identical. In that case either all or none of them have names, and every
+        // name is correct.
         let is_named = map.named(name).count() > 0 || !name.starts_with("tiny");
         assert!(
             !is_named || is_mapped_at(&map, name, *address),
@@ -97,7 +98,7 @@ fn check_every_function(path: &PathBuf, args: &[&str], copies: usize) -> Option<
             host.log()
         );
     }
-    // Closed libraries free the code that they made.
+    // Closing a library frees the code that it compiled.
     let live_images = if args.contains(&"frees") { 1 } else { MODULE_COUNT };
     assert_eq!(images, live_images, "mappings of images\n{}", host.log());
     Some(host.log())
@@ -127,7 +128,7 @@ fn objects_of_two_threads() {
 #[test]
 fn gdb_names_functions_and_their_callers() {
     for (llvm, name) in LLVMS {
-        let (Some(()), Some(path)) = (gdb::is_here(), library(llvm, name)) else { continue };
+        let (Some(()), Some(path)) = (gdb::is_available(), library(llvm, name)) else { continue };
         let scratch = Scratch::new("jitlink");
         let Some(program) = program(&scratch) else { return };
         let host = Host::new(program, "jitlink").argument(&path).argument(MODULE_COUNT.to_string()).argument("loops");
@@ -144,8 +145,8 @@ fn gdb_names_functions_and_their_callers() {
     }
 }
 
-/// A source that is switched off observes nothing. This host registers nothing with debuggers, so only JITLink's hooks
-/// report its objects.
+/// A disabled source detects nothing. This host registers nothing with debuggers, so only JITLink's hooks report its
+/// objects.
 #[test]
 fn what_is_left_out_is_not_listened_to() {
     let Some(path) = library(LLVMS[1].0, LLVMS[1].1) else { return };
@@ -168,7 +169,8 @@ fn engines_that_are_disposed_of() {
     assert_eq!(log.matches("freeing ObjectId").count(), MODULE_COUNT - 1, "{log}");
 }
 
-/// ORC ends the link of an object inside the call for another one, and not in the order in which the links began.
+/// ORC finishes linking an object inside the call that links another one, and not in the order in which the links
+/// began.
 #[test]
 fn objects_that_are_linked_while_others_are() {
     for (llvm, name) in LLVMS {
@@ -206,7 +208,7 @@ const CALLED_LLVM_FUNCTIONS: [&str; 24] = [
     "llvm_orc_registerJITLoaderGDBWrapper",
 ];
 
-/// Links a library that contains LLVM and can be unloaded; Debian's is linked to stay loaded.
+/// Links a library that contains LLVM and can be unloaded, because Debian's libLLVM is linked with `-z nodelete`.
 #[cfg(target_arch = "x86_64")]
 fn closable_library(scratch: &Scratch, llvm: u32) -> Option<PathBuf> {
     let compiler = tool::require("cc", Absence::FailsInCi)?;
@@ -243,8 +245,8 @@ fn a_library_that_is_closed_and_opened_again() {
     assert_eq!(log.matches("an LLVM was closed: ").count(), 1, "{log}");
 }
 
-/// The library detects an object on its way into the linker. lli's debug plugin lists the same object for debuggers
-/// after it is linked, without a function that was dropped.
+/// The library detects an object when it is passed to the linker. After the link, lli's debug plugin lists the same
+/// object for debuggers, without a function that was dropped.
 #[test]
 fn an_object_that_is_also_listed_is_one_object() {
     let metadata = "!llvm.dbg.cu = !{!0}\n!llvm.module.flags = !{!2, !3}\n\
@@ -269,9 +271,9 @@ fn an_object_that_is_also_listed_is_one_object() {
         let (stock, preloaded) = (host.run(Preload::Nothing), host.run(Preload::Library));
         assert_eq!((stock.status.code(), preloaded.status.code()), (Some(15), Some(15)), "{}", preloaded.stderr);
         let (map, log) = (preloaded.perf_map(), host.log());
-        let live = map.named("live").collect::<Vec<_>>();
-        assert!(live.len() == 1 && map.named("dead").count() == 0, "{}\n{log}", map.names());
-        let start = format!("Address({})", live[0].start);
+        let live_entries = map.named("live").collect::<Vec<_>>();
+        assert!(live_entries.len() == 1 && map.named("dead").count() == 0, "{}\n{log}", map.names());
+        let start = format!("Address({})", live_entries[0].start);
         let loaded = log.lines().filter(|line| line.contains("debug: loaded ObjectId(") && line.contains(&start));
         assert_eq!(loaded.count(), 1, "{log}");
         let listed_at = log.find("ObjectId(0) was reported again").expect("it is listed");
@@ -295,13 +297,13 @@ fn own_memory_program(scratch: &Scratch) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Runs the host, and calls `inspect` at each of its pauses. Returns the finished host, the log and the addresses of
-/// its functions.
+/// Runs the host, and calls `inspect` at each of its pauses. Returns the outcome, the log and the addresses of the
+/// host's functions.
 fn run_in_own_memory(
     program: &Path,
     args: &[&str],
     inspect: impl Fn(usize, &Host, u32),
-) -> (Ended, String, Vec<(String, u64)>) {
+) -> (Outcome, String, Vec<(String, u64)>) {
     let host = Host::new(program, "own").argument(args[0]).argument(MODULE_COUNT.to_string());
     let host = args[1..].iter().fold(host, |host, arg| host.argument(arg));
     let host = host.variable("JITLISTEN", "perfmap,image,unwind").variable("JITLISTEN_LOG", "debug:log");
@@ -310,17 +312,18 @@ fn run_in_own_memory(
         for (step, line) in ["running", "one more", "unmapped"].into_iter().enumerate() {
             running.wait_for_line(line);
             inspect(step, &host, running.pid());
-            running.nod();
+            running.send_newline();
         }
-        running.end().well()
+        running.wait().expect_success()
     };
     let stock = run(Preload::Nothing, &|_, _, _| {});
-    let ended = run(Preload::Library, &inspect);
-    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr), "{args:?}");
-    (ended, host.log(), read_addresses(&host))
+    let outcome = run(Preload::Library, &inspect);
+    assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr), "{args:?}");
+    (outcome, host.log(), read_addresses(&host))
 }
 
-/// No event reports that code in always-executable memory may run. Each object is found by the time its link has ended.
+/// Memory is always executable, so no event tells when its code may run. Each object is found when its link ends at the
+/// latest.
 #[test]
 fn objects_in_memory_that_may_run_before_they_are_linked() {
     let scratch = Scratch::new("jitlink");
@@ -335,7 +338,7 @@ fn objects_in_memory_that_may_run_before_they_are_linked() {
         &["writable", "tables", "copied"],
         &["shared", "tables", "copied"],
     ] {
-        let (ended, log, addresses) = run_in_own_memory(&program, args, |step, host, pid| {
+        let (outcome, log, addresses) = run_in_own_memory(&program, args, |step, host, pid| {
             let log = host.log();
             let count_events = |word: &str| log.matches(&format!("{word} ObjectId")).count();
             let (loaded, freed) =
@@ -346,9 +349,9 @@ fn objects_in_memory_that_may_run_before_they_are_linked() {
                 "{args:?}: {log}"
             );
             let images = if args[0] == "unheard" { loaded - freed } else { 0 };
-            assert_eq!(image::mapped(pid), images, "images, {args:?}: {log}");
+            assert_eq!(image::count_mappings(pid), images, "images, {args:?}: {log}");
         });
-        let map = ended.perf_map();
+        let map = outcome.perf_map();
         assert_eq!(addresses.len(), (MODULE_COUNT + 1) * CALLED_FUNCTIONS.len());
         for (name, address) in addresses {
             assert!(is_mapped_at(&map, &name, address), "{args:?}: {name} at {address:x}:\n{}\n{log}", map.names());
@@ -357,18 +360,18 @@ fn objects_in_memory_that_may_run_before_they_are_linked() {
     }
 }
 
-/// If the same code is in two executable places and no event tells which of them is called, neither is named, and the
-/// log says so once.
+/// If the same code is in two executable places and no event tells which of them is called, neither gets a name, and
+/// the log reports that once.
 #[test]
 fn objects_that_are_in_two_places_that_may_run_are_in_neither() {
     let scratch = Scratch::new("jitlink");
     let Some(program) = own_memory_program(&scratch) else { return };
-    let (ended, log, _) = run_in_own_memory(&program, &["writable", "copied"], |step, host, _| {
+    let (outcome, log, _) = run_in_own_memory(&program, &["writable", "copied"], |step, host, _| {
         assert_eq!(host.log().matches("loaded ObjectId").count(), 0, "{}", host.log());
         if step == 0 {
             thread::sleep(Duration::from_millis(1100));
         }
     });
-    assert!(ended.map.is_none_or(|map| map.is_empty()), "{log}");
+    assert!(outcome.map.is_none_or(|map| map.is_empty()), "{log}");
     assert_eq!(log.matches("could not locate a JITLink object in memory within a second").count(), 1, "{log}");
 }

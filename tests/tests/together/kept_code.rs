@@ -1,5 +1,5 @@
-//! A host that destroys its engines and keeps their code: the code is live until its memory is unmapped, not until LLVM
-//! removes it from the list for debuggers.
+//! A host that destroys its engines and keeps their code. The code is live until its memory is unmapped, not just until
+//! LLVM removes it from the GDB JIT list.
 
 use std::fs;
 use std::path::PathBuf;
@@ -27,7 +27,8 @@ fn program(scratch: &Scratch) -> Option<PathBuf> {
 fn code_outlives_its_engine() {
     let scratch = Scratch::new("keeps-code");
     let Some(program) = program(&scratch) else { return };
-    // The quota is smaller than all images together: files of freed code would be deleted to make space for new ones.
+    // The quota is smaller than all images together. If the code counted as freed, its image files would be deleted to
+    // make space for new ones.
     let host = Host::new(program, "kept").argument(FUNCTION_COUNT.to_string()).variable("JITLISTEN_QUOTA", "100k");
     let host = host.variable("JITLISTEN", "perfmap,image,unwind").variable("JITLISTEN_LOG", "debug:log");
     let mut running = host.start(Preload::Library);
@@ -38,10 +39,10 @@ fn code_outlives_its_engine() {
     assert!(images.iter().all(|line| !line.contains("(deleted)")), "files of code that may run are gone:\n{maps}");
     assert_eq!(host.log().matches("finalized ObjectId").count(), FUNCTION_COUNT, "{}", host.log());
     assert_eq!(host.log().matches("freeing ObjectId").count(), 0, "{}", host.log());
-    running.nod();
+    running.send_newline();
     running.wait_for_line("freed");
     assert_eq!(host.log().matches("freeing ObjectId").count(), FUNCTION_COUNT, "{}", host.log());
-    running.nod();
-    let ended = running.end().well();
-    assert_eq!(ended.perf_map().named("kept7").count(), 1);
+    running.send_newline();
+    let outcome = running.wait().expect_success();
+    assert_eq!(outcome.perf_map().named("kept7").count(), 1);
 }

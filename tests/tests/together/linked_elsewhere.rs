@@ -1,10 +1,10 @@
-//! Hosts that link code for an address to which they write it themselves, in memory that is always executable, as Julia
-//! does: only the registered `.eh_frame` shows where an object is.
+//! Hosts that, like Julia, link code for its final address and copy it there themselves, into memory that is always
+//! executable. Only the registered `.eh_frame` reveals where an object is.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 
@@ -27,9 +27,9 @@ fn program(scratch: &Scratch, llvm: u32) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Runs the host without the library, and with these sources enabled. Returns the log of the time when everything is
-/// compiled.
-fn run(llvm: u32, mode: &str, sources: &str) -> Option<(Ended, String)> {
+/// Runs the host without the library, and then with these sources enabled. Returns the outcome and the log as of the
+/// end of compilation.
+fn run(llvm: u32, mode: &str, sources: &str) -> Option<(Outcome, String)> {
     let scratch = Scratch::new("elsewhere");
     let host = Host::new(program(&scratch, llvm)?, "elsewhere").argument(mode).argument(FUNCTION_COUNT.to_string());
     let host = host.variable("JITLISTEN", "perfmap,image,unwind").variable("JITLISTEN_LOG", "debug:log");
@@ -39,34 +39,34 @@ fn run(llvm: u32, mode: &str, sources: &str) -> Option<(Ended, String)> {
         let mut running = host.start(preload);
         running.wait_for_line("running");
         log = host.log();
-        running.nod();
-        running.end().well()
+        running.send_newline();
+        running.wait().expect_success()
     };
     let stock = run(Preload::Nothing);
-    let ended = run(Preload::Library);
-    let first_line = |ended: &Ended| ended.stdout.split(|&byte| byte == b'\n').next().map(<[u8]>::to_vec);
-    assert_eq!((first_line(&ended), &ended.stderr), (first_line(&stock), &stock.stderr));
-    Some((ended, log))
+    let outcome = run(Preload::Library);
+    let first_line = |outcome: &Outcome| outcome.stdout.split(|&byte| byte == b'\n').next().map(<[u8]>::to_vec);
+    assert_eq!((first_line(&outcome), &outcome.stderr), (first_line(&stock), &stock.stderr));
+    Some((outcome, log))
 }
 
-/// Sources for hosts that register nothing with debuggers, as Julia does; LLVM's own engines register their objects.
+/// Sources for hosts that, like Julia, register nothing with debuggers. (LLVM's own engines register their objects.)
 const JULIA_SOURCES: &str = "runtimedyld";
 
 fn count_events(log: &str) -> [usize; 3] {
     ["loaded", "finalized", "freeing"].map(|word| log.matches(&format!("{word} ObjectId")).count())
 }
 
-/// Asserts that each function has its name once, at the address that LLVM has for it. Returns the log.
+/// Asserts that each function has one name, at the address that LLVM returns for it. Returns the log.
 fn check_every_function(llvm: u32, mode: &str, sources: &str) -> Option<String> {
-    let (ended, log) = run(llvm, mode, sources)?;
-    let stdout = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let (outcome, log) = run(llvm, mode, sources)?;
+    let stdout = String::from_utf8_lossy(&outcome.stdout).into_owned();
     let mut expected: Vec<(u64, &str)> = Vec::new();
     for line in stdout.lines().filter(|line| line.starts_with("elsewhere")) {
         let (name, address) = line.split_once(' ').expect("a name and an address");
         expected.push((u64::from_str_radix(address, 16).expect("an address"), name));
     }
     expected.sort_unstable();
-    let map = ended.perf_map();
+    let map = outcome.perf_map();
     let map_entries: Vec<(u64, &str)> = map.entries.iter().map(|entry| (entry.start, entry.name.as_str())).collect();
     assert_eq!(expected.len(), FUNCTION_COUNT);
     assert_eq!(map_entries, expected, "{log}");
@@ -87,21 +87,21 @@ fn code_that_is_written_through_another_mapping() {
     assert_eq!(count_events(&log), [FUNCTION_COUNT, FUNCTION_COUNT, 0], "{log}");
 }
 
-/// LLVM's list has each object where it runs, after the linker reported it where it was written. One of the two is
-/// freed.
+/// The linker reports each object at the address where it was written; LLVM's list then has it at the address where it
+/// runs. One of the two is freed.
 #[test]
 fn what_llvm_lists_for_debuggers_where_it_has_moved_it() {
     let Some(log) = check_every_function(14, "mem", "all") else { return };
     assert_eq!(count_events(&log), [2 * FUNCTION_COUNT, FUNCTION_COUNT, FUNCTION_COUNT], "{log}");
 }
 
-/// Each object fits each unwind table, so a name would be a guess. Only the last pending object can be identified.
+/// Each object matches each unwind table, so any name would be a guess. Only the last pending object can be identified.
 #[test]
 fn equal_functions_have_no_names_or_their_own() {
-    let Some((ended, log)) = run(14, "equal", JULIA_SOURCES) else { return };
+    let Some((outcome, log)) = run(14, "equal", JULIA_SOURCES) else { return };
     assert!(log.matches("finalized ObjectId").count() <= 1, "{log}");
-    let stdout = String::from_utf8_lossy(&ended.stdout).into_owned();
-    for entry in ended.map.as_ref().map(|_| ended.perf_map().entries).unwrap_or_default() {
+    let stdout = String::from_utf8_lossy(&outcome.stdout).into_owned();
+    for entry in outcome.map.as_ref().map(|_| outcome.perf_map().entries).unwrap_or_default() {
         assert!(stdout.contains(&format!("{} {:x}\n", entry.name, entry.start)), "{entry:x?}\n{stdout}");
     }
 }

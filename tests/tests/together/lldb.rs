@@ -1,5 +1,5 @@
-//! lldb attached to a process: the GDB JIT interface names compiled functions, and their callers follow. Where the
-//! interpreter's own frames end depends on lldb.
+//! lldb attached to a process: the GDB JIT interface provides the names of compiled functions, and the stack continues
+//! to their callers. How much of the interpreter's own stack is shown depends on lldb.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use jitlisten_tests::integration::Integration;
 use jitlisten_tests::scenario;
 use jitlisten_tests::tool::{self, Absence};
 
-/// Possible names of lldb's executable. Two releases cannot be installed together.
+/// Possible names of the lldb executable. No two releases can be installed side by side.
 const LLDB_PROGRAMS: [&str; 3] = ["lldb-19", "lldb-16", "lldb"];
 
 #[test]
@@ -40,11 +40,11 @@ fn lldb_names_compiled_functions() {
         };
         let is_whole = |stack: &String| {
             let mut lines = stack.lines();
-            ["gamma", "beta", "alpha"].iter().all(|name| lines.any(|line| scenario::names(line, name)))
+            ["gamma", "beta", "alpha"].iter().all(|name| lines.any(|line| scenario::names_function(line, name)))
                 && lines.any(|line| line.contains("Dispatcher_call"))
                 && lines.any(|line| line.contains("PyEval"))
         };
-        // lldb may stop the host while it reads the clock.
+        // lldb may stop the host while the host reads the clock.
         let mut stacks = Vec::new();
         while stacks.len() < 5 && !stacks.last().is_some_and(is_whole) {
             stacks.push(backtrace());

@@ -1,4 +1,4 @@
-//! The dynamic loader: announcements while the library calls it, thousands of libraries, and libraries that are opened
+//! The dynamic loader: notifications while the library calls it, thousands of libraries, and libraries that are opened
 //! late.
 
 use std::fs;
@@ -15,7 +15,8 @@ fn compile_host(source: &str, flags: &[&str], output: &Path) -> Option<()> {
     Some(())
 }
 
-/// glibc 2.41 announces a change after each `dlopen`, even if it opens nothing new. Here, another library does so.
+/// glibc 2.41 calls the loader's breakpoint after each `dlopen`, even if nothing new is opened. Here, a preloaded
+/// library does the same.
 #[test]
 fn a_loader_that_announces_what_we_ask_for() {
     let Some(python) = integration::python("numba-0.68.1") else { return };
@@ -25,18 +26,19 @@ fn a_loader_that_announces_what_we_ask_for() {
     let preloads = format!("{}:{}", announcer.display(), paths::library().display());
     let host = Host::new(&python, "announces").argument(paths::host("chain.py")).argument("0");
     let host = host.variable("LD_PRELOAD", preloads);
-    let ended = host.run(Preload::Nothing).well();
-    let map = ended.perf_map();
+    let outcome = host.run(Preload::Nothing).expect_success();
+    let map = outcome.perf_map();
     for function in ["alpha", "beta", "gamma"] {
         assert!(map.named(function).next().is_some(), "{function}:\n{}", map.names());
     }
     assert_eq!(host.log(), "");
 }
 
-/// Milliseconds to open and close all libraries, the best of three runs, in a process whose LLVM has compiled code.
+/// Milliseconds to open and close all libraries, as the minimum of three runs, in a process whose LLVM has compiled
+/// code.
 fn measure_opening(host: &Host, preload: Preload) -> f64 {
     let measure_once = || {
-        let output = String::from_utf8(host.run(preload).well().stdout).expect("text");
+        let output = String::from_utf8(host.run(preload).expect_success().stdout).expect("text");
         output.split_whitespace().filter_map(|word| word.parse::<f64>().ok()).sum()
     };
     (0..3).map(|_| measure_once()).fold(f64::INFINITY, f64::min)
@@ -57,11 +59,11 @@ fn libraries_cost_little_however_many_there_are() {
     }
     let host = Host::new(&program, "libraries").argument(scratch.join("small")).argument(LIBRARY_COUNT.to_string());
     let (stock, preloaded) = (measure_opening(&host, Preload::Nothing), measure_opening(&host, Preload::Library));
-    // The factor was 16 once. BENCHMARKS.md has the measured factor; this limit allows for a shared machine.
+    // The factor was once 16. BENCHMARKS.md has the measured factor; the limit here allows for a shared machine.
     assert!(preloaded < 2.0 * stock, "{preloaded} ms for {LIBRARY_COUNT} libraries, {stock} ms without us");
 }
 
-/// An LLVM above the limit is reported in the log; the others are observed.
+/// If a process has more LLVM libraries than the limit, the log reports the one in excess, and the others are observed.
 #[test]
 fn a_seventeenth_llvm_is_said_to_be_one_too_many() {
     let scratch = Scratch::new("too-many");
@@ -80,9 +82,9 @@ fn a_seventeenth_llvm_is_said_to_be_one_too_many() {
         }
         let host = Host::new(&program, "too-many").argument(scratch.join("llvm")).argument(count.to_string());
         let host = host.variable("JITLISTEN_LOG", "info:log");
-        host.run(Preload::Library).well();
+        host.run(Preload::Library).expect_success();
         let log = host.log();
-        // The first LLVM is the program's own.
+        // The first LLVM library is the program's own.
         assert_eq!(
             log.matches("this LLVM is not observed: too many LLVMs in this process (limit 16)").count(),
             count - 15,
@@ -92,7 +94,7 @@ fn a_seventeenth_llvm_is_said_to_be_one_too_many() {
     }
 }
 
-/// A library that checks for an optional function gets the same answer as without our library.
+/// A library that tests for an optional function gets the same result as without our library.
 #[test]
 fn a_weak_import_that_is_nowhere_stays_so() {
     let scratch = Scratch::new("weak");
@@ -100,13 +102,13 @@ fn a_weak_import_that_is_nowhere_stays_so() {
     let Some(()) = compile_host("weak_import.c", &["-ldl"], &program) else { return };
     let Some(()) = compile_host("weak_import.c", &["-DAS_LIBRARY", "-shared", "-fPIC"], &library) else { return };
     let host = Host::new(&program, "weak").argument(&library);
-    assert_eq!(host.run(Preload::Nothing).well().stdout, b"0\n");
+    assert_eq!(host.run(Preload::Nothing).expect_success().stdout, b"0\n");
     let host = host.argument(paths::library()).variable("JITLISTEN_LOG", "info:log");
-    assert_eq!(host.run(Preload::Nothing).well().stdout, b"0\n");
+    assert_eq!(host.run(Preload::Nothing).expect_success().stdout, b"0\n");
     assert!(host.log().contains("LLVM in "), "{}", host.log());
 }
 
-/// The first object of a late library with LLVM has its image header in front of the code, as every other object.
+/// The first object of a late-loaded LLVM library has its image header in front of the code, like every other object.
 #[test]
 fn the_first_object_of_a_late_library_has_its_header() {
     let Some(python) = integration::python("numba-0.68.1") else { return };
@@ -130,7 +132,7 @@ fn image_offsets(maps: &str) -> Vec<&str> {
     images.filter_map(|line| line.split_whitespace().nth(2)).collect()
 }
 
-/// memray patches the same import slots, and patches them again after each `dlopen`.
+/// memray patches the same import slots as the library, and patches them again after each `dlopen`.
 #[test]
 fn images_have_their_headers_under_memray() {
     let Some(python) = integration::python("numba-0.60.0") else { return };
@@ -138,7 +140,7 @@ fn images_have_their_headers_under_memray() {
     let output = host.scratch("memray.bin");
     let host = ["-m", "memray", "run", "--native", "-q", "-o"].iter().fold(host, |host, arg| host.argument(arg));
     let host = host.argument(&output).argument(paths::host("prints_maps.py"));
-    let maps = String::from_utf8(host.run(Preload::Library).well().stdout).expect("text");
+    let maps = String::from_utf8(host.run(Preload::Library).expect_success().stdout).expect("text");
     let offsets = image_offsets(&maps);
     assert!(offsets.len() >= 2 && offsets.iter().all(|offset| *offset == "00000000"), "{offsets:?}");
 }
@@ -154,7 +156,7 @@ fn the_library_under_another_name() {
     let renamed_library = scratch.join("another-name.so.7");
     fs::copy(paths::library(), &renamed_library).expect("a copy");
     let Some(host) = host_with_preloads(renamed_library.to_str().expect("UTF-8")) else { return };
-    assert!(host.run(Preload::Nothing).well().perf_map().named("gamma").next().is_some());
+    assert!(host.run(Preload::Nothing).expect_success().perf_map().named("gamma").next().is_some());
 }
 
 /// heaptrack removes `LD_PRELOAD` from the environment before our constructor reads it.
@@ -169,10 +171,10 @@ fn heaptrack_in_either_order() {
         format!("{}:{heaptrack_library}", our_library.display()),
     ] {
         let Some(host) = host_with_preloads(&preloads) else { return };
-        // heaptrack would write a file of its own.
+        // heaptrack would write an output file of its own.
         let host = host.variable("DUMP_HEAPTRACK_OUTPUT", "/dev/null");
-        let ended = host.run(Preload::Nothing).well();
-        assert!(ended.perf_map().named("gamma").next().is_some(), "{preloads}");
+        let outcome = host.run(Preload::Nothing).expect_success();
+        assert!(outcome.perf_map().named("gamma").next().is_some(), "{preloads}");
         assert_eq!(host.log(), "", "{preloads}");
     }
 }

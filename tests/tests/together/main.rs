@@ -1,5 +1,5 @@
-//! Tests that run four at a time. Each file is a module with a line here; `tests/src/lib.rs` describes their common
-//! rules.
+//! Tests that run four at a time. Each file is a module and needs a line here; `tests/src/lib.rs` describes what the
+//! tests have in common.
 
 mod cache;
 mod closed_engine;

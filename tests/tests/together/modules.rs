@@ -1,4 +1,4 @@
-//! Compiled code in the lists of modules that tools inside the process read.
+//! Compiled code in the module lists that in-process tools read.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,8 +10,7 @@ use jitlisten_tests::{integration, paths};
 const VENVS: [&str; 2] = ["numba-0.68.1", "numba-0.60.0"];
 const ABSL: [&str; 3] = ["-std=c++17", "-labsl_failure_signal_handler", "-labsl_symbolize"];
 
-/// Builds a host in which compiled code calls the library made from this source. Returns `None` after a skip that is
-/// reported.
+/// Builds a host whose compiled code calls a library built from this source. Returns `None` after reporting a skip.
 fn host_that_asks(venv: &str, source: &str, flags: &[&str]) -> Option<Host> {
     host_with_library(venv, "asks.py", source, flags)
 }
@@ -53,17 +52,17 @@ fn assert_chain(lines: &[&str]) {
 fn every_way_to_ask_has_the_compiled_functions() {
     for venv in VENVS {
         let Some(host) = host_that_asks(venv, "asks.c", &["-lunwind"]) else { return };
-        let stock = host.run(Preload::Nothing).well();
+        let stock = host.run(Preload::Nothing).expect_success();
         assert!(!stock.stderr.contains("gamma"), "it is named without us: {}", stock.stderr);
-        let preloaded = host.run(Preload::Library).well();
+        let preloaded = host.run(Preload::Library).expect_success();
         assert_eq!(stock.stdout, preloaded.stdout, "the same result");
         let output = &preloaded.stderr;
         for query in ["dladdr", "symbol", "symbols", "symbols_fd", "libunwind"] {
             assert_chain(&lines(output, query));
         }
         for (query, min_lines) in [("mapped", 3), ("find", 3)] {
-            let listed = lines(output, query).into_iter().filter(|line| line.contains("/object-")).count();
-            assert!(listed >= min_lines || lines(output, "find").is_empty(), "{query}: {output}");
+            let listed_count = lines(output, query).into_iter().filter(|line| line.contains("/object-")).count();
+            assert!(listed_count >= min_lines || lines(output, "find").is_empty(), "{query}: {output}");
         }
         assert!(!output.contains("WRONG") && !output.contains("torn"), "{output}");
         assert!(lines(output, "symbol").iter().all(|line| line.ends_with(" 1")), "symbols lie elsewhere: {output}");
@@ -79,11 +78,11 @@ fn every_way_to_ask_has_the_compiled_functions() {
 #[test]
 fn nothing_changes_while_the_sink_is_off() {
     let Some(host) = host_that_asks(VENVS[0], "asks.c", &["-lunwind"]) else { return };
-    let output = host.variable("JITLISTEN", "image,unwind").run(Preload::Library).well().stderr;
+    let output = host.variable("JITLISTEN", "image,unwind").run(Preload::Library).expect_success().stderr;
     assert!(lines(&output, "mapped").is_empty() && lines(&output, "dladdr").iter().all(|line| !line.contains("gamma")));
 }
 
-/// Number of records, `dlpi_adds` and `dlpi_subs` at each query.
+/// The number of records, `dlpi_adds` and `dlpi_subs`, at each query.
 fn query_counts(output: &str) -> Vec<(u64, u64, u64)> {
     let counts = lines(output, "phdr").into_iter().map(|line| {
         let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
@@ -95,7 +94,7 @@ fn query_counts(output: &str) -> Vec<(u64, u64, u64)> {
 #[test]
 fn what_is_compiled_later_is_counted() {
     let Some(host) = host_that_asks(VENVS[0], "asks.c", &["-lunwind"]) else { return };
-    let output = host.argument("again").run(Preload::Library).well().stderr;
+    let output = host.argument("again").run(Preload::Library).expect_success().stderr;
     let [first, second] = query_counts(&output)[..] else { panic!("{output}") };
     assert!(second.1 > first.1, "a new image has to raise dlpi_adds: {first:?} {second:?}");
     for (records, adds, subs) in [first, second] {
@@ -115,8 +114,8 @@ fn output_between<'a>(output: &'a str, start: &str, end: &str) -> &'a str {
 fn a_child_has_its_own_and_what_it_inherited() {
     let Some(host) = host_that_asks(VENVS[0], "asks.c", &["-lunwind"]) else { return };
     let host = host.argument("forked");
-    let stock = host.run(Preload::Nothing).well();
-    let preloaded = host.run(Preload::Library).well();
+    let stock = host.run(Preload::Nothing).expect_success();
+    let preloaded = host.run(Preload::Library).expect_success();
     assert_eq!(stock.stdout, preloaded.stdout, "the same result");
     let output = &preloaded.stderr;
     let (child, parent) = (output_between(output, "child", "parent"), output_between(output, "parent", "-"));
@@ -131,12 +130,12 @@ fn a_child_has_its_own_and_what_it_inherited() {
     assert!(has_delta(child) && !has_delta(parent), "{output}");
 }
 
-/// Code that was compiled before the sinks were switched on is listed, too, as after `jitlisten attach`.
+/// Code compiled before the sinks were enabled is listed, too, as after `jitlisten attach`.
 #[test]
 fn switched_on_late_it_lists_what_is_alive_and_switched_off_nothing() {
     let Some(host) = host_that_asks(VENVS[0], "asks.c", &["-lunwind"]) else { return };
     let host = host.argument("switched").variable("JITLISTEN", "perfmap");
-    let output = host.run(Preload::Library).well().stderr;
+    let output = host.run(Preload::Library).expect_success().stderr;
     let (on, off) = (output_between(&output, "on", "off"), output_between(&output, "off", "-"));
     let before_switch = output.split("\non\n").next().expect("there is a first part");
     for query in ["dladdr", "symbol", "symbols", "symbols_fd", "libunwind"] {
@@ -152,13 +151,13 @@ fn switched_on_late_it_lists_what_is_alive_and_switched_off_nothing() {
     assert!([first, second, third].iter().all(|(records, adds, subs)| *records == adds - subs), "{output}");
 }
 
-/// Compiled code reads unmapped memory, so no call leads to the signal handler.
+/// Compiled code reads unmapped memory, so the signal handler is not entered through a call instruction.
 #[test]
 fn a_handler_of_a_crash_has_the_compiled_functions() {
     let Some(host) = host_with_library(VENVS[1], "crashes.py", "asks.c", &["-lunwind"]) else { return };
-    let stock = host.run(Preload::Nothing).well();
+    let stock = host.run(Preload::Nothing).expect_success();
     assert!(!stock.stderr.contains("gamma"), "it is named without us: {}", stock.stderr);
-    let output = host.run(Preload::Library).well().stderr;
+    let output = host.run(Preload::Library).expect_success().stderr;
     assert!(output.starts_with("crashed\n"), "{output}");
     for query in ["dladdr", "symbol", "symbols", "symbols_fd", "libunwind"] {
         assert_chain(&lines(&output, query));
@@ -166,7 +165,7 @@ fn a_handler_of_a_crash_has_the_compiled_functions() {
     assert!(lines(&output, "libunwind").contains(&"_start"), "{output}");
 }
 
-/// From Python 3.14 on, `faulthandler` writes the C stack of a crash from its signal handler.
+/// From Python 3.14 on, the signal handler of `faulthandler` prints the C stack of a crash.
 #[test]
 fn the_report_of_a_crash_in_python_names_compiled_functions() {
     let Some(python) = integration::python(VENVS[0]) else { return };
@@ -192,7 +191,7 @@ fn boost_stacktrace_names_compiled_functions() {
         return tool::skip("boost::stacktrace", "its headers are not installed; run ci/setup.sh", Absence::FailsInCi);
     }
     let Some(host) = host_that_asks(VENVS[0], "boost.cpp", &["-ldl"]) else { return };
-    let output = host.run(Preload::Library).well().stderr;
+    let output = host.run(Preload::Library).expect_success().stderr;
     assert_chain(&output.lines().filter(|line| line.contains(".so")).collect::<Vec<_>>());
 }
 
@@ -202,13 +201,13 @@ fn absl_names_compiled_functions() {
         return tool::skip("absl", "its headers are not installed; run ci/setup.sh", Absence::FailsInCi);
     }
     let Some(host) = host_that_asks(VENVS[0], "absl.cpp", &ABSL) else { return };
-    assert_chain(&lines(&host.run(Preload::Library).well().stderr, "absl"));
-    let stock = host.run(Preload::Nothing).well().stderr;
+    assert_chain(&lines(&host.run(Preload::Library).expect_success().stderr, "absl"));
+    let stock = host.run(Preload::Nothing).expect_success().stderr;
     assert!(!stock.contains("gamma"), "{stock}");
 }
 
-/// absl's own walk ends immediately in Debian's build, whose functions have no frame pointers. Its report still names
-/// the function that crashed.
+/// In Debian's build, absl's own stack walk ends immediately, because its functions keep no frame pointers. The report
+/// still names the function that crashed.
 #[test]
 fn the_report_of_a_crash_by_absl_names_the_compiled_function() {
     if !PathBuf::from("/usr/include/absl/debugging/failure_signal_handler.h").exists() {
@@ -216,9 +215,9 @@ fn the_report_of_a_crash_by_absl_names_the_compiled_function() {
     }
     let Some(host) = host_with_library(VENVS[0], "crashes.py", "absl.cpp", &ABSL) else { return };
     let crash_line = |preload| {
-        let ended = host.run(preload);
-        assert!(ended.stderr.starts_with("*** SIGSEGV received") && !ended.status.success(), "{}", ended.stderr);
-        ended.stderr.lines().find(|line| line.starts_with("PC: @")).expect("it says where").to_owned()
+        let outcome = host.run(preload);
+        assert!(outcome.stderr.starts_with("*** SIGSEGV received") && !outcome.status.success(), "{}", outcome.stderr);
+        outcome.stderr.lines().find(|line| line.starts_with("PC: @")).expect("it says where").to_owned()
     };
     let (stock, preloaded) = (crash_line(Preload::Nothing), crash_line(Preload::Library));
     assert!(preloaded.contains("__main__.gamma(") && !stock.contains("gamma"), "{stock}\n{preloaded}");
@@ -235,8 +234,8 @@ fn a_backtrace_of_rust_names_compiled_functions() {
     let compile_run = tool::run(command.arg(paths::host("asks/panics.rs")));
     assert!(compile_run.status.success(), "{}", String::from_utf8_lossy(&compile_run.stderr));
     let host = host.argument(library).variable("JITLISTEN", "image,unwind,modules").variable("RUST_BACKTRACE", "full");
-    let output = host.run(Preload::Library).well().stderr;
+    let output = host.run(Preload::Library).expect_success().stderr;
     assert_chain(&output.lines().collect::<Vec<_>>());
-    let stock = host.run(Preload::Nothing).well().stderr;
+    let stock = host.run(Preload::Nothing).expect_success().stderr;
     assert!(!stock.contains("gamma"), "{stock}");
 }

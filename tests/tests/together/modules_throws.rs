@@ -1,5 +1,5 @@
-//! C++ exceptions that pass through compiled frames, with images in the lists of modules; also under sanitizers, whose
-//! unwinder reads those lists.
+//! C++ exceptions that propagate through compiled frames, with images in the module lists. Also tested under
+//! sanitizers, whose unwinder reads those lists.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ const VENV: &str = "numba-0.68.1";
 const FUNCTION_COUNT: &str = "300";
 const THROW_COUNT: &str = "20000";
 
-/// Builds the benchmark's program.
+/// Builds the host from the benchmark's sources.
 fn host_that_throws(flags: &[&str]) -> Option<Host> {
     let library = "from llvmlite.binding import ffi; print(ffi.lib._lib._name)";
     let output = tool::run(Command::new(integration::python(VENV)?).args(["-c", library]));
@@ -38,9 +38,9 @@ fn host_that_throws(flags: &[&str]) -> Option<Host> {
 
 /// Sum of the caught values, and number of addresses with a name.
 fn run_host(host: &Host, preload: Preload) -> (String, String) {
-    let ended = host.run(preload).well();
-    assert_eq!(ended.stderr, "", "a sanitizer, or the program, has something to say");
-    let output = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let outcome = host.run(preload).expect_success();
+    assert_eq!(outcome.stderr, "", "a sanitizer, or the program, has something to say");
+    let output = String::from_utf8_lossy(&outcome.stdout).into_owned();
     let words: Vec<&str> = output.split_whitespace().collect();
     let ["sum", sum, .., named_addresses, "named"] = words[..] else { panic!("{output}") };
     (sum.to_owned(), named_addresses.to_owned())
@@ -64,7 +64,7 @@ fn sanitizers_see_nothing_new() {
         return tool::skip("AddressSanitizer", "this compiler has no runtime of it", Absence::IsAllowed);
     }
     let Some(host) = host_that_throws(&flags) else { return };
-    // LLVM keeps its allocations until the end.
+    // LLVM frees some allocations only at exit, so leak detection is disabled.
     let host = host.variable("ASAN_OPTIONS", "detect_leaks=0").variable("JITLISTEN", "image,unwind,modules");
     let preloads = format!("{runtime}:{}", paths::library().display());
     let host = host.variable("LD_PRELOAD", &runtime);

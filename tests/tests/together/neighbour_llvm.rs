@@ -1,23 +1,23 @@
-//! Several compilers in one process: two LLVMs, an LLVM that is closed, another JIT that registers with debuggers, and
-//! two copies of the library.
+//! Several compilers in one process: two LLVM libraries, an LLVM library that is closed, another JIT that registers
+//! with debuggers, and two copies of our library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use jitlisten_tests::host::{self, Ended, Host, Preload};
+use jitlisten_tests::host::{self, Host, Outcome, Preload};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
-fn lines(ended: &Ended) -> Vec<String> {
-    String::from_utf8_lossy(&ended.stdout).lines().map(str::to_owned).collect()
+fn lines(outcome: &Outcome) -> Vec<String> {
+    String::from_utf8_lossy(&outcome.stdout).lines().map(str::to_owned).collect()
 }
 
-fn assert_named_once(ended: &Ended, function: &str) {
-    let map = ended.perf_map();
+fn assert_named_once(outcome: &Outcome, function: &str) {
+    let map = outcome.perf_map();
     assert_eq!(map.entries.iter().filter(|entry| entry.name == function).count(), 1, "{function}:\n{}", map.names());
 }
 
-/// Compiles a host that is written in C.
+/// Compiles a host written in C.
 fn compile_host(name: &str, directory: &Path, flags: &[&str]) -> Option<PathBuf> {
     let compiler = tool::require("cc", Absence::FailsInCi)?;
     let program = directory.join(name.trim_end_matches(".c"));
@@ -37,20 +37,22 @@ fn two_llvms_in_one_process() {
             continue;
         };
         let Some(host) = integration::numba("numba-0.68.1", "two_llvms.py") else { continue };
-        let ended = host::same_output(&host.argument(library)).well();
-        ["first", "second", "third"].into_iter().for_each(|function| assert_named_once(&ended, function));
+        let outcome = host::assert_same_output(&host.argument(library)).expect_success();
+        ["first", "second", "third"].into_iter().for_each(|function| assert_named_once(&outcome, function));
     }
 }
 
-/// An LLVM is opened more often than the library has slots for LLVMs, so slots of closed ones must be reused.
+/// LLVM libraries are opened more often than the library has slots for them, so the slots of closed ones must be
+/// reused.
 #[test]
 fn an_llvm_that_is_closed_and_opened_again() {
-    // This wheel's library can be unloaded. The library of llvmlite 0.50 stays loaded, and so does Debian's libLLVM.
+    // The LLVM library of this wheel can be unloaded; those of llvmlite 0.50 and Debian stay loaded.
     let Some(python) = integration::python("numba-0.60.0") else { return };
     let host = Host::new(&python, "closed-llvm").argument(paths::host("closed_llvm.py"));
-    let ended = host::same_output(&host.argument(integration::libllvmlite(&python)).argument("20")).well();
-    assert!(lines(&ended).contains(&"gone 20".to_owned()), "the library stayed: {:?}", lines(&ended));
-    assert_named_once(&ended, "last");
+    let outcome =
+        host::assert_same_output(&host.argument(integration::libllvmlite(&python)).argument("20")).expect_success();
+    assert!(lines(&outcome).contains(&"gone 20".to_owned()), "the library stayed: {:?}", lines(&outcome));
+    assert_named_once(&outcome, "last");
 }
 
 #[test]
@@ -61,15 +63,16 @@ fn another_jit_that_registers_with_debuggers() {
         let Some(program) = compile_host("own_jit.c", &build_dir.join("."), flags) else { return };
         let object = paths::root().join("jitlisten/testdata/lli-14-mcjit-plain.o");
         let host = Host::new(program, "own-jit").argument(integration::libllvmlite(&python));
-        let ended = host::same_output(&host.argument(paths::host("chain.ll")).argument(object)).well();
-        assert_eq!(lines(&ended)[1], "3, whole");
-        ["alpha", "beta", "gamma"].into_iter().for_each(|function| assert_named_once(&ended, function));
+        let outcome =
+            host::assert_same_output(&host.argument(paths::host("chain.ll")).argument(object)).expect_success();
+        assert_eq!(lines(&outcome)[1], "3, whole");
+        ["alpha", "beta", "gamma"].into_iter().for_each(|function| assert_named_once(&outcome, function));
     }
 }
 
-/// The program is linked with one copy. It runs without a preload; with the same copy preloaded; with another copy
-/// preloaded, to which it is then bound; and with both preloaded, of which the last one starts first. Only one copy
-/// writes, and each function has one line.
+/// The program is linked to one copy of the library. It runs without a preload; with the same copy preloaded; with
+/// another copy preloaded, to which the program is then bound; and with both preloaded, in which case the last one
+/// starts first. Only one copy may write, and each function must have one line.
 #[test]
 fn the_library_twice() {
     let Some(python) = integration::python("numba-0.68.1") else { return };
@@ -82,23 +85,26 @@ fn the_library_twice() {
     let other_copy = build_dir.join("libjitlisten-other.so");
     fs::copy(paths::library(), &other_copy).expect("copied");
     let (linked_copy, other_copy) = (paths::library().display().to_string(), other_copy.display().to_string());
-    let success = "open 0, statistics 0";
-    let both_copies = format!("{other_copy} {linked_copy}");
-    for (preload, expected) in
-        [("", success), (&linked_copy, success), (&other_copy, success), (&both_copies, "open 4, statistics 2")]
-    {
+    let success_line = "open 0, statistics 0";
+    let both_preloads = format!("{other_copy} {linked_copy}");
+    for (preload, expected) in [
+        ("", success_line),
+        (&linked_copy, success_line),
+        (&other_copy, success_line),
+        (&both_preloads, "open 4, statistics 2"),
+    ] {
         let host =
             Host::new(&program, "linked").argument(integration::libllvmlite(&python)).variable("LD_PRELOAD", preload);
-        let ended = host.run(Preload::Nothing).well();
-        let output_lines = lines(&ended);
+        let outcome = host.run(Preload::Nothing).expect_success();
+        let output_lines = lines(&outcome);
         assert_eq!(output_lines[..2], ["2", "2"]);
         assert!(output_lines[2].starts_with(expected), "{preload:?}: {output_lines:?}\n{}", host.log());
-        assert_named_once(&ended, "before_open");
-        assert_named_once(&ended, "after_open");
+        assert_named_once(&outcome, "before_open");
+        assert_named_once(&outcome, "after_open");
     }
 }
 
-/// A copy that is opened beside an active one returns that it is switched off.
+/// If a copy of the library is opened while another one is active, it returns that it is switched off.
 #[test]
 fn a_second_copy_that_is_opened_says_no() {
     let Some(python) = integration::python("numba-0.68.1") else { return };
@@ -107,6 +113,6 @@ fn a_second_copy_that_is_opened_says_no() {
     fs::copy(paths::library(), &other_copy).expect("copied");
     let script = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).jitlisten_open())";
     let host = || Host::new(&python, "second").argument("-c").argument(script).argument(&other_copy);
-    assert_eq!(lines(&host().run(Preload::Library).well()), ["4"], "JITLISTEN_SWITCHED_OFF");
-    assert_eq!(lines(&host().run(Preload::Nothing).well()), ["0"], "alone, it works");
+    assert_eq!(lines(&host().run(Preload::Library).expect_success()), ["4"], "JITLISTEN_SWITCHED_OFF");
+    assert_eq!(lines(&host().run(Preload::Nothing).expect_success()), ["0"], "alone, it works");
 }

@@ -1,5 +1,5 @@
-//! A C program that opens `libllvmlite.so`. With `RTLD_LAZY`, the loader fills its import slots one by one after our
-//! hooks are in place; with `RTLD_NOW`, it fills all of them after `_r_debug.r_brk`.
+//! A C program that opens `libllvmlite.so`. With `RTLD_LAZY`, the loader fills the library's import slots one by one
+//! after our hooks are in place. With `RTLD_NOW`, it fills all of them after it has called `_r_debug.r_brk`.
 
 use jitlisten_tests::host::{self, Host, Preload};
 use jitlisten_tests::scenario::{self, Verdict};
@@ -23,11 +23,11 @@ fn check_opened_llvmlite(mode: &str) {
                 .argument(mode)
                 .argument(seconds)
         };
-        host::same_output(&host("0")).well();
-        let Some(()) = perf::is_here() else { continue };
+        host::assert_same_output(&host("0")).expect_success();
+        let Some(()) = perf::is_available() else { continue };
         let recording = perf::record(&host("2"), Preload::Library);
-        scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
-        Verdict::of(&recording.samples, "opens_llvmlite").is_complete();
+        scenario::assert_samples_named(&recording.samples, &recording.perf_map(), "gamma");
+        Verdict::from_samples(&recording.samples, "opens_llvmlite").assert_complete();
     }
 }
 

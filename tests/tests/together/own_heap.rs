@@ -1,18 +1,18 @@
-//! The library allocates nothing with the program's `malloc`, which may be a profiler's that takes locks and calls the
+//! The library never allocates with the program's `malloc`, which may belong to a profiler and take locks or call the
 //! loader.
 
 use std::path::PathBuf;
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
-/// Functions of the C library and of libgcc that allocate when the library calls them. `?` is a static function without
-/// a symbol, to which `opendir` jumps.
+/// Functions of the C library and of libgcc that allocate when the library calls them. `?` stands for a static function
+/// without a symbol, to which `opendir` jumps.
 const ALLOCATING_FUNCTIONS: [&str; 5] = ["?", "opendir", "dlopen", "__register_atfork", "__register_frame"];
 
-/// Runs a Numba program with `hosts/watched_malloc.c` preloaded in front of the library.
-fn run(mode: &str) -> Option<Ended> {
+/// Runs a Numba program with `hosts/watched_malloc.c` preloaded before the library.
+fn run(mode: &str) -> Option<Outcome> {
     let compiler = tool::require("cc", Absence::FailsInCi)?;
     let python = integration::python("numba-0.68.1")?;
     let host = Host::new(python, "own-heap").variable("JITLISTEN", "all").variable("WATCHED_MALLOC", mode);
@@ -20,26 +20,26 @@ fn run(mode: &str) -> Option<Ended> {
     tool::compile(&compiler, &["-O1", "-fPIC", "-shared"], &paths::host("watched_malloc.c"), &malloc);
     let preloads = format!("{}:{}", malloc.display(), paths::library().display());
     let host = host.variable("LD_PRELOAD", preloads).argument(paths::host("chain.py")).argument("0");
-    let ended = host.run(Preload::Nothing).well();
+    let outcome = host.run(Preload::Nothing).expect_success();
     assert_eq!(host.log(), "");
-    Some(ended)
+    Some(outcome)
 }
 
 #[test]
 fn nothing_comes_from_the_malloc_of_the_program() {
-    let Some(ended) = run("counts") else { return };
-    let mut lines = ended.stderr.lines();
-    assert_eq!(lines.next(), Some("direct 0"), "{}", ended.stderr);
+    let Some(outcome) = run("counts") else { return };
+    let mut lines = outcome.stderr.lines();
+    assert_eq!(lines.next(), Some("direct 0"), "{}", outcome.stderr);
     for line in lines {
         let name = line.split(' ').nth(1).expect("through NAME CALLS");
         assert!(ALLOCATING_FUNCTIONS.contains(&name), "{line}: not in docs/limits.md");
     }
-    assert!(ended.perf_map().named("alpha").next().is_some(), "nothing was compiled: this proves nothing");
+    assert!(outcome.perf_map().named("alpha").next().is_some(), "nothing was compiled: this proves nothing");
 }
 
-/// heaptrack's `malloc` waits for libunwind's lock, whose owner waits for the loader's lock.
+/// heaptrack's `malloc` waits for libunwind's lock, whose owner may be waiting for the loader's lock.
 #[test]
 fn a_malloc_whose_lock_is_held_by_a_thread_that_asks_the_loader() {
-    let Some(ended) = run("locks") else { return };
-    assert!(ended.perf_map().named("alpha").next().is_some(), "nothing was compiled: this proves nothing");
+    let Some(outcome) = run("locks") else { return };
+    assert!(outcome.perf_map().named("alpha").next().is_some(), "nothing was compiled: this proves nothing");
 }

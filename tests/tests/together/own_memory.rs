@@ -1,10 +1,10 @@
-//! Hosts with memory managers of their own, whose LLVM never makes memory executable itself.
+//! Hosts with their own memory managers, in which LLVM itself never makes memory executable.
 
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{gdb, image};
@@ -31,7 +31,7 @@ fn host(scratch: &Scratch, mode: &str) -> Option<Host> {
     Some(host.variable("JITLISTEN", "perfmap,image,unwind"))
 }
 
-/// Numbers of events in the log.
+/// Numbers of loaded, finalized and freed objects in the log.
 #[derive(Debug, PartialEq, Eq)]
 struct EventCounts {
     loaded: usize,
@@ -46,28 +46,28 @@ fn count_events(host: &Host) -> EventCounts {
 }
 
 /// Runs the host, and calls `at_pause` with the index of each pause.
-fn run(host: &Host, preload: Preload, mut at_pause: impl FnMut(usize)) -> Ended {
+fn run(host: &Host, preload: Preload, mut at_pause: impl FnMut(usize)) -> Outcome {
     run_with_pid(host, preload, |pause, _| at_pause(pause))
 }
 
 /// Runs the host, and calls `at_pause` with the index of each pause and the pid.
-fn run_with_pid(host: &Host, preload: Preload, mut at_pause: impl FnMut(usize, u32)) -> Ended {
+fn run_with_pid(host: &Host, preload: Preload, mut at_pause: impl FnMut(usize, u32)) -> Outcome {
     let mut running = host.start(preload);
     for (pause, line) in PAUSES.into_iter().enumerate() {
         running.wait_for_line(line);
         at_pause(pause, running.pid());
-        running.nod();
+        running.send_newline();
     }
-    running.end().well()
+    running.wait().expect_success()
 }
 
-/// Asserts that every object is detected, named, and freed when it is unmapped. Returns the finished host and the log.
-/// Where pages stay as they are, the code of each object runs from an image.
-fn check_every_object(mode: &str, freed: usize) -> Option<(Ended, String)> {
+/// Asserts that every object is detected, named, and freed when it is unmapped. Returns the outcome and the log. Unless
+/// its pages stay writable, each object must run from an image.
+fn check_every_object(mode: &str, freed: usize) -> Option<(Outcome, String)> {
     let scratch = Scratch::new("own-memory");
     let host = host(&scratch, mode)?;
     let stock = run(&host, Preload::Nothing, |_| {});
-    let ended = run_with_pid(&host, Preload::Library, |pause, pid| {
+    let outcome = run_with_pid(&host, Preload::Library, |pause, pid| {
         let expected = match pause {
             0 => EventCounts { loaded: OBJECT_COUNT, finalized: OBJECT_COUNT, freed: 0 },
             1 => EventCounts { loaded: OBJECT_COUNT + 1, finalized: OBJECT_COUNT + 1, freed: 0 },
@@ -76,14 +76,14 @@ fn check_every_object(mode: &str, freed: usize) -> Option<(Ended, String)> {
         assert_eq!(count_events(&host), expected, "{mode}, at {:?}:\n{}", PAUSES[pause], host.log());
         let pages_change = ["writable", "early"].contains(&mode);
         let images = if pages_change { 0 } else { expected.finalized - expected.freed };
-        assert_eq!(image::mapped(pid), images, "images, {mode}, at {:?}:\n{}", PAUSES[pause], host.log());
+        assert_eq!(image::count_mappings(pid), images, "images, {mode}, at {:?}:\n{}", PAUSES[pause], host.log());
     });
-    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
-    let map = ended.perf_map();
+    assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr));
+    let map = outcome.perf_map();
     for number in 0..=OBJECT_COUNT {
         assert_eq!(map.named(&format!("own{number}")).count(), 1, "own{number}:\n{}", map.names());
     }
-    Some((ended, host.log()))
+    Some((outcome, host.log()))
 }
 
 #[test]
@@ -112,45 +112,45 @@ fn code_that_is_copied_after_linking() {
     check_every_object("copied", OBJECT_COUNT / 2);
 }
 
-/// Two equal objects are pending when one of them is copied, and nothing tells which one it is.
+/// Two identical objects are pending when one of them is copied, and nothing tells which of them it is.
 #[test]
 fn equal_code_that_is_copied_has_no_names() {
     let scratch = Scratch::new("own-memory");
     let Some(host) = host(&scratch, "twins") else { return };
     let stock = run(&host, Preload::Nothing, |_| {});
-    let ended = run(&host, Preload::Library, |_| {});
-    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
+    let outcome = run(&host, Preload::Library, |_| {});
+    assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr));
     let log = host.log();
     assert!(log.contains("equal objects linked for another address"), "{log}");
     assert_eq!((count_events(&host).loaded, count_events(&host).finalized), (OBJECT_COUNT + 1, 0), "{log}");
 }
 
-/// An object that is copied twice has its names twice.
+/// The names of an object that is copied twice appear twice.
 #[test]
 fn the_same_code_that_is_copied_twice() {
     let scratch = Scratch::new("own-memory");
     let Some(host) = host(&scratch, "same") else { return };
-    let ended = run(&host, Preload::Library, |_| {});
-    let (map, log) = (ended.perf_map(), host.log());
+    let outcome = run(&host, Preload::Library, |_| {});
+    let (map, log) = (outcome.perf_map(), host.log());
     assert_eq!((count_events(&host).loaded, count_events(&host).finalized), (OBJECT_COUNT + 1, OBJECT_COUNT), "{log}");
     for number in 0..OBJECT_COUNT / 2 {
         assert_eq!(map.named(&format!("own{number}")).count(), 2, "own{number}:\n{}\n{log}", map.names());
     }
 }
 
-/// drjit closes its engines after their memory. LLVM once read unwind tables there that we had added, in unmapped
-/// memory.
+/// drjit closes its engines after their memory is unmapped. LLVM once read the unwind tables that we had added, in that
+/// unmapped memory.
 #[test]
 fn an_engine_that_ends_after_its_memory() {
     check_every_object("disposed", OBJECT_COUNT / 2);
 }
 
-/// LLVM removed the object from its list together with the engine, and the object was never where the code is. gdb
-/// takes the names from our list.
+/// LLVM has removed the object from its list together with the engine, and had listed it at another address than that
+/// of the code. gdb takes the names from our list.
 #[test]
 fn gdb_names_code_that_was_copied_out_of_an_engine() {
     let scratch = Scratch::new("own-memory");
-    let (Some(()), Some(host)) = (gdb::is_here(), host(&scratch, "disposed")) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), host(&scratch, "disposed")) else { return };
     let host = host.argument("loops").variable("JITLISTEN", "perfmap,gdb");
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
@@ -167,13 +167,13 @@ fn code_that_is_moved_after_linking() {
     check_every_object("moved", OBJECT_COUNT / 2);
 }
 
-/// No hook sees that the code becomes executable. After a second, the next event makes the library look up the kernel's
-/// permissions.
+/// No hook sees that the code becomes executable. After a second, the next event makes the library query the kernel for
+/// the memory's permissions.
 #[test]
 fn code_that_may_run_unheard_is_found_late() {
     let scratch = Scratch::new("own-memory");
     let Some(host) = host(&scratch, "unheard") else { return };
-    let ended = run_with_pid(&host, Preload::Library, |pause, pid| match pause {
+    let outcome = run_with_pid(&host, Preload::Library, |pause, pid| match pause {
         0 => {
             assert_eq!(count_events(&host), EventCounts { loaded: OBJECT_COUNT, finalized: 0, freed: 0 });
             thread::sleep(Duration::from_millis(1100));
@@ -185,11 +185,11 @@ fn code_that_may_run_unheard_is_found_late() {
                 "{}",
                 host.log()
             );
-            assert_eq!(image::mapped(pid), OBJECT_COUNT, "images\n{}", host.log());
+            assert_eq!(image::count_mappings(pid), OBJECT_COUNT, "images\n{}", host.log());
         }
         _ => assert_eq!(count_events(&host).freed, OBJECT_COUNT / 2),
     });
-    assert_eq!(ended.perf_map().named("own0").count(), 1);
+    assert_eq!(outcome.perf_map().named("own0").count(), 1);
     assert!(!host.log().contains("not final after a second"), "{}", host.log());
 }
 
@@ -197,23 +197,24 @@ fn code_that_may_run_unheard_is_found_late() {
 fn an_object_that_never_becomes_final_is_worth_one_line() {
     let scratch = Scratch::new("own-memory");
     let Some(host) = host(&scratch, "never") else { return };
-    let started = Instant::now();
+    let start_time = Instant::now();
     let mut running = host.start(Preload::Library);
     running.wait_for_line(PAUSES[0]);
-    assert!(!host.log().contains("not final"), "after {:?}", started.elapsed());
+    assert!(!host.log().contains("not final"), "after {:?}", start_time.elapsed());
     thread::sleep(Duration::from_millis(1100));
     for line in [PAUSES[1], PAUSES[2], "more"] {
-        running.nod();
+        running.send_newline();
         running.wait_for_line(line);
     }
-    running.nod();
-    running.end().well();
+    running.send_newline();
+    running.wait().expect_success();
     let log = host.log();
     assert_eq!(log.matches("is not final after a second: its memory may not be executed").count(), 1, "{log}");
     assert!(log.lines().any(|line| line.contains("libLLVM") && line.contains(": an object at ")), "no library: {log}");
 }
 
-/// Continues the host at each pause, after more than a second at the first one. Returns the counts at the last pause.
+/// Continues the host at each pause, at the first one only after more than a second. Returns the counts at the last
+/// pause.
 fn final_counts(host: &Host) -> EventCounts {
     let mut running = host.start(Preload::Library);
     for line in PAUSES {
@@ -221,16 +222,16 @@ fn final_counts(host: &Host) -> EventCounts {
         if line == "running" {
             thread::sleep(Duration::from_millis(1100));
         }
-        running.nod();
+        running.send_newline();
     }
     running.wait_for_line("more");
     let counts = count_events(host);
-    running.nod();
-    assert_eq!(running.end().well().map, None, "nothing of it has ever run");
+    running.send_newline();
+    assert_eq!(running.wait().expect_success().map, None, "nothing of it has ever run");
     counts
 }
 
-/// The program unmaps code that never ran. No hook sees that, but the objects are not kept.
+/// The program unmaps code that never ran. No hook sees that the objects are gone, but the library drops them.
 #[test]
 fn objects_that_never_become_final_go_with_their_memory() {
     let scratch = Scratch::new("own-memory");
@@ -244,7 +245,7 @@ fn objects_that_never_become_final_go_with_their_memory() {
     );
 }
 
-/// LLVM frees the memory of a link that fails, so the library keeps none of its objects.
+/// LLVM frees the memory of a failed link, so the library drops its objects.
 #[test]
 fn objects_of_links_that_fail_are_not_kept() {
     let scratch = Scratch::new("own-memory");

@@ -1,5 +1,5 @@
-//! Files of a process among files of other processes: its children, processes with the same pid in another PID
-//! namespace, dead processes, and itself as another user.
+//! The files of a process among those of others: its children, processes with the same pid in another PID namespace,
+//! dead processes, and itself after changing its user.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{jitdump_reader, perf, perf_map};
@@ -29,7 +29,7 @@ fn program() -> Option<PathBuf> {
             &paths::host("calls.c"),
             &program,
         );
-        // Other users run the program, too.
+        // Other users run the program, too, so its directory must be accessible to them.
         let directory = scratch.join(".");
         fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("ours");
         Some(program)
@@ -42,9 +42,9 @@ fn calls_host(args: &[&str]) -> Option<Host> {
     Some(args.iter().fold(host, |host, arg| host.argument(arg)))
 }
 
-/// Remainders of the output lines that begin with `word`.
-fn output_values(ended: &Ended, word: &str) -> Vec<String> {
-    let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+/// Output lines that begin with `word`, without `word`.
+fn output_values(outcome: &Outcome, word: &str) -> Vec<String> {
+    let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
     text.lines().filter_map(|line| Some(line.strip_prefix(word)?.trim().to_owned())).collect()
 }
 
@@ -56,27 +56,27 @@ fn is_root() -> bool {
     is_root_user
 }
 
-/// With 10,000 live objects, a fork takes as long as any other, and the child writes nothing.
+/// With 10,000 live objects, a fork takes no longer than otherwise, and the child writes nothing.
 #[test]
 fn a_fork_writes_nothing_and_takes_no_time() {
     for sinks in ["perfmap,unwind", "perfmap,jitdump,unwind,gdb"] {
         let Some(host) = calls_host(&["forks", "10000"]) else { return };
         let host = host.variable("JITLISTEN", sinks);
-        let started = SystemTime::now();
-        let ended = host.run(Preload::Library).well();
+        let start_time = SystemTime::now();
+        let outcome = host.run(Preload::Library).expect_success();
         assert_eq!(
-            perf_map::PerfMap::parse(ended.map.as_deref().expect("a map")).expect("whole").entries.len(),
+            perf_map::PerfMap::parse(outcome.map.as_deref().expect("a map")).expect("whole").entries.len(),
             10_000
         );
-        for child in output_values(&ended, "child") {
-            // A map of an earlier process with the same pid does not count.
+        for child in output_values(&outcome, "child") {
+            // Ignore a map of an earlier process with the same pid.
             let map =
                 fs::metadata(perf_map::path(child.parse().expect("a number"))).and_then(|metadata| metadata.modified());
-            assert!(!map.is_ok_and(|written| written >= started - Duration::from_secs(1)), "{child} has a map");
+            assert!(!map.is_ok_and(|written| written >= start_time - Duration::from_secs(1)), "{child} has a map");
         }
         let dumps = jitdump_reader::find(&host.scratch("."));
         assert_eq!(dumps.len(), usize::from(sinks.contains("jitdump")), "{dumps:?}");
-        let fork_ms: f64 = output_values(&ended, "milliseconds")[0].parse().expect("a number");
+        let fork_ms: f64 = output_values(&outcome, "milliseconds")[0].parse().expect("a number");
         assert!(fork_ms <= 10.0, "{sinks}: {fork_ms} ms in the child before fork returned");
     }
 }
@@ -85,19 +85,19 @@ fn a_fork_writes_nothing_and_takes_no_time() {
 fn a_child_has_a_map_from_its_first_object_on_or_when_it_asks() {
     for (mode, names) in [("exits", None), ("compiles", Some("inherited\nof_child\n")), ("asks", Some("inherited\n"))] {
         let Some(host) = calls_host(&["child", mode]) else { return };
-        let ended = host.run(Preload::Library).well();
-        let map = perf_map::take(output_values(&ended, "child")[0].parse().expect("a number"));
+        let outcome = host.run(Preload::Library).expect_success();
+        let map = perf_map::take(output_values(&outcome, "child")[0].parse().expect("a number"));
         let map_names = map.map(|bytes| perf_map::PerfMap::parse(&bytes).expect("whole").names());
         assert_eq!(map_names.as_deref(), names, "{mode}");
-        assert_eq!(ended.perf_map().names(), "inherited\n", "{mode}");
+        assert_eq!(outcome.perf_map().names(), "inherited\n", "{mode}");
     }
 }
 
-/// The documents say that perf, which recorded the fork, names the code of a child that compiles nothing by its
-/// parent's map.
+/// According to the documentation, perf has recorded the fork, and therefore names the code of a child that compiles
+/// nothing by its parent's map.
 #[test]
 fn perf_names_what_a_child_has_inherited() {
-    let (Some(()), Some(host)) = (perf::is_here(), calls_host(&["child", "runs"])) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), calls_host(&["child", "runs"])) else { return };
     let recording = perf::record(&host, Preload::Library);
     let child: u32 =
         String::from_utf8_lossy(&recording.stdout).trim().trim_start_matches("child ").parse().expect("a number");
@@ -110,7 +110,7 @@ fn perf_names_what_a_child_has_inherited() {
     assert!(inherited.len() > 100 && other_frames.is_empty(), "{} named, not {other_frames:?}", inherited.len());
 }
 
-/// Two containers with a common `/tmp`: both processes have the pid 1, and one map file.
+/// Two containers share `/tmp`. Both processes have pid 1, and therefore the same map file.
 #[test]
 fn processes_of_one_number_in_two_pid_namespaces() {
     let (Some(unshare), Some(program)) = (tool::require("unshare", Absence::FailsInCi), program()) else { return };
@@ -127,7 +127,7 @@ fn processes_of_one_number_in_two_pid_namespaces() {
     let _ = perf_map::take(1);
     let map = perf_map::path(1);
     let names = || -> Vec<String> {
-        let map = perf_map::without_first_line(&fs::read(&map).expect("a map")).to_vec();
+        let map = perf_map::strip_owner_line(&fs::read(&map).expect("a map")).to_vec();
         let text = String::from_utf8(map).expect("UTF-8");
         let names: Vec<&str> = text.lines().map(|line| line.splitn(3, ' ').nth(2).expect("three words")).collect();
         names.into_iter().filter(|name| !name.starts_with("freed")).map(str::to_owned).collect()
@@ -140,23 +140,23 @@ fn processes_of_one_number_in_two_pid_namespaces() {
     assert_eq!(names(), ["one_first", "one_old", "other_first", "other_old"], "the first one lives");
     assert!(second_host.log().contains("also belongs to another process"), "{}", second_host.log());
     for running in [&mut first, &mut second] {
-        running.nod();
+        running.send_newline();
         running.wait_for_line("done");
     }
     assert_eq!(names(), ["one_first", "other_first", "one_new", "other_new"]);
-    first.nod();
-    let _ = first.end_without_map().well();
-    // The second process is alive, so its lines stay, whatever process comes next.
+    first.send_newline();
+    let _ = first.wait_and_keep_map().expect_success();
+    // The second process is still alive, so its lines must be kept, regardless of later processes.
     let third_host = host("third");
     let mut running = third_host.start(Preload::Library);
     running.wait_for_line("ready");
     assert!(names().contains(&"other_new".to_owned()), "{:?}", names());
-    running.nod();
+    running.send_newline();
     running.wait_for_line("done");
-    running.nod();
-    let _ = running.end_without_map().well();
-    second.nod();
-    let _ = second.end_without_map().well();
+    running.send_newline();
+    let _ = running.wait_and_keep_map().expect_success();
+    second.send_newline();
+    let _ = second.wait_and_keep_map().expect_success();
     let last_host = host("last");
     let mut running = last_host.start(Preload::Library);
     running.wait_for_line("ready");
@@ -165,7 +165,7 @@ fn processes_of_one_number_in_two_pid_namespaces() {
     let _ = perf_map::take(1);
 }
 
-/// A clock that stands still must not make the library keep everything forever.
+/// Even if the clock stands still, the library must not keep everything forever.
 #[test]
 fn memory_does_not_grow_under_a_stopped_clock() {
     let faketime = PathBuf::from(format!("/usr/lib/{}-linux-gnu/faketime/libfaketime.so.1", std::env::consts::ARCH));
@@ -176,20 +176,20 @@ fn memory_does_not_grow_under_a_stopped_clock() {
     let preloads = format!("{}:{}", faketime.display(), paths::library().display());
     let host = host.variable("LD_PRELOAD", preloads).variable("FAKETIME", "2020-01-01 00:00:00");
     let host = host.variable("FAKETIME_DONT_FAKE_MONOTONIC", "0").variable("JITLISTEN", "perfmap,unwind");
-    let ended = host.run(Preload::Nothing).well();
+    let outcome = host.run(Preload::Nothing).expect_success();
     let resident_kb: Vec<i64> =
-        output_values(&ended, "resident").iter().map(|text| text.parse().expect("a number")).collect();
+        output_values(&outcome, "resident").iter().map(|text| text.parse().expect("a number")).collect();
     assert!(resident_kb[1] - resident_kb[0] < 1024, "kilobytes after each half: {resident_kb:?}");
 }
 
-/// A launcher that runs as root must not leave a log that the program it starts cannot write to.
+/// A launcher that runs as root must not leave a log to which the program that it starts cannot write.
 #[test]
 fn a_log_is_made_for_its_first_line() {
     let host = Host::new("/bin/true", "no-log");
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     assert!(!host.scratch("log").exists());
     let host = host.variable("JITLISTEN", "nonsense");
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     assert!(host.log().contains("unknown sink"), "{}", host.log());
 }
 
@@ -199,16 +199,16 @@ fn lines_that_the_log_does_not_take_are_counted() {
         let Some(host) = calls_host(&["lost-lines"]) else { return };
         let path = if log == "log" { host.scratch("log") } else { log.into() };
         let host = host.variable("JITLISTEN_LOG", format!("debug:{}", path.display()));
-        let ended = host.run(Preload::Library).well();
+        let outcome = host.run(Preload::Library).expect_success();
         assert_eq!(
-            (output_values(&ended, "lost"), ended.stderr.as_str()),
+            (output_values(&outcome, "lost"), outcome.stderr.as_str()),
             (vec![expected_loss.to_owned()], ""),
             "{log}"
         );
     }
 }
 
-/// The new user's files belong to the new user; older files still belong to the old one.
+/// Files created after the change belong to the new user; older files still belong to the old user.
 #[test]
 fn a_process_that_becomes_another_user() {
     if !is_root() {
@@ -220,7 +220,7 @@ fn a_process_that_becomes_another_user() {
         fs::create_dir(&output_dir).expect("a directory");
         fs::set_permissions(&output_dir, fs::Permissions::from_mode(0o1777)).expect("ours");
         let host = host.variable("JITLISTEN", "perfmap,image,jitdump").variable("JITLISTEN_DIR", &output_dir);
-        let ended = host.run(Preload::Library).well();
+        let outcome = host.run(Preload::Library).expect_success();
         let owner_of = |path: PathBuf| fs::metadata(path).map(|metadata| metadata.uid()).ok();
         let entries = || fs::read_dir(&output_dir).expect("a directory").flatten().map(|entry| entry.path());
         let has_prefix = |path: &PathBuf, prefix: &str| {
@@ -231,53 +231,54 @@ fn a_process_that_becomes_another_user() {
                 entries().filter(|path| has_prefix(path, prefix)).map(owner_of).collect();
             assert_eq!(owners, BTreeSet::from([Some(0), Some(65534)]), "{mode}, {prefix}: {}", host.log());
         }
-        // Each user's jitdump names the functions that were live when it was written.
+        // Each user's jitdump contains the names of the functions that were live while it was written.
         for (user, expected) in [(0, [true, false]), (65534, [true, true])] {
             let jitdump_dir =
                 entries().find(|path| has_prefix(path, "jitdump-") && owner_of(path.clone()) == Some(user));
             let dumps = jitdump_reader::find(&jitdump_dir.expect("found above"));
             let bytes = fs::read(dumps.first().expect("a jitdump")).expect("whole");
-            let contains = |name: &str| bytes.windows(name.len()).any(|window| window == name.as_bytes());
-            assert_eq!(["of_root", "of_user"].map(contains), expected, "{mode}: of user {user}");
+            let contains_name = |name: &str| bytes.windows(name.len()).any(|window| window == name.as_bytes());
+            assert_eq!(["of_root", "of_user"].map(contains_name), expected, "{mode}: of user {user}");
         }
         if mode == "worker" {
-            let child: u32 = output_values(&ended, "child")[0].parse().expect("a number");
+            let child: u32 = output_values(&outcome, "child")[0].parse().expect("a number");
             assert_eq!(owner_of(perf_map::path(child)), Some(65534));
             let map = perf_map::take(child).expect("a map");
             assert_eq!(perf_map::PerfMap::parse(&map).expect("whole").names(), "of_root\nof_user\n");
         } else {
-            assert_eq!(ended.perf_map().names(), "of_root\nof_user\n");
+            assert_eq!(outcome.perf_map().names(), "of_root\nof_user\n");
         }
     }
 }
 
-/// Processes that end leave a map for `perf report`, but not forever.
+/// Processes that exit leave a map for `perf report`, but not forever.
 #[test]
 fn maps_of_dead_processes_are_removed() {
     let Some(host) = calls_host(&["child", "exits"]) else { return };
     let mut pids = BTreeSet::new();
     for _ in 0..24 {
-        let ended = host.start(Preload::Library).end_without_map().well();
-        pids.insert(ended.pid);
+        let outcome = host.start(Preload::Library).wait_and_keep_map().expect_success();
+        pids.insert(outcome.pid);
     }
     let count_maps = |pids: &BTreeSet<u32>| pids.iter().filter(|&&pid| perf_map::path(pid).exists()).count();
     assert_eq!(count_maps(&pids), 24, "who records many short processes wants all of them");
-    // The last process found the others dead. Their maps are backdated by eight days.
+    // The last process found the others dead. Their maps are backdated by eight days, which makes them old enough to be
+    // removed.
     let old_time = SystemTime::now() - Duration::from_secs(8 * 24 * 3600);
-    let make_old = |pid: &u32| {
+    let backdate_map = |pid: &u32| {
         let file = fs::File::options().write(true).open(perf_map::path(*pid)).expect("a map");
         file.set_modified(old_time).expect("ours");
     };
-    pids.iter().for_each(make_old);
-    let _ = host.start(Preload::Library).end_without_map().well();
+    pids.iter().for_each(backdate_map);
+    let _ = host.start(Preload::Library).wait_and_keep_map().expect_success();
     let kept_maps = count_maps(&pids);
     pids.iter().for_each(|&pid| drop(perf_map::take(pid)));
-    // A map is recent if another process has reused its pid.
+    // A map may be recent because another process has reused its pid.
     assert!(kept_maps <= 2, "{kept_maps} of {} are kept", pids.len());
 }
 
-/// A recording of many short processes refers to the files of all of them. Old files are removed, unless the `jitlisten
-/// run` that they belong to is still running.
+/// A recording of many short-lived processes refers to the files of all of them. Old files are removed, unless they
+/// belong to a `jitlisten run` that is still running.
 #[test]
 fn images_and_jitdumps_of_dead_processes_are_kept_for_their_recording() {
     let output_dir = Scratch::new("dead-images");
@@ -300,9 +301,9 @@ fn images_and_jitdumps_of_dead_processes_are_kept_for_their_recording() {
         let mut running = host.start(Preload::Library);
         for line in ["ready", "done"] {
             running.wait_for_line(line);
-            running.nod();
+            running.send_newline();
         }
-        let _ = running.end_without_map().well();
+        let _ = running.wait_and_keep_map().expect_success();
     };
     let directories = || -> Vec<PathBuf> {
         fs::read_dir(&output_dir).expect("a directory").flatten().map(|entry| entry.path()).collect()

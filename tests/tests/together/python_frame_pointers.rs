@@ -1,12 +1,12 @@
-//! Frame pointers of the interpreter, which Python keeps from 3.15 on: `perf record -g` shows the whole stack, from
-//! compiled code to the function that the C library calls.
+//! Frame pointers of the interpreter, which Python keeps from 3.15 on. `perf record -g` must show the whole stack, from
+//! compiled code to the C library function that called `main`.
 
 use jitlisten_tests::host::Preload;
 use jitlisten_tests::integration::Integration;
 use jitlisten_tests::perf_script::Sample;
 use jitlisten_tests::{perf, scenario};
 
-/// Last functions of the interpreter before `main` for which a stripped one still has symbols.
+/// Last functions before `main` for which even a stripped interpreter has symbols.
 const START_FUNCTIONS: [&str; 2] = ["Py_RunMain", "Py_BytesMain"];
 
 fn is_whole(sample: &Sample) -> bool {
@@ -15,7 +15,7 @@ fn is_whole(sample: &Sample) -> bool {
 }
 
 fn count_stacks(preload: Preload) -> Option<(usize, usize)> {
-    let (Some(()), Some(host)) = (perf::is_here(), Integration::Numba("numba-0.68.1").chain(2, &[])) else {
+    let (Some(()), Some(host)) = (perf::is_available(), Integration::Numba("numba-0.68.1").chain(2, &[])) else {
         return None;
     };
     let samples = perf::record(&host, preload).samples;

@@ -1,4 +1,4 @@
-//! A recorded program ends as it does without a recording: `hosts/ends.c`.
+//! A recorded program exits as it does without a recording (`hosts/ends.c`).
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
-use jitlisten_tests::sampled::{read, recorded};
+use jitlisten_tests::sampled::{read, with_recording};
 use jitlisten_tests::tool::{self, Absence};
 
 /// Compiles the program with these additional flags. Returns `None`, after reporting a skip, if the compiler or a
@@ -31,7 +31,7 @@ fn is_root() -> bool {
     tool::run(Command::new("id").arg("-u")).stdout == b"0\n"
 }
 
-/// Runs each scenario alone and recorded, and asserts the same output and status.
+/// Runs each scenario unrecorded and recorded, and asserts the same output and exit status.
 fn assert_ends_as_alone(scenarios: &[&str]) {
     let scratch = Scratch::new("ends");
     let Some(program) = build(&scratch, &[]) else { return };
@@ -39,18 +39,23 @@ fn assert_ends_as_alone(scenarios: &[&str]) {
         let host = || Host::new(&program, "ends").argument(scenario);
         let unrecorded = host().run(Preload::Nothing);
         for options in ["", ",wall", ",children"] {
-            let (host, data) = recorded(host(), options);
-            let ended = host.run(Preload::Library);
-            let (expected, status) = (unrecorded.status.into_raw(), ended.status.into_raw());
-            assert_eq!((expected, &unrecorded.stdout), (status, &ended.stdout), "{scenario}{options}\n{}", host.log());
-            assert_eq!(unrecorded.stderr, ended.stderr, "{scenario}{options}");
+            let (host, data) = with_recording(host(), options);
+            let outcome = host.run(Preload::Library);
+            let (expected, status) = (unrecorded.status.into_raw(), outcome.status.into_raw());
+            assert_eq!(
+                (expected, &unrecorded.stdout),
+                (status, &outcome.stdout),
+                "{scenario}{options}\n{}",
+                host.log()
+            );
+            assert_eq!(unrecorded.stderr, outcome.stderr, "{scenario}{options}");
             assert!(data.exists(), "{scenario}{options}");
         }
     }
 }
 
-/// The writer is a thread of the process, too: if it were the last one, it would decide the status and run `exit`
-/// handlers.
+/// The recording's writer is a thread of the process, too. If it were the last thread, it would determine the exit
+/// status and run the `exit` handlers.
 #[test]
 fn the_last_thread_decides_the_status() {
     assert_ends_as_alone(&[
@@ -89,7 +94,7 @@ fn other_ends() {
     assert_ends_as_alone(&["daemon", "vfork", "exec", "abort", "crash", "terminated", "threads"]);
 }
 
-/// The child's file must be created before the child loses the permission to create it.
+/// The child's file must be created before the child loses the permission to do so.
 #[test]
 fn a_child_that_becomes_another_user_or_gets_another_root_is_recorded() {
     let scratch = Scratch::new("ends-child");
@@ -99,9 +104,9 @@ fn a_child_that_becomes_another_user_or_gets_another_root_is_recorded() {
     }
     let Some(program) = build(&scratch, &[]) else { return };
     for scenario in ["another user", "another root"] {
-        let (host, data) = recorded(Host::new(&program, "ends").argument(scenario), ",children");
-        let ended = host.run(Preload::Library);
-        assert_eq!(ended.status.code(), Some(34), "{scenario}");
+        let (host, data) = with_recording(Host::new(&program, "ends").argument(scenario), ",children");
+        let outcome = host.run(Preload::Library);
+        assert_eq!(outcome.status.code(), Some(34), "{scenario}");
         let names: Vec<String> = fs::read_dir(data.parent().unwrap())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -113,8 +118,8 @@ fn a_child_that_becomes_another_user_or_gets_another_root_is_recorded() {
     }
 }
 
-/// The sanitizer watches the whole process: it takes the signal stacks of our threads for its own, and looks for races
-/// in the library.
+/// Sanitizers watch the whole process: they mistake the signal stacks of our threads for their own, and detect data
+/// races in the library.
 #[test]
 fn programs_with_sanitizers_end_as_alone() {
     let builds: [&[&str]; 8] = [
@@ -134,10 +139,14 @@ fn programs_with_sanitizers_end_as_alone() {
         let unrecorded = host().run(Preload::Nothing);
         assert_eq!(unrecorded.status.code(), Some(32), "{flags:?}: {}", unrecorded.stderr);
         for options in ["", ",wall"] {
-            let (host, data) = recorded(host(), options);
-            let ended = host.run(Preload::Library);
-            assert_eq!(ended.status.code(), Some(32), "{flags:?}{options}: {}", ended.stderr);
-            assert_eq!((&unrecorded.stdout, &unrecorded.stderr), (&ended.stdout, &ended.stderr), "{flags:?}{options}");
+            let (host, data) = with_recording(host(), options);
+            let outcome = host.run(Preload::Library);
+            assert_eq!(outcome.status.code(), Some(32), "{flags:?}{options}: {}", outcome.stderr);
+            assert_eq!(
+                (&unrecorded.stdout, &unrecorded.stderr),
+                (&outcome.stdout, &outcome.stderr),
+                "{flags:?}{options}"
+            );
             let is_recorded = !flags.contains(&"-fsanitize=thread");
             assert_eq!(data.exists(), is_recorded, "{flags:?}{options}");
             assert_eq!(host.log().contains("ThreadSanitizer cannot be recorded"), !is_recorded, "{}", host.log());

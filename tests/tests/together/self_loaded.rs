@@ -1,10 +1,10 @@
-//! A host that has LLVM compile objects to memory and loads them itself, and other uses of such objects.
+//! A host in which LLVM compiles objects to memory and the host loads them itself; also other uses of such objects.
 
 #![cfg(target_arch = "x86_64")]
 
 use std::path::PathBuf;
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{gdb, image, jitdump_reader, machine_code};
@@ -39,7 +39,8 @@ fn count_events(host: &Host) -> [usize; 3] {
     ["loaded", "finalized", "freeing"].map(|word| log.matches(&format!("debug: {word} ObjectId(")).count())
 }
 
-/// Warnings in the log, except those of functions without a frame pointer (`ghcN`) and of memory that gets no image.
+/// Warnings in the log, except those about functions without a frame pointer (`ghcN`) and about memory that gets no
+/// image.
 fn warnings(log: &str) -> Vec<&str> {
     let known_warnings = ["code without frame pointers was loaded", "its pages are writable"];
     log.lines()
@@ -48,14 +49,14 @@ fn warnings(log: &str) -> Vec<&str> {
 }
 
 /// Runs the host, and calls `inspect` with the index of each pause and the pid.
-fn run(host: &Host, preload: Preload, mut inspect: impl FnMut(usize, u32)) -> Ended {
+fn run(host: &Host, preload: Preload, mut inspect: impl FnMut(usize, u32)) -> Outcome {
     let mut running = host.start(preload);
     for (pause, line) in PAUSES.into_iter().enumerate() {
         running.wait_for_line(line);
         inspect(pause, running.pid());
-        running.nod();
+        running.send_newline();
     }
-    running.end().well()
+    running.wait().expect_success()
 }
 
 /// Asserts the expected numbers of objects and images at each pause, the output of the stock program, and that every
@@ -64,17 +65,22 @@ fn check_every_object(llvm: u32, mode: &str, expected: [[usize; 3]; 3], images: 
     let scratch = Scratch::new("self-loaded");
     let Some(host) = host(&scratch, llvm, mode) else { return };
     let stock = run(&host, Preload::Nothing, |_, _| {});
-    let ended = run(&host, Preload::Library, |pause, pid| {
+    let outcome = run(&host, Preload::Library, |pause, pid| {
         let log = host.log();
         assert_eq!(count_events(&host), expected[pause], "LLVM {llvm}, {mode}, at {:?}:\n{log}", PAUSES[pause]);
-        assert_eq!(image::mapped(pid), images[pause], "images, LLVM {llvm}, {mode}, at {:?}:\n{log}", PAUSES[pause]);
+        assert_eq!(
+            image::count_mappings(pid),
+            images[pause],
+            "images, LLVM {llvm}, {mode}, at {:?}:\n{log}",
+            PAUSES[pause]
+        );
     });
-    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
-    let (map, log) = (ended.perf_map(), host.log());
+    assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr));
+    let (map, log) = (outcome.perf_map(), host.log());
     assert_eq!(count_events(&host)[..2], [OBJECT_COUNT + 1; 2], "{log}");
     assert_eq!(warnings(&log), [""; 0]);
     for number in 0..=OBJECT_COUNT {
-        // Overwritten functions are in no map.
+        // Overwritten functions must not be in the perf map.
         let copies = usize::from(mode != "reused" || number == OBJECT_COUNT);
         for function in FUNCTIONS {
             let name = format!("{function}{number}");
@@ -92,8 +98,8 @@ fn objects_that_the_program_loads() {
     }
 }
 
-/// The memory is executable before the code is written, and no call announces the code. It is found when the next
-/// module is compiled, and at exit.
+/// The memory is executable before the code is written, and no call announces the code. The library finds it when the
+/// next module is compiled, or at exit.
 #[test]
 fn objects_in_memory_that_may_be_written_and_executed_all_the_time() {
     let (initial, total) = (OBJECT_COUNT - 1, OBJECT_COUNT);
@@ -103,7 +109,7 @@ fn objects_in_memory_that_may_be_written_and_executed_all_the_time() {
     }
 }
 
-/// Code that is overwritten counts as freed, though no call reports it.
+/// Overwritten code counts as freed, although no call reports it.
 #[test]
 fn objects_that_are_written_over_one_another() {
     let (initial, total) = (OBJECT_COUNT - 1, OBJECT_COUNT);
@@ -113,7 +119,8 @@ fn objects_that_are_written_over_one_another() {
     }
 }
 
-/// Equal objects stay without names, even if the remembered ones were compiled long after the forgotten ones.
+/// Identical objects stay unnamed, even if the ones that the library remembers were compiled long after those that it
+/// has forgotten.
 #[test]
 fn of_equal_objects_none_has_a_name_when_others_are_forgotten() {
     let scratch = Scratch::new("self-loaded");
@@ -130,7 +137,7 @@ fn objects_that_the_program_gives_to_llvm() {
     check_linker_reports("linked");
 }
 
-/// bcc and bpftrace have LLVM link programs that the kernel runs.
+/// bcc and bpftrace use LLVM to compile programs that the kernel runs.
 #[test]
 fn an_object_for_another_machine_is_no_fault() {
     check_linker_reports("bpf");
@@ -144,16 +151,16 @@ fn check_linker_reports(mode: &str) {
     }
 }
 
-/// Assembly and objects for another machine stay the same to the byte; the host prints their sizes. Equal code gets no
-/// names.
+/// Assembly and objects for another architecture stay the same to the byte; the host prints their sizes. Identical code
+/// gets no names.
 #[test]
 fn what_is_not_loaded_or_not_certain_has_no_names_and_no_warning() {
     for (llvm, mode) in [(14, "other"), (19, "file"), (19, "equal"), (22, "assembly"), (22, "other")] {
         let scratch = Scratch::new("self-loaded");
         let Some(host) = host(&scratch, llvm, mode) else { return };
         let stock = run(&host, Preload::Nothing, |_, _| {});
-        let ended = run(&host, Preload::Library, |_, _| {});
-        assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
+        let outcome = run(&host, Preload::Library, |_, _| {});
+        assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr));
         let log = host.log();
         assert_eq!(count_events(&host), [0; 3], "LLVM {llvm}, {mode}: {log}");
         assert_eq!(warnings(&log), [""; 0], "LLVM {llvm}, {mode}");
@@ -161,7 +168,7 @@ fn what_is_not_loaded_or_not_certain_has_no_names_and_no_warning() {
     }
 }
 
-/// If a linker is switched off, objects that may have gone to it are not searched for.
+/// If a linker's source is disabled, the library does not search for objects that may have been passed to that linker.
 #[test]
 fn what_is_left_out_is_not_looked_for() {
     let scratch = Scratch::new("self-loaded");
@@ -178,7 +185,8 @@ fn what_is_left_out_is_not_looked_for() {
     );
 }
 
-/// Every function gets a frame pointer, except functions that take an argument in that register, and their callers.
+/// Every function gets a frame pointer, except functions that take an argument in the frame-pointer register, and their
+/// callers.
 #[test]
 fn functions_keep_a_frame_pointer() {
     for (llvm, policy) in LLVMS.into_iter().flat_map(|llvm| [(llvm, "1"), (llvm, "untouched")]) {
@@ -203,7 +211,7 @@ fn functions_keep_a_frame_pointer() {
 #[test]
 fn gdb_names_functions_and_their_callers() {
     let scratch = Scratch::new("self-loaded");
-    let (Some(()), Some(host)) = (gdb::is_here(), host(&scratch, LLVMS[1], "protect")) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), host(&scratch, LLVMS[1], "protect")) else { return };
     let host = host.argument("loops").variable("JITLISTEN", "perfmap,gdb");
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
@@ -214,7 +222,7 @@ fn gdb_names_functions_and_their_callers() {
     assert_eq!(frames.get(..3), Some(&expected[..]), "{}\n{}", session.output, host.log());
 }
 
-/// Without the cached objects there are no names: the memory is one function.
+/// The observed LLVM never had the cached objects, so no names are available, and each mapping appears as one function.
 #[test]
 fn what_a_program_has_cached_has_addresses_for_names() {
     let (scratch, Some(compiler)) = (Scratch::new("cached"), tool::require("cc", Absence::FailsInCi)) else { return };
@@ -223,10 +231,10 @@ fn what_a_program_has_cached_has_addresses_for_names() {
     for (llvm, count) in [("all", OBJECT_COUNT), ("off", 0)] {
         let host = Host::new(&program, "cached").argument(OBJECT_COUNT.to_string()).variable("JITLISTEN_LLVM", llvm);
         let host = host.variable("JITLISTEN", "perfmap").variable("JITLISTEN_LOG", "debug:log");
-        let ended = host.run(Preload::Library).well();
+        let outcome = host.run(Preload::Library).expect_success();
         assert_eq!(count_events(&host)[1], count, "{}", host.log());
-        let map = (count > 0).then(|| ended.perf_map());
-        for line in String::from_utf8_lossy(&ended.stdout).lines().filter_map(|line| line.strip_prefix("0x")) {
+        let map = (count > 0).then(|| outcome.perf_map());
+        for line in String::from_utf8_lossy(&outcome.stdout).lines().filter_map(|line| line.strip_prefix("0x")) {
             let name = format!("cached+jit@{line}");
             assert!(map.as_ref().is_none_or(|map| map.named(&name).count() == 1), "{name}: {}", host.log());
         }

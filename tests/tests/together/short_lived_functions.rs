@@ -9,29 +9,29 @@ fn deleted_functions_leave_no_wrong_name() {
     for venv in ["numba-0.68.1", "numba-0.60.0"] {
         let Some(host) = integration::numba(venv, "short_lived.py") else { continue };
         let host = host.argument("1");
-        host::same_output(&host).well();
-        let Some(()) = perf::is_here() else { continue };
+        host::assert_same_output(&host).expect_success();
+        let Some(()) = perf::is_available() else { continue };
         let recording = perf::record(&host, Preload::Library);
-        scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "evergreen");
-        let verdict = Verdict::of(&recording.samples, "_dispatcher");
-        verdict.is_named();
+        scenario::assert_samples_named(&recording.samples, &recording.perf_map(), "evergreen");
+        let verdict = Verdict::from_samples(&recording.samples, "_dispatcher");
+        verdict.assert_named();
         let evergreen: usize = verdict
             .leaves
             .iter()
-            .filter(|(leaf, _)| leaf.as_deref().is_some_and(|leaf| scenario::names(leaf, "evergreen")))
+            .filter(|(leaf, _)| leaf.as_deref().is_some_and(|leaf| scenario::names_function(leaf, "evergreen")))
             .map(|(_, count)| count)
             .sum();
         assert!(evergreen * 100 >= verdict.jit * 95, "samples of evergreen have other names:\n{verdict}");
     }
 }
 
-/// perf reads the map when it reports, and a map has no times: samples of freed code get the name of the function that
-/// is at their address now. The reverse must never happen. The library keeps the addresses of 4,096 freed ranges from
-/// being reused, so the host has to compile more. A jitdump has times; `jitdump_perf.rs` shows that perf names both
-/// functions with it.
+/// perf reads the map when it reports, and a map has no times. Samples of freed code therefore get the name of the
+/// function that is at their address by then. The reverse must never happen. The library prevents 4,096 freed ranges
+/// from being reused, so the host has to compile more functions. A jitdump has times; `jitdump_perf.rs` shows that with
+/// a jitdump, perf names both functions.
 #[test]
 fn a_used_address_has_the_name_of_the_last_function() {
-    let (Some(()), Some(host)) = (perf::is_here(), safety_host::scenario(&["recycles", "0.5"])) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), safety_host::scenario(&["recycles", "0.5"])) else { return };
     let recording = perf::record(&host.variable("JITLISTEN", "perfmap"), Preload::Library);
     let output = String::from_utf8_lossy(&recording.stdout).into_owned();
     let functions_between =

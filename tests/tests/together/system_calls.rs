@@ -1,8 +1,8 @@
-//! `docs/production.md` lists every system call of the library, for filters that kill the process at any other call.
+//! `docs/production.md` lists every system call of the library, for filters that kill a process at any other call.
 //!
 //! In a C program, with each sink and with recordings, the library's calls are those that `strace` sees in addition to
-//! the program's own. Numba makes most of these calls itself, so there they are those that `strace -k` sees with a
-//! frame of the library on the stack.
+//! the program's own. Numba makes most of these calls itself. Therefore, in a Numba program, the library's calls are
+//! those for which `strace -k` shows a frame of the library on the stack.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ fn c_host() -> Option<Host> {
     let program = scratch.join("calls");
     let include = format!("-I{}", paths::root().join("include").display());
     tool::compile(&compiler, &["-O1", "-Wall", "-Wextra", "-Werror", &include], &paths::host("calls.c"), &program);
-    // `ci/test.sh` removes the directory.
+    // The directory must outlive the host; `ci/test.sh` removes it.
     mem::forget(scratch);
     Some(Host::new(program, "system-calls").argument("everything"))
 }
@@ -33,8 +33,8 @@ fn trace(host: &Host, preload: Preload, options: &[OsString]) -> Option<String> 
     let strace = tool::require("strace", Absence::FailsInCi)?;
     let calls = host.scratch("calls");
     let mut command = Command::new(strace);
-    command.args(["-f", "-qq", "-o"]).arg(&calls).args(options).arg("env").args(host.env_words(preload));
-    let strace_run = tool::run_within(Duration::from_secs(300), &mut command);
+    command.args(["-f", "-qq", "-o"]).arg(&calls).args(options).arg("env").args(host.env_arguments(preload));
+    let strace_run = tool::run_with_timeout(Duration::from_secs(300), &mut command);
     let errors = String::from_utf8_lossy(&strace_run.stderr).into_owned();
     if errors.contains("PTRACE") || errors.contains("not supported") {
         tool::skip("strace", errors.trim(), Absence::IsAllowed);
@@ -48,13 +48,13 @@ fn trace(host: &Host, preload: Preload, options: &[OsString]) -> Option<String> 
     Some(text)
 }
 
-/// Name of the call on a line: `openat` of `4711  openat(AT_FDCWD, ...) = 3`.
+/// Name of the system call on a line, such as `openat` in `4711  openat(AT_FDCWD, ...) = 3`.
 fn call_name(line: &str) -> Option<&str> {
     let call_name = line.split_once(' ')?.1.trim_start().split_once('(')?.0;
     call_name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_').then_some(call_name)
 }
 
-/// Calls for which `strace -k` shows a frame of the library.
+/// System calls for which `strace -k` shows a frame of the library.
 fn library_calls(text: &str) -> BTreeSet<&str> {
     let mut last_call = "";
     let mut found_calls = BTreeSet::new();
@@ -70,7 +70,7 @@ fn library_calls(text: &str) -> BTreeSet<&str> {
     found_calls
 }
 
-/// Calls that the document lists in these rows.
+/// System calls that the document lists in these rows.
 fn documented_calls(rows: &[&str]) -> BTreeSet<String> {
     let document = fs::read_to_string(paths::root().join("docs/production.md")).expect("the document");
     let parse_row = |row: &&str| -> Vec<String> {
@@ -113,11 +113,11 @@ fn system_calls_are_those_of_the_document() {
         let Some(text) = trace(&host, Preload::Library, &[]) else { return };
         let traced_calls: BTreeSet<&str> = text.lines().filter_map(call_name).collect();
         let documented_calls = documented_calls(&rows(sinks, recording));
-        let missing: Vec<_> = traced_calls
+        let missing_calls: Vec<_> = traced_calls
             .iter()
             .filter(|&&call| !own_calls.contains(call) && !documented_calls.contains(call))
             .collect();
-        assert!(missing.is_empty(), "{sinks} {recording:?}: {missing:?} are not in docs/production.md");
+        assert!(missing_calls.is_empty(), "{sinks} {recording:?}: {missing_calls:?} are not in docs/production.md");
         assert!(traced_calls.contains("process_vm_readv"), "the library was there");
         assert_eq!(traced_calls.contains("tgkill"), recording.is_some(), "{recording:?}");
     }
@@ -132,7 +132,7 @@ fn system_calls_with_numba_are_those_of_the_document() {
     for (sinks, recording) in [("perfmap,unwind", None), ("image,modules", Some(""))] {
         let Some(host) = Integration::Numba("numba-0.68.1").chain(0, &[]) else { return };
         let host = add_recording(host.variable("JITLISTEN", sinks), recording);
-        // strace takes long to print a stack, so documented calls are not traced.
+        // strace takes long to print each stack, so documented calls are not traced.
         let mut untraced_calls = documented_calls(&rows(sinks, recording));
         untraced_calls.extend(own_calls.iter().cloned());
         untraced_calls.remove(LIBRARY_ONLY_CALL);
@@ -141,7 +141,7 @@ fn system_calls_with_numba_are_those_of_the_document() {
             ["-k", "--seccomp-bpf", "-e", &format!("trace=!{}", untraced_calls.join(","))].map(OsString::from);
         let Some(text) = trace(&host, Preload::Library, &options) else { return };
         let mut undocumented_calls = library_calls(&text);
-        // OpenBLAS calls `mbind` by `syscall(2)`, which the library wraps.
+        // OpenBLAS calls `mbind` through `syscall(2)`, which the library wraps.
         undocumented_calls.remove("mbind");
         assert_eq!(
             undocumented_calls,

@@ -1,5 +1,5 @@
-//! The support table: one test for each pair of integration and consumer. Numba releases between the newest and the
-//! oldest are tested with perf and one kind of gdb session each.
+//! The support table, with one test for each pair of integration and consumer. Numba releases between the newest and
+//! the oldest are tested with perf and one kind of gdb session only.
 
 use jitlisten_tests::host::{self, Preload};
 use jitlisten_tests::integration::Integration;
@@ -9,52 +9,52 @@ use jitlisten_tests::{gdb, perf, support_table};
 
 /// Every sample has a name, 95 of 100 stacks are complete, and the perf map obeys every rule.
 fn perf(integration: Integration) {
-    let (Some(()), Some(host)) = (perf::is_here(), integration.chain(2, &[])) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), integration.chain(2, &[])) else { return };
     let recording = perf::record(&host, Preload::Library);
     let map = recording.perf_map();
     for function in CHAIN {
         assert!(map.named(function).next().is_some(), "the perf map does not name {function}:\n{}", map.names());
     }
-    scenario::every_sample_is_named(&recording.samples, &map, "gamma");
-    Verdict::of(&recording.samples, integration.caller_object()).is_complete();
-    support_table::seen(integration.row(), "perf map");
+    scenario::assert_samples_named(&recording.samples, &map, "gamma");
+    Verdict::from_samples(&recording.samples, integration.caller_object()).assert_complete();
+    support_table::record_cell(integration.row(), "perf map");
 }
 
 /// gdb attaches while compiled code runs.
 fn gdb_attached(integration: Integration) {
-    let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &[])) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), integration.chain(60, &[])) else { return };
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
     // Between two calls of `gamma`, the host reads the clock.
     assert_backtrace(integration, &gdb::attach_in("gamma", &running));
-    support_table::seen(integration.row(), "gdb");
+    support_table::record_cell(integration.row(), "gdb");
 }
 
 /// gdb starts the process, so `__jit_debug_register_code` has a breakpoint from the start.
 fn gdb_started(integration: Integration) {
-    let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["timer"])) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), integration.chain(60, &["timer"])) else { return };
     let session = gdb::start(&host, Preload::Library);
     let map = session.pid.and_then(perf_map::take);
     assert_backtrace(integration, &session);
     assert_named(map.as_deref(), &session);
 }
 
-/// gdb starts a process with ORC, which registers an object after its memory is final. With a breakpoint in
-/// `__jit_debug_register_code`, no hook of ours runs before the code does: gdb walks it, but the perf map gets it only
-/// with the next object.
+/// gdb starts a process with ORC, which registers an object only after its memory is final. Because of gdb's breakpoint
+/// in `__jit_debug_register_code`, no hook of ours runs before the code does. gdb unwinds it, but the perf map gets it
+/// only with the next object.
 fn gdb_started_on_orc(integration: Integration) {
-    let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["timer"])) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), integration.chain(60, &["timer"])) else { return };
     let session = gdb::start(&host, Preload::Library);
     let _ = session.pid.and_then(perf_map::take);
     assert_backtrace(integration, &session);
 }
 
-/// gdb attaches when LLVM is loaded and nothing is compiled: its breakpoint replaces bytes of
+/// gdb attaches after LLVM is loaded and before anything is compiled. Its breakpoint replaces bytes of
 /// `__jit_debug_register_code`, or of our hook there.
 fn gdb_attached_before_the_first_compile(integration: Integration) {
-    let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["wait", "timer"])) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), integration.chain(60, &["wait", "timer"])) else { return };
     let mut map = None;
-    let session = gdb::look_in("gamma", || {
+    let session = gdb::repeat_until_in("gamma", || {
         let mut running = host.start(Preload::Library);
         running.wait_for_line("waiting");
         let session = gdb::attach_early(&mut running);
@@ -68,8 +68,8 @@ fn gdb_attached_before_the_first_compile(integration: Integration) {
 /// The program prints the same as without the library.
 fn output(integration: Integration) {
     let Some(host) = integration.chain(0, &[]) else { return };
-    let ended = host::same_output(&host).well();
-    assert!(ended.perf_map().named("gamma").next().is_some());
+    let outcome = host::assert_same_output(&host).expect_success();
+    assert!(outcome.perf_map().named("gamma").next().is_some());
 }
 
 fn assert_backtrace(integration: Integration, session: &gdb::Session) {
@@ -126,11 +126,11 @@ mod stock {
     #[test]
     fn perf_finds_no_name_and_no_chain() {
         for integration in INTEGRATIONS {
-            let (Some(()), Some(host)) = (perf::is_here(), integration.chain(2, &[])) else { continue };
+            let (Some(()), Some(host)) = (perf::is_available(), integration.chain(2, &[])) else { continue };
             let recording = perf::record(&host, Preload::Nothing);
             assert_eq!(recording.map, None, "a stock process writes no perf map");
-            let verdict = Verdict::of(&recording.samples, integration.caller_object());
-            verdict.has_samples();
+            let verdict = Verdict::from_samples(&recording.samples, integration.caller_object());
+            verdict.assert_enough_samples();
             assert_eq!((verdict.unnamed, verdict.complete), (verdict.jit, 0), "{integration:?}:\n{verdict}");
         }
     }
@@ -138,15 +138,15 @@ mod stock {
     #[test]
     fn gdb_finds_no_way_out_of_numba_code() {
         let integration = INTEGRATIONS[0];
-        let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["timer"])) else { return };
+        let (Some(()), Some(host)) = (gdb::is_available(), integration.chain(60, &["timer"])) else { return };
         let session = gdb::start(&host, Preload::Nothing);
-        // LLVM itself registers the name; all frames above it are missing.
+        // LLVM itself registers the name, but all outer frames are missing.
         assert!(
-            session.backtrace.frames.first().is_some_and(|leaf| scenario::names(leaf, "gamma")),
+            session.backtrace.frames.first().is_some_and(|leaf| scenario::names_function(leaf, "gamma")),
             "{}",
             session.output
         );
-        let checked = scenario::check_backtrace(&session.backtrace, integration.caller_frame(), session.symbols);
-        assert!(checked.is_err(), "{:?}", session.backtrace);
+        let check_result = scenario::check_backtrace(&session.backtrace, integration.caller_frame(), session.symbols);
+        assert!(check_result.is_err(), "{:?}", session.backtrace);
     }
 }

@@ -1,4 +1,4 @@
-//! Many threads that compile at the same time, or run one kernel.
+//! Many threads that compile at the same time, or that run one kernel.
 
 use std::collections::BTreeSet;
 
@@ -13,14 +13,14 @@ fn four_threads_compile_at_once() {
     for venv in VENVS {
         let Some(host) = integration::numba(venv, "threads.py") else { continue };
         let host = host.argument("1");
-        let map = host::same_output(&host).well().perf_map();
-        let Some(()) = perf::is_here() else { continue };
+        let map = host::assert_same_output(&host).expect_success().perf_map();
+        let Some(()) = perf::is_available() else { continue };
         let recording = perf::record(&host, Preload::Library);
         for season in ["spring", "summer", "autumn", "winter"] {
             assert!(map.named(season).next().is_some(), "{season} is lost:\n{}", map.names());
-            scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), season);
+            scenario::assert_samples_named(&recording.samples, &recording.perf_map(), season);
         }
-        Verdict::of(&recording.samples, "_dispatcher").is_named();
+        Verdict::from_samples(&recording.samples, "_dispatcher").assert_named();
     }
 }
 
@@ -29,23 +29,23 @@ fn prange_on_four_threads() {
     for venv in VENVS {
         let Some(host) = integration::numba(venv, "parallel.py") else { continue };
         let host = host.argument("2");
-        host::same_output(&host).well();
-        let Some(()) = perf::is_here() else { continue };
+        host::assert_same_output(&host).expect_success();
+        let Some(()) = perf::is_available() else { continue };
         let recording = perf::record(&host, Preload::Library);
-        let verdict = Verdict::of(&recording.samples, "workqueue");
-        verdict.is_named();
+        let verdict = Verdict::from_samples(&recording.samples, "workqueue");
+        verdict.assert_named();
         // Numba gives the kernel a name like `__numba_parfor_gufunc_0x7f3a...`. Without debug information, that name
-        // only shows that it is a prange kernel.
+        // shows only that this is a prange kernel.
         let (hottest, _) = verdict.leaves.iter().max_by_key(|(_, count)| **count).expect("there are samples");
         let is_identified =
             hottest.as_deref().is_some_and(|name| name.contains("prange") || name.contains("parallel.py"));
         assert!(is_identified, "the kernel cannot be distinguished:\n{verdict}");
-        let threads: BTreeSet<u32> = recording
+        let tids: BTreeSet<u32> = recording
             .samples
             .iter()
             .filter(|sample| sample.frames.first().is_some_and(scenario::is_jit))
             .map(|sample| sample.tid)
             .collect();
-        assert!(threads.len() >= 4, "four threads run the kernel, perf saw it on {}", threads.len());
+        assert!(tids.len() >= 4, "four threads run the kernel, perf saw it on {}", tids.len());
     }
 }

@@ -1,5 +1,5 @@
 //! Unwinders inside the process: a signal handler walks from compiled code to the start of the program, with nongnu
-//! libunwind and with libgcc, whether the unwinder was loaded before the code or after it.
+//! libunwind and with libgcc. The unwinder is loaded before or after the code is compiled.
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::integration;
@@ -10,7 +10,7 @@ const VENVS: [&str; 4] = ["numba-0.68.1", "numba-0.60.0", "numba-0.57.1", "numba
 /// Results that `hosts/walked.py` prints for one unwinder.
 struct WalkCounts {
     unwinder: String,
-    /// Names that libunwind has for the compiled frames.
+    /// libunwind's names for the compiled frames.
     names: String,
     samples: u32,
     complete: u32,
@@ -19,12 +19,12 @@ struct WalkCounts {
 
 fn host(venv: &str, load_order: &str) -> Option<Host> {
     let host = Host::new(integration::python(venv)?, venv).argument(paths::host("walked.py"));
-    let walker = walk::walker(&host)?;
+    let walker = walk::compile_walker(&host)?;
     Some(host.argument(walker).argument("1").argument(load_order))
 }
 
 fn run_walks(host: &Host, preload: Preload) -> Vec<WalkCounts> {
-    let ended = host.run(preload).well();
+    let outcome = host.run(preload).expect_success();
     let parse_counts = |lines: &[&str]| {
         let mut fields = lines.first()?.split_ascii_whitespace();
         let unwinder = fields.next()?.to_owned();
@@ -38,9 +38,9 @@ fn run_walks(host: &Host, preload: Preload) -> Vec<WalkCounts> {
             compiled_frames: next_number()?,
         })
     };
-    let lines: Vec<&str> = ended.stderr.lines().collect();
+    let lines: Vec<&str> = outcome.stderr.lines().collect();
     let walk_counts: Vec<WalkCounts> = lines.chunks(2).filter_map(parse_counts).collect();
-    assert_eq!(walk_counts.len(), 2, "{}", ended.stderr);
+    assert_eq!(walk_counts.len(), 2, "{}", outcome.stderr);
     walk_counts
 }
 
@@ -52,7 +52,7 @@ fn assert_complete_walks(load_order: &str, frame_pointers: &str) {
             assert!(samples >= 20, "{venv}, {unwinder}: only {samples} samples");
             assert_eq!(samples, complete, "{venv}, {unwinder}: walks that did not reach the start");
             assert_eq!(compiled_frames, 3, "{venv}, {unwinder}: gamma, beta, and beta's wrapper are compiled");
-            support_table::seen("shim, stock wheels", &unwinder);
+            support_table::record_cell("shim, stock wheels", &unwinder);
         }
     }
 }
@@ -92,12 +92,12 @@ fn with_images_libunwind_knows_the_names() {
     }
 }
 
-/// Numba's cache has code of a stock process: no function has a frame pointer, and some have no unwind table.
+/// Numba's cache has code from a stock process, in which no function has a frame pointer and some have no unwind table.
 #[test]
 fn rules_are_read_from_code_that_has_none() {
     let Some(host) = host(VENVS[0], "early") else { return };
     let host = host.argument("cache");
-    let _ = host.run(Preload::Nothing).well();
+    let _ = host.run(Preload::Nothing).expect_success();
     for WalkCounts { unwinder, samples, complete, .. } in run_walks(&host, Preload::Library) {
         if unwinder == "libunwind" {
             assert!(samples >= 20 && samples == complete, "{unwinder}: {complete} of {samples}");

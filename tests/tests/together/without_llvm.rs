@@ -1,13 +1,13 @@
-//! A process without LLVM, in which the library is loaded and has no effect.
+//! A process without LLVM, in which the library is loaded but has no effect.
 
 use jitlisten_tests::host::{self, Host};
 use jitlisten_tests::integration;
 use jitlisten_tests::tool::{self, Absence};
 
-/// Asserts the same output, and that the library writes no perf map, no other file and no log.
+/// Asserts that the output is unchanged, and that the library writes no perf map, no other file and no log.
 fn assert_unaffected(host: &Host) {
-    let ended = host::same_output(host);
-    assert_eq!(ended.map, None, "a perf map of a process without JIT code");
+    let outcome = host::assert_same_output(host);
+    assert_eq!(outcome.map, None, "a perf map of a process without JIT code");
     assert!(host::files_in(&host.scratch(".")).is_empty(), "{:?}", host::files_in(&host.scratch(".")));
 }
 

@@ -1,13 +1,13 @@
-//! Validation of encoded FDEs: gimli decodes every FDE before an in-process unwinder may read it.
+//! Validation of encoded FDEs: gimli decodes each one before any in-process unwinder can read it.
 //!
-//! libunwind follows what it reads (the length of an expression, an offset from a register) with plain loads, often
-//! inside a signal handler of the host. Rules that do not decode could crash the host, so they are never registered.
+//! libunwind dereferences whatever an FDE tells it to (the length of an expression, an offset from a register), often
+//! inside a signal handler of the host. Rules that fail to decode could crash the host, so they are never registered.
 //! `DW_CFA_set_loc` is rejected, too: its operand has the pointer encoding of the FDE, which our copy changes. LLVM and
 //! GCC do not emit it.
 
 use gimli::{BaseAddresses, CallFrameInstruction, EhFrame, LittleEndian, UnwindSection, Vendor};
 
-/// Succeeds if the FDE at `offset` of `bytes` (in the format of `encode`) decodes completely.
+/// Checks that the FDE at `offset` in `bytes` (as written by `encode`) decodes completely.
 pub(super) fn check_fde(bytes: &[u8], offset: usize) -> Result<(), gimli::Error> {
     let mut section = EhFrame::new(bytes, LittleEndian);
     section.set_address_size(8);

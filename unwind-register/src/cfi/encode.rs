@@ -1,13 +1,13 @@
-//! Encoder of our own copy of the rules: absolute pointers, one CIE per group that uses it, a terminator after each
-//! group.
+//! Encoder of our own copy of unwind rules. It uses absolute pointers, one CIE per group that needs it, and a
+//! terminator after each group.
 //!
 //! ```text
 //!   CIE  u32 length, u32 0, 1, "zPLRSB\0" (as needed), alignments, return column, augmentation data, instructions
 //!   FDE  u32 length, u32 distance to the CIE, u64 pc_begin, u64 pc_range, augmentation data (u64 LSDA), instructions
 //!   u32 0
 //! ```
-//! Entries are padded with `DW_CFA_nop` to 8 bytes, so that `length` and `pc_begin` are aligned words: removing a
-//! function overwrites `length` with one store (see `memory`).
+//! Entries are padded with `DW_CFA_nop` to 8 bytes, so that `length` and `pc_begin` are aligned words. Removing a
+//! function then takes a single store to `length` (see `memory`).
 
 use std::ops::Range;
 
@@ -18,9 +18,9 @@ use super::parse::{Cie, Fde};
 /// interleave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// Offset of the group in the encoded bytes. The group ends with a terminator.
+    /// Offset of the group in the encoded bytes; a terminator follows its last entry.
     pub(crate) offset: usize,
-    /// Label shared by its FDEs.
+    /// Label shared by the group's FDEs.
     pub(crate) label: u32,
 }
 
@@ -29,11 +29,11 @@ pub(crate) struct Group {
 pub(crate) struct Encoded {
     pub(crate) bytes: Vec<u8>,
     pub(crate) groups: Vec<Group>,
-    /// Functions that were rejected, because their instructions do not decode.
+    /// Address ranges of functions that were rejected because their instructions do not decode.
     pub(crate) refused: Vec<(u64, u64)>,
 }
 
-/// Encodes sorted FDEs with their labels. Neighbours with the same label form one group.
+/// Encodes sorted FDEs, each with a label. Neighbours with the same label form one group.
 pub(crate) fn encode(cies: &[Cie<'_>], fdes: &[(Fde<'_>, u32)]) -> Encoded {
     let mut out = Encoded { bytes: Vec::new(), groups: Vec::new(), refused: Vec::new() };
     for labelled_fdes in fdes.chunk_by(|a, b| a.1 == b.1) {
@@ -130,7 +130,7 @@ fn sleb128(out: &mut Vec<u8>, mut value: i64) {
     out.push(value as u8 & 0x7f);
 }
 
-/// Iterates over the FDEs in bytes written by [`encode`]: offset of the FDE, address range of the function.
+/// Iterates over the FDEs that [`encode`] wrote. Yields the offset of each FDE and the address range of its function.
 pub(crate) fn entries(bytes: &[u8]) -> impl Iterator<Item = (usize, Range<u64>)> + '_ {
     let read_word = |position: usize| {
         bytes.get(position..position + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()))

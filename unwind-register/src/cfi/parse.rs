@@ -1,5 +1,5 @@
-//! Parser from the JIT's `.eh_frame` to [`Cie`]s and [`Fde`]s, based on the crate `jitlisten-unwinder`. It also follows
-//! indirect pointers. Call frame instructions are copied unchanged; gimli decodes every copy afterwards
+//! Parser of the JIT's `.eh_frame` into [`Cie`]s and [`Fde`]s, based on the `jitlisten-unwinder` crate. It also
+//! resolves indirect pointers. Call frame instructions are copied unchanged, and gimli decodes every copy afterwards
 //! ([`check`](super::check)).
 
 use std::collections::BTreeMap;
@@ -22,7 +22,8 @@ pub(crate) struct Cie<'a> {
     pub(crate) personality: u64,
     /// True if the FDEs contain an LSDA pointer (augmentation `L`).
     pub(crate) lsda: bool,
-    /// True for a signal trampoline (augmentation `S`): the address looked up is not a return address.
+    /// True for a signal trampoline (augmentation `S`), whose frames hold an interrupted address rather than a return
+    /// address.
     pub(crate) signal_frame: bool,
     /// True if return addresses are signed with the B key (augmentation `B`, aarch64).
     pub(crate) b_key: bool,
@@ -30,7 +31,7 @@ pub(crate) struct Cie<'a> {
 }
 
 impl<'a> Cie<'a> {
-    /// Creates a CIE for synthesized rules.
+    /// Creates a CIE for rules that we synthesize.
     pub(crate) fn synthesized(
         code_alignment: u64,
         data_alignment: i64,
@@ -53,7 +54,7 @@ impl<'a> Cie<'a> {
 /// Frame description entry: the rules of one function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fde<'a> {
-    /// Index into the CIEs that [`parse`] returns with it.
+    /// Index into the list of CIEs that [`parse`] returns together with the FDEs.
     pub(crate) cie: usize,
     pub(crate) start: u64,
     pub(crate) end: u64,
@@ -114,7 +115,7 @@ fn slice_range(bytes: &[u8], (start, end): (usize, usize)) -> &[u8] {
     bytes.get(start..end).unwrap_or_default()
 }
 
-/// Resolves a pointer of the entry at `offset`.
+/// Resolves a pointer in the entry at `offset`.
 fn resolve(pointer: Pointer, offset: usize, memory: Memory<'_>) -> Result<u64, Error> {
     let Pointer { address, is_indirect, encoding } = pointer;
     match is_indirect && address != 0 {

@@ -1,4 +1,4 @@
-//! Tests of the parser and the encoder against gimli: on the `.eh_frame` of this test program, and on malformed bytes.
+//! Compares the parser and the encoder with gimli on this test program's `.eh_frame`, and tests malformed bytes.
 
 use super::{Cie, Fde, encode, entries, parse};
 use crate::error::Error;
@@ -7,7 +7,7 @@ use object::{Object, ObjectSection};
 
 type FrameEntry<'a> = gimli::FrameDescriptionEntry<gimli::EndianSlice<'a, LittleEndian>>;
 
-/// Simulates the word that an indirect pointer leads to.
+/// Returns a fake value for the word that an indirect pointer refers to.
 fn read_slot(address: u64) -> u64 {
     address.wrapping_mul(3)
 }
@@ -20,7 +20,7 @@ fn resolve(pointer: Option<Pointer>) -> u64 {
     }
 }
 
-/// Uses gimli to parse all FDEs that have an address.
+/// Parses all FDEs with gimli, except those without an address.
 fn parse_with_gimli<'a>(
     section: &EhFrame<gimli::EndianSlice<'a, LittleEndian>>,
     bases: &BaseAddresses,
@@ -49,7 +49,7 @@ fn rows(
     let mut text = String::new();
     while let Some(row) = table.next_row().expect("a row") {
         let registers: Vec<_> = row.registers().map(|(register, rule)| format!("{register:?}{rule:?}")).collect();
-        // The offset of an expression in the section differs between the copies: leave it out.
+        // Ignore the offset of an expression, which differs between the copies.
         let cfa = format!("{:?}", row.cfa());
         let cfa = cfa.split("offset: UnitOffset").next().unwrap_or_default().to_owned();
         text += &format!(

@@ -1,5 +1,5 @@
-//! aarch64 prologues: the frame record `{ x29, x30 }`, as LLVM and GCC set it up. jitlisten's `cfi` uses this decoder,
-//! too.
+//! aarch64 prologues that set up the frame record `{ x29, x30 }`, as emitted by LLVM and GCC. The `cfi` module of
+//! jitlisten uses this decoder, too.
 //!
 //! ```text
 //!   d503245f          bti c                        (optional)
@@ -155,13 +155,13 @@ fn pair_scale(word: u32) -> i64 {
     }
 }
 
-/// Decodes instructions; yields each with its offset.
+/// Decodes the instructions in `code`. Yields each instruction with its offset.
 pub fn words(code: &[u8]) -> impl Iterator<Item = (u64, Word)> + '_ {
     let words = code.chunks_exact(4).map(|word| decode(u32::from_le_bytes(word.try_into().unwrap_or_default())));
     words.enumerate().map(|(index, word)| (index as u64 * 4, word))
 }
 
-/// Setup of a function's frame pointer.
+/// A prologue that sets up the frame pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prologue {
     /// Offset after the instruction that sets `x29`.
@@ -184,7 +184,7 @@ pub fn prologue(code: &[u8]) -> Option<Prologue> {
                 let frame = depth - offset_from_sp;
                 return (saved_at == Some(frame)).then_some(Prologue { end: offset + 4, frame });
             }
-            // A branch before the frame setup: one path has no frame (shrink wrapping).
+            // If a branch precedes the frame setup, one of the paths has no frame (shrink wrapping).
             Word::Leave | Word::Branch | Word::UnknownSp => return None,
             Word::RestoreFrame { .. } | Word::SpFromFrame(_) => return None,
             Word::Sign | Word::Other => {}

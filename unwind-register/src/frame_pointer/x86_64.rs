@@ -1,5 +1,6 @@
-//! x86_64 prologues: `push rbp; mov rbp, rsp`, and `pop rbp; ret` at the very end. If LLVM has scheduled other
-//! instructions between the first two, the function gets no rules: that requires a decoder, as in jitlisten's `cfi`.
+//! x86_64 prologues (`push rbp; mov rbp, rsp`), and epilogues (`pop rbp; ret`) at the very end of a function. If LLVM
+//! has scheduled other instructions in between, the function gets no rules, because that would require the decoder in
+//! jitlisten's `cfi` module.
 //!
 //! ```text
 //!   f3 0f 1e fa   endbr64 (where -fcf-protection asked for it)

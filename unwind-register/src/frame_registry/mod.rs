@@ -1,4 +1,4 @@
-//! `__register_frame`, which has two meanings.
+//! Registries behind `__register_frame`, a function with two incompatible meanings.
 //!
 //! ```text
 //!                        libgcc (libgcc_s.so.1)              LLVM libunwind (libunwind.so.1)
@@ -57,7 +57,7 @@ pub(crate) struct Candidate {
     find_fde: usize,
 }
 
-/// A frame registry in a pinned library.
+/// A frame registry whose library is pinned.
 #[derive(Clone)]
 pub(crate) struct FrameRegistry {
     pub(crate) base: usize,
@@ -68,7 +68,7 @@ pub(crate) struct FrameRegistry {
 }
 
 impl Candidate {
-    /// Finds the functions of a frame registry; returns `None` for other libraries.
+    /// Finds the functions of a frame registry. Returns `None` if the library does not have one.
     pub(crate) fn from_exports(exports: &Exports, base: usize, name: &CStr) -> Option<Candidate> {
         let register = exports.find(c"__register_frame")?;
         let deregister = exports.find(c"__deregister_frame")?;
@@ -84,9 +84,9 @@ impl Candidate {
     pub(crate) fn pin(self) -> Option<FrameRegistry> {
         Pinned::pin(&self.name, self.base)?;
         let (add, remove) = self.sections.unwrap_or((self.register, self.deregister));
-        // SAFETY: a function of the pinned library; all four take one pointer and return nothing.
+        // SAFETY: the library is pinned, and all four functions take one pointer and return nothing.
         let add = unsafe { std::mem::transmute::<usize, RegisterFn>(add) };
-        // SAFETY: a function of the pinned library; all four take one pointer and return nothing.
+        // SAFETY: the library is pinned, and all four functions take one pointer and return nothing.
         let remove = unsafe { std::mem::transmute::<usize, RegisterFn>(remove) };
         let interface = match (self.kind, self.sections) {
             (Kind::Llvm, None) => Interface::EachFde { add, remove },
@@ -107,7 +107,7 @@ impl FrameRegistry {
     /// lock.
     pub(crate) fn knows(&self, address: usize) -> bool {
         let mut bases = [0; 3];
-        // SAFETY: the function is pinned and has this signature; it only reads, and fills `bases`.
+        // SAFETY: the function is pinned and has this signature. It only reads memory and fills `bases`.
         unsafe { (self.find_fde)(address, &raw mut bases) != 0 }
     }
 
@@ -119,11 +119,11 @@ impl FrameRegistry {
     /// returned.
     pub(crate) unsafe fn add(&self, group: *const u8, fdes: impl Iterator<Item = *const u8>) {
         match self.interface {
-            // SAFETY: the caller guarantees what the function requires.
+            // SAFETY: the caller upholds the requirements of the registration function.
             Interface::Group { add, .. } => unsafe { add(group) },
             Interface::EachFde { add, .. } => {
                 for fde in fdes {
-                    // SAFETY: an FDE of the caller's group.
+                    // SAFETY: `fde` is an FDE in the caller's group.
                     unsafe { add(fde) };
                 }
             }
@@ -137,11 +137,11 @@ impl FrameRegistry {
     /// Exactly this group was added, and has not been removed since.
     pub(crate) unsafe fn remove(&self, group: *const u8, fdes: impl Iterator<Item = *const u8>) {
         match self.interface {
-            // SAFETY: the caller guarantees what the function requires.
+            // SAFETY: the caller upholds the requirements of the deregistration function.
             Interface::Group { remove, .. } => unsafe { remove(group) },
             Interface::EachFde { remove, .. } => {
                 for fde in fdes {
-                    // SAFETY: an FDE of the caller's group.
+                    // SAFETY: `fde` is an FDE in the caller's group.
                     unsafe { remove(fde) };
                 }
             }

@@ -23,7 +23,7 @@ use std::sync::atomic::{
     AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
 };
 
-/// Layout of `unw_dyn_info_t` that a copy was compiled with.
+/// Layout of `unw_dyn_info_t` in a copy of libunwind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// Layout without `load_offset`: up to 1.5, and 1.9 or later.
@@ -66,7 +66,7 @@ impl List {
         std::iter::from_fn(move || {
             // Read only the first four words: a foreign info may be shorter than ours.
             let words = std::ptr::NonNull::new(next_address as usize as *mut [AtomicU64; 4])?;
-            // SAFETY: list entries are `unw_dyn_info_t`s kept alive by their owners; the words are aligned.
+            // SAFETY: list entries are aligned `unw_dyn_info_t` structures that their owners keep alive.
             let [following_address, _, start, end] = unsafe { words.as_ref() };
             next_address = following_address.load(Acquire);
             Some(start.load(Relaxed)..end.load(Relaxed))
@@ -74,8 +74,8 @@ impl List {
     }
 }
 
-/// An info, as words: large enough for both layouts, never freed, and initialised before it is registered. Afterwards
-/// only the library writes `next` and `prev`, and only we write `table_data`.
+/// An info as an array of words. It is large enough for both layouts, never freed, and initialised before registration.
+/// From then on, only the library writes `next` and `prev`, and only we write `table_data`.
 #[repr(C, align(64))]
 pub(crate) struct Info {
     words: [AtomicU64; 16],
@@ -85,7 +85,7 @@ pub(crate) struct Info {
 const _: () = assert!(size_of::<Info>() >= (Layout::LoadOffset.union() + 4) * 8 && size_of::<Info>() == 128);
 
 impl Info {
-    /// Allocates an info that is never freed, with the given words by index.
+    /// Allocates an info that is never freed. `words` lists the index and value of each word to set.
     fn new_leaked(words: &[(usize, u64)]) -> &'static Info {
         let info = Box::leak(Box::new(Info { words: [const { AtomicU64::new(0) }; 16] }));
         for &(index, word) in words {
@@ -96,7 +96,7 @@ impl Info {
         info
     }
 
-    /// Creates the info of a leaf.
+    /// Creates an info for a leaf of the forest.
     pub(super) fn for_leaf(
         layout: Layout,
         range: &Range<u64>,
@@ -143,7 +143,7 @@ impl Info {
         self as *const Info as u64
     }
 
-    /// Makes the range empty. Only for infos of the probe: `libunwind` says why.
+    /// Makes the range of a probe's info empty. Other infos must not be retired: the `libunwind` module explains why.
     pub(super) fn retire(&self) {
         self.words[END_IP].store(self.words[START_IP].load(Relaxed), Release);
     }

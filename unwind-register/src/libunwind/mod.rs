@@ -38,7 +38,7 @@ use std::ffi::CString;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
-/// Addresses of one copy's functions and variables, whose names depend on the architecture.
+/// Addresses of the functions and variables of one copy. Symbol names depend on the architecture.
 pub(crate) struct Symbols {
     register: usize,
     proc_info_by_ip: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Symbols {
     list: Option<usize>,
 }
 
-/// A copy found by discovery. None of its functions has been called yet.
+/// A copy found by discovery, none of whose functions has been called yet.
 pub(crate) struct Candidate {
     pub(crate) base: usize,
     pub(crate) name: CString,
@@ -69,7 +69,7 @@ pub(crate) struct Libunwind {
     flush: FlushCacheFn,
     address_space: usize,
     list: Option<&'static layout::List>,
-    /// Infos by leaf. A leaf has none if it was already hidden when the copy was found.
+    /// Infos by leaf. A leaf that was already hidden when the copy was found has no info.
     infos: BTreeMap<LeafId, &'static Info>,
     /// Base address of FDE offsets; set before the first leaf.
     segment: usize,
@@ -114,12 +114,12 @@ impl Candidate {
         let library = self.name.to_string_lossy().into_owned();
         let symbols = self.symbols.map_err(|missing| Error::LibunwindSymbols { library: library.clone(), missing })?;
         Pinned::pin(&self.name, self.base).ok_or_else(|| Error::NotPinned { library: library.clone() })?;
-        // SAFETY: a function of the library, which discovery and the pin found to be relocated. It has had the
-        // signature that `libunwind-dynamic.h` declares since 1.0.
+        // SAFETY: the library is pinned, and discovery found it to be relocated. The function has had the signature in
+        // `libunwind-dynamic.h` since 1.0.
         let register = unsafe { std::mem::transmute::<usize, RegisterFn>(symbols.register) };
-        // SAFETY: a function of the pinned library, with the signature declared in `libunwind-common.h` since 1.0.
+        // SAFETY: the library is pinned, and the function has had the signature in `libunwind-common.h` since 1.0.
         let proc_info = unsafe { std::mem::transmute::<usize, ProcInfoByIpFn>(symbols.proc_info_by_ip) };
-        // SAFETY: a function of the pinned library, with the signature declared in `libunwind-common.h` since 1.0.
+        // SAFETY: the library is pinned, and the function has had the signature in `libunwind-common.h` since 1.0.
         let flush = unsafe { std::mem::transmute::<usize, FlushCacheFn>(symbols.flush_cache) };
         // SAFETY: `unw_local_addr_space` is a statically initialised variable that holds a pointer.
         let address_space = unsafe { (symbols.address_space as *const usize).read() };
@@ -136,12 +136,13 @@ impl Candidate {
 }
 
 impl Libunwind {
-    /// Sets the base address of FDE offsets: the region. Must precede the first leaf.
+    /// Sets the base address of FDE offsets, which is the start of the region. Must be called before the first leaf is
+    /// added.
     pub(crate) fn set_segment(&mut self, segment: usize) {
         self.segment = segment;
     }
 
-    /// Discards the rules that the copy has cached by address.
+    /// Discards the rules that this copy has cached.
     pub(crate) fn flush_cache(&self) {
         // SAFETY: the function takes an address space of its own library and ignores the range (`flush_cache.c`).
         unsafe { (self.flush)(self.address_space, 0, 0) };
@@ -162,8 +163,8 @@ impl Publish for Libunwind {
         }
     }
 
-    /// Excludes ranges that other code has registered with this copy (Julia does so): a lookup that ends in our table
-    /// does not continue in theirs. Infos they register later precede ours in the list and are found first.
+    /// Excludes ranges that other code, such as Julia, has registered with this copy: a lookup that ends in our table
+    /// does not continue in another. Infos that are registered later precede ours in the list, so they are found first.
     fn clip(&self, range: Range<u64>, address: u64) -> Range<u64> {
         let mut clipped = range;
         for other in self.list.into_iter().flat_map(layout::List::ranges) {

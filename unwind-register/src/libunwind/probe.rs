@@ -1,4 +1,4 @@
-//! Probe for the layout of a copy, harmless whatever the answer is.
+//! Probe for the layout of a copy, which is harmless with either layout.
 //!
 //! For an info of format `DYNAMIC` (0), libunwind's lookup without unwind info only *copies* two words (`handler` and
 //! `flags`, `Gdyn-extract.c`). We register such an info over a few bytes that contain no code. Two different numbers
@@ -13,7 +13,7 @@ use super::{Info, Layout, ProcInfoByIpFn, RegisterFn};
 const PLAIN_HANDLER: u64 = 0x7072_6f62_6500_0001;
 const LOAD_OFFSET_HANDLER: u64 = 0x7072_6f62_6500_0002;
 
-/// `unw_proc_info_t` as far as we read it, with space for fields that future versions may append.
+/// The first fields of `unw_proc_info_t`, with space for fields that future versions may append.
 #[repr(C)]
 #[derive(Default)]
 pub(super) struct ProcInfo {
@@ -68,7 +68,7 @@ fn try_table(
     let mut proc_info = ProcInfo::default();
     // SAFETY: the layout is known by now; table, FDE and CIE are the words above, which are never freed.
     unsafe { register(info) };
-    // SAFETY: a function of the pinned library; it fills `proc_info`.
+    // SAFETY: the library is pinned, and the function only fills `proc_info`.
     let status = unsafe { proc_info_by_ip(address_space, code as usize, &raw mut proc_info, 0) };
     info.retire();
     let is_correct = status == 0 && (proc_info.start_ip, proc_info.end_ip) == (code, code + 8);

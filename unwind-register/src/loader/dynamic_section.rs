@@ -12,6 +12,8 @@
 //! Symbol versions are ignored: the names we search for have one version per library. Dump the tables with `readelf
 //! --dyn-syms --histogram FILE`.
 
+use std::ops::Range;
+
 use libc::Elf64_Sym;
 
 const DT_NULL: i64 = 0;
@@ -29,7 +31,7 @@ const DT_RELR: i64 = 36;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DT_RELACOUNT: i64 = 0x6fff_fff9;
 
-/// Section index of symbols that the library does not define.
+/// Section index of undefined symbols.
 const SHN_UNDEF: u16 = 0;
 
 /// Number of relative relocations to inspect. The program may have changed some of the relocated words since.
@@ -40,26 +42,19 @@ const MAX_INSPECTED_RELOCATIONS: usize = 8;
 pub struct DynamicSection {
     /// Load bias (`l_addr`), added to addresses in the file.
     pub bias: usize,
-    /// `DT_SYMTAB`, an array of `Elf64_Sym`.
-    pub symtab: usize,
-    /// `DT_STRTAB`
-    pub strtab: usize,
-    /// `DT_STRSZ`
-    pub strsz: usize,
-    /// `DT_RELA`, an array of three words: offset, type and symbol, addend.
-    pub rela: usize,
-    /// `DT_RELASZ`
-    pub relasz: usize,
-    /// `DT_RELACOUNT`, the number of relative relocations at the start of `DT_RELA`.
-    pub relacount: usize,
-    /// `DT_JMPREL`
-    pub jmprel: usize,
-    /// `DT_PLTRELSZ`
-    pub pltrelsz: usize,
     /// `DT_DEBUG`, the loader's record for debuggers; only present in the section of the main program.
     pub debug: usize,
+    symtab: usize,
+    strtab: usize,
+    strsz: usize,
     gnu_hash: usize,
     sysv_hash: usize,
+    rela: usize,
+    relasz: usize,
+    /// Number of relative relocations at the start of `DT_RELA`.
+    relacount: usize,
+    jmprel: usize,
+    pltrelsz: usize,
     relr: usize,
     relrsz: usize,
 }
@@ -137,8 +132,8 @@ impl DynamicSection {
         unsafe { (address as *const Elf64_Sym).read() }
     }
 
-    /// Iterates over the symbols that other libraries define: those before the first symbol of `DT_GNU_HASH`. `None` if
-    /// that table is missing, or is empty and therefore does not reveal their number.
+    /// Iterates over the undefined symbols, which precede the first symbol of `DT_GNU_HASH`. `None` if that table is
+    /// missing or empty, because their number is then unknown.
     pub fn undefined(&self) -> Option<impl Iterator<Item = Elf64_Sym>> {
         let first = if self.gnu_hash == 0 { 0 } else { self.word(self.gnu_hash, 1) as usize };
         let symbols = (1..first).map(|index| self.symbol_at(self.entry(index)));
@@ -247,25 +242,43 @@ impl DynamicSection {
 
     /// Returns the relocations of `DT_RELA`.
     pub fn relocations(&self) -> &[Relocation] {
-        if self.rela == 0 || !self.rela.is_multiple_of(align_of::<Relocation>()) {
-            return &[];
-        }
-        // SAFETY: DT_RELA and DT_RELASZ of a mapped library describe a mapped table; its alignment is checked above.
-        unsafe { std::slice::from_raw_parts(self.rela as *const Relocation, self.relasz / size_of::<Relocation>()) }
+        self.table(self.rela, self.relasz)
     }
 
-    /// Iterates over `DT_RELR`: file addresses of the words to which the loader adds the bias. Until then, such a word
-    /// contains its target's address in the file.
+    /// Iterates over the relocations that may refer to a symbol: those of `DT_JMPREL`, then those that follow the
+    /// relative ones in `DT_RELA`.
+    pub fn symbolic_relocations(&self) -> impl Iterator<Item = &Relocation> {
+        let after_relative = self.relocations().get(self.relacount..).unwrap_or_default();
+        self.table(self.jmprel, self.pltrelsz).iter().chain(after_relative)
+    }
+
+    /// Iterates over `DT_RELR`, yielding the file addresses of the words to which the loader adds the bias. Before
+    /// relocation, such a word contains the file address of its target.
     pub fn packed_relocations(&self) -> impl Iterator<Item = usize> {
-        const WORD: usize = size_of::<usize>();
-        let entries: &[usize] = if self.relr == 0 || !self.relr.is_multiple_of(WORD) {
-            &[]
-        } else {
-            // SAFETY: DT_RELR and DT_RELRSZ of a mapped library describe a mapped table; its alignment is checked
-            // above.
-            unsafe { std::slice::from_raw_parts(self.relr as *const usize, self.relrsz / WORD) }
-        };
-        decode_packed_relocations(entries)
+        decode_packed_relocations(self.table(self.relr, self.relrsz))
+    }
+
+    /// Returns the address range from the symbol table to the string table. Other tables may follow the symbols there,
+    /// because the number of symbols is recorded nowhere.
+    pub fn symbol_table(&self) -> Range<usize> {
+        self.symtab..self.strtab
+    }
+
+    /// Returns the address ranges of the symbol names and of the relocations.
+    pub fn tables(&self) -> impl Iterator<Item = Range<usize>> {
+        let tables = [(self.strtab, self.strsz), (self.rela, self.relasz), (self.jmprel, self.pltrelsz)];
+        let present = tables.into_iter().filter(|(start, _)| *start != 0);
+        present.map(|(start, size)| start..start.saturating_add(size))
+    }
+
+    /// Returns a table of relocations as a slice; an empty one if it is missing or misaligned.
+    fn table<T>(&self, start: usize, size: usize) -> &[T] {
+        if start == 0 || !start.is_multiple_of(align_of::<T>()) {
+            return &[];
+        }
+        // SAFETY: the dynamic section of a mapped library describes mapped tables, of integers; the alignment is
+        // checked above.
+        unsafe { std::slice::from_raw_parts(start as *const T, size / size_of::<T>()) }
     }
 
     fn relative_relocations(&self) -> impl Iterator<Item = &Relocation> {
@@ -331,7 +344,7 @@ mod tests {
         assert_eq!(addresses(&[0b11, usize::MAX]).len(), 64);
     }
 
-    /// A library with two symbols, as words: dynamic section, symbols, hash table, names.
+    /// A library with two symbols, as words: the dynamic section, symbols, hash table and names.
     struct Image([u64; 24]);
 
     impl Image {
@@ -353,9 +366,10 @@ mod tests {
             for (index, (tag, value)) in section.into_iter().enumerate() {
                 words[2 * index..][..2].copy_from_slice(&[tag as u64, value]);
             }
-            // Symbol 1: name at offset 1 of the string table, section 1, value at the first byte of the image.
+            // Symbol 1 has its name at offset 1 of the string table, is in section 1, and points to the first byte of
+            // the image.
             words[Self::SYMTAB + 3..][..2].copy_from_slice(&[1 | 1 << 48, linked_at as u64]);
-            // One bucket, which starts with symbol 1; two chain entries.
+            // Hash table with one bucket, which starts with symbol 1, and two chain entries.
             words[Self::HASH..][..2].copy_from_slice(&[1 | 2 << 32, 1]);
             words[Self::STRTAB] = u64::from_le_bytes(*b"\0symbol\0");
             Image(words)

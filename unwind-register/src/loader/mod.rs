@@ -28,8 +28,7 @@ impl<'a> Library<'a> {
     pub(crate) fn exports(&self) -> Option<Exports> {
         let dynamic = self.headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
         let section_address = self.base.wrapping_add(dynamic.p_vaddr as usize);
-        // SAFETY: the loader shows mapped libraries, and keeps them mapped during the callback, which this value does
-        // not outlive.
+        // SAFETY: the loader keeps the library mapped during the callback, which this value does not outlive.
         let section = unsafe { DynamicSection::read(self.base, section_address) };
         section.has_symbols().then_some(Exports(section))
     }
@@ -57,18 +56,18 @@ impl Exports {
 /// or unwind.
 pub(crate) fn for_each_library(mut visit: impl FnMut(Library<'_>) -> ControlFlow<()>) {
     let mut callback: &mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()> = &mut |info| {
-        // SAFETY: the loader's name is a C string that lives as long as the callback runs.
+        // SAFETY: the loader's name is a C string that lives until the callback returns.
         let name = if info.dlpi_name.is_null() { c"" } else { unsafe { CStr::from_ptr(info.dlpi_name) } };
-        // SAFETY: the loader's program headers, `dlpi_phnum` of them, live as long as the callback runs.
+        // SAFETY: the loader's `dlpi_phnum` program headers live until the callback returns.
         let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
         visit(Library { base: info.dlpi_addr as usize, name, headers })
     };
-    // SAFETY: `call_visitor` casts the pointer back to exactly this type, and is only called before this returns.
+    // SAFETY: `call_visitor` casts the pointer back to this type, and is not called after `dl_iterate_phdr` returns.
     unsafe { libc::dl_iterate_phdr(Some(call_visitor), (&raw mut callback).cast()) };
 }
 
-/// Number of libraries ever loaded into this process, and of those unloaded. Cheap to read, and different whenever
-/// [`for_each_library`] may show a new library.
+/// Numbers of libraries ever loaded and ever unloaded. Cheap to read; a change means that [`for_each_library`] may show
+/// a new library.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) loads: u64,
@@ -81,7 +80,7 @@ pub(crate) fn counts() -> Counts {
         counts = Counts { loads: info.dlpi_adds, unloads: info.dlpi_subs };
         ControlFlow::Break(())
     };
-    // SAFETY: `call_visitor` casts the pointer back to exactly this type, and is only called before this returns.
+    // SAFETY: `call_visitor` casts the pointer back to this type, and is not called after `dl_iterate_phdr` returns.
     unsafe { libc::dl_iterate_phdr(Some(call_visitor), (&raw mut callback).cast()) };
     counts
 }
@@ -111,7 +110,7 @@ impl Pinned {
         if name.is_empty() {
             return Some(Pinned);
         }
-        // SAFETY: with RTLD_NOLOAD no code of the library runs; the call only looks it up.
+        // SAFETY: with RTLD_NOLOAD, the call only looks up the library and runs none of its code.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
         if handle.is_null() {
             return None;

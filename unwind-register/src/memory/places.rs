@@ -4,18 +4,18 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Time for which the bytes of a dropped blob are not reused.
+/// Time during which the bytes of a dropped blob are not reused.
 pub(crate) const QUARANTINE_NS: u64 = 1_000_000_000;
 
-/// Bytes at the start of the region that are never allocated: the zero-length FDE.
+/// Number of reserved bytes at the start of the region, which contain the zero-length FDE.
 const RESERVED_BYTES: usize = 64;
 
 /// Allocator for a region of `limit` bytes.
 pub(crate) struct RegionAllocator {
     limit: usize,
-    /// Start of the part that was never allocated.
+    /// Offset of the first byte that was never allocated.
     unused_start: usize,
-    /// Size class to free blocks: time when each was freed, and its offset.
+    /// Free blocks by size class, each with the time when it was freed and its offset.
     free_blocks: BTreeMap<usize, VecDeque<(u64, usize)>>,
     free_bytes: usize,
 }
@@ -30,7 +30,7 @@ impl RegionAllocator {
         self.limit = limit;
     }
 
-    /// Returns the bytes ever allocated, and the bytes that are free or in quarantine.
+    /// Returns two byte counts: ever allocated, and free or in quarantine.
     pub(crate) fn usage(&self) -> (usize, usize) {
         (self.unused_start, self.free_bytes)
     }

@@ -4,14 +4,14 @@ use crate::error::Error;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering::Release};
 
-/// Sizes to try, in this order. Inaccessible memory does not count towards overcommit, but towards `RLIMIT_AS`. If that
-/// is limited, sizes above 1/[`ADDRESS_SPACE_FRACTION`] of the limit are skipped.
+/// Reservation sizes to try, in this order. Inaccessible memory counts towards `RLIMIT_AS`, but not towards overcommit.
+/// If the address space is limited, sizes above 1/[`ADDRESS_SPACE_FRACTION`] of the limit are skipped.
 const RESERVATION_SIZES: [usize; 7] = [1 << 30, 256 << 20, 128 << 20, 64 << 20, 32 << 20, 16 << 20, 4 << 20];
 
 /// Denominator of the largest fraction of a limited address space that may be reserved.
 const ADDRESS_SPACE_FRACTION: usize = 48;
 
-/// Granularity of `grow` in bytes.
+/// Number of bytes by which the writable part grows.
 const GROWTH_BYTES: usize = 1 << 20;
 
 /// Address space for blobs; never unmapped.
@@ -22,14 +22,14 @@ pub(crate) struct Region {
     writable: usize,
 }
 
-// SAFETY: the region is plain memory that belongs to the process, not to a thread. It is changed only through `&mut
-// self` or by atomic stores.
+// SAFETY: the region is plain memory that belongs to no particular thread. It is changed only through `&mut self` or by
+// atomic stores.
 unsafe impl Send for Region {}
 
 /// Returns the limit on address space, `RLIMIT_AS`.
 fn address_space_limit() -> usize {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: writable memory for the result, which is unchanged on failure.
+    // SAFETY: `limit` is writable, and unchanged on failure.
     unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
@@ -68,7 +68,7 @@ impl Region {
         let length = (end - self.writable).next_multiple_of(GROWTH_BYTES).min(self.size - self.writable);
         // SAFETY: `writable <= size`, so the start is in (or at the end of) the mapping made by `reserve`.
         let start = unsafe { self.base.add(self.writable) };
-        // SAFETY: the range is inside that mapping, which only this module knows; no access is removed.
+        // SAFETY: the range is inside our mapping, which only this module accesses, and no permission is removed.
         let failed = unsafe { libc::mprotect(start.as_ptr().cast(), length, libc::PROT_READ | libc::PROT_WRITE) } != 0;
         if failed || end > self.writable + length {
             return Err(Error::OutOfMemory { wanted: length });
@@ -88,16 +88,16 @@ impl Region {
     /// Returns the blob of `length` bytes at `offset`.
     pub(crate) fn bytes(&self, offset: usize, length: usize) -> &[u8] {
         assert!(offset + length <= self.writable);
-        // SAFETY: the range is in the writable part (checked), initialised by the kernel or by `write`; changes require
-        // `&mut self`.
+        // SAFETY: the range is in the writable part (checked), and the kernel or `write` has initialised it. Changes
+        // require `&mut self`.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), length) }
     }
 
     /// Sets the length of the FDE at `offset` to 0, which readers treat as "no rules".
     pub(crate) fn clear_length(&mut self, offset: usize) {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.writable);
-        // SAFETY: aligned and in the writable part (both checked). Concurrent readers are not Rust code; they see the
-        // old or the new word, because aligned 32-bit stores are not torn.
+        // SAFETY: the word is aligned and in the writable part (both checked). Concurrent readers are not Rust code.
+        // They see the old or the new word, because aligned 32-bit stores do not tear.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }.store(0, Release);
     }
 }

@@ -1,4 +1,4 @@
-//! Reads of words that may not be mapped.
+//! Reads of words at addresses that may not be mapped.
 
 /// Reads the word at `address`; returns `None` if it is unreadable.
 ///
@@ -8,7 +8,7 @@ pub(crate) fn word_at(address: u64) -> Option<u64> {
     let mut word = [0; 8];
     let local = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: word.len() };
     let remote = libc::iovec { iov_base: address as usize as *mut _, iov_len: word.len() };
-    // SAFETY: `local` is eight writable bytes of ours; the kernel checks `remote`. `getpid` has no preconditions.
+    // SAFETY: `local` describes eight writable bytes, and the kernel checks `remote`. `getpid` has no preconditions.
     let copied = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     (copied == 8).then(|| u64::from_ne_bytes(word))
 }

@@ -1,5 +1,5 @@
-//! Groups registered with each frame registry, so that each group is registered once and deregistered once.
-//! `frame_registry` explains why.
+//! Groups registered with each frame registry, recorded so that each group is registered and deregistered exactly once.
+//! The `frame_registry` module explains why.
 
 use super::{LiveRegistration, State};
 use crate::cfi;
@@ -8,14 +8,14 @@ use crate::plan::Origin;
 use crate::section::ByHost;
 use std::collections::BTreeMap;
 
-/// Registered groups, by load address of the frame registry and first address of the group.
+/// Registered groups, keyed by the load address of the frame registry and the first address of the group.
 pub(super) struct RegisteredGroups(BTreeMap<(usize, u64), RegisteredGroup>);
 
 /// A registered group of entries. Its bytes stay readable until it is deregistered.
 struct RegisteredGroup {
     /// Number of the registration that the group belongs to.
     id: u64,
-    /// End address of its last function.
+    /// End address of the group's last function.
     end: u64,
     offset: usize,
     length: usize,
@@ -27,7 +27,7 @@ impl RegisteredGroups {
     }
 }
 
-/// Computes for each function, in address order, the set of registries that lack it (a bit mask).
+/// Computes a bit mask for each function, in address order, of the frame registries that lack it.
 pub(crate) fn missing_masks(registries: &[FrameRegistry], by_host: ByHost, functions: &[(u64, Origin)]) -> Vec<u32> {
     let mut masks = vec![0; functions.len()];
     for (bit, registry) in registries.iter().take(8).enumerate() {
@@ -45,7 +45,8 @@ pub(crate) fn missing_masks(registries: &[FrameRegistry], by_host: ByHost, funct
     masks
 }
 
-/// Indices from the first to the last function that the host registered: libgcc cannot take a function in between.
+/// Returns the index range from the first to the last function that the host registered. libgcc cannot accept functions
+/// in between.
 fn host_span(kind: Kind, registered: &[bool]) -> std::ops::Range<usize> {
     let first = registered.iter().position(|&registered| registered);
     let last = registered.iter().rposition(|&registered| registered);
@@ -87,7 +88,8 @@ impl State {
         }
     }
 
-    /// Deregisters our groups that overlap a new one: a caller that places code there knows that the old code is gone.
+    /// Deregisters our groups that overlap a new group. A caller that places new code there knows that the old code is
+    /// gone.
     fn deregister_overlapping(&mut self, registry: &FrameRegistry, (start, end): (u64, u64)) {
         loop {
             let previous = self.registered_groups.0.range((registry.base, 0)..(registry.base, end)).next_back();

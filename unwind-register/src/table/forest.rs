@@ -6,21 +6,21 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
-/// Size of a new leaf: large, so that there are few leaves, but not larger, because it must exclude ranges that other
-/// code has registered before us ([`Publish::clip`]).
+/// Size of a new leaf. Large leaves keep their number small, but a leaf must exclude ranges that other code has
+/// registered before us ([`Publish::clip`]).
 const LEAF_BYTES: u64 = 64 << 20;
 
-/// Number of functions above which a leaf without a spare slot is split. Below it, the functions are redistributed in a
-/// new table.
+/// Minimum number of functions at which a full leaf is split. A leaf with fewer functions redistributes them in a new
+/// table.
 const MIN_FUNCTIONS_TO_SPLIT: usize = SLOTS / 16 * 3;
 
-/// Number of a leaf, in order of creation. Later leaves hide earlier ones.
+/// Number of a leaf, in order of creation. A leaf hides earlier ones in the same range.
 pub(crate) type LeafId = usize;
 
-/// Part of the address space with its own table.
+/// A part of the address space that has its own table.
 pub(crate) struct Leaf {
     pub(crate) id: LeafId,
-    /// Range in its info. Slots are relative to `info.start`. Later leaves may hide parts of it.
+    /// Range of the leaf's info. Slots are relative to `info.start`. Later leaves may hide parts of it.
     pub(crate) info: Range<u64>,
     /// Part of the range that no later leaf hides.
     visible: Range<u64>,
@@ -34,11 +34,12 @@ impl Leaf {
     }
 }
 
-/// Receiver of new leaves and replaced tables: every libunwind in the process.
+/// Receiver of new leaves and replaced tables; implemented by the list of all libunwinds in the process.
 pub(crate) trait Publish {
-    /// Publishes a new leaf, which hides the same range of earlier leaves. When this returns, every new reader sees it.
+    /// Publishes a new leaf, which hides the same range of earlier leaves. Every search that starts after this returns
+    /// sees it.
     fn leaf(&mut self, id: LeafId, info: &Range<u64>, cells: &'static [AtomicU64]);
-    /// Replaces the table of a leaf by another one with the same functions.
+    /// Replaces the table of a leaf with another one that contains the same functions.
     fn table(&mut self, id: LeafId, cells: &'static [AtomicU64]);
     /// Returns the part of `range` around `address` in which no foreign code is registered.
     fn clip(&self, range: Range<u64>, address: u64) -> Range<u64> {
@@ -62,15 +63,15 @@ pub(crate) struct Forest {
     leaves: BTreeMap<u64, Leaf>,
     /// Number of leaves created so far.
     created: usize,
-    /// Leaves that were split in two, with the time. Searches that started earlier may still reach them.
+    /// Leaves that were split in two, with the time of the split. Searches that started earlier may still reach them.
     hidden: VecDeque<(u64, Leaf)>,
-    /// Replaced tables, with the time.
+    /// Replaced tables, with the time of replacement.
     retired: VecDeque<(u64, Slots)>,
-    /// Empty table for leaves that no search reaches any longer.
+    /// Empty table for leaves that no search can reach any longer.
     empty: Option<Slots>,
 }
 
-/// Unwraps a leaf that the caller has found or added.
+/// Unwraps a leaf that the caller has just found or added.
 fn expect_leaf<T>(leaf: Option<T>) -> T {
     #[expect(
         clippy::expect_used,
@@ -129,7 +130,7 @@ impl Forest {
         replaced
     }
 
-    /// Removes what remains of a function that [`Forest::insert`] added.
+    /// Removes the remaining parts of a function that [`Forest::insert`] added.
     pub(crate) fn remove(&mut self, range: &Range<u64>, fde: u32) {
         let mut address = range.start;
         while address < range.end {
@@ -138,8 +139,8 @@ impl Forest {
             }
             let Some(leaf) = self.leaf_at(address) else { return };
             leaf.slots.remove((address - leaf.info.start) as u32, fde);
-            // A leaf split inside this range still starts with a piece of it, because a split never falls inside a
-            // function.
+            // A leaf that was split off inside this range still starts with a piece of it, because a split never falls
+            // inside a function.
             address = leaf.visible.end;
         }
     }
@@ -159,8 +160,8 @@ impl Forest {
         leaf
     }
 
-    /// Returns the part of the window around `address` that no leaf covers. It is the whole window unless earlier
-    /// leaves were clipped.
+    /// Returns the part of the window around `address` that no leaf covers: the whole window, unless earlier leaves
+    /// were clipped.
     fn vacant(&self, address: u64) -> Range<u64> {
         let window_start = address & !(LEAF_BYTES - 1);
         let below = self.leaves.range(..=address).next_back().map_or(0, |(_, leaf)| leaf.visible.end);
@@ -192,7 +193,7 @@ impl Forest {
         }
     }
 
-    /// Makes space near `address`: redistributes the functions of its leaf in a new table, or splits the leaf.
+    /// Makes space near `address` by redistributing the functions of its leaf in a new table, or by splitting the leaf.
     fn make_space(&mut self, address: u64, expected: usize, now: u64, publish: &mut dyn Publish) {
         self.retire_hidden(now, publish);
         if self.leaf_at(address).is_some_and(|leaf| leaf.slots.functions() >= MIN_FUNCTIONS_TO_SPLIT) {
@@ -207,8 +208,8 @@ impl Forest {
         self.retired.push_back((now, old_table));
     }
 
-    /// Splits the leaf at `address`. If its functions all lie on one side of `address`, a new leaf takes the other
-    /// side: code that grows in one direction fills its leaves. Otherwise two new leaves replace it.
+    /// Splits the leaf at `address`. If all its functions lie on one side, one new leaf takes the other side, so that
+    /// code which grows in one direction fills its leaves. Otherwise, two new leaves replace the old one.
     fn split(&mut self, address: u64, expected: usize, now: u64, publish: &mut dyn Publish) {
         let leaf = expect_leaf(self.leaf_at(address));
         let (base, visible) = (leaf.info.start, leaf.visible.clone());

@@ -1,5 +1,5 @@
-//! Tests of the forest as seen by a libunwind: a list of infos, newest first, each with one table pointer, read without
-//! a lock.
+//! Tests of the forest from the perspective of libunwind: a list of infos, newest first, each with one pointer to a
+//! table, which are read without a lock.
 
 use super::{Forest, LeafId, Publish};
 use crate::table::slots::search;
@@ -143,8 +143,9 @@ fn new_code_over_forgotten_code_wins() {
     assert_eq!(list.find(0x1080), 3, "the late removal of the old code changes nothing");
 }
 
-/// Checks the proof in the documentation of `table`: every search finds live code, whatever changes around it. Time
-/// stands still, so no table is reused: on a busy machine a reader may be suspended for longer than any quarantine.
+/// Checks the proof in the documentation of `table`: every search finds live code, regardless of concurrent changes.
+/// The clock is frozen, so no table is reused, because a busy machine may suspend a reader for longer than any
+/// quarantine.
 #[test]
 fn readers_never_miss_what_is_alive() {
     let list = List::new();

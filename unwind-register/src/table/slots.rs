@@ -4,20 +4,20 @@
 use crate::memory::zeroed_cells;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
-/// Number of slots in a table. Fixed, because the table pointer and the table length of an info cannot be changed in
-/// one store. (Miri would take minutes for the full size.)
+/// Number of slots in a table. The number is constant, because one store cannot change both the table pointer and the
+/// table length of an info. (Miri would take minutes for the full size.)
 pub(crate) const SLOTS: usize = if cfg!(miri) { 256 } else { 16384 };
 
-/// Start of gap slots at the upper end of the table: greater than every offset that can be looked up.
+/// Start value of gap slots at the upper end of the table, greater than every offset in a leaf.
 const MAX_START: u32 = i32::MAX as u32;
 
-/// Number of distinct values in a run of gap slots above which the next insertion rewrites the whole run.
+/// Maximum number of distinct values in a run of gap slots. Beyond it, the next insertion rewrites the whole run.
 const MAX_GAP_VALUES: usize = 8;
 
-/// Smallest gap in which a function may be placed; a smaller one is padding.
+/// Minimum size of a gap in which a function may be placed; smaller gaps are padding.
 const MIN_GAP_BYTES: u32 = 16;
 
-/// Largest number of spare slots per gap. A function needs two.
+/// Maximum number of spare slots per gap. A function needs two slots.
 const MAX_SPARE_SLOTS: usize = 8;
 
 /// A function as stored in a slot: offsets relative to the leaf, and the offset of its FDE in the region (never 0).
@@ -28,21 +28,21 @@ pub(crate) struct Function {
     pub(crate) fde: u32,
 }
 
-/// Error: no spare slot where one is needed.
+/// Error for a table that has no spare slot where one is needed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoSpace;
 
-/// A table. It has one cell more than slots: libunwind 1.6 also loads the entry after the one it found, even after the
-/// last.
+/// A table, with one cell more than slots: libunwind 1.6 also loads the entry after a match, even after
+/// the last.
 pub(crate) struct Slots {
     cells: &'static [AtomicU64],
     functions: usize,
-    /// Index of the first cell written since the table was cleared; the cells below are zero.
+    /// Index of the first cell written since the table was cleared; all cells below are zero.
     first_written: usize,
 }
 
-/// Gap slots `start_slot..end_slot` between two functions (or at an end of the table), and the start values that
-/// enclose them.
+/// A run of gap slots, `start_slot..end_slot`, between two functions or at an end of the table, and the addresses that
+/// enclose it.
 struct Gap {
     start_slot: usize,
     end_slot: usize,
@@ -54,7 +54,7 @@ struct Gap {
 
 impl Slots {
     pub(crate) fn new() -> Self {
-        // Zeroed memory is a valid table with gap slots only.
+        // Zeroed memory is a valid table that contains only gap slots.
         Slots { cells: zeroed_cells(SLOTS + 1), functions: 0, first_written: SLOTS }
     }
 
@@ -126,7 +126,7 @@ impl Slots {
             values += 1;
         }
         while end_slot < SLOTS && self.fde(end_slot) == 0 {
-            // Of several equal starts only the last can be a function; the others are gaps of length 0.
+            // If several slots have equal starts, only the last can be a function; the others are empty gaps.
             let last = self.count_up_to(self.start(end_slot)) - 1;
             end_slot = if self.fde(last) == 0 { last + 1 } else { last };
             values += 1;
@@ -143,11 +143,11 @@ impl Slots {
         let boundary = self.count_up_to(start);
         let gap = self.gap(boundary);
         let slot = self.choose_slot(&gap, start, end, expected).ok_or(NoSpace)?;
-        // Left of the function: gap slots with a greater start would violate the order.
+        // Below the function, gap slots with a greater start would violate the order.
         let left_start = if gap.is_tidy { boundary.min(slot) } else { gap.start_slot };
         let value = if left_start > gap.start_slot { self.start(left_start - 1) } else { gap.low };
         self.set_all(left_start..slot, value);
-        // Right of the function: gap slots with a start below its end.
+        // Above the function, so would gap slots with a start below its end.
         let right_start = slot + 1;
         let right_end = if gap.is_tidy {
             self.count_up_to(end - 1).clamp(right_start, gap.end_slot.max(right_start))
@@ -197,7 +197,7 @@ impl Slots {
         is_match
     }
 
-    /// Clears the table. Only for a table that no info points to any more.
+    /// Clears the table, which no info may reference any longer.
     pub(crate) fn clear(&mut self) {
         for cell in &self.cells[self.first_written..] {
             cell.store(0, Relaxed);

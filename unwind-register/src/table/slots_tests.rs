@@ -1,9 +1,9 @@
-//! Tests of a table against a plain map, with the orders in which real memory managers allocate addresses.
+//! Tests of a table against an ordinary map, with functions in the order in which real memory managers allocate them.
 
 use super::{Function, SLOTS, Slots, search};
 use std::collections::BTreeMap;
 
-/// A table with its expected content. Like the table of a leaf, it is refilled when it runs out of space.
+/// A table and its expected contents. Like a leaf's table, it is refilled when it runs out of slots.
 struct CheckedTable {
     slots: Slots,
     expected: BTreeMap<u32, Function>,

@@ -13,9 +13,9 @@ pub struct Page {
     pub size: usize,
 }
 
-// SAFETY: plain memory that belongs to no thread.
+// SAFETY: the page is plain memory that belongs to no particular thread.
 unsafe impl Send for Page {}
-// SAFETY: plain memory that belongs to no thread.
+// SAFETY: the page is plain memory that belongs to no particular thread.
 unsafe impl Sync for Page {}
 
 impl Page {
@@ -26,7 +26,7 @@ impl Page {
     pub fn map_at(hint: *mut u8, size: usize) -> Page {
         let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new anonymous mapping; a hint does not replace existing mappings.
+        // SAFETY: the mapping is new and anonymous, and a hint never replaces existing mappings.
         let base = unsafe { libc::mmap(hint.cast(), size, protection, flags, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED);
         Page { base: base.cast(), size }
@@ -88,7 +88,7 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map_at`.
+        // SAFETY: `map_at` created this mapping.
         unsafe { libc::munmap(self.base.cast(), self.size) };
     }
 }
@@ -108,7 +108,7 @@ impl Chain {
         self.functions[0].start..self.functions[2].end
     }
 
-    /// Calls alpha, which ends in `callback`.
+    /// Calls alpha, which calls `callback` through beta and gamma.
     pub fn call(&self, callback: extern "C" fn()) {
         // SAFETY: alpha takes the callback in the first argument register and keeps the C calling convention.
         let alpha: extern "C" fn(extern "C" fn()) = unsafe { std::mem::transmute(self.functions[0].start) };

@@ -1,4 +1,4 @@
-//! Walks with `_Unwind_Backtrace`, which is libgcc's in this process.
+//! Stack walks with `_Unwind_Backtrace`, which libgcc provides in this process.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -11,7 +11,7 @@ unsafe extern "C" {
 }
 
 extern "C" fn record_frame(context: *mut c_void, frames: *mut c_void) -> i32 {
-    // SAFETY: `walk` passes its vector, and libgcc passes a context.
+    // SAFETY: `walk` passes a pointer to its vector, and libgcc a valid context.
     unsafe { (*frames.cast::<Vec<usize>>()).push(_Unwind_GetIP(context)) };
     0
 }

@@ -1,4 +1,4 @@
-//! A copy of nongnu libunwind, opened at run time, and walks with it.
+//! A copy of nongnu libunwind, opened at run time, and stack walks with it.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_void};
@@ -11,8 +11,8 @@ type RegisterFn = unsafe extern "C" fn(*const [usize; 16]);
 type ProcInfoFn = unsafe extern "C" fn(usize, usize, *mut [usize; 32], usize) -> i32;
 type BacktraceFn = unsafe extern "C" fn(*mut Pointer, i32) -> i32;
 
-/// Functions of one copy that a walk needs. `unw_context_t` and `unw_cursor_t` are opaque here; 2 KiB hold each of them
-/// in every version.
+/// Functions of one copy that a walk needs. `unw_context_t` and `unw_cursor_t` are opaque here, but 2 KiB are enough
+/// for either in every version.
 #[derive(Clone, Copy)]
 pub struct Unwinder {
     getcontext: CursorFn,
@@ -39,7 +39,8 @@ impl Unwinder {
             let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
             (!address.is_null()).then_some(address)
         };
-        // Not every build exports `_Ux86_64_getcontext`. glibc's context has the same layout where it matters.
+        // Not every build exports `_Ux86_64_getcontext`. The context of glibc has the same layout in the fields that
+        // matter.
         let getcontext = find(c"_Ux86_64_getcontext").unwrap_or(libc::getcontext as Pointer);
         // SAFETY: these are the signatures in libunwind-common.h.
         unsafe {
@@ -134,13 +135,13 @@ fn walk_with(chain: &super::Chain, unwinder: Unwinder, callback: extern "C" fn()
 }
 
 /// Returns true if the stack contains gamma, beta and alpha in this order, followed by alpha's caller.
-pub fn complete(chain: &super::Chain, frames: &[usize]) -> bool {
+pub fn has_complete_stack(chain: &super::Chain, frames: &[usize]) -> bool {
     let Some(gamma) = frames.iter().position(|&frame| chain.index(frame) == Some(2)) else { return false };
     let indices: Vec<_> = frames[gamma..].iter().take(3).map(|&frame| chain.index(frame)).collect();
     indices == [Some(2), Some(1), Some(0)] && frames.len() > gamma + 4
 }
 
-/// Opens the copies to test with. A missing copy is skipped with a message, or fails if `CI` is set.
+/// Opens the copies of libunwind to test with. Skips a missing copy with a message, or fails if `CI` is set.
 pub fn copies() -> Vec<(String, Unwinder)> {
     let extra_paths = std::env::var("UNWIND_REGISTER_LIBUNWIND").unwrap_or_default();
     let paths = std::iter::once("libunwind.so.8").chain(extra_paths.split(':').filter(|path| !path.is_empty()));

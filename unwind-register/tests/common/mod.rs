@@ -1,4 +1,4 @@
-//! Generated code for the tests: the chain `alpha -> beta -> gamma -> callback`, written by hand, and walks through it.
+//! Generated code for tests, a hand-written chain `alpha -> beta -> gamma -> callback`, and stack walks through it.
 #![allow(dead_code, unreachable_pub, clippy::print_stdout, reason = "each test uses its own part of this")]
 
 pub mod code;

@@ -1,4 +1,4 @@
-//! A session with the jitdump sink only, or with the sinks of `JITLISTEN`, for a program that loads objects itself.
+//! A session with the jitdump sink, or with the sinks in `JITLISTEN`, for a program that loads objects itself.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -26,7 +26,7 @@ pub unsafe extern "C" fn ours_open(directory: *const c_char) {
     SESSION.get_or_init(|| Session::open(options, &complaints));
 }
 
-/// Object of the last call of [`ours_loaded`].
+/// Object that the last call of [`ours_loaded`] reported.
 static LATEST: Mutex<Option<ObjectId>> = Mutex::new(None);
 
 /// Reports a debug object of `size` bytes as *loaded*.
@@ -50,7 +50,7 @@ pub extern "C" fn ours_finalized() {
     }
 }
 
-/// Returns the number of written bytes; 0 if a sink has failed.
+/// Returns the number of bytes written, or 0 if a sink has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn ours_bytes_written() -> u64 {
     let Some(session) = SESSION.get() else { return 0 };

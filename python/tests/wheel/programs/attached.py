@@ -1,4 +1,4 @@
-"""Compiles a function, and has the command whose path it is given attach to it."""
+"""Compiles a function, then lets the jitlisten command given as an argument attach to this process."""
 
 import os
 import subprocess
@@ -15,19 +15,19 @@ def burn(n):
 
 
 burn(1)
-said = []
+outcomes = []
 
 
 def attach():
-    done = subprocess.run([sys.argv[1], "attach", str(os.getpid())], capture_output=True, text=True)
-    said.append((done.returncode, done.stdout + done.stderr))
+    result = subprocess.run([sys.argv[1], "attach", str(os.getpid())], capture_output=True, text=True)
+    outcomes.append((result.returncode, result.stdout + result.stderr))
 
 
 thread = threading.Thread(target=attach)
 thread.start()
-# The main thread has to be in Python.
+# Attaching requires that the main thread runs Python.
 while thread.is_alive():
     time.sleep(0.01)
-print("attached", *said[0], flush=True)
+print("attached", *outcomes[0], flush=True)
 print("ready", flush=True)
 time.sleep(600)

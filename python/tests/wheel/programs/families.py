@@ -1,5 +1,4 @@
-"""Children of every kind, each of which compiles and works: `families.py KIND`. Prints the PID of each process that
-does, in lines `worked PID`."""
+"""Compiles and works in child processes: `families.py KIND`. Each worker process prints `worked PID`."""
 
 import multiprocessing
 import os
@@ -18,15 +17,15 @@ def kernel(n):
 
 
 def work(_=None):
-    # Compiles, for it is the first call in this process.
+    # The first call in each process compiles the kernel.
     kernel(10)
-    until = time.process_time() + 0.3
-    while time.process_time() < until:
+    deadline = time.process_time() + 0.3
+    while time.process_time() < deadline:
         kernel(100_000)
     os.write(1, b"worked %d\n" % os.getpid())
 
 
-def forked(body):
+def run_in_fork(body):
     child = os.fork()
     if child:
         assert os.waitpid(child, 0)[1] == 0
@@ -40,25 +39,25 @@ def daemon():
     os.chdir("/")
 
     def grandchild():
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
+        devnull = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(devnull, 0)
         os.closerange(3, 256)
         work()
 
-    forked(grandchild)
+    run_in_fork(grandchild)
 
 
-def replaced():
+def exec_self():
     os.execv(sys.executable, [sys.executable, os.path.abspath(__file__), "work"])
 
 
 KINDS = {
     "work": work,
-    "fork": lambda: forked(work),
-    "fork twice": lambda: forked(lambda: forked(work)),
-    "daemon": lambda: forked(daemon),
-    "exec": replaced,
-    "fork and exec": lambda: forked(replaced),
+    "fork": lambda: run_in_fork(work),
+    "fork twice": lambda: run_in_fork(lambda: run_in_fork(work)),
+    "daemon": lambda: run_in_fork(daemon),
+    "exec": exec_self,
+    "fork and exec": lambda: run_in_fork(exec_self),
 }
 
 if __name__ == "__main__":

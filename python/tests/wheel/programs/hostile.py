@@ -1,4 +1,4 @@
-"""A Python program that plays tricks on whoever looks at it: `hostile.py BEHAVIOUR [VICTIM]`. See test_hostile.py."""
+"""A Python process that misbehaves while tools inspect it: `hostile.py BEHAVIOUR [VICTIM]`. See test_hostile.py."""
 
 import glob
 import os
@@ -9,43 +9,43 @@ import threading
 import time
 
 behaviour, victim = sys.argv[1], (sys.argv[2:] or [""])[0]
-MAP = f"/tmp/perf-{os.getpid()}.map"
+PERF_MAP = f"/tmp/perf-{os.getpid()}.map"
 
 
-def plant(kind):
+def plant_map(kind):
     try:
-        os.unlink(MAP)
+        os.unlink(PERF_MAP)
     except OSError:
         pass
     try:
         if kind == "link":
-            os.symlink(victim, MAP)
+            os.symlink(victim, PERF_MAP)
         elif kind == "pipe":
-            os.mkfifo(MAP)
+            os.mkfifo(PERF_MAP)
         elif kind == "file":
-            open(MAP, "w").close()
+            open(PERF_MAP, "w").close()
         elif kind == "device":
-            os.symlink("/dev/zero", MAP)
+            os.symlink("/dev/zero", PERF_MAP)
         elif kind == "sparse":
-            open(MAP, "w").close()
-            os.truncate(MAP, 64 << 30)
+            open(PERF_MAP, "w").close()
+            os.truncate(PERF_MAP, 64 << 30)
         elif kind == "directory":
-            os.mkdir(MAP)
+            os.mkdir(PERF_MAP)
     except OSError:
         pass
 
 
-def swap():
+def swap_map():
     while True:
         for kind in ("link", "pipe", "file", "none"):
-            plant(kind)
+            plant_map(kind)
 
 
 def swap_scratch():
-    """Pipes in the places of the files of `top`, which it makes with the rights of this user."""
+    """Replaces the files that `top` creates with this user's permissions by pipes."""
     while True:
-        for place in {"/tmp", tempfile.gettempdir()}:
-            for directory in glob.glob(f"{place}/jitlisten-top-*"):
+        for parent in {"/tmp", tempfile.gettempdir()}:
+            for directory in glob.glob(f"{parent}/jitlisten-top-*"):
                 for name in ("output", "top.perf.data"):
                     file = os.path.join(directory, name)
                     try:
@@ -59,19 +59,19 @@ def swap_scratch():
         time.sleep(0.001)
 
 
-def say():
+def report_alive():
     while True:
         print("alive", flush=True)
         time.sleep(0.05)
 
 
 if behaviour in ("link", "pipe", "directory", "device", "sparse"):
-    plant(behaviour)
+    plant_map(behaviour)
 elif behaviour in ("swaps", "scratch"):
-    threading.Thread(target=swap if behaviour == "swaps" else swap_scratch, daemon=True).start()
+    threading.Thread(target=swap_map if behaviour == "swaps" else swap_scratch, daemon=True).start()
 print("ready", flush=True)
 if behaviour == "execs":
-    # The number stays, the program is another one each time.
+    # Execs itself, so the PID stays the same while the program image is replaced again and again.
     time.sleep(0.02)
     os.execve(sys.executable, [sys.executable, *sys.argv], dict(os.environ))
 if behaviour == "forks":
@@ -80,10 +80,10 @@ if behaviour == "forks":
             os._exit(0)
         os.wait()
 if behaviour == "ends":
-    end = time.monotonic() + float(victim)
-    while time.monotonic() < end:
+    deadline = time.monotonic() + float(victim)
+    while time.monotonic() < deadline:
         pass
     os._exit(0)
 if behaviour == "stops":
     os.kill(os.getpid(), signal.SIGSTOP)
-say()
+report_alive()

@@ -1,5 +1,5 @@
-"""Compiles a function and stays in it: for ever, with ``work`` for two seconds of the processor, with ``once`` not.
-With ``later``, it compiles a second function when the file ``go`` is there; with ``blocked`` the main thread waits.
+"""Compiles a function and calls it forever; with ``work``, for two seconds of CPU time; with ``once``, not at all. With
+``later``, compiles a second function once the file ``go`` exists. With ``blocked``, the main thread only waits.
 """
 
 import os
@@ -27,7 +27,7 @@ def compiled_later(n):
 
 
 burn(1)
-began = time.process_time()
+start_time = time.process_time()
 print("pid", os.getpid(), flush=True)
 print("ready", flush=True)
 if "later" in sys.argv:
@@ -36,9 +36,9 @@ if "later" in sys.argv:
     compiled_later(10)
     print("compiled", flush=True)
 if "blocked" in sys.argv:
-    # The main thread waits for a thread for ever.
+    # Blocks the main thread in a join.
     thread = threading.Thread(target=time.sleep, args=(600,), daemon=True)
     thread.start()
     thread.join()
-while "once" not in sys.argv and not ("work" in sys.argv and time.process_time() > began + 2):
+while "once" not in sys.argv and not ("work" in sys.argv and time.process_time() > start_time + 2):
     burn(1_000_000)

@@ -1,4 +1,5 @@
-"""Compiles, imports, interprets, calls C, runs compiled code, and waits: each line's place is known by its mark."""
+"""Compiles, imports, interprets, calls C, runs compiled code and waits. Tests look up lines by their trailing
+comments."""
 
 import math
 import time
@@ -32,14 +33,14 @@ def parse(lines):
 
 
 def spend(seconds, work):
-    end = time.process_time() + seconds
-    while time.process_time() < end:
+    deadline = time.process_time() + seconds
+    while time.process_time() < deadline:
         work()
 
 
 def main():
-    text = [f"{i % 97},{i * 0.5}" for i in range(30_000)]
-    spend(1.0, lambda: parse(text))
+    rows = [f"{i % 97},{i * 0.5}" for i in range(30_000)]
+    spend(1.0, lambda: parse(rows))
     a, out = np.linspace(0, 1, 100_000), np.zeros(100_000)
     smooth(a, out, 1), expression(a, out)
     spend(0.7, lambda: smooth(a, out, 5))

@@ -1,6 +1,6 @@
-"""Asks a library all the time what a compiled function is called, and says so when that changes: named.py LIBRARY
+"""Polls the name that ``dladdr`` reports for a compiled function and prints every change: named.py LIBRARY
 
-The library's own call of ``dladdr`` is asked, as a crash handler's is.
+LIBRARY exports ``name_of``, which calls ``dladdr`` as a crash handler does.
 """
 
 import ctypes
@@ -19,10 +19,10 @@ def twice(x):
 
 
 print("ready", flush=True)
-before = None
+last_name = None
 while True:
     name = name_of(twice.address)
-    if name != before:
+    if name != last_name:
         print("named", name, flush=True)
-        before = name
+        last_name = name
     time.sleep(0.02)

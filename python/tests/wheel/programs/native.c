@@ -1,4 +1,4 @@
-/* A program whose main thread stays where its argument says, while `burn` runs. */
+/* Runs `burn` while the main thread is in the state that the argument names. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -13,59 +13,59 @@ __attribute__((noinline)) static void burn(void)
         sink = sink * 0.999 + 1 / (sink * sink + 1);
 }
 
-static void *burns(void *unused)
+static void *burn_forever(void *unused)
 {
     for (;;)
         burn();
     return unused;
 }
 
-static void handles(int signal)
+static void burn_in_handler(int signal)
 {
     (void)signal;
-    burns(NULL);
+    burn_forever(NULL);
 }
 
 static void *return_address;
 
-static void returns(int signal)
+static void save_return_address(int signal)
 {
     (void)signal;
     return_address = __builtin_return_address(0);
 }
 
-/* As in a local that is never written, where a handler had its frame. */
-static void burns_above_a_return_address(void)
+/* Keeps a stale return address on the stack, in a slot that belonged to the signal handler's frame. */
+static void burn_above_return_address(void)
 {
-    void *volatile words[64] = {0};
-    words[8] = return_address;
-    burns((void *)words[9]);
+    void *volatile slots[64] = {0};
+    slots[8] = return_address;
+    burn_forever((void *)slots[9]);
 }
 
-int main(int count, char **words)
+int main(int argc, char **argv)
 {
-    const char *place = count > 1 ? words[1] : "computes";
+    const char *state = argc > 1 ? argv[1] : "computes";
     pthread_t thread;
-    if (strcmp(place, "computes") != 0 && strcmp(place, "handles") != 0 && strcmp(place, "handled") != 0)
-        pthread_create(&thread, NULL, burns, NULL);
+    if (strcmp(state, "computes") != 0 && strcmp(state, "handles") != 0 && strcmp(state, "handled") != 0)
+        pthread_create(&thread, NULL, burn_forever, NULL);
     if (write(1, "ready\n", 6) != 6)
         return 1;
-    if (strcmp(place, "joins") == 0)
+    if (strcmp(state, "joins") == 0)
         pthread_join(thread, NULL);
-    while (strcmp(place, "sleeps") == 0)
+    while (strcmp(state, "sleeps") == 0)
         sleep(1000);
-    while (strcmp(place, "allocates") == 0) {
+    while (strcmp(state, "allocates") == 0) {
         void *volatile memory = malloc(5000);
         free(memory);
     }
-    if (strcmp(place, "handles") == 0) {
-        signal(SIGUSR1, handles);
+    if (strcmp(state, "handles") == 0) {
+        signal(SIGUSR1, burn_in_handler);
         raise(SIGUSR1);
     }
-    if (strcmp(place, "handled") == 0) {
-        signal(SIGUSR1, returns);
+    if (strcmp(state, "handled") == 0) {
+        signal(SIGUSR1, save_return_address);
         raise(SIGUSR1);
-        burns_above_a_return_address();
+        burn_above_return_address();
     }
-    burns(NULL);
+    burn_forever(NULL);
 }

@@ -1,4 +1,5 @@
-"""Runs cells, each a text in the JSON of standard input, in a kernel of its own; prints their outputs as JSON."""
+"""Runs notebook cells in a fresh kernel. Reads the cell sources as a JSON list from standard input, and prints the
+outputs as JSON."""
 
 import json
 import sys
@@ -6,7 +7,7 @@ import sys
 import nbformat
 from nbclient import NotebookClient
 
-cells = [nbformat.v4.new_code_cell(text) for text in json.load(sys.stdin)]
+cells = [nbformat.v4.new_code_cell(source) for source in json.load(sys.stdin)]
 notebook = nbformat.v4.new_notebook(cells=cells)
 NotebookClient(notebook, kernel_name="python3", allow_errors=True, timeout=240).execute()
 json.dump([cell.outputs for cell in notebook.cells], sys.stdout)

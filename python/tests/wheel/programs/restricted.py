@@ -1,10 +1,10 @@
-"""Runs a command under a seccomp filter that refuses what Docker's default profile refuses, and `ptrace` with its
-relatives, which that profile allows since Linux 4.8 only: `restricted.py COMMAND...`. Needs no privilege
-(`no_new_privs`).
+"""Runs a command under a seccomp filter: `restricted.py COMMAND...`. The filter rejects the system calls that Docker's
+default profile rejects, and also `ptrace` and related calls, which that profile allows since Linux 4.8. Needs no
+privilege (`no_new_privs`).
 
-The profile is a list of what is allowed (moby, `profiles/seccomp/default.json`); here are the remaining system calls of
-x86_64 and aarch64 up to Linux 6.6 for a process without capabilities. Each returns EPERM, `clone3` ENOSYS as there, and
-`clone` with a flag for a new namespace EPERM.
+Docker's profile is an allow list (moby, `profiles/seccomp/default.json`). For a process without capabilities, this
+filter rejects all other system calls of x86_64 and aarch64 up to Linux 6.6. Rejected calls return EPERM, except that
+`clone3` returns ENOSYS, as in Docker. `clone` with a namespace flag returns EPERM.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ NO_NEW_PRIVS, SET_SECCOMP, FILTER = 38, 22, 2
 #: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET of <linux/sched.h>
 NEW_NAMESPACES = 0x7E020000
 
-REFUSED = {
+REJECTED_SYSCALLS = {
     "x86_64": dict(
         ptrace=101, syslog=103, ustat=136, sysfs=139, pivot_root=155, sysctl=156, acct=163, settimeofday=164, mount=165,
         umount2=166, swapon=167, swapoff=168, reboot=169, sethostname=170, setdomainname=171, iopl=172, ioperm=173,
@@ -50,31 +50,36 @@ REFUSED = {
 CLONE, CLONE3 = {"x86_64": (56, 435), "aarch64": (220, 435)}[platform.machine()]
 
 
-def filter_program():
-    """`struct sock_filter`s: code, jump if true, jump if false, constant. Offsets are those of `struct
-    seccomp_data`."""
+def build_filter():
+    """Encoded `struct sock_filter` entries: operation code, jump if true, jump if false, constant. Loads use offsets
+    into `struct seccomp_data`."""
 
-    def refuse(number, error):
-        return [(JUMP_EQUAL, 0, 1, number), (RETURN, 0, 0, ERRNO | error)]
+    def reject(syscall_number, error):
+        return [(JUMP_EQUAL, 0, 1, syscall_number), (RETURN, 0, 0, ERRNO | error)]
 
-    lines = [(LOAD, 0, 0, 4), (JUMP_EQUAL, 1, 0, ARCHITECTURE), (RETURN, 0, 0, ERRNO | errno.EPERM), (LOAD, 0, 0, 0)]
-    for number in REFUSED.values():
-        lines += refuse(number, errno.EPERM)
-    lines += refuse(CLONE3, errno.ENOSYS)
-    # The flags are the first argument.
-    lines += [
+    instructions = [
+        (LOAD, 0, 0, 4),
+        (JUMP_EQUAL, 1, 0, ARCHITECTURE),
+        (RETURN, 0, 0, ERRNO | errno.EPERM),
+        (LOAD, 0, 0, 0),
+    ]
+    for syscall_number in REJECTED_SYSCALLS.values():
+        instructions += reject(syscall_number, errno.EPERM)
+    instructions += reject(CLONE3, errno.ENOSYS)
+    # `clone` takes its flags in the first argument.
+    instructions += [
         (JUMP_EQUAL, 0, 3, CLONE), (LOAD, 0, 0, 16), (JUMP_SET, 0, 1, NEW_NAMESPACES),
         (RETURN, 0, 0, ERRNO | errno.EPERM),
     ]
-    return b"".join(struct.pack("HBBI", *line) for line in [*lines, (RETURN, 0, 0, ALLOW)])
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in [*instructions, (RETURN, 0, 0, ALLOW)])
 
 
-def install():
+def install_filter():
     libc = ctypes.CDLL(None, use_errno=True)
-    program = filter_program()
-    memory = ctypes.create_string_buffer(program, len(program))
+    program = build_filter()
+    buffer = ctypes.create_string_buffer(program, len(program))
     # struct sock_fprog: unsigned short, pointer
-    header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(memory)), 16)
+    header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer)), 16)
     zero = ctypes.c_ulong(0)
     if libc.prctl(NO_NEW_PRIVS, ctypes.c_ulong(1), zero, zero, zero) != 0:
         raise OSError(ctypes.get_errno(), "no_new_privs")
@@ -83,5 +88,5 @@ def install():
 
 
 if __name__ == "__main__":
-    install()
+    install_filter()
     os.execvp(sys.argv[1], sys.argv[1:])

@@ -1,9 +1,9 @@
-"""Compiles while jitlisten is switched on and off, and records begin and end: by other threads, or by a signal handler,
-which runs in the same thread between any two of its instructions, as `sys.remote_exec` does.
+"""Compiles functions while threads or a signal handler enable and disable jitlisten and start and stop recordings. A
+signal handler runs between any two bytecode instructions of the same thread, as with `sys.remote_exec`.
 
     python switching.py threads|signals TURNS COMPILATIONS DIRECTORY
 
-Prints how often each was done, and what went wrong.
+Prints the number of switches and compilations, and any failures.
 """
 
 import os
@@ -18,7 +18,7 @@ import numpy as np
 
 import jitlisten
 
-HOW, TURNS, COMPILATIONS, DIRECTORY = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+SWITCHER, TURNS, COMPILATIONS, DIRECTORY = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 os.environ["JITLISTEN_DIR"] = DIRECTORY
 PROGRAMS = (
     "def f(n):\n    t = {0}\n    for i in range(n):\n        t += i * {1}\n        t -= {2}\n    return t\n",
@@ -30,19 +30,19 @@ counts = {"turns": 0, "compilations": 0}
 failures = set()
 
 
-def compile_one(chance):
+def compile_one(rng):
     """Compiles a new function and compares its result with the interpreter's."""
-    text = chance.choice(PROGRAMS).format(*(chance.randrange(1000) for _ in range(3)))
-    space = {"np": np, "numba": numba}
-    exec(compile(text, os.path.join(DIRECTORY, "switched.py"), "exec"), space)
-    expected = space["f"](3)
-    found = numba.njit(parallel="prange" in text)(space["f"])(3)
-    if found != expected:
-        failures.add("%r is not %r: %s" % (found, expected, text))
+    source = rng.choice(PROGRAMS).format(*(rng.randrange(1000) for _ in range(3)))
+    namespace = {"np": np, "numba": numba}
+    exec(compile(source, os.path.join(DIRECTORY, "switched.py"), "exec"), namespace)
+    expected = namespace["f"](3)
+    actual = numba.njit(parallel="prange" in source)(namespace["f"])(3)
+    if actual != expected:
+        failures.add("%r is not %r: %s" % (actual, expected, source))
     counts["compilations"] += 1
 
 
-def switch(chance):
+def switch(rng):
     turn = counts["turns"]
     counts["turns"] += 1
     try:
@@ -50,32 +50,33 @@ def switch(chance):
             jitlisten.start_recording(os.path.join(DIRECTORY, "switched.data"))
             jitlisten.stop_recording()
         if turn % 2 == 0:
-            jitlisten.enable(chance.choice(["unwind", "perfmap,image,unwind"]))
+            jitlisten.enable(rng.choice(["unwind", "perfmap,image,unwind"]))
             jitlisten.status()
         else:
             jitlisten.disable()
     except jitlisten.Error as error:
-        # One of two threads is too late: there is no session, or a recording already.
-        if HOW == "signals":
+        # With two switching threads, a call may fail because the other thread was faster: there is no session, or a
+        # recording is already running.
+        if SWITCHER == "signals":
             failures.add(repr(error))
 
 
-def done():
+def is_done():
     return (counts["turns"] >= TURNS and counts["compilations"] >= COMPILATIONS) or failures
 
 
 def repeat(action, seed):
-    chance = random.Random(seed)
-    while not done():
+    rng = random.Random(seed)
+    while not is_done():
         try:
-            action(chance)
+            action(rng)
         except Exception as error:
             failures.add("%s: %r" % (action.__name__, error))
         if action is switch:
-            time.sleep(chance.random() / 500)
+            time.sleep(rng.random() / 500)
 
 
-if HOW == "threads":
+if SWITCHER == "threads":
     actions = enumerate([compile_one, switch] * 2)
     threads = [threading.Thread(target=repeat, args=(action, seed)) for seed, action in actions]
     for thread in threads:
@@ -83,13 +84,13 @@ if HOW == "threads":
     for thread in threads:
         thread.join()
 else:
-    chance = random.Random(1)
+    rng = random.Random(1)
 
-    def handler(number, frame):
-        switch(chance)
-        signal.setitimer(signal.ITIMER_REAL, 0.001 + chance.random() / 500)
+    def switch_and_rearm(signal_number, frame):
+        switch(rng)
+        signal.setitimer(signal.ITIMER_REAL, 0.001 + rng.random() / 500)
 
-    signal.signal(signal.SIGALRM, handler)
+    signal.signal(signal.SIGALRM, switch_and_rearm)
     signal.setitimer(signal.ITIMER_REAL, 0.01)
     repeat(compile_one, 2)
     signal.setitimer(signal.ITIMER_REAL, 0)

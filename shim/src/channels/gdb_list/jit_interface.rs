@@ -2,15 +2,15 @@
 
 use jitlisten::log_line;
 
-use crate::hook_table::HookFunction;
-use crate::llvm::symbol_file::{DESCRIPTOR, REGISTER_FUNCTION, SymbolFile};
-use crate::llvm::vtable::mapped::SMALLEST_LLVM;
-use crate::process::detour::{self, Callers};
+use crate::channels::gdb_list::list::JitList;
+use crate::llvm::recognise::MIN_LLVM_CODE_BYTES;
+use crate::llvm::symbol_file::{DESCRIPTOR_SYMBOL, REGISTER_FUNCTION_SYMBOL, SymbolFile};
+use crate::process::detour::{self, Callers, HookFunction};
 use crate::process::library::Library;
 
 /// Addresses of the two symbols of the JIT interface.
 pub(crate) struct JitInterface {
-    pub(crate) descriptor: usize,
+    descriptor: usize,
     function: usize,
 }
 
@@ -23,27 +23,27 @@ impl JitInterface {
         include_hidden: bool,
     ) -> Option<JitInterface> {
         if let (Some(descriptor), Some(function)) =
-            (library.dynamic_address(DESCRIPTOR), library.dynamic_address(REGISTER_FUNCTION))
+            (library.dynamic_address(DESCRIPTOR_SYMBOL), library.dynamic_address(REGISTER_FUNCTION_SYMBOL))
         {
             return Some(JitInterface { descriptor, function });
         }
-        if !include_hidden || library.code_size() < SMALLEST_LLVM || !library.uses().mprotect {
+        if !include_hidden || library.segments.code_size() < MIN_LLVM_CODE_BYTES || !library.uses().mprotect {
             return None;
         }
-        let values = SymbolFile::opened(symbols, library)?.llvm_symbols();
+        let values = SymbolFile::open_once(symbols, library)?.llvm_symbols();
         let address = |name| Some(library.identity.bias.wrapping_add(values.get(name)?.0 as usize));
-        Some(JitInterface { descriptor: address(DESCRIPTOR)?, function: address(REGISTER_FUNCTION)? })
+        Some(JitInterface { descriptor: address(DESCRIPTOR_SYMBOL)?, function: address(REGISTER_FUNCTION_SYMBOL)? })
     }
 
-    /// Hooks the function that LLVM calls after each change. Returns false on failure, and logs it: as a warning unless
+    /// Hooks the function that LLVM calls after each change, and returns the list. Logs a failure: as a warning unless
     /// the linker is observed.
-    pub(crate) fn detour(
+    pub(crate) fn observe(
         &self,
         library: &Library<'_>,
         hook: HookFunction,
         callers: Callers,
         linker_is_observed: bool,
-    ) -> bool {
+    ) -> JitList {
         // SAFETY: the address is that of a function in the library, which is mapped. The hook takes no argument, and
         // may be called from anywhere until the process exits.
         let result = unsafe { detour::detour(self.function, hook, callers) };
@@ -59,6 +59,6 @@ impl JitInterface {
                 );
             }
         }
-        result.is_ok()
+        JitList::new(self.descriptor, result.is_ok())
     }
 }

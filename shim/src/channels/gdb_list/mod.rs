@@ -2,4 +2,4 @@
 
 pub(crate) mod descriptor;
 pub(crate) mod jit_interface;
-pub(crate) mod unregistered;
+pub(crate) mod list;

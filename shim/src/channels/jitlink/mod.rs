@@ -9,8 +9,8 @@
 //!
 //! `void emit(std::unique_ptr<MaterializationResponsibility>, std::unique_ptr<MemoryBuffer>)`: by the C++ ABI both
 //! arguments are addresses of pointers. A `MemoryBuffer` consists of its vtable, begin, and end. The object is copied
-//! before it is linked, and located later: `linking.rs`, [`placement`](crate::placement). If a host with a debug plugin
-//! registers it with debuggers later, both reports count as one object.
+//! before it is linked, and located later: `trackers/emitted/`, [`placement`](crate::placement). If a host with a debug
+//! plugin registers it with debuggers later, both reports count as one object.
 //!
 //! # Why not a plugin
 //! Since LLVM 13 a `Plugin` of the layer receives the linked graph, which has exact addresses. But `addPlugin` is
@@ -26,9 +26,7 @@
 //! log reports it once; objects of another machine (BPF) are forwarded silently. The hook changes nothing and forwards
 //! more words than `emit` takes, so it is harmless even for another function of the vtable.
 
-pub(crate) mod emitted;
 pub(crate) mod hook;
-mod linking;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -37,10 +35,11 @@ use jitlisten::plumbing::checked_read;
 use jitlisten::plumbing::elf::{FileHeader, LE, THIS_MACHINE, file_header};
 use jitlisten::{Address, AddressRange, log_line};
 
-use crate::hook_table::{EMIT_VTABLES, Emit, Returned, SLOTS};
+use crate::forwarding::{Forwarding, Returned};
+use crate::hook_table::{EMIT_VTABLES, SLOTS};
 use crate::llvm::releases::{self, Release};
 use crate::llvm::vtable::find::Vtable;
-use crate::llvm::vtable::{OBJECT_LINKING_LAYER, patch, words, words_of};
+use crate::llvm::vtable::{OBJECT_LINKING_LAYER, patch, read_words, read_words_of_ranges};
 use crate::process::detour::Callers;
 use crate::process::library::Library;
 
@@ -121,7 +120,7 @@ pub(crate) fn attach(
     slot: usize,
     vtables: &[Vtable],
     releases: &[Release],
-    hooks: [Emit; EMIT_VTABLES],
+    hooks: [Forwarding<Returned>; EMIT_VTABLES],
     callers: Callers,
 ) -> Result<(), Refusal> {
     let states = HOOK_STATES.get(slot).ok_or(Refusal::Missing)?;
@@ -129,11 +128,11 @@ pub(crate) fn attach(
     for (index, vtable) in select_emit_vtables(&of_class, releases)?.into_iter().enumerate() {
         states[index]
             .original
-            .store(patch::original(library, vtable, EMIT_SLOT).unwrap_or_default(), Ordering::Relaxed);
+            .store(patch::original_function(library, vtable, EMIT_SLOT).unwrap_or_default(), Ordering::Relaxed);
         states[index].warned.store(false, Ordering::Relaxed);
         states[index].vtable.store(vtable.address_point as usize, Ordering::Release);
         // SAFETY: this slot's hook forwards any call; `callers` states which threads may be calling.
-        let patched = unsafe { patch::exchange(library, vtable, EMIT_SLOT, hooks[index] as usize, callers) };
+        let patched = unsafe { patch::replace_slot(library, vtable, EMIT_SLOT, hooks[index] as usize, callers) };
         if let Err(error) = patched {
             let path = library.path.display();
             if index == 0 {
@@ -146,18 +145,6 @@ pub(crate) fn attach(
         }
     }
     Ok(())
-}
-
-/// Calls the original function of a hook.
-///
-/// # Safety
-/// May be called only by that hook, with the words that it was called with.
-unsafe fn call_original(slot: usize, vtable: usize, words: [usize; 8]) -> Returned {
-    let [a, b, c, d, e, f, g, h] = words;
-    let original = HOOK_STATES[slot][vtable].original.load(Ordering::Acquire);
-    // SAFETY: `original` was in the slot (the vtable leads to the hook only after it was stored), and the host's own
-    // call is forwarded.
-    unsafe { std::mem::transmute::<usize, Emit>(original)(a, b, c, d, e, f, g, h) }
 }
 
 /// Smallest size of an ELF file in bytes.
@@ -180,7 +167,7 @@ impl HookState {
     ) -> Result<Option<Vec<u8>>, &'static str> {
         const UNREADABLE: &str = "memory that cannot be read";
         let [class, responsibility_target, buffer] =
-            words_of(&[(this, 1), (responsibility, 1), (object, 1)]).ok_or(UNREADABLE)?;
+            read_words_of_ranges(&[(this, 1), (responsibility, 1), (object, 1)]).ok_or(UNREADABLE)?;
         if class != self.vtable.load(Ordering::Acquire) {
             return Err("its linker is of another class");
         }
@@ -188,7 +175,7 @@ impl HookState {
             return Err("nothing is responsible for it");
         }
         // `MemoryBuffer { vtable, begin, end }`
-        let [_, begin, end] = words(buffer).ok_or(UNREADABLE)?;
+        let [_, begin, end] = read_words(buffer).ok_or(UNREADABLE)?;
         let size = end.checked_sub(begin).filter(|&size| size >= MIN_ELF_BYTES).ok_or("too small for an ELF file")?;
         let copy = |size: usize| {
             let range = AddressRange::new(Address(begin as u64), size as u64)?;
@@ -215,7 +202,7 @@ mod tests {
             let (address_point, offset_to_top) = (next + VTABLE_HEADER_BYTES, -8 * index as i64);
             let slots = (0..slots as u64).map(|slot| 0x9000 + slot).collect::<Vec<u64>>();
             next = address_point + slots.len() as u64 * 8;
-            vtables.push(Vtable { class: 0, address_point, offset_to_top, slots, bounded: false });
+            vtables.push(Vtable { class: 0, address_point, offset_to_top, slots, is_bounded: false });
         }
         vtables
     }
@@ -248,7 +235,7 @@ mod tests {
     fn the_vtables_are_those_of_the_release() {
         let (two_vtables, three_vtables) = (adjacent_vtables(&[9, 4]), adjacent_vtables(&[7, 4, 7]));
         let select_for = |vtables: &[Vtable], version: &str| {
-            let (all, release) = (vtables.iter().collect::<Vec<_>>(), Release::of(version).expect("a version"));
+            let (all, release) = (vtables.iter().collect::<Vec<_>>(), Release::parse(version).expect("a version"));
             select_emit_vtables(&all, &[release]).map(|selected| selected.len())
         };
         for version in ["13.0.1", "19.1", "20.0.0git", "21.0.0git"] {

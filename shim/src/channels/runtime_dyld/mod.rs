@@ -34,7 +34,6 @@
 //! The hook forwards more words than `loadObject` takes, so it is harmless even for another function of the vtable. C++
 //! exceptions and cancellation pass through it.
 
-pub(crate) mod elf_copy;
 pub(crate) mod load_object;
 
 use std::fmt;
@@ -45,13 +44,14 @@ use jitlisten::plumbing::mappings_of;
 use jitlisten::{Address, AddressRange, log_line};
 
 use crate::doctor::facts::{self, Count};
-use crate::hook_table::{LoadObject, SLOTS};
+use crate::forwarding::Forwarding;
+use crate::hook_table::SLOTS;
+use crate::llvm::elf_copy::Sections;
 use crate::llvm::releases::{self, Release};
 use crate::llvm::vtable::find::Vtable;
-use crate::llvm::vtable::{patch, plain_words_of, words, words_of};
+use crate::llvm::vtable::{patch, read_mapped_words, read_words, read_words_of_ranges};
 use crate::process::detour::Callers;
 use crate::process::library::Library;
-use elf_copy::Sections;
 
 /// Checks that a library of one of `releases` may have a vtable with this number of slots.
 fn check_slots(slots: usize, releases: &[Release]) -> Result<(), Refusal> {
@@ -111,7 +111,7 @@ pub(crate) fn find_load_object<'a>(
     }
     let slots = elf.slots.len();
     let has_sibling = vtables_of(2).any(|coff| coff.slots.len() == slots);
-    if !elf.bounded && !vtables_of(1).any(|mips| inherits(&mips.slots, &elf.slots, has_sibling)) {
+    if !elf.is_bounded && !vtables_of(1).any(|mips| inherits(&mips.slots, &elf.slots, has_sibling)) {
         return Err(Refusal::Unbounded);
     }
     check_slots(slots, releases)?;
@@ -217,17 +217,17 @@ pub(crate) fn attach(
     slot: usize,
     vtables: &[Vtable],
     releases: &[Release],
-    hook: LoadObject,
+    hook: Forwarding,
     callers: Callers,
 ) -> Result<patch::Patched, Refusal> {
     let Some(state) = HOOK_STATES.get(slot) else { return Err(Refusal::Missing) };
     let (vtable, index) = find_load_object(vtables, releases)?;
-    let mut code = library.segments().into_iter().filter(|segment| segment.executable);
+    let mut code = library.segments.all().filter(|segment| segment.executable);
     for part in &state.code {
-        part.set(code.next().map_or(0..0, |segment| segment.address..segment.address.saturating_add(segment.size)));
+        part.set(code.next().map_or(0..0, |segment| segment.range()));
     }
     state.library.set(library.range());
-    state.original.store(patch::original(library, vtable, index).unwrap_or_default(), Ordering::Relaxed);
+    state.original.store(patch::original_function(library, vtable, index).unwrap_or_default(), Ordering::Relaxed);
     state.vtable.store(vtable.address_point as usize, Ordering::Relaxed);
     state.info_vtable.store(0, Ordering::Relaxed);
     state.section_address.store(0, Ordering::Relaxed);
@@ -236,7 +236,7 @@ pub(crate) fn attach(
     state.returns_in_register.store(false, Ordering::Relaxed);
     state.trust.store(UNTRIED, Ordering::Release);
     // SAFETY: this slot's hook forwards any call; `callers` states which threads may be calling.
-    unsafe { patch::exchange(library, vtable, index, hook as usize, callers) }
+    unsafe { patch::replace_slot(library, vtable, index, hook as usize, callers) }
         .inspect_err(|error| log_line!(Info, "{}: could not hook RuntimeDyld: {error}", library.path.display()))
         .map_err(|_| Refusal::Unchanged)
 }
@@ -321,9 +321,9 @@ impl HookState {
         let reads = [(second, 1), (first, 1), (third, 4)];
         let in_memory = if self.is_verified() {
             // SAFETY: an earlier call has shown that this is `loadObject`, which has just worked with these objects.
-            Some(unsafe { plain_words_of::<6>(&reads) })
+            Some(unsafe { read_mapped_words::<6>(&reads) })
         } else {
-            words_of::<6>(&reads)
+            read_words_of_ranges::<6>(&reads)
         };
         if let Some([class, info, binary @ ..]) = in_memory
             && class == vtable
@@ -333,7 +333,7 @@ impl HookState {
         if cfg!(target_arch = "aarch64") {
             return Err(if in_memory.is_none() { UNREADABLE } else { OTHER_CLASS });
         }
-        match words_of::<5>(&[(first, 1), (second, 4)]) {
+        match read_words_of_ranges::<5>(&[(first, 1), (second, 4)]) {
             Some([class, binary @ ..]) if class == vtable => {
                 self.returns_in_register.store(true, Ordering::Relaxed);
                 Ok(Call { this: first, info: returned, object: second, binary })
@@ -353,9 +353,9 @@ impl HookState {
         let info_words = if self.is_verified() {
             // SAFETY: an earlier call has shown that this is `loadObject`, which has just returned this address. It is
             // not null.
-            Some(unsafe { plain_words_of(&[(info, 2)]) })
+            Some(unsafe { read_mapped_words(&[(info, 2)]) })
         } else {
-            words(info)
+            read_words(info)
         };
         let [vtable, linker] = info_words.ok_or(UNREADABLE)?;
         if linker != this {
@@ -422,7 +422,7 @@ impl HookState {
         {
             return false;
         }
-        let Some(destructors) = words::<2>(vtable) else { return false };
+        let Some(destructors) = read_words::<2>(vtable) else { return false };
         let is_valid = destructors.iter().all(|&slot| self.is_in_code(slot) || is_in_file_mapping(slot, true));
         if is_valid {
             self.object_vtable.store(vtable, Ordering::Relaxed);
@@ -439,7 +439,7 @@ impl HookState {
         if !self.is_in_library(vtable) || !vtable.is_multiple_of(size_of::<usize>()) {
             return Err("what was returned has no vtable");
         }
-        let slots: [usize; 6] = words(vtable).ok_or("a vtable that cannot be read")?;
+        let slots: [usize; 6] = read_words(vtable).ok_or("a vtable that cannot be read")?;
         if slots.iter().all(|&slot| self.is_in_code(slot)) {
             // Keep the first address: two threads with different vtables could otherwise mix up the addresses.
             let stored = self.section_address.compare_exchange(0, slots[2], Ordering::Relaxed, Ordering::Relaxed);

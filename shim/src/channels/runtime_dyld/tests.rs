@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn vtable(class: usize, slots: &[u64], bounded: bool) -> Vtable {
-    Vtable { class, address_point: 0x1000 * (class as u64 + 1), offset_to_top: 0, slots: slots.to_vec(), bounded }
+fn vtable(class: usize, slots: &[u64], is_bounded: bool) -> Vtable {
+    Vtable { class, address_point: 0x1000 * (class as u64 + 1), offset_to_top: 0, slots: slots.to_vec(), is_bounded }
 }
 
 /// Vtables of two classes with `slots` functions each. They share the last four, and the others differ.
@@ -18,8 +18,8 @@ fn vtable_pair(slots: u64) -> (Vec<u64>, Vec<u64>) {
 fn load_object_is_the_fourth_from_the_end() {
     for (slots, expected) in [(16, 12), (17, 13), (19, 15)] {
         let (elf, mips) = vtable_pair(slots);
-        let bounded = [vtable(0, &elf, true)];
-        assert_eq!(find_load_object(&bounded, &[]).map(|located| located.1), Ok(expected));
+        let is_bounded = [vtable(0, &elf, true)];
+        assert_eq!(find_load_object(&is_bounded, &[]).map(|located| located.1), Ok(expected));
         let unbounded = [vtable(1, &mips, false), vtable(0, &elf, false)];
         assert_eq!(find_load_object(&unbounded, &[]).map(|located| located.1), Ok(expected));
         // The linker has folded the destructors.
@@ -62,7 +62,7 @@ fn what_is_not_known_is_refused() {
 #[test]
 fn the_number_of_slots_is_that_of_the_release() {
     let load_object_slot = |slots: usize, version: &str| {
-        let release = Release::of(version).expect("a version");
+        let release = Release::parse(version).expect("a version");
         find_load_object(&[vtable(0, &vtable_pair(slots as u64).0, true)], &[release]).map(|located| located.1)
     };
     let versions = [("10", &[16][..]), ("15", &[16]), ("16", &[17]), ("19.1", &[17]), ("21", &[19]), ("22.1.0", &[19])];

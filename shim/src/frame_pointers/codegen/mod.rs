@@ -34,9 +34,11 @@ use jitlisten::log_line;
 use jitlisten::options::FramePointerPolicy;
 use once_cell::race::OnceBox;
 
+use crate::forwarding::{Forwarding, Words};
 use crate::frame_pointers::attributes::{Exported, LlvmC, UnwindTables};
-use crate::hook_table::{CODE_GENERATORS, GenerateCode, SLOTS};
-use crate::llvm::vtable::{mapped, patch, words};
+use crate::hook_table::{CODE_GENERATORS, SLOTS};
+use crate::llvm::recognise;
+use crate::llvm::vtable::{patch, read_words, search};
 use crate::process::detour::Callers;
 use crate::process::library::Library;
 use to_memory::ToMemory;
@@ -145,7 +147,7 @@ fn generator_in_slot(slot: usize) -> Option<&'static Generator> {
 pub(crate) fn attach(
     library: &Library<'_>,
     slot: usize,
-    hooks: [GenerateCode; CODE_GENERATORS],
+    hooks: [Forwarding; CODE_GENERATORS],
     callers: Callers,
 ) -> Result<(), Refusal> {
     let exported = Exported::find(library).ok_or(Refusal::NotExported)?;
@@ -156,7 +158,7 @@ pub(crate) fn attach(
     if originals == [0; CODE_GENERATORS] {
         return Err(Refusal::Missing);
     }
-    let version = library.llvm_release();
+    let version = recognise::major_version(library);
     let (llvm, engines) = (OnceBox::new(), [const { AtomicUsize::new(0) }; MAX_ENGINES]);
     let to_memory = ToMemory::find(library);
     let generator = Generator { originals, exported, to_memory, version, llvm, engines };
@@ -175,29 +177,30 @@ pub(crate) fn attach(
 fn change_vtables(
     library: &Library<'_>,
     originals: &[usize; CODE_GENERATORS],
-    hooks: [GenerateCode; CODE_GENERATORS],
+    hooks: [Forwarding; CODE_GENERATORS],
     callers: Callers,
 ) {
     let classes: Vec<&str> = HOOK_POINTS.iter().filter_map(|point| point.class).collect();
-    for vtable in mapped::exported_vtables(library, &classes) {
+    for vtable in search::exported_vtables(library, &classes) {
         let is_original = |&address: &u64| address != 0 && address as usize == originals[vtable.class];
         let Some(index) = vtable.slots.iter().position(is_original) else { continue };
+        let hook = hooks[vtable.class] as usize;
         // SAFETY: this point's hook forwards all its arguments; `callers` tells which threads may call through the
         // slot.
-        if let Err(error) = unsafe { patch::exchange(library, &vtable, index, hooks[vtable.class] as usize, callers) } {
+        if let Err(error) = unsafe { patch::replace_slot(library, &vtable, index, hook, callers) } {
             log_line!(Info, "{}: could not hook {}: {error}", library.path.display(), classes[vtable.class]);
         }
     }
 }
 
 /// Patches vtables in `library` that contain functions of the LLVM in `slot`, as far as the loader has relocated them.
-pub(crate) fn change_words(library: &Library<'_>, slot: usize, hooks: [GenerateCode; CODE_GENERATORS]) {
+pub(crate) fn patch_words_of_library(library: &Library<'_>, slot: usize, hooks: [Forwarding; CODE_GENERATORS]) {
     let Some(generator) = generator_in_slot(slot) else { return };
     let points = (0..CODE_GENERATORS)
         .filter(|&point| HOOK_POINTS[point].is_first_with_function && generator.originals[point] != 0);
     let points: Vec<usize> = points.collect();
     let values: Vec<usize> = points.iter().map(|&point| generator.originals[point]).collect();
-    for (word, index) in library.words_with(&values) {
+    for (word, index) in library.slots_holding(&values) {
         // SAFETY: the loader has stored the address of this point's original function there, so the hook may replace
         // it.
         if let Err(error) = unsafe { word.write(hooks[points[index]] as usize) } {
@@ -220,18 +223,6 @@ impl Drop for EngineUse<'_> {
 }
 
 impl Generator {
-    /// Calls the original function of a hook.
-    ///
-    /// # Safety
-    /// Only the hook of this point may call this, with its own arguments.
-    unsafe fn call_original(&self, point: usize, arguments: [usize; 8]) -> usize {
-        let [a, b, c, d, e, f, g, h] = arguments;
-        let original = self.originals[point];
-        // SAFETY: the hook's original function, which is set before anything points to the hook. It gets the host's own
-        // arguments.
-        unsafe { std::mem::transmute::<usize, GenerateCode>(original)(a, b, c, d, e, f, g, h) }
-    }
-
     /// Marks an engine as in use, even if another thread is in it, so that later callers see it. `None` if too many
     /// engines are in use.
     fn enter(&self, engine: usize) -> Option<EngineUse<'_>> {
@@ -246,7 +237,7 @@ impl Generator {
     ///
     /// # Safety
     /// Only the hook of this point may call this, with its own arguments.
-    unsafe fn patch_module_of_call(&self, point: usize, arguments: [usize; 8], policy: FramePointerPolicy) {
+    unsafe fn patch_module_of_call(&self, point: usize, arguments: Words, policy: FramePointerPolicy) {
         if point == TO_MEMORY {
             // SAFETY: these are the arguments of a call of `LLVMTargetMachineEmitToMemoryBuffer`.
             let is_supported = |to_memory: &ToMemory| unsafe { to_memory.is_object_for_this_machine(arguments) };
@@ -256,7 +247,7 @@ impl Generator {
         }
         let module = arguments[HOOK_POINTS[point].module_argument];
         // The first word of a module is the address of its context.
-        let context = words::<1>(module).map_or(0, |[context]| context);
+        let context = read_words::<1>(module).map_or(0, |[context]| context);
         if context == 0 || !context.is_multiple_of(8) {
             return;
         }
@@ -276,7 +267,7 @@ impl Generator {
     /// Same contract as [`ToMemory::copy_object`].
     unsafe fn copy_emitted_object(
         &self,
-        arguments: [usize; 8],
+        arguments: Words,
         returned: usize,
         has_memory: impl Fn(usize) -> bool,
     ) -> Option<Vec<u8>> {

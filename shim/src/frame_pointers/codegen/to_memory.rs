@@ -8,15 +8,16 @@
 //! The program decides what to do with the object: it loads the object by itself (tinygrad), hands it to one of LLVM's
 //! linkers, or writes it to a file. Functions get frame pointers as in LLVM's engines. Assembly output
 //! (`LLVMAssemblyFile`) and code for other machines stay unchanged. The object is copied: see
-//! [`crate::channels::moved_code::self_loaded`].
+//! [`crate::trackers::self_loaded`].
 
 use std::ffi::{CStr, c_char};
 
 use jitlisten::plumbing::checked_read;
 use jitlisten::{Address, AddressRange};
 
+use crate::forwarding::Words;
 use crate::frame_pointers::attributes::{c_functions, is_this_machine};
-use crate::llvm::vtable::words;
+use crate::llvm::vtable::read_words;
 use crate::process::library::Library;
 
 /// `LLVMObjectFile` of `LLVMCodeGenFileType`.
@@ -42,7 +43,7 @@ impl ToMemory {
     ///
     /// # Safety
     /// The array must hold the arguments of a call of the function.
-    pub(super) unsafe fn is_object_for_this_machine(&self, [machine, _, file_type, ..]: [usize; 8]) -> bool {
+    pub(super) unsafe fn is_object_for_this_machine(&self, [machine, _, file_type, ..]: Words) -> bool {
         if machine == 0 || file_type as u32 != OBJECT_FILE {
             return false;
         }
@@ -65,14 +66,14 @@ impl ToMemory {
     /// still unused.
     pub(super) unsafe fn copy_object(
         &self,
-        [_, _, file_type, _, output, ..]: [usize; 8],
+        [_, _, file_type, _, output, ..]: Words,
         returned: usize,
         has_memory: impl Fn(usize) -> bool,
     ) -> Option<Vec<u8>> {
         if returned as u32 != 0 || file_type as u32 != OBJECT_FILE {
             return None;
         }
-        let [buffer] = words::<1>(output)?;
+        let [buffer] = read_words::<1>(output)?;
         if buffer == 0 {
             return None;
         }

@@ -24,6 +24,8 @@ use std::ops::Range;
 
 use jitlisten::plumbing::{Relocation, is_relative};
 
+use crate::process::relocations::is_import;
+
 /// Bytes of a library with their address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment<'a> {
@@ -61,7 +63,7 @@ pub(crate) struct Vtable {
     /// part of LLVM; the latter are 0 until the loader has filled them in.
     pub(crate) slots: Vec<u64>,
     /// True if a symbol bounds the slots; otherwise they end at the first word that does not point to code.
-    pub(crate) bounded: bool,
+    pub(crate) is_bounded: bool,
 }
 
 /// Symbol `_ZTV...`, which covers all vtables of a class.
@@ -289,7 +291,7 @@ impl Excerpt<'_> {
             address_point: start.wrapping_add(2 * WORD_BYTES),
             offset_to_top,
             slots,
-            bounded: bound.is_some(),
+            is_bounded: bound.is_some(),
         })
     }
 
@@ -331,16 +333,6 @@ impl Segment<'_> {
 
 fn word(bytes: &[u8]) -> u64 {
     bytes.try_into().map(u64::from_ne_bytes).unwrap_or_default()
-}
-
-/// Returns true if a relocation stores the address of a function that another library may define. References to the
-/// type information classes of the C++ library differ: they have an addend.
-pub(crate) fn is_import(info: u64, addend: u64) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    const ADDRESS: u32 = object::elf::R_X86_64_64.0;
-    #[cfg(target_arch = "aarch64")]
-    const ADDRESS: u32 = object::elf::R_AARCH64_ABS64.0;
-    info as u32 == ADDRESS && addend == 0
 }
 
 #[cfg(test)]

@@ -91,16 +91,16 @@ fn constants() -> Vec<u8> {
     constants
 }
 
-fn vtable(class: usize, word_index: u64, offset_to_top: i64, slots: &[u64], bounded: bool) -> Vtable {
+fn vtable(class: usize, word_index: u64, offset_to_top: i64, slots: &[u64], is_bounded: bool) -> Vtable {
     let slots = slots.iter().map(|slot| BIAS + slot).collect();
-    Vtable { class, address_point: BIAS + DATA + word_index * 8, offset_to_top, slots, bounded }
+    Vtable { class, address_point: BIAS + DATA + word_index * 8, offset_to_top, slots, is_bounded }
 }
 
-fn expected(bounded: bool) -> Vec<Vtable> {
+fn expected(is_bounded: bool) -> Vec<Vtable> {
     vec![
-        vtable(0, 8, 0, &[0x2000, 0x2010, 0x2020], bounded),
-        vtable(1, 13, 0, &[0x2100, 0x2110], bounded),
-        vtable(1, 17, -16, &[0x2120], bounded),
+        vtable(0, 8, 0, &[0x2000, 0x2010, 0x2020], is_bounded),
+        vtable(1, 13, 0, &[0x2100, 0x2110], is_bounded),
+        vtable(1, 17, -16, &[0x2120], is_bounded),
     ]
 }
 

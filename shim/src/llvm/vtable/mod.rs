@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | `find.rs` | finds the vtables of a class, in slices of memory (pure) |
 //! | `mapped.rs` | the slices of a mapped library |
+//! | `search.rs` | finds the vtables of a class in a mapped library: by symbol, or by RTTI |
 //! | `unwind_tables.rs` | the range of `.eh_frame`, which is not searched (pure) |
 //! | `patch.rs` | replaces a slot, before or after the library is relocated |
 
 pub(crate) mod find;
 pub(crate) mod mapped;
 pub(crate) mod patch;
+pub(crate) mod search;
 mod unwind_tables;
 
 use jitlisten::Address;
@@ -27,14 +29,14 @@ pub(crate) const CLASSES: [&str; 4] = [
 pub(crate) const OBJECT_LINKING_LAYER: usize = 3;
 
 /// Reads words of several ranges (address and number of words) that need not be mapped, in one system call.
-pub(crate) fn words_of<const COUNT: usize>(ranges: &[(usize, usize)]) -> Option<[usize; COUNT]> {
+pub(crate) fn read_words_of_ranges<const COUNT: usize>(ranges: &[(usize, usize)]) -> Option<[usize; COUNT]> {
     let ranges: Vec<(Address, usize)> =
         ranges.iter().map(|&(address, count)| (Address(address as u64), count)).collect();
     checked_read::copy_words(&ranges).ok()
 }
 
 /// Reads words of memory that need not be mapped, in one system call.
-pub(crate) fn words<const COUNT: usize>(address: usize) -> Option<[usize; COUNT]> {
+pub(crate) fn read_words<const COUNT: usize>(address: usize) -> Option<[usize; COUNT]> {
     // SAFETY: integers take every bit pattern.
     unsafe { checked_read::copy_struct(Address(address as u64)) }.ok()
 }
@@ -43,7 +45,7 @@ pub(crate) fn words<const COUNT: usize>(address: usize) -> Option<[usize; COUNT]
 ///
 /// # Safety
 /// Each range must be readable for its words, and no thread may write to it meanwhile.
-pub(crate) unsafe fn plain_words_of<const COUNT: usize>(ranges: &[(usize, usize)]) -> [usize; COUNT] {
+pub(crate) unsafe fn read_mapped_words<const COUNT: usize>(ranges: &[(usize, usize)]) -> [usize; COUNT] {
     let mut words = [0; COUNT];
     let addresses =
         ranges.iter().flat_map(|&(address, count)| (0..count).map(move |index| address + index * size_of::<usize>()));

@@ -9,7 +9,8 @@ use std::io;
 
 use crate::llvm::vtable::find::Vtable;
 use crate::process::detour::Callers;
-use crate::process::library::{Addend, Library};
+use crate::process::library::Library;
+use crate::process::relocations::Addend;
 
 /// A vtable slot that points to our hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub(crate) struct Patched {
 
 /// Returns the function in slot `index` of `vtable`. If the loader has not filled in the slot, because other libraries
 /// may replace the function, returns the library's own function.
-pub(crate) fn original(library: &Library<'_>, vtable: &Vtable, index: usize) -> Option<usize> {
+pub(crate) fn original_function(library: &Library<'_>, vtable: &Vtable, index: usize) -> Option<usize> {
     match *vtable.slots.get(index)? as usize {
         0 => library.defined_by_symbol(address_of(vtable, index)).map(|(function, _)| function),
         function => Some(function),
@@ -37,7 +38,7 @@ fn address_of(vtable: &Vtable, index: usize) -> usize {
 /// # Safety
 /// `hook` must be valid for every caller through the slot, as long as the library is loaded. If `callers` is
 /// [`Callers::NoneYet`], the calling thread must be the one that will relocate the library.
-pub(crate) unsafe fn exchange(
+pub(crate) unsafe fn replace_slot(
     library: &Library<'_>,
     vtable: &Vtable,
     index: usize,
@@ -57,7 +58,7 @@ pub(crate) unsafe fn exchange(
         return Ok(Patched { original });
     }
     let slot = library.slot(address).ok_or_else(missing)?;
-    if library.is_relocated() {
+    if library.section.is_relocated() {
         if slot.value() != original {
             return Err(io::Error::other("the slot has changed meanwhile"));
         }

@@ -68,12 +68,15 @@ impl fmt::Display for Refusal {
     }
 }
 
+/// A function of the host without arguments or result, or our hook of it.
+pub(crate) type HookFunction = unsafe extern "C" fn();
+
 /// Permanently redirects every call of the empty function at `function` to `hook`.
 ///
 /// # Safety
 /// `function` must be the address of mapped code. `hook` must be safe to call, without arguments, from any caller of
 /// `function`, until the process exits.
-pub(crate) unsafe fn detour(function: usize, hook: unsafe extern "C" fn(), callers: Callers) -> Result<(), Refusal> {
+pub(crate) unsafe fn detour(function: usize, hook: HookFunction, callers: Callers) -> Result<(), Refusal> {
     // The bytes after the function may be on another page, and code need not be readable.
     // SAFETY: a byte array accepts every bit pattern.
     let bytes = unsafe { checked_read::copy_struct::<[u8; arch::INSPECTED_BYTES]>(Address(function as u64)) };

@@ -10,83 +10,50 @@
 
 #![forbid(unsafe_code)]
 
-use jitlisten::log_line;
 use jitlisten::plumbing::Ranges;
 use jitlisten::producer::raw::{self, Code, Function};
 use jitlisten::{Address, AddressRange, Machine};
 use jitlisten_unwinder::Section;
 
-use crate::channels::moved_code::copies;
-use crate::llvm::unnamed::file_name;
 use crate::placement::Piece;
-use crate::process::this_thread;
-use crate::state::{Shim, State};
+use crate::trackers::memory::{MAX_REACH_BYTES, MAX_SEARCHED_BYTES, Memory, read_piece};
 
 /// Start of a CIE, after its length: id, version, and the augmentation that every compiler writes.
 const CIE_START: &[u8] = b"\0\0\0\0\x01z";
-/// Name for code that several libraries may have compiled.
-const ANY_LIBRARY: &str = "jit";
 
 /// An unwind table, if there is one, and the functions that it covers.
-struct Table {
+pub(crate) struct Table {
     range: Option<AddressRange>,
-    functions: Vec<AddressRange>,
+    pub(crate) functions: Vec<AddressRange>,
 }
 
-/// Name of the library that compiled some code, or [`ANY_LIBRARY`] if it may be one of several. `is_source`: the
-/// library has a GDB JIT list.
-fn compiling_library(state: &State, is_source: bool) -> Option<String> {
-    let sources_with_unused_list = state.sources().filter(|source| source.is_unnamed());
-    let sources_with_unused_list = sources_with_unused_list.map(|source| file_name(&source.path)).filter(|_| is_source);
-    let libraries_without_list = state.unnamed.libraries.iter().map(|(_, name)| name.clone()).filter(|_| !is_source);
-    let mut names = sources_with_unused_list.chain(libraries_without_list);
-    let first = names.next()?;
-    Some(if names.next().is_none() { first } else { ANY_LIBRARY.to_owned() })
-}
-
-impl Shim {
-    /// Registers code that a library has made executable and that no other channel reports. `is_source`: the library
-    /// has a GDB JIT list.
-    pub(crate) fn unnamed_code(&self, state: &mut State, range: AddressRange, is_source: bool) {
-        // Inside `emit`, memory that a thread makes executable belongs to JITLink.
-        if !self.is_free(range) || state.emitted.is_in_emit(this_thread()) {
-            return;
-        }
-        let Some(library) = compiling_library(state, is_source).filter(|_| range.size() <= copies::MAX_SEARCHED_BYTES)
-        else {
-            return;
-        };
-        let Some(code) = copies::read_piece(range) else { return };
-        let surroundings = state.memory_around(range, copies::MAX_REACH_BYTES);
-        let pieces = std::iter::once(&code).chain(surroundings.iter());
-        let mut found_tables: Vec<Table> = pieces.flat_map(|piece| find_tables(piece, range)).collect();
-        if found_tables.is_empty() {
-            found_tables.push(Table { range: None, functions: vec![range] });
-        }
-        drop(surroundings);
-        found_tables.iter().for_each(|table| self.add_table(state, table, &library));
+/// Searches executable memory, and the memory around it, for tables whose functions are in it. Empty if the memory is
+/// too large or cannot be read.
+pub(crate) fn search(memory: Memory<'_>, range: AddressRange) -> Vec<Table> {
+    if range.size() > MAX_SEARCHED_BYTES {
+        return Vec::new();
     }
+    let Some(code) = read_piece(range) else { return Vec::new() };
+    let surroundings = memory.around(range, MAX_REACH_BYTES);
+    let pieces = std::iter::once(&code).chain(surroundings.iter());
+    let mut tables: Vec<Table> = pieces.flat_map(|piece| find_tables(piece, range)).collect();
+    if tables.is_empty() {
+        tables.push(Table { range: None, functions: vec![range] });
+    }
+    tables
+}
 
-    /// Registers the functions of a table, unless one of them belongs to a known object.
-    fn add_table(&self, state: &mut State, table: &Table, library: &str) {
-        if table.functions.iter().any(|&range| !self.is_free(range)) {
-            return;
-        }
+impl Table {
+    /// Encodes an object with the functions of the table, named by `library` and address.
+    pub(crate) fn encode(&self, library: &str) -> Option<Vec<u8>> {
         let generated_name = |range: &AddressRange| format!("{library}+jit@{:x}", range.start().0);
-        let names: Vec<String> = table.functions.iter().map(generated_name).collect();
-        let named_ranges = table.functions.iter().zip(&names);
+        let names: Vec<String> = self.functions.iter().map(generated_name).collect();
+        let named_ranges = self.functions.iter().zip(&names);
         let functions: Vec<Function<'_>> =
             named_ranges.map(|(range, name)| Function::new(*range, name.as_bytes())).collect();
         let mut code = Code::new(Machine::HERE, &functions);
-        code.eh_frame = table.range;
-        let Ok(loaded) = raw::encode(&code).and_then(|object| self.session.loaded(object, None, Some(library.into())))
-        else {
-            return;
-        };
-        if !std::mem::replace(&mut state.unnamed.said, true) {
-            log_line!(Info, "{library}: its functions have no names and are called {library}+jit@ADDRESS");
-        }
-        self.record_loaded(state, loaded);
+        code.eh_frame = self.range;
+        raw::encode(&code).ok()
     }
 }
 

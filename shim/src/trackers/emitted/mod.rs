@@ -2,12 +2,16 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
+mod search;
+
+pub(crate) use search::executable_memory;
 
 use jitlisten::log_line;
+use jitlisten::plumbing::monotonic;
 
 use crate::placement::Pattern;
 use crate::process::this_thread;
+use crate::trackers::waiting_list::{Waiting, WaitingList};
 
 /// Maximum number of unlocated objects. An object that is linked for another process is never located.
 const MAX_OBJECTS: usize = 256;
@@ -16,7 +20,7 @@ const MAX_PATTERN_BYTES: usize = 64 << 20;
 /// Time after which an object counts as missed, in ns.
 const LOCATE_TIMEOUT_NS: u64 = 1_000_000_000;
 /// Maximum number of searches for one object at the return of other `emit` calls.
-const MAX_SEARCHES_AFTER_EMIT: u8 = 8;
+const MAX_SEARCHES_AFTER_EMIT: u32 = 8;
 /// Maximum searches for a missed object when memory becomes executable. An object that is linked for another process is
 /// never located.
 const MAX_LATE_SEARCHES: u8 = 64;
@@ -24,16 +28,12 @@ const MAX_LATE_SEARCHES: u8 = 64;
 const MAX_FRUITLESS_QUERIES: u8 = 8;
 
 /// An object passed to `emit` and not yet located in memory.
-pub(super) struct Emitted {
+struct Emitted {
     /// Number of the `emit` call.
-    pub(super) number: u64,
+    number: u64,
     /// Slot of the LLVM that links the object.
-    pub(super) slot: usize,
-    pub(super) pattern: Pattern,
-    /// Time of the `emit` call (monotonic clock), in ns.
-    emitted_at_ns: u64,
-    /// Number of searches at the return of `emit` calls.
-    searches: u8,
+    slot: usize,
+    pattern: Pattern,
     /// True once the object was searched for as overdue.
     is_missed: bool,
     /// Number of searches since the object was missed.
@@ -42,8 +42,8 @@ pub(super) struct Emitted {
 
 #[derive(Default)]
 pub(crate) struct EmittedObjects {
-    /// Unlocated objects, oldest first.
-    pub(super) unlocated: VecDeque<Emitted>,
+    /// Unlocated objects, oldest first. Each is tried at the return of `emit` calls.
+    unlocated: WaitingList<Emitted, MAX_OBJECTS, MAX_PATTERN_BYTES>,
     /// `emit` calls that have not returned, oldest first: thread and number. Includes calls whose object is not
     /// searched for.
     active_calls: Vec<(u64, u64)>,
@@ -53,15 +53,12 @@ pub(crate) struct EmittedObjects {
     fruitless_queries: u8,
     /// Time of the last search for overdue objects (monotonic clock), in ns.
     last_search_ns: u64,
-    /// Objects dropped to make room for newer ones.
-    dropped_count: u64,
-    warned: bool,
 }
 
 impl EmittedObjects {
     /// Records that this thread is about to call `emit`. Returns the number of the call, which also identifies its
     /// object.
-    pub(super) fn begin_call(&mut self) -> u64 {
+    pub(crate) fn begin_call(&mut self) -> u64 {
         self.last_number += 1;
         if self.active_calls.len() == MAX_OBJECTS {
             self.active_calls.remove(0);
@@ -71,28 +68,14 @@ impl EmittedObjects {
     }
 
     /// Records that an `emit` call has returned.
-    pub(super) fn end_call(&mut self, number: u64) {
+    pub(crate) fn end_call(&mut self, number: u64) {
         self.active_calls.retain(|&(_, active)| active != number);
     }
 
-    /// Adds an object to search for. Drops the oldest objects if there are too many.
-    pub(super) fn push(&mut self, number: u64, slot: usize, pattern: Pattern) {
-        let mut bytes: usize = self.unlocated.iter().map(|emitted| emitted.pattern.size()).sum();
-        while self.unlocated.len() >= MAX_OBJECTS || bytes > MAX_PATTERN_BYTES {
-            let Some(oldest) = self.unlocated.pop_front() else { break };
-            bytes -= oldest.pattern.size();
-            self.dropped_count += 1;
-        }
-        let emitted_at_ns = jitlisten::plumbing::monotonic();
-        self.unlocated.push_back(Emitted {
-            number,
-            slot,
-            pattern,
-            emitted_at_ns,
-            searches: 0,
-            is_missed: false,
-            late_searches: 0,
-        });
+    /// Adds an object to search for.
+    pub(crate) fn push(&mut self, number: u64, slot: usize, pattern: Pattern) {
+        let size = pattern.size();
+        self.unlocated.push(monotonic(), size, Emitted { number, slot, pattern, is_missed: false, late_searches: 0 });
     }
 
     /// Drops the objects of a closed library's LLVM.
@@ -101,12 +84,12 @@ impl EmittedObjects {
     }
 
     /// Returns true if the object with this number has not been located yet.
-    pub(super) fn is_unlocated(&self, number: u64) -> bool {
+    pub(crate) fn is_unlocated(&self, number: u64) -> bool {
         self.unlocated.iter().any(|emitted| emitted.number == number)
     }
 
     /// Returns true while the `emit` call with this number runs.
-    pub(super) fn is_active(&self, number: u64) -> bool {
+    fn is_active(&self, number: u64) -> bool {
         self.active_calls.iter().any(|&(_, active)| active == number)
     }
 
@@ -136,7 +119,7 @@ impl EmittedObjects {
                 Warn,
                 "{}: could not locate a JITLink object in memory {}; its functions stay unnamed (reported once)",
                 missed.map_or_else(String::new, |emitted| path(emitted.slot)),
-                if self.dropped_count > 0 { "before too many others were pending" } else { "within a second" }
+                if self.unlocated.has_dropped { "before too many others were pending" } else { "within a second" }
             );
         }
     }
@@ -144,16 +127,13 @@ impl EmittedObjects {
     /// Returns true once: for the first object that is missed or dropped. An object whose `emit` is still running is
     /// not missed, however long it takes.
     fn should_warn(&mut self) -> bool {
-        if self.warned || (self.unlocated.is_empty() && self.dropped_count == 0) {
-            return false;
-        }
-        self.warned = self.dropped_count > 0 || self.unlocated.iter().any(|emitted| emitted.is_missed);
-        self.warned
+        let is_due = self.unlocated.has_dropped || self.unlocated.iter().any(|emitted| emitted.is_missed);
+        self.unlocated.should_warn(is_due)
     }
 
     /// Indices of the objects that may be in memory that this thread has made executable, the most likely first. The
     /// flag is true if the memory certainly belongs to the object.
-    pub(super) fn candidates(&mut self, thread: u64) -> Vec<(usize, bool)> {
+    fn candidates(&mut self, thread: u64) -> Vec<(usize, bool)> {
         let own_number = self.sole_call(thread);
         let all = self.unlocated.iter_mut().enumerate().rev().filter_map(|(index, emitted)| {
             emitted.late_searches += u8::from(emitted.is_missed && emitted.late_searches < MAX_LATE_SEARCHES);
@@ -165,8 +145,8 @@ impl EmittedObjects {
 
     /// Bytes to search around a table that this thread registers; `None` if the table cannot belong to an unlocated
     /// object.
-    pub(super) fn search_extent(&self, thread: u64) -> Option<u64> {
-        let may_own_table = |emitted: &&Emitted| {
+    fn search_extent(&self, thread: u64) -> Option<u64> {
+        let may_own_table = |emitted: &&Waiting<Emitted>| {
             emitted.late_searches < MAX_LATE_SEARCHES
                 && (self.active_calls.contains(&(thread, emitted.number)) || !self.is_active(emitted.number))
         };
@@ -174,11 +154,11 @@ impl EmittedObjects {
     }
 
     /// Objects to search for when an `emit` call returns: its own, and others with few searches so far.
-    pub(super) fn candidates_at_end(&mut self, number: u64) -> Vec<(usize, bool)> {
+    fn candidates_at_end(&mut self, number: u64) -> Vec<(usize, bool)> {
         let mut candidates = Vec::new();
         for (index, emitted) in self.unlocated.iter_mut().enumerate() {
-            if emitted.number == number || emitted.searches < MAX_SEARCHES_AFTER_EMIT {
-                emitted.searches = emitted.searches.saturating_add(1);
+            let is_own = emitted.number == number;
+            if emitted.try_again(MAX_SEARCHES_AFTER_EMIT) || is_own {
                 candidates.push((index, false));
             }
         }
@@ -186,23 +166,21 @@ impl EmittedObjects {
     }
 
     /// Returns true if the kernel may be queried for the location of code.
-    pub(super) fn may_query_kernel(&self) -> bool {
+    pub(crate) fn may_query_kernel(&self) -> bool {
         self.fruitless_queries < MAX_FRUITLESS_QUERIES
     }
 
-    /// Records a kernel query and its success.
-    pub(super) fn record_query(&mut self, located: bool) {
-        self.fruitless_queries = if located { 0 } else { self.fruitless_queries.saturating_add(1) };
+    /// Records a kernel query for the object with this number.
+    pub(crate) fn record_query(&mut self, number: u64) {
+        self.fruitless_queries = if self.is_unlocated(number) { self.fruitless_queries.saturating_add(1) } else { 0 };
     }
 
     /// Objects to search for, once one of them has been pending for a second: that one for the last time, and all
     /// others that are not missed.
-    pub(super) fn overdue_candidates(&mut self, now: u64) -> Vec<(usize, bool)> {
+    fn overdue_candidates(&mut self, now: u64) -> Vec<(usize, bool)> {
         let active: Vec<u64> = self.active_calls.iter().map(|&(_, number)| number).collect();
-        let is_due = |emitted: &Emitted| {
-            !emitted.is_missed
-                && now.saturating_sub(emitted.emitted_at_ns) >= LOCATE_TIMEOUT_NS
-                && !active.contains(&emitted.number)
+        let is_due = |emitted: &Waiting<Emitted>| {
+            !emitted.is_missed && emitted.is_overdue(now, LOCATE_TIMEOUT_NS) && !active.contains(&emitted.number)
         };
         if now.saturating_sub(self.last_search_ns) < LOCATE_TIMEOUT_NS || !self.unlocated.iter().any(is_due) {
             return Vec::new();
@@ -226,13 +204,13 @@ mod tests {
     fn start_emits(count: usize) -> (EmittedObjects, Vec<u64>) {
         let mut emitted = EmittedObjects::default();
         let numbers = (0..count).map(|_| emitted.begin_call()).collect::<Vec<_>>();
-        numbers.iter().for_each(|&number| emitted.push(number, 0, Pattern::nothing()));
+        numbers.iter().for_each(|&number| emitted.push(number, 0, Pattern::empty()));
         (emitted, numbers)
     }
 
     /// Number of objects to search for a second from now, and whether a warning is due then.
     fn check_one_second_later(emitted: &mut EmittedObjects) -> (usize, bool) {
-        let now = jitlisten::plumbing::monotonic() + LOCATE_TIMEOUT_NS;
+        let now = monotonic() + LOCATE_TIMEOUT_NS;
         (emitted.overdue_candidates(now).len(), emitted.should_warn())
     }
 
@@ -250,10 +228,10 @@ mod tests {
     fn one_that_is_given_up_for_newer_ones_is_worth_the_warning() {
         let mut emitted = EmittedObjects::default();
         for number in 0..MAX_OBJECTS as u64 {
-            emitted.push(number, 0, Pattern::nothing());
+            emitted.push(number, 0, Pattern::empty());
         }
         assert!(!emitted.should_warn());
-        emitted.push(MAX_OBJECTS as u64, 0, Pattern::nothing());
+        emitted.push(MAX_OBJECTS as u64, 0, Pattern::empty());
         assert!(emitted.unlocated.len() == MAX_OBJECTS && emitted.should_warn() && !emitted.should_warn());
     }
 
@@ -288,9 +266,9 @@ mod tests {
             assert_eq!(emitted.candidates_at_end(numbers[0]), [(0, false), (1, false)]);
         }
         assert_eq!(emitted.candidates_at_end(numbers[0]), [(0, false)]);
-        (0..MAX_FRUITLESS_QUERIES).for_each(|_| emitted.record_query(false));
+        (0..MAX_FRUITLESS_QUERIES).for_each(|_| emitted.record_query(numbers[0]));
         assert!(!emitted.may_query_kernel());
-        emitted.record_query(true);
+        emitted.record_query(0);
         assert!(emitted.may_query_kernel());
     }
 }

@@ -1,7 +1,9 @@
-//! Objects that were deregistered while their code is still mapped: a host may destroy its engine and keep the code.
+//! Objects that are freed once their code changes: those that were deregistered while their code is still mapped,
+//! because a host may destroy its engine and keep the code, and those in writable memory.
 //!
-//! They are freed when their memory is unmapped, reused, or made not executable. A host may do that with system calls
-//! that no hook sees, so a few of these objects are compared with memory on each occasion.
+//! A host may free or reuse the memory with system calls that no hook sees, so a few of these objects are compared with
+//! memory on each occasion. They are no [`WaitingList`](super::waiting_list::WaitingList): none is dropped by its age
+//! or number, and each is looked up by its id.
 
 #![forbid(unsafe_code)]
 
@@ -17,15 +19,15 @@ const OBJECTS_PER_CHECK: usize = 4;
 /// Maximum bytes of code remembered for each object.
 const MAX_REMEMBERED_BYTES: u64 = 256;
 
-#[derive(Default)]
 /// Start of the text of each object, and a copy of its bytes.
-pub(crate) struct Unregistered {
+#[derive(Default)]
+pub(crate) struct WatchedCode {
     objects: BTreeMap<ObjectId, (AddressRange, Vec<u8>)>,
     /// Object compared last.
     last_compared: Option<ObjectId>,
 }
 
-impl Unregistered {
+impl WatchedCode {
     /// Remembers an object by the first bytes of its text. Returns false if they cannot be read.
     pub(crate) fn add(&mut self, id: ObjectId, text: AddressRange) -> bool {
         let prefix = AddressRange::new(text.start(), text.size().min(MAX_REMEMBERED_BYTES)).unwrap_or_default();
@@ -70,18 +72,17 @@ mod tests {
     #[test]
     fn code_that_is_overwritten_is_gone() {
         let mut code = vec![0xc3_u8; 6400];
-        let mut unregistered = Unregistered::default();
+        let mut watched = WatchedCode::default();
         let range = |code: &[u8]| AddressRange::new(Address(code.as_ptr() as u64), code.len() as u64).unwrap();
         for (id, code) in code.chunks(640).enumerate() {
-            assert!(unregistered.add(ObjectId(id as u64), range(code)));
+            assert!(watched.add(ObjectId(id as u64), range(code)));
         }
-        let check_all =
-            |unregistered: &mut Unregistered| (0..4).flat_map(|_| unregistered.take_overwritten()).collect::<Vec<_>>();
-        assert_eq!(check_all(&mut unregistered), []);
+        let check_all = |watched: &mut WatchedCode| (0..4).flat_map(|_| watched.take_overwritten()).collect::<Vec<_>>();
+        assert_eq!(check_all(&mut watched), []);
         code[645] = 0x90;
-        unregistered.forget(ObjectId(7));
+        watched.forget(ObjectId(7));
         code[7 * 640] = 0x90;
-        assert_eq!(check_all(&mut unregistered), [ObjectId(1)]);
-        assert!(!unregistered.add(ObjectId(20), AddressRange::new(Address(16), 16).unwrap()));
+        assert_eq!(check_all(&mut watched), [ObjectId(1)]);
+        assert!(!watched.add(ObjectId(20), AddressRange::new(Address(16), 16).unwrap()));
     }
 }

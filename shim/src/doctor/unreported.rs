@@ -18,7 +18,7 @@ static IS_ENABLED: AtomicBool = AtomicBool::new(false);
 
 /// Memory that may contain code of an unobserved linker.
 #[derive(Default)]
-pub(crate) struct Unheard {
+pub(crate) struct UnreportedCode {
     /// Memory without a known object, and the time at which it became executable.
     candidate: Option<(AddressRange, u64)>,
     warned: bool,
@@ -29,12 +29,12 @@ pub(crate) fn enable_checks() {
     IS_ENABLED.store(true, Ordering::Relaxed);
 }
 
-/// Returns true if `Shim::record_executable` has work to do.
+/// Returns true if `Shim::check_for_unreported` has work to do.
 pub(crate) fn is_enabled() -> bool {
     IS_ENABLED.load(Ordering::Relaxed)
 }
 
-impl Unheard {
+impl UnreportedCode {
     /// Records that `range`, which contains no known object, became executable at `now`.
     pub(crate) fn add(&mut self, range: AddressRange, now: u64) {
         if !self.warned && self.candidate.is_none() {

@@ -6,15 +6,15 @@ use std::ffi::{c_int, c_void};
 use jitlisten::AddressRange;
 use jitlisten::plumbing::code_pages;
 
-use crate::hooks::{self, Change, guarded, pages};
+use crate::hooks::{self, PendingMemoryChange, guarded, pages};
 use crate::memory::header_padding;
-use crate::process::next;
+use crate::process::forward;
 
 /// Hook of `mprotect(2)`.
 pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
     if protection & libc::PROT_EXEC == 0 && !code_pages::overlaps(pages(address, size)) {
         // SAFETY: forwards the host's own call.
-        return unsafe { next::mprotect(address, size, protection) };
+        return unsafe { forward::mprotect(address, size, protection) };
     }
     // SAFETY: forwards the host's own call.
     unsafe { hooks::protect(address, size, protection) }
@@ -24,15 +24,15 @@ pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, prot
 pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_int {
     let range = pages(address, size);
     let held_code = code_pages::overlaps(range);
-    let change = held_code.then(|| Change::begin(range));
+    let change = held_code.then(|| PendingMemoryChange::begin(range));
     if held_code {
-        guarded(|shim| shim.replacing(range));
+        guarded(|shim| shim.record_replacement(range));
     }
     // SAFETY: forwards the host's own call.
-    let result = unsafe { next::munmap(address, size) };
+    let result = unsafe { forward::munmap(address, size) };
     drop(change);
     if held_code && result == 0 {
-        guarded(|shim| header_padding::give_back(shim.session, range.start()));
+        guarded(|shim| header_padding::release(shim.session, range.start()));
     }
     result
 }
@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn mmap(
     file: c_int,
     offset: i64,
 ) -> *mut c_void {
-    let replaces = hooks::is_fixed(flags) && code_pages::overlaps(pages(address, size));
+    let replaces = hooks::replaces_mappings(flags) && code_pages::overlaps(pages(address, size));
     // SAFETY: forwards the host's own call.
     unsafe { hooks::map(address, size, protection, flags, file, offset, replaces) }
 }
@@ -60,15 +60,15 @@ pub(crate) unsafe extern "C" fn pkey_mprotect(
 ) -> c_int {
     let (range, executable) = (pages(address, size), protection & libc::PROT_EXEC != 0);
     let concerns_code = executable || code_pages::overlaps(range);
-    let change = concerns_code.then(|| Change::begin(range));
+    let change = concerns_code.then(|| PendingMemoryChange::begin(range));
     if concerns_code {
-        hooks::protecting(range, protection);
+        hooks::before_protect(range, protection);
     }
     // SAFETY: forwards the host's own call.
-    let result = unsafe { next::pkey_mprotect(address, size, protection, key) };
+    let result = unsafe { forward::pkey_mprotect(address, size, protection, key) };
     drop(change);
     if concerns_code && result == 0 {
-        hooks::protected(range, protection);
+        hooks::after_protect(range, protection);
     }
     result
 }
@@ -86,21 +86,21 @@ pub(crate) unsafe extern "C" fn mremap(
     let replaces = flags & libc::MREMAP_FIXED != 0 && code_pages::overlaps(target_range);
     let held_code = code_pages::overlaps(old_range);
     let changes = [(replaces, target_range), (held_code, old_range)]
-        .map(|(is_affected, range)| is_affected.then(|| Change::begin(range)));
+        .map(|(is_affected, range)| is_affected.then(|| PendingMemoryChange::begin(range)));
     if replaces {
-        guarded(|shim| shim.replacing(target_range));
+        guarded(|shim| shim.record_replacement(target_range));
     }
     // SAFETY: forwards the host's own call.
-    let new_base = unsafe { next::mremap(address, size, new_size, flags, new_address) };
+    let new_base = unsafe { forward::mremap(address, size, new_size, flags, new_address) };
     if !held_code || new_base == libc::MAP_FAILED {
         return new_base;
     }
     let new_range = pages(new_base, new_size);
     if new_base != address {
-        guarded(|shim| shim.replacing(old_range));
+        guarded(|shim| shim.record_replacement(old_range));
     } else if new_size < size {
         let removed = AddressRange::new(new_range.end(), old_range.end().0.saturating_sub(new_range.end().0));
-        guarded(|shim| shim.replacing(removed.unwrap_or_default()));
+        guarded(|shim| shim.record_replacement(removed.unwrap_or_default()));
         return new_base;
     }
     drop(changes);

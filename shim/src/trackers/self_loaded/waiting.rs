@@ -4,13 +4,14 @@
 
 use std::collections::VecDeque;
 
-use jitlisten::AddressRange;
-use jitlisten::plumbing::{Ledger, Ranges};
+use jitlisten::plumbing::{Ledger, Ranges, monotonic};
+use jitlisten::{AddressRange, log_line};
 
-use crate::channels::gdb_list::unregistered::Unregistered;
 use crate::placement::Pattern;
+use crate::trackers::waiting_list::WaitingList;
+use crate::trackers::watched_code::WatchedCode;
 
-/// Maximum number of objects to search for; beyond it the oldest are dropped.
+/// Maximum number of objects to search for.
 const MAX_OBJECTS: usize = 128;
 /// Maximum total size of the patterns of all objects, in bytes.
 const MAX_PATTERN_BYTES: usize = 16 << 20;
@@ -22,7 +23,6 @@ const MAX_RANGES: usize = 64;
 /// An object compiled to memory.
 pub(super) struct CompiledObject {
     pub(super) pattern: Pattern,
-    searches: u32,
     /// True if another object may be at the same location. A doubtful object stays unnamed for good, because the other
     /// one may be dropped first.
     pub(super) is_doubtful: bool,
@@ -32,15 +32,15 @@ pub(super) struct CompiledObject {
 #[derive(Default)]
 pub(crate) struct SelfLoaded {
     /// Objects not yet located, oldest first.
-    pub(super) unlocated: VecDeque<CompiledObject>,
+    pub(super) unlocated: WaitingList<CompiledObject, MAX_OBJECTS, MAX_PATTERN_BYTES>,
     /// True once the log has reported an object compiled to memory.
-    pub(super) logged_any: bool,
+    has_logged: bool,
     /// True once the log has reported objects with equal code.
     pub(super) logged_doubtful: bool,
     /// Ranges where doubtful objects may be.
     pub(super) doubtful_ranges: Ranges,
     /// Objects located in writable memory.
-    pub(crate) located: Unregistered,
+    pub(crate) located: WatchedCode,
     /// Ranges that most recently became executable and writable, oldest first.
     newest_writable: VecDeque<AddressRange>,
     /// Address from which the other writable ranges are searched next.
@@ -48,46 +48,50 @@ pub(crate) struct SelfLoaded {
 }
 
 impl SelfLoaded {
-    /// Adds an object to search for. Drops the oldest objects if there are too many.
-    pub(super) fn push(&mut self, pattern: Pattern) {
+    /// Adds an object to search for.
+    pub(crate) fn push(&mut self, pattern: Pattern) {
+        if !std::mem::replace(&mut self.has_logged, true) {
+            log_line!(
+                Info,
+                "objects are compiled to memory (LLVMTargetMachineEmitToMemoryBuffer): searching for the code that the \
+                 program loads itself"
+            );
+        }
         // The program may have compiled the same object before.
         let is_doubtful = self.remove_object(pattern.object());
-        let mut bytes = pattern.size() + self.unlocated.iter().map(|compiled| compiled.pattern.size()).sum::<usize>();
-        while self.unlocated.len() >= MAX_OBJECTS || bytes > MAX_PATTERN_BYTES {
-            let Some(oldest) = self.unlocated.pop_front() else { return };
-            bytes -= oldest.pattern.size();
+        let size = pattern.size();
+        if size <= MAX_PATTERN_BYTES {
+            self.unlocated.push(monotonic(), size, CompiledObject { pattern, is_doubtful });
         }
-        self.unlocated.push_back(CompiledObject { pattern, searches: 0, is_doubtful });
     }
 
     /// Removes an object that one of LLVM's linkers has received, or that is compiled again. Returns true if it was
     /// doubtful.
     pub(crate) fn remove_object(&mut self, object: &[u8]) -> bool {
-        let is_same = |compiled: &CompiledObject| compiled.pattern.is_object(object);
-        let index = self.unlocated.iter().position(is_same);
+        let index = self.unlocated.iter().position(|compiled| compiled.pattern.equals_object(object));
         index.and_then(|index| self.unlocated.remove(index)).is_some_and(|compiled| compiled.is_doubtful)
     }
 
     /// Returns true if there is nothing to search for, and nothing to compare with memory.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.unlocated.is_empty() && self.located.is_empty()
     }
 
     /// Marks an unlocated object as doubtful: it may be at `text`, or another one may be.
     pub(super) fn mark_doubtful(&mut self, index: usize, text: &[AddressRange]) {
-        if let Some(compiled) = self.unlocated.get_mut(index) {
+        if let Some(compiled) = self.unlocated.iter_mut().nth(index) {
             compiled.is_doubtful = true;
         }
         text.iter().for_each(|&text| self.doubtful_ranges.insert(text));
     }
 
     /// Forgets which objects may be in `range`, whose memory is about to change.
-    pub(super) fn forget_doubtful(&mut self, range: AddressRange) {
+    pub(crate) fn forget_doubtful(&mut self, range: AddressRange) {
         self.doubtful_ranges.remove(range);
     }
 
     /// Records a range that became executable and writable.
-    pub(super) fn record_writable(&mut self, range: AddressRange) {
+    pub(crate) fn record_writable(&mut self, range: AddressRange) {
         self.newest_writable.retain(|recorded| !recorded.overlaps(range));
         if self.newest_writable.len() == MAX_RANGES / 2 {
             self.newest_writable.pop_front();
@@ -96,7 +100,7 @@ impl SelfLoaded {
     }
 
     /// Executable and writable ranges to search: the newest, and some of the others in turn.
-    pub(super) fn next_writable(&mut self, ledger: &Ledger) -> Vec<AddressRange> {
+    pub(crate) fn next_writable(&mut self, ledger: &Ledger) -> Vec<AddressRange> {
         let newest = self.newest_writable.iter().rev().copied().filter(|&range| ledger.is_writable(range));
         let mut ranges: Vec<AddressRange> = newest.collect();
         let rest: Vec<AddressRange> = ledger.writable_from(self.next_search).take(MAX_RANGES / 2).collect();
@@ -109,10 +113,7 @@ impl SelfLoaded {
 
     /// Counts a search for each object, and drops objects that have reached the maximum.
     pub(super) fn begin_search(&mut self) {
-        self.unlocated.retain_mut(|compiled| {
-            compiled.searches += 1;
-            compiled.searches <= MAX_SEARCHES
-        });
+        self.unlocated.retain(|compiled| compiled.try_again(MAX_SEARCHES));
     }
 }
 
@@ -125,7 +126,7 @@ mod tests {
     use jitlisten::plumbing::Executable;
 
     fn pattern(byte: u8) -> Pattern {
-        Pattern::of_texts(&[(&[byte; 16], 0..0)])
+        Pattern::from_texts(&[(&[byte; 16], 0..0)])
     }
 
     #[test]

@@ -82,17 +82,19 @@ fn forward<R>(function: Function, other_tool: impl FnOnce(usize) -> R, libc: imp
 /// libc's.
 macro_rules! define_forwarder {
     ($function:ident, $name:ident($($argument:ident: $type:ty),*) -> $result:ty, $libc:path) => {
+        /// Type of this function, and of our hook of it.
+        pub(crate) type $function = unsafe extern "C" fn($($type),*) -> $result;
+
         /// Forwards a call to the other tool's function or to libc's.
         ///
         /// # Safety
         /// Same contract as the function of this name.
         pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
-            type Function = unsafe extern "C" fn($($type),*) -> $result;
             // SAFETY: another tool has stored this address in a slot of the function, so it has the function's type.
             // The caller upholds the contract.
-            let other_tool = |next| unsafe { std::mem::transmute::<usize, Function>(next)($($argument),*) };
+            let other_tool = |next| unsafe { std::mem::transmute::<usize, $function>(next)($($argument),*) };
             // SAFETY: the caller upholds the contract of the function.
-            forward(self::Function::$function, other_tool, || unsafe { $libc($($argument),*) })
+            forward(Function::$function, other_tool, || unsafe { $libc($($argument),*) })
         }
     };
 }

@@ -9,11 +9,14 @@
 //! a file or never loaded is dropped silently, as are objects of another machine or format. Unwind tables are not
 //! registered: the program may not have relocated them, and may free them at any time.
 //!
-//! Unwind tables alone (`channels/unwind_tables.rs`) do not suffice: tinygrad copies code without tables into memory
+//! Unwind tables alone (`trackers/unwind_tables.rs`) do not suffice: tinygrad copies code without tables into memory
 //! that is executable already, so no call announces the code and it would stay unnamed. In programs that do not call
 //! `LLVMTargetMachineEmitToMemoryBuffer`, memory that becomes executable costs only the check of an empty list.
 
 #![forbid(unsafe_code)]
 
 mod search;
-pub(crate) mod waiting;
+mod waiting;
+
+pub(crate) use search::MAX_WRITABLE_BYTES;
+pub(crate) use waiting::SelfLoaded;

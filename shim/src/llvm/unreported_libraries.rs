@@ -1,33 +1,33 @@
-//! Libraries of a process that may make code executable that no other source reports: see `channels/unwind_tables.rs`.
+//! Libraries of a process that may make code executable that no other source reports: see `trackers/unwind_tables.rs`.
 
 #![forbid(unsafe_code)]
 
 use std::path::Path;
 
-use crate::process::held::Identity;
 use crate::process::library::Library;
+use crate::process::mapped_proof::Identity;
 
 /// Libraries that may make unreported code executable, with their file names.
 #[derive(Default)]
-pub(crate) struct Unnamed {
+pub(crate) struct UnreportedLibraries {
     pub(crate) libraries: Vec<(Identity, String)>,
     /// True once the log has mentioned them.
-    pub(crate) said: bool,
+    pub(crate) was_logged: bool,
 }
 
-impl Unnamed {
+impl UnreportedLibraries {
     /// Adds a newly loaded library that may compile code or load cached code.
     pub(crate) fn add(&mut self, library: &Library<'_>) {
         self.libraries.push((library.identity, file_name(&library.path)));
     }
 
-    pub(crate) fn has(&self, library: Identity) -> bool {
+    pub(crate) fn contains(&self, library: Identity) -> bool {
         self.libraries.iter().any(|(identity, _)| *identity == library)
     }
 
-    /// Returns true if any such library is loaded.
-    pub(crate) fn any(&self) -> bool {
-        !self.libraries.is_empty()
+    /// Returns true if no such library is loaded.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.libraries.is_empty()
     }
 
     pub(crate) fn forget(&mut self, library: Identity) {

@@ -1,5 +1,5 @@
-//! Relocation slots: the words through which a library calls its imports. Patching them hooks the calls of this library
-//! only.
+//! Import slots of an LLVM's library for the functions that manage code memory. Patching them hooks the calls of this
+//! library only.
 //!
 //! Other tools patch the same slots; memray patches those of every library, again after each `dlopen`. Then we patch
 //! the slot again, and our hook forwards to that tool's function instead of libc's.
@@ -8,9 +8,9 @@ use std::io;
 use std::ops::Range;
 
 use crate::hook_table::HookTable;
-use crate::process::held::Mapped;
+use crate::process::forward::Function;
 use crate::process::library::Library;
-use crate::process::next::Function;
+use crate::process::mapped_proof::Mapped;
 use crate::process::slot::KeptSlot;
 
 /// Import slots of a library for functions that manage code memory, each with its hook.
@@ -24,7 +24,7 @@ impl MemorySlots {
     /// Collects the slots without changing them.
     pub(crate) fn find(library: &Library<'_>, hooks: &'static HookTable) -> MemorySlots {
         let slots = MEMORY_IMPORTS.into_iter().flat_map(|(name, function)| {
-            let hook = hooks.memory_of(library, function);
+            let hook = hooks.memory_hook_for(library, function);
             library.import_slots(name).into_iter().map(move |slot| (slot.keep(), function, hook))
         });
         MemorySlots { slots: slots.collect(), library: library.range() }
@@ -32,15 +32,15 @@ impl MemorySlots {
 
     /// Returns true if the loader has relocated all slots.
     pub(crate) fn are_relocated(&self, mapped: Mapped<'_>) -> bool {
-        self.slots.iter().all(|(kept, ..)| kept.of(mapped).is_some_and(|slot| slot.is_relocated()))
+        self.slots.iter().all(|(kept, ..)| kept.resolve(mapped).is_some_and(|slot| slot.is_relocated()))
     }
 
     /// Hooks the library's calls of `mprotect` and related functions. Returns the other tools' functions that the slots
     /// held. The library must be relocated: before that, the loader writes the slots itself.
-    pub(crate) fn listen(&self, mapped: Mapped<'_>) -> io::Result<Vec<(Function, usize)>> {
+    pub(crate) fn hook(&self, mapped: Mapped<'_>) -> io::Result<Vec<(Function, usize)>> {
         let mut foreign = Vec::new();
         for &(kept, function, hook) in &self.slots {
-            let Some((slot, value)) = kept.of(mapped).map(|slot| (slot, slot.value())) else { continue };
+            let Some((slot, value)) = kept.resolve(mapped).map(|slot| (slot, slot.value())) else { continue };
             // An undefined weak function has no address, and a host may test for that: keep its slot.
             if value == hook || !slot.is_relocated() {
                 continue;
@@ -55,42 +55,13 @@ impl MemorySlots {
     }
 }
 
-/// Makes the loader store our hooks when it relocates the library. The import symbols get the hooks' addresses and
-/// become hidden, so that the loader does not search other libraries for them (`elf/dl-reloc.c`, `elf/dl-runtime.c`).
-/// Weak imports keep their symbols, because a host may test whether they have an address; if they have one, their slots
-/// are patched after relocation. The library must not be relocated yet.
-pub(crate) fn listen_from_the_start(library: &Library<'_>, hooks: &HookTable) -> io::Result<()> {
+/// Makes the loader store our hooks when it relocates the library. Weak imports keep their symbols, because a host may
+/// test whether they have an address; if they have one, their slots are patched after relocation. The library must not
+/// be relocated yet.
+pub(crate) fn bind_memory_hooks_before_relocation(library: &Library<'_>, hooks: &HookTable) -> io::Result<()> {
     for (name, function) in MEMORY_IMPORTS {
         // SAFETY: our hook is made to be called in place of the function of this name.
-        unsafe { bind_from_the_start(library, name, hooks.memory_of(library, function), false) }?;
-    }
-    Ok(())
-}
-
-/// Binds one import to `function` before relocation; a weak import only if `also_weak`.
-///
-/// # Safety
-/// `function` must be callable in place of the import of this name while the library is mapped.
-pub(crate) unsafe fn bind_from_the_start(
-    library: &Library<'_>,
-    name: &str,
-    function: usize,
-    also_weak: bool,
-) -> io::Result<()> {
-    for (value, visibility) in library.import_symbols(name) {
-        let target = function.wrapping_sub(library.identity.bias);
-        let word = visibility.value();
-        // The upper half of `st_info` is the binding.
-        if !also_weak && word >> 36 & 0xf == usize::from(object::elf::STB_WEAK.0) {
-            continue;
-        }
-        // SAFETY: the loader reads the value of an import to bind calls of that name, and the caller vouches for the
-        // function.
-        unsafe { value.write(target) }?;
-        // `st_other` is the byte after `st_name` and `st_info`.
-        let hidden = word & !(0x3 << 40) | usize::from(object::elf::STV_HIDDEN.0) << 40;
-        // SAFETY: only the visibility changes, so the loader binds the import to the value written above.
-        unsafe { visibility.write(hidden) }?;
+        unsafe { library.bind_before_relocation(name, hooks.memory_hook_for(library, function), false) }?;
     }
     Ok(())
 }

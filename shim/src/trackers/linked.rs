@@ -1,0 +1,50 @@
+//! Objects that LLVM's linkers have reported, and that LLVM may put into its GDB JIT list, too.
+
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+use jitlisten::{AddressRange, ObjectId, Session};
+
+use crate::llvm::elf_copy;
+
+/// Maximum number of linked objects that are compared with new list entries. ORC lists an object once it is final.
+const MAX_RECENTLY_LINKED: usize = 256;
+
+/// Objects most recently reported by linkers, newest first, with their sizes in bytes.
+#[derive(Default)]
+pub(crate) struct LinkedObjects(VecDeque<(ObjectId, usize)>);
+
+impl LinkedObjects {
+    /// Adds an object of `size` bytes.
+    pub(crate) fn add(&mut self, id: ObjectId, size: usize) {
+        self.0.push_front((id, size));
+        self.0.truncate(MAX_RECENTLY_LINKED);
+    }
+
+    /// Removes and returns the object that equals `bytes`, which LLVM has listed at `listed_at`.
+    pub(crate) fn take_listed(
+        &mut self,
+        session: &Session,
+        bytes: &[u8],
+        listed_at: Option<AddressRange>,
+    ) -> Option<ObjectId> {
+        self.take(|id, size| size == bytes.len() && session.listed(id, bytes, listed_at))
+    }
+
+    /// Removes and returns a pending object that its linker reported at its first address, if `bytes` is the same
+    /// object at the address that it was moved to.
+    pub(crate) fn take_moved(&mut self, session: &Session, bytes: &[u8]) -> Option<ObjectId> {
+        let is_same_object = |original: Vec<u8>| elf_copy::differ_only_in_addresses(&original, bytes);
+        self.take(|id, size| {
+            size == bytes.len()
+                && session.ledger(|ledger| ledger.pending(id).is_some())
+                && session.debug_object(id).is_some_and(is_same_object)
+        })
+    }
+
+    fn take(&mut self, is_wanted: impl Fn(ObjectId, usize) -> bool) -> Option<ObjectId> {
+        let index = self.0.iter().position(|&(id, size)| is_wanted(id, size))?;
+        self.0.remove(index).map(|(id, _)| id)
+    }
+}

@@ -1,0 +1,79 @@
+//! Memory of the process, as the trackers see it.
+
+#![forbid(unsafe_code)]
+
+use jitlisten::plumbing::{checked_read, mappings_of};
+use jitlisten::{Address, AddressRange, Session};
+
+use crate::memory::allocated::Allocated;
+use crate::placement::{Pattern, Piece, Surroundings};
+
+/// Maximum size of memory to search; larger ranges are skipped.
+pub(crate) const MAX_SEARCHED_BYTES: u64 = 64 << 20;
+/// Maximum bytes searched for unwind tables on each side of code.
+pub(crate) const MAX_REACH_BYTES: u64 = 4 << 20;
+/// Upper bound of the gaps between segments, in bytes.
+const SEGMENT_GAPS_BYTES: u64 = 1 << 18;
+
+/// An object that a tracker has located.
+pub(crate) struct Located {
+    /// The debug object, with the addresses of its sections.
+    pub(crate) object: Vec<u8>,
+    /// Slot of the LLVM that has linked it; `None` if the program has loaded it itself.
+    pub(crate) slot: Option<usize>,
+    /// Its first text section.
+    pub(crate) first_text: AddressRange,
+}
+
+/// Live code, and memory that is known to be allocated.
+#[derive(Clone, Copy)]
+pub(crate) struct Memory<'a> {
+    pub(crate) session: &'a Session,
+    pub(crate) allocated: &'a Allocated,
+}
+
+impl Memory<'_> {
+    /// Returns true if no live object overlaps `range`.
+    pub(crate) fn is_free(&self, range: AddressRange) -> bool {
+        self.session.ledger(|ledger| ledger.is_free(range))
+    }
+
+    /// Readable memory before and after code: up to `max_reach` within its allocation, or else the neighbouring
+    /// mappings.
+    pub(crate) fn around(&self, code: AddressRange, max_reach: u64) -> Surroundings {
+        let allocated = self.allocated.containing(code).filter(|allocation| *allocation != code);
+        Surroundings::new(Box::new(move || {
+            let neighbour = |address: Address| {
+                mappings_of(AddressRange::new(address, 1)?).ok()??.first().map(|mapping| mapping.range)
+            };
+            let (before, after, max_reach) = match allocated {
+                Some(allocation) => (Some(allocation), Some(allocation), max_reach),
+                None => {
+                    let last = code.start().0.checked_sub(1);
+                    (last.and_then(|last| neighbour(Address(last))), neighbour(code.end()), MAX_REACH_BYTES)
+                }
+            };
+            let start = before.map(|before| before.start().0.max(code.start().0.saturating_sub(max_reach)));
+            let before = start.and_then(|start| AddressRange::new(Address(start), code.start().0 - start));
+            let end = after.map(|after| after.end().0.min(code.end().0.saturating_add(max_reach)));
+            let after = end.and_then(|end| AddressRange::new(code.end(), end - code.end().0));
+            [before, after].into_iter().flatten().filter(|range| range.size() > 0).filter_map(read_piece).collect()
+        }))
+    }
+}
+
+/// Maximum distance between code of these objects and their other sections, if one allocation contains all of them.
+pub(crate) fn max_reach<'a>(patterns: impl Iterator<Item = &'a Pattern>) -> u64 {
+    let largest = patterns.map(Pattern::size).max().unwrap_or_default() as u64;
+    (2 * largest + SEGMENT_GAPS_BYTES).min(MAX_REACH_BYTES)
+}
+
+/// Copies memory; `None` if it is not readable.
+pub(crate) fn read_memory(range: AddressRange) -> Option<Vec<u8>> {
+    checked_read::copy(range).ok()
+}
+
+/// Copies memory together with its address; `None` if it is not readable.
+pub(crate) fn read_piece(range: AddressRange) -> Option<Piece> {
+    Some(Piece { start: range.start(), bytes: read_memory(range)? })
+}

@@ -1,0 +1,41 @@
+//! Objects on their way to their code. Each tracker keeps what one source has reported and what is not known of it yet;
+//! it returns what it has located, and the shim's state tells the session.
+//!
+//! | tracker | objects |
+//! | --- | --- |
+//! | `linked` | reported by a linker, and perhaps also in a GDB JIT list |
+//! | `emitted` | handed to JITLink, whose location is unknown |
+//! | `self_loaded` | compiled to memory, which the program may load itself |
+//! | `copies` | loaded at an address at which they cannot run |
+//! | `pending` | loaded, not yet final |
+//! | `watched_code` | deregistered, or in writable memory: freed once their code changes |
+//! | `unwind_tables` | code of a library that no channel observes |
+
+#![forbid(unsafe_code)]
+
+pub(crate) mod copies;
+pub(crate) mod emitted;
+pub(crate) mod linked;
+pub(crate) mod memory;
+pub(crate) mod pending;
+pub(crate) mod self_loaded;
+pub(crate) mod unwind_tables;
+mod waiting_list;
+pub(crate) mod watched_code;
+
+use emitted::EmittedObjects;
+use linked::LinkedObjects;
+use pending::PendingObjects;
+use self_loaded::SelfLoaded;
+use watched_code::WatchedCode;
+
+/// All trackers.
+#[derive(Default)]
+pub(crate) struct Trackers {
+    pub(crate) linked: LinkedObjects,
+    pub(crate) emitted: EmittedObjects,
+    pub(crate) self_loaded: SelfLoaded,
+    pub(crate) pending: PendingObjects,
+    /// Deregistered objects whose code is still mapped.
+    pub(crate) unregistered: WatchedCode,
+}
