@@ -21,7 +21,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use jitlisten_files::{FileName, OwnDirectory, check_appendable, open_or_create};
-use jitlisten_report::{Options, Report, bundle, printable};
+use jitlisten_report::{Options, Report, bundle, sanitize};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::geteuid;
 
@@ -171,7 +171,7 @@ pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
             marker.write_all(&[path.as_os_str().as_bytes(), b"\n"].concat()).map_err(write_problem)?;
         }
         for (path, why) in &copied.missing {
-            let path = printable(&path.to_string_lossy());
+            let path = sanitize(&path.to_string_lossy());
             let _ = writeln!(io::stderr(), "jitlisten: {path} is not in the bundle: {why}");
         }
         remove_images(file);

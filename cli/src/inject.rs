@@ -31,7 +31,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use jitlisten_report::printable;
+use jitlisten_report::sanitize;
 use jitlisten_sampler::{Clock, Options};
 
 use crate::installation::{Installation, LIBRARY};
@@ -205,7 +205,7 @@ fn attempt(
     memory.unmap();
     match result.split_once(' ') {
         // The process controls this text.
-        Some(("ok", words)) => Ok(Some(printable(words))),
+        Some(("ok", words)) => Ok(Some(sanitize(words))),
         Some((_, words)) => Err(Problem::new(format!("process {pid}: {words}"))),
         None => Err(Problem::new(format!("process {pid} did not report a result"))),
     }

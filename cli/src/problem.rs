@@ -5,7 +5,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::process::ExitCode;
 
-use jitlisten_report::printable;
+use jitlisten_report::sanitize;
 
 /// A failure, as a message without a full stop.
 #[derive(Debug)]
@@ -52,10 +52,10 @@ impl Problem {
 impl Display for Problem {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         // The message may quote file names and event names from an untrusted recording.
-        formatter.write_str(&printable(&self.message))?;
+        formatter.write_str(&sanitize(&self.message))?;
         let causes = self.causes.iter().map(|cause| ("because", cause));
         let mut lines = causes.chain(self.help.iter().map(|advice| ("help", advice)));
-        lines.try_for_each(|(name, line)| write!(formatter, "\n  {name}: {}", printable(line)))
+        lines.try_for_each(|(name, line)| write!(formatter, "\n  {name}: {}", sanitize(line)))
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use jitlisten_files::{Replacement, Visibility, open_in_place, open_regular};
-use jitlisten_report::{Lookup, Options, RecordingFile, Report, Selection, printable};
+use jitlisten_report::{Lookup, Options, RecordingFile, Report, Selection, sanitize};
 
 use rustix::io::Errno;
 
@@ -261,7 +261,7 @@ struct Progress {
 impl Progress {
     fn start(files: &[RecordingFile]) -> Option<Progress> {
         let text = match files {
-            [file] => format!("reading {} …", printable(&file.path.to_string_lossy())),
+            [file] => format!("reading {} …", sanitize(&file.path.to_string_lossy())),
             files => format!("reading {} recordings …", files.len()),
         };
         Progress::show_after(text, PROGRESS_DELAY, std::io::stderr())

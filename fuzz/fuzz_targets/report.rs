@@ -89,12 +89,12 @@ fuzz_target!(|data: &[u8]| {
 
     let profile = &report.profile;
     let lines = profile.files.iter().flat_map(|file| file.lines.values());
-    let line_samples: u64 = lines.map(|line| line.shares.own.samples).sum();
+    let line_samples: u64 = lines.map(|line| line.shares.self_count.samples).sum();
     assert_eq!(line_samples + profile.without_line.samples + profile.outside_all().samples, profile.all.samples);
-    let function_samples: u64 = profile.functions.iter().map(|row| row.shares.own.samples).sum();
+    let function_samples: u64 = profile.functions.iter().map(|row| row.shares.self_count.samples).sum();
     assert_eq!(function_samples, profile.all.samples);
     let is_consistent =
-        |line: &jitlisten_report::Line| line.shares.own <= line.shares.total && line.shares.total <= profile.all;
+        |line: &jitlisten_report::Line| line.shares.self_count <= line.shares.total && line.shares.total <= profile.all;
     assert!(profile.files.iter().flat_map(|file| file.lines.values()).all(is_consistent));
     let style = Style { all: true, threads: true, processes: true, hosts: true, width: Some(80), ..Style::default() };
     let text = to_text(&report, style);

@@ -11,7 +11,7 @@ a file next to the recording:
 of it spent in LLVM, according to Numba's own event. Both include nested compilations; `depth` is the number of
 enclosing compilations. `why` is `cache` for code loaded from Numba's cache. Otherwise it is the reason for the
 compilation: `off` (cache=True is not set), `new` (no cache entry), `lines` (the entry has no lines), `dynamic` or
-`lifted` (Numba does not cache such code). `report/src/compilations.rs` reads the file.
+`lifted` (Numba does not cache such code). `report/src/recording/compilations.rs` reads the file.
 
 The hooks in Numba's compiler and its caches (`_numba/seams.py`) never raise and never change a result. A process that
 is not recorded has no hooks.

@@ -281,7 +281,7 @@ def _run_command(arguments: List[str]) -> str:
 
 
 _COLOR_SEQUENCE = re.compile("\x1b\\[([0-9;]*)m")
-#: Styles for the colours of the table (report/src/text/mod.rs), readable on white and on black.
+#: Styles for the colours of the table (report/src/render/text/mod.rs), readable on white and on black.
 _STYLES = {
     "1": "font-weight:bold",
     "2": "opacity:.65",

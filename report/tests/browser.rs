@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Writer, find_program, fixture_options, scratch_directory, skip, testdata};
-use jitlisten_report::{HotLine, Options, Report, hottest, to_html};
+use jitlisten_report::{HotLine, Options, Report, to_html};
 
 /// Runs the page in the browser. Returns the features that were used, which depend on the recording.
 fn use_page(name: &str, report: &Report, hottest: &[HotLine]) -> Option<String> {
@@ -21,7 +21,7 @@ fn use_page(name: &str, report: &Report, hottest: &[HotLine]) -> Option<String> 
     let page = scratch_directory(name).join("page.html");
     fs::write(&page, to_html(report)).unwrap();
     if !hottest.is_empty() {
-        let lines: Vec<_> = hottest.iter().map(|line| (line.position, line.own.weight)).collect();
+        let lines: Vec<_> = hottest.iter().map(|line| (line.position, line.self_count.weight)).collect();
         let expected = serde_json::json!({"all": report.profile.all.weight, "hottest": lines});
         fs::write(page.with_extension("json"), expected.to_string()).unwrap();
     }
@@ -37,7 +37,7 @@ fn use_page(name: &str, report: &Report, hottest: &[HotLine]) -> Option<String> 
 fn the_page_of_a_recording_works() {
     let options = Options { by_thread: true, ..fixture_options() };
     let report = Report::open(&testdata().join("perf.data"), &options).unwrap();
-    if let Some(features) = use_page("browser", &report, &hottest(&report, 10)) {
+    if let Some(features) = use_page("browser", &report, &report.profile.hottest(10)) {
         assert!(features.starts_with("ok, time, inlined calls, callers, search, threads;"), "{features}");
     }
 }

@@ -165,5 +165,5 @@ fn stacks_are_those_of_perf_script_and_reach_the_start() {
     let line = &file.lines[&9].shares;
     let sides = report.profile.functions.iter().find(|row| row.name == "__main__.sides").unwrap();
     assert!(line.total.samples * 10 >= sides.shares.total.samples * 8, "{line:?} of {:?}", sides.shares);
-    assert!(line.total.samples > line.own.samples);
+    assert!(line.total.samples > line.self_count.samples);
 }

@@ -81,7 +81,7 @@ fn uneven(name: &str) -> Report {
 fn a_function_has_one_share_in_every_format() {
     let report = uneven("uneven");
     let heavy = report.profile.functions.iter().find(|row| row.name == "heavy").unwrap();
-    assert_eq!(heavy.shares.own.percent_of(report.profile.all), 75.0);
+    assert_eq!(heavy.shares.self_count.percent_of(report.profile.all), 75.0);
 
     let text = to_collapsed(&report);
     assert_eq!(text, "python;heavy_[j] 9000000\npython;light_[j] 3000000\n", "nanoseconds");

@@ -47,7 +47,7 @@ fn sums_are_exact_and_the_known_lines_are_hot() {
     assert!(heavy.compilations.len() >= 2, "two compilations and their wrappers: {:?}", heavy.compilations);
     let sides = report.profile.files.iter().find(|file| file.path == "/tmp/fixture/sides.py").unwrap();
     let call = &sides.lines[&20];
-    assert!(call.shares.total > call.shares.own);
+    assert!(call.shares.total > call.shares.self_count);
     let inlined = call.inlined.iter().find(|call| call.line == 12).expect("bell is inlined into line 20");
     assert_eq!(report.profile.functions[inlined.function as usize].name, "bell", "as the line table calls it");
     assert!(inlined.shares.total.samples > 0 && inlined.shares.total.samples <= call.shares.total.samples);

@@ -195,7 +195,7 @@ fn loops_are_those_of_the_image_s_machine() {
     let [hot_loop] = report.loops() else { panic!("one loop") };
     let text: Vec<&str> = hot_loop.instructions.iter().map(|instruction| instruction.text.as_str()).collect();
     assert_eq!(text, ["ldr d1, [x8], #0x8", "subs x9, x9, #0x1", "fadd d0, d0, d1", "b.ne 0x1004"]);
-    assert_eq!((hot_loop.first, hot_loop.last, hot_loop.own.samples), (26, 26, 20));
+    assert_eq!((hot_loop.first, hot_loop.last, hot_loop.self_count.samples), (26, 26, 20));
     assert_eq!(hot_loop.advice.iter().map(|advice| advice.rule).collect::<Vec<_>>(), ["fp-order"]);
     // The advice is not truncated at any width.
     for width in 60..180 {

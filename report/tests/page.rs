@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use common::{Writer, fixture_options, scratch_directory, testdata};
-use jitlisten_report::{HotLine, Options, Report, hottest, to_flamegraph, to_html};
+use jitlisten_report::{HotLine, Options, Report, to_flamegraph, to_html};
 use serde_json::Value;
 
 fn data(report: &Report) -> Value {
@@ -84,9 +84,9 @@ fn hot_lines(data: &Value, stacks: &Stacks) -> Vec<(u64, u64, bool, u64, u64)> {
 
 fn hottest_lines(report: &Report) -> Vec<(u64, u64, bool, u64, u64)> {
     let line = |line: &HotLine| {
-        (line.position.0.into(), line.position.1.into(), line.compiled, line.own.weight, line.in_c.weight)
+        (line.position.0.into(), line.position.1.into(), line.compiled, line.self_count.weight, line.in_c.weight)
     };
-    hottest(report, usize::MAX).iter().map(line).collect()
+    report.profile.hottest(usize::MAX).iter().map(line).collect()
 }
 
 fn assert_adds_up(report: &Report) -> (Value, Stacks) {
@@ -110,7 +110,7 @@ fn the_stacks_of_the_page_add_up_to_its_lines() {
     let mut expected: BTreeMap<(i64, i64), (u64, u64)> = BTreeMap::new();
     for (file, source_lines) in report.profile.files.iter().enumerate() {
         for (line, entry) in &source_lines.lines {
-            let shares = (entry.shares.own.weight, entry.shares.total.weight);
+            let shares = (entry.shares.self_count.weight, entry.shares.total.weight);
             expected.insert((file as i64, i64::from(*line)), shares);
         }
     }

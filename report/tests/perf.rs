@@ -92,7 +92,7 @@ fn shares_are_those_of_perf_report() {
     let line = text.lines().find(|line| line.contains("] __main__.sides(")).unwrap_or_else(|| panic!("{text}"));
     let theirs: f64 = line.trim().split('%').next().unwrap().parse().unwrap();
     let sides = report.profile.functions.iter().find(|row| row.name == "__main__.sides").unwrap();
-    let ours = sides.shares.own.percent_of(report.profile.all);
+    let ours = sides.shares.self_count.percent_of(report.profile.all);
     assert!((ours - theirs).abs() < 0.5, "ours {ours}, perf {theirs}");
 }
 
@@ -195,7 +195,7 @@ fn compressed_recordings_read_like_others() {
         let function_counts = |report: &Report| {
             let functions = report.profile.functions.iter();
             functions
-                .map(|row| (row.name.clone(), row.shares.own.samples, row.shares.total.samples))
+                .map(|row| (row.name.clone(), row.shares.self_count.samples, row.shares.total.samples))
                 .collect::<Vec<_>>()
         };
         assert!(

@@ -25,7 +25,7 @@ fn writer() -> Writer {
 
 fn lines(report: &Report) -> Vec<(u32, u64, u64)> {
     let file = report.profile.files.iter().find(|file| file.path.ends_with("/sides.py")).expect("the source");
-    file.lines.iter().map(|(line, row)| (*line, row.shares.own.samples, row.shares.total.samples)).collect()
+    file.lines.iter().map(|(line, row)| (*line, row.shares.self_count.samples, row.shares.total.samples)).collect()
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn a_recursive_line_counts_once_for_a_sample() {
     assert_eq!(rows.iter().map(|row| row.1).sum::<u64>(), 10);
     assert!(rows.len() == 2 && rows.iter().all(|row| row.2 == 10), "each line is on each stack: {rows:?}");
     let fibonacci = report.profile.functions.iter().find(|row| row.name == "__main__.fibonacci").unwrap();
-    assert_eq!((fibonacci.shares.own.samples, fibonacci.shares.total.samples), (10, 10));
+    assert_eq!((fibonacci.shares.self_count.samples, fibonacci.shares.total.samples), (10, 10));
     assert!(
         fibonacci
             .callers
@@ -274,7 +274,7 @@ fn a_difference_names_what_changed() {
     let difference = diff(&before, &after);
     let first = &difference.functions[0];
     assert_eq!(first.name, "__main__.fibonacci");
-    assert!((first.own.0 - 20.0).abs() < 1e-9 && (first.own.1 - 70.0).abs() < 1e-9);
+    assert!((first.self_percent.0 - 20.0).abs() < 1e-9 && (first.self_percent.1 - 70.0).abs() < 1e-9);
     assert!(difference.lines[0].name.contains("sides.py:") && !difference.lines[0].source.is_empty());
     assert!(difference.changed.is_empty(), "of no source a hash is known");
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
-use jitlisten_report::printable;
+use jitlisten_report::sanitize;
 use serde::Serialize;
 
 use crate::problem::Problem;
@@ -138,7 +138,7 @@ impl Report {
                     State::No => "no",
                 };
                 let advice = finding.advice.as_ref().map(|advice| format!("\n-> {advice}")).unwrap_or_default();
-                table.add_row([state, finding.about, &format!("{}{advice}", printable(&finding.found))]);
+                table.add_row([state, finding.about, &format!("{}{advice}", sanitize(&finding.found))]);
             }
             text += &format!("{title}\n{table}\n\n");
         }

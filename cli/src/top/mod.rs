@@ -163,7 +163,7 @@ impl LiveTable {
             let threads = &recording.threads;
             recording.samples.retain(|sample| threads[sample.thread as usize].tid == tid);
         }
-        let report = Report::with(&mut self.cache, recording, None, &self.options);
+        let report = Report::with_cache(&mut self.cache, recording, None, &self.options);
         self.table.add(&report, matches!(screen.view(), View::Source(_)));
         if screen.has_ended() {
             self.table.end();

@@ -1,7 +1,7 @@
 //! Rendering of the screen as lines of text, from scratch at each refresh.
 
 use crossterm::event::KeyCode;
-use jitlisten_report::{Compilation, printable};
+use jitlisten_report::{Compilation, sanitize};
 use unicode_width::UnicodeWidthChar as _;
 
 use super::table::{Amount, LineRow, Order, Shares, Table};
@@ -242,11 +242,8 @@ impl Screen {
         let threads = table.thread_rows().iter().filter(|(_, row)| row.amount.recent != 0).count();
         let restriction = self.thread.map(|tid| format!(" · thread {tid} only")).unwrap_or_default();
         let threads = format!("{threads} thread{}", if threads == 1 { "" } else { "s" });
-        let title = format!(
-            " jitlisten top · {state} · {threads}{restriction} · {} Hz · {}",
-            self.rate,
-            printable(&self.title)
-        );
+        let title =
+            format!(" jitlisten top · {state} · {threads}{restriction} · {} Hz · {}", self.rate, sanitize(&self.title));
         let share = |amount: Amount| percent(amount.recent, table.all.recent);
         let by_line = Amount {
             recent: table
@@ -266,7 +263,7 @@ impl Screen {
         let outside: u64 = table.outside.iter().map(|(_, weight)| *weight).sum();
         let names = table.outside.iter().take(6);
         let names: Vec<String> = names
-            .map(|(name, weight)| format!("{} {} %", printable(name), percent(*weight, table.all.recent).trim()))
+            .map(|(name, weight)| format!("{} {} %", sanitize(name), percent(*weight, table.all.recent).trim()))
             .collect();
         let colon = if names.is_empty() { "" } else { ": " };
         let outside = format!("{} % outside{colon}{}", percent(outside, table.all.recent), names.join(", "));
@@ -316,7 +313,7 @@ impl Screen {
                 selected_at = rows.len();
             }
             let style = if is_selected { RowStyle::Selected } else { RowStyle::Bold };
-            rows.push(row(format!("{} │ {}", columns(&function.shares, table), printable(name)), style));
+            rows.push(row(format!("{} │ {}", columns(&function.shares, table), sanitize(name)), style));
             if self.shows_lines {
                 let lines = function.nonzero_lines(self.order).into_iter().take(MAX_LINES_PER_FUNCTION);
                 rows.extend(lines.map(|((path, number), line)| line_row(path, *number, line, table)));
@@ -345,7 +342,7 @@ impl Screen {
                 false if self.thread == Some(*tid) => RowStyle::Bold,
                 false => RowStyle::Plain,
             };
-            let (share, name) = (percent(thread.amount.recent, total_weight), printable(&thread.name));
+            let (share, name) = (percent(thread.amount.recent, total_weight), sanitize(&thread.name));
             row(format!("{share:>9} {:>9.2} │ {name} ({tid})", seconds(thread.amount.overall)), style)
         });
         visible_rows.collect()
@@ -356,7 +353,7 @@ impl Screen {
             return vec![row("  no samples of it now", RowStyle::Plain)];
         };
         let Some(((path, hottest), _)) = function.sorted_lines(Order::TotalOverall).into_iter().next() else {
-            return vec![row(format!("  {}: no line table", printable(name)), RowStyle::Plain)];
+            return vec![row(format!("  {}: no line table", sanitize(name)), RowStyle::Plain)];
         };
         let lines = function.lines.range((path.clone(), 0)..=(path.clone(), u32::MAX));
         let numbers = lines.clone().map(|((_, number), _)| *number).filter(|number| *number != 0);
@@ -368,7 +365,7 @@ impl Screen {
         let last_top = last.saturating_sub(space - 1).max(first);
         let top = self.source_top.unwrap_or(hottest.saturating_sub(space / 2)).clamp(first, last_top);
         self.source_top = Some(top);
-        let mut rows = vec![row(format!("  {}: {}", printable(name), printable(path)), RowStyle::Bold)];
+        let mut rows = vec![row(format!("  {}: {}", sanitize(name), sanitize(path)), RowStyle::Bold)];
         for number in top..=last.min(top.saturating_add(space)) {
             let code = text.get((number as usize).wrapping_sub(1)).map_or("", String::as_str);
             let line = function.lines.get(&(path.clone(), number));
@@ -386,16 +383,16 @@ impl Screen {
 fn compilation_summary(compilations: &[Compilation]) -> Option<String> {
     let outermost = || compilations.iter().filter(|row| row.is_outermost());
     let last = outermost().next_back()?;
-    let total_ns: u64 = outermost().map(|row| row.took).sum();
+    let total_ns: u64 = outermost().map(|row| row.cpu_ns).sum();
     let (count, total_seconds) = (outermost().count(), seconds(total_ns));
-    let last = format!("{}{} in {:.2} s", last.name(), last.signature, seconds(last.took));
-    Some(format!("{count:>7} compiled in {total_seconds:.2} s, the last: {}", printable(&last)))
+    let last = format!("{}{} in {:.2} s", last.name(), last.signature, seconds(last.cpu_ns));
+    Some(format!("{count:>7} compiled in {total_seconds:.2} s, the last: {}", sanitize(&last)))
 }
 
 fn line_row(path: &str, number: u32, line: &LineRow, table: &Table) -> Row {
     let location = match (number, line.text.is_empty()) {
         (0, _) => "      (code of no line)".to_owned(),
-        (_, true) => format!(" {number:>5} {}", printable(path.rsplit('/').next().unwrap_or_default())),
+        (_, true) => format!(" {number:>5} {}", sanitize(path.rsplit('/').next().unwrap_or_default())),
         (_, false) => format!(" {number:>5} {}", line.text),
     };
     row(format!("{} │{location}", columns(&line.shares, table)), line_style(&line.shares, table))

@@ -79,22 +79,6 @@ impl Order {
     }
 }
 
-/// Display name of a function. Names of Python functions include the file name, because every module has a `<module>`.
-fn display_name(report: &Report, function: &jitlisten_report::FunctionRow) -> String {
-    match (function.kind, function.lines) {
-        (Kind::Python, Some(location)) => {
-            let path = &report.profile.files[location.file as usize].path;
-            let name = path.rsplit('/').next().unwrap_or(path);
-            let folder = path.strip_suffix("/__init__.py").and_then(|folder| folder.rsplit('/').next());
-            match folder {
-                Some(folder) => format!("{} ({folder}/{name})", function.name),
-                None => format!("{} ({name})", function.name),
-            }
-        }
-        _ => function.name.clone(),
-    }
-}
-
 /// Data of the screen: accumulated samples, threads and compilations.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -153,8 +137,8 @@ impl Table {
             *sum = sum.saturating_add(*weight);
         }
         for function in &profile.functions {
-            let row = self.function_row_mut(&display_name(report, function), function.kind);
-            row.shares.self_time.add(function.shares.own.weight);
+            let row = self.function_row_mut(&report.name_with_file(function), function.kind);
+            row.shares.self_time.add(function.shares.self_count.weight);
             row.shares.total.add(function.shares.total.weight);
         }
         self.add_lines(report, with_sources);
@@ -194,9 +178,9 @@ impl Table {
             for (number, line) in &file.lines {
                 let text = source.line(*number).unwrap_or_default().trim();
                 for function in line.functions.iter().filter_map(|function| profile.functions.get(*function as usize)) {
-                    let row = self.function_row_mut(&display_name(report, function), function.kind);
+                    let row = self.function_row_mut(&report.name_with_file(function), function.kind);
                     let row = row.lines.entry((file.path.clone(), *number)).or_default();
-                    row.shares.self_time.add(line.shares.own.weight);
+                    row.shares.self_time.add(line.shares.self_count.weight);
                     row.shares.total.add(line.shares.total.weight);
                     if row.text != text {
                         text.clone_into(&mut row.text);

@@ -138,7 +138,7 @@ impl Target {
 
     /// Reads Numba's new compilations in the processes for which `is_recorded` returns true.
     pub(crate) fn compilations(&self, compilations: &mut GrowingCompilations, is_recorded: impl Fn(u32) -> bool) {
-        compilations.look(&self.recording, is_recorded);
+        compilations.read_new(&self.recording, is_recorded);
     }
 
     /// Reason why there is no recording: the last line that the recorder printed.

@@ -1,9 +1,9 @@
 //! Facts of the kernels in `benches/why/kernels.py`, compiled for aarch64 by Numba (`benches/why/aarch64.py`).
 
 use super::facts::Facts;
-use super::found::Loop;
-use super::{advice, count};
-use crate::graph;
+use super::hot_loop::Loop;
+use super::{advice, analysis};
+use crate::machine::graph;
 use crate::machine::{Flow, Machine};
 
 /// Returns the facts of the innermost loops.
@@ -11,7 +11,7 @@ fn innermost(code: &[u8]) -> Vec<Facts> {
     let instructions = Machine::Aarch64.instructions(code, 0);
     let steps: Vec<_> = instructions.iter().map(|instruction| instruction.step).collect();
     let natural_loops = graph::find_loops(&steps).into_iter().filter(|natural_loops| natural_loops.is_innermost);
-    natural_loops.map(|natural_loops| count::loop_facts(&instructions, &natural_loops)).collect()
+    natural_loops.map(|natural_loops| analysis::loop_facts(&instructions, &natural_loops)).collect()
 }
 
 fn kernel_code(kernel: &str) -> Vec<u8> {

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use super::facts::Facts;
-use super::found::{Advice, Loop};
+use super::hot_loop::{Advice, Loop};
 
 struct Rule {
     id: &'static str,
@@ -129,7 +129,7 @@ const RULES: [Rule; 19] = [
             let is_freed = hot_loop.share_of_calls(is_allocation) > 5.0;
             let counts_references = hot_loop.facts.atomics != 0
                 && hot_loop.facts.instructions < 200
-                && hot_loop.own.percent_of(hot_loop.total) > 50.0;
+                && hot_loop.self_count.percent_of(hot_loop.total) > 50.0;
             let share = hot_loop.share_of_calls(is_reference_count);
             let is_short = |name: &str| is_reference_count(name) || name.starts_with("numba_list_");
             let does_little_else =

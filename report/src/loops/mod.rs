@@ -1,9 +1,9 @@
 //! Loops of compiled code that ran: facts from their machine code, and advice.
 //!
 //! ```text
-//!  samples ─ address ─┬─ crate::graph: natural loops of a function ┐
+//!  samples ─ address ─┬─ graph: natural loops of a function        ┐
 //!                     └─ called from there, by name                ├─ Loop ─ advice
-//!  image ── machine: instructions ── count: facts of the loop      ┘
+//!  image ── machine: instructions ── analysis: facts of the loop   ┘
 //! ```
 //! One line of Python becomes two to six machine loops: a vector loop, its remainder, an unrolled scalar one. Only
 //! sample addresses tell which of them ran, so samples and calls are counted by address, never by line. The facts come
@@ -15,9 +15,9 @@
 #[cfg(test)]
 mod aarch64_tests;
 mod advice;
-mod count;
+mod analysis;
 mod facts;
-mod found;
+mod hot_loop;
 mod remarks;
 
 use std::collections::BTreeMap;
@@ -25,21 +25,19 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use facts::Facts;
-pub use found::{Advice, Instruction, Loop, Remark, Version};
+pub use hot_loop::{Advice, Instruction, Loop, Remark, Version};
 use remarks::Remarks;
 
-use crate::graph;
+use crate::machine::graph;
 use crate::machine::{self, Machine};
-use crate::profile::{Count, Profile};
+use crate::profile::{Count, Profile, stack_counts};
 use crate::recording::Recording;
-use crate::roots::Roots;
+use crate::symbols::Roots;
 use crate::symbols::{ImageCode, Kind, Symbols};
 
 /// Loops with fewer samples, or a lower percentage of the samples in compiled code, are not analysed.
 pub(crate) const MIN_PERCENT: f64 = 1.0;
 pub(crate) const MIN_SAMPLES: u64 = 5;
-/// Code of a function after this limit is not decoded.
-const MAX_FUNCTION_BYTES: u64 = 64 << 10;
 /// Image section with LLVM's remarks, and the maximum size that is read.
 const REMARKS: (&str, u64) = (".jitlisten.remarks", 1 << 20);
 
@@ -49,7 +47,7 @@ type Origin = Vec<(String, u32)>;
 /// Samples at an instruction, and the calls that it made.
 #[derive(Default)]
 struct Sampled {
-    own: Count,
+    self_count: Count,
     total: Count,
     /// Samples by callee and innermost function.
     calls: FxHashMap<(String, String), Count>,
@@ -66,31 +64,16 @@ pub(crate) fn find_loops(recording: &Recording, symbols: &Symbols, profile: &Pro
     }
     for hot_loop in &mut hot_loops {
         hot_loop.advice = advice::advice(hot_loop);
-        move_to_sampled_line(hot_loop, profile);
     }
     hot_loops.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| (&a.path, a.line).cmp(&(&b.path, b.line))));
     hot_loops
 }
 
-/// Moves a loop to the hottest of its lines that the profile has. Samples at line 0 may be charged to another line than
-/// the instructions say.
-fn move_to_sampled_line(hot_loop: &mut Loop, profile: &Profile) {
-    let Some(file) = profile.files.iter().find(|file| file.path == hot_loop.path) else { return };
-    if hot_loop.path == hot_loop.loop_path && !file.lines.contains_key(&hot_loop.line) {
-        let hottest = file.lines.range(hot_loop.first..=hot_loop.last).max_by_key(|(_, line)| line.shares.own);
-        hot_loop.line = hottest.map_or(hot_loop.line, |(line, _)| *line);
-    }
-}
-
 /// Returns the instructions of compiled code with samples in them or in their callees, by image and offset.
 fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u32, BTreeMap<u64, Sampled>> {
-    let mut weights: FxHashMap<u32, Count> = FxHashMap::default();
-    for sample in &recording.samples {
-        *weights.entry(sample.stack).or_default() += Count { weight: sample.weight, samples: 1 };
-    }
     let mut sampled_by_file: BTreeMap<u32, BTreeMap<u64, Sampled>> = BTreeMap::new();
     let mut seen = FxHashSet::default();
-    for (stack, count) in weights {
+    for (stack, count) in stack_counts(recording) {
         let stack = recording.stacks.get(stack);
         seen.clear();
         for (depth, location) in stack.iter().enumerate() {
@@ -103,7 +86,7 @@ fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u3
             let sampled = sampled_by_file.entry(position.file).or_default().entry(position.offset).or_default();
             sampled.total += count;
             if depth == 0 {
-                sampled.own += count;
+                sampled.self_count += count;
                 continue;
             }
             // Inlined functions are part of the function that contains them.
@@ -128,24 +111,20 @@ fn add_image_loops(
         offsets.into_iter().filter_map(|(offset, sampled)| Some((code.address(offset)?, sampled))).collect();
     let is_hot = |total: Count| total.samples >= MIN_SAMPLES && total.percent_of(profile.compiled) >= MIN_PERCENT;
     let remarks = Remarks::parse(&code.section(REMARKS.0, REMARKS.1));
-    let mut decoded_until = 0;
-    for address in sampled.keys() {
-        let Some((name, range)) = code.function(*address).filter(|_| *address >= decoded_until) else { continue };
-        decoded_until = range.end;
+    for (name, range) in code.functions_at(sampled.keys()) {
         let mut function_total = Count::default();
         sampled.range(range.clone()).for_each(|(_, instruction)| function_total += instruction.total);
         if !is_hot(function_total) {
             continue;
         }
-        let length = (range.end - range.start).min(MAX_FUNCTION_BYTES);
-        let bytes = code.bytes(range.start, length as usize);
+        let bytes = code.bytes(&range);
         let instructions = machine.instructions(&bytes, range.start);
         let loops = graph::find_loops(&instructions.iter().map(|instruction| instruction.step).collect::<Vec<_>>());
         let mut function_loops: Vec<(Loop, FxHashSet<Origin>)> = loops
             .iter()
             .filter_map(|natural_loop| describe_loop(code, &instructions, natural_loop, &sampled))
             .collect();
-        found::find_versions(&mut function_loops);
+        hot_loop::find_versions(&mut function_loops);
         let hot = function_loops.into_iter().map(|(hot_loop, _)| hot_loop).filter(|hot_loop| is_hot(hot_loop.total));
         hot_loops.extend(hot.map(|mut hot_loop| {
             hot_loop.function.clone_from(&name);
@@ -166,7 +145,7 @@ fn describe_loop(
     natural_loop: &graph::NaturalLoop,
     sampled: &BTreeMap<u64, Sampled>,
 ) -> Option<(Loop, FxHashSet<Origin>)> {
-    let (mut own, mut total) = (Count::default(), Count::default());
+    let (mut self_count, mut total) = (Count::default(), Count::default());
     let mut below: FxHashMap<(String, String), Count> = FxHashMap::default();
     // By origin: samples, and number of instructions, which decides if there are no samples.
     let mut lines: BTreeMap<Origin, (Count, u32)> = BTreeMap::new();
@@ -175,19 +154,19 @@ fn describe_loop(
         let origin = code.user_lines(address);
         let (mut sampled_here, mut calls) = (Sampled::default(), FxHashMap::default());
         for (_, instruction) in sampled.range(address..end.max(address)) {
-            sampled_here.own += instruction.own;
+            sampled_here.self_count += instruction.self_count;
             sampled_here.total += instruction.total;
             for ((callee, leaf), count) in &instruction.calls {
                 *below.entry((callee.clone(), leaf.clone())).or_default() += *count;
                 *calls.entry(callee.clone()).or_default() += *count;
             }
         }
-        own += sampled_here.own;
+        self_count += sampled_here.self_count;
         total += sampled_here.total;
         shown_instructions.push(Instruction {
             address,
             line: origin.first().map_or(0, |(_, line)| *line),
-            own: sampled_here.own,
+            self_count: sampled_here.self_count,
             total: sampled_here.total,
             calls: heaviest_first(calls),
             text: String::new(),
@@ -223,11 +202,11 @@ fn describe_loop(
         last: loop_lines().max().unwrap_or(*line),
         loop_path,
         lines: lines.keys().flatten().cloned().collect(),
-        own,
+        self_count,
         total,
         calls: heaviest_first(calls),
         below: heaviest_first(below),
-        facts: count::loop_facts(instructions, natural_loop),
+        facts: analysis::loop_facts(instructions, natural_loop),
         is_innermost: natural_loop.is_innermost,
         versions: Vec::new(),
         instructions: shown_instructions,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::found::{Loop, Remark};
+use super::hot_loop::{Loop, Remark};
 
 /// Remarks by the address of their function, each with the file name that the compiler uses.
 #[derive(Default)]

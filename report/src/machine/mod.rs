@@ -2,6 +2,7 @@
 //! instruction set.
 
 mod aarch64;
+pub(crate) mod graph;
 mod x86_64;
 
 use std::ops::{BitOr, BitOrAssign, Not};

@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::activity::{Activities, Activity, StackActivity};
 use super::libraries::{Libraries, frames};
+use super::owners::is_generated;
 use super::summary::Sums;
 use super::tree::{Parent, Trees};
-use super::{Count, Detail, Extent, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow, stack_counts};
-use crate::activity::{Activities, Activity, StackActivity, is_generated};
+use super::{
+    Count, Detail, Extent, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow, thread_stack_counts,
+};
 use crate::recording::Recording;
 use crate::symbols::{Frame, Kind, Symbols, is_entry};
 
@@ -21,7 +24,7 @@ type Edge = (u32, Option<Spot>, u32);
 pub(super) fn build(recording: &Recording, symbols: &Symbols, activities: Activities, detail: Detail) -> Profile {
     let mut builder = Builder::new(symbols, &activities, detail);
     let mut by_stack: FxHashMap<u32, Vec<(u32, Count)>> = FxHashMap::default();
-    for ((stack, thread), count) in stack_counts(recording) {
+    for ((stack, thread), count) in thread_stack_counts(recording) {
         by_stack.entry(stack).or_default().push((thread, count));
     }
     builder.threads = vec![(Count::default(), Count::default()); recording.threads.len()];
@@ -192,13 +195,13 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn add_own(&mut self, frame: &Frame, count: Count, threads: &[(u32, Count)]) {
-        self.functions[frame.function as usize].own += count;
+    fn charge_function(&mut self, frame: &Frame, count: Count, threads: &[(u32, Count)]) {
+        self.functions[frame.function as usize].self_count += count;
         let row = self.row(frame);
-        self.row_shares[row as usize].own += count;
+        self.row_shares[row as usize].self_count += count;
         if self.detail.by_thread {
             for (thread, thread_count) in threads {
-                self.row_threads.entry((row, *thread)).or_default().own += *thread_count;
+                self.row_threads.entry((row, *thread)).or_default().self_count += *thread_count;
             }
         }
     }
@@ -210,7 +213,7 @@ impl<'a> Builder<'a> {
             .owner
             .filter(|owner| stack_activity.in_c && self.is_python_line(owner) && !self.is_listed(frame));
         let frame = owner.as_ref().unwrap_or(frame);
-        self.add_own(frame, count, threads);
+        self.charge_function(frame, count, threads);
         let is_listed = self.is_listed(frame);
         let is_python = self.is_python_line(frame);
         for (thread, thread_count) in threads {
@@ -235,14 +238,14 @@ impl<'a> Builder<'a> {
         }
         let by_thread = self.detail.by_thread;
         let line = self.lines.entry(spot).or_default();
-        line.shares.own += count;
+        line.shares.self_count += count;
         if frame.approximate {
             line.approximate += count;
             self.profile.approximate += count;
         }
         if by_thread {
             for (thread, part) in threads {
-                line.by_thread.entry(*thread).or_default().own += *part;
+                line.by_thread.entry(*thread).or_default().self_count += *part;
             }
         }
         if owner.is_none() {
@@ -298,7 +301,7 @@ impl<'a> Builder<'a> {
             (parent, last) = (Parent::Call(node), Some(node));
         }
         if let (Some(node), Some(count)) = (last, self_count) {
-            self.trees.add_own(node, count);
+            self.trees.add_self(node, count);
         }
     }
 
@@ -430,7 +433,7 @@ impl<'a> Builder<'a> {
         for old_row in order {
             let (name, kind) = self.row_names[old_row as usize].clone();
             let mut compilations = merge_compilations(compilations.remove(&old_row).unwrap_or_default());
-            compilations.sort_by(|a, b| b.1.own.cmp(&a.1.own).then_with(|| a.0.cmp(&b.0)));
+            compilations.sort_by(|a, b| b.1.self_count.cmp(&a.1.self_count).then_with(|| a.0.cmp(&b.0)));
             let mut callers = callers.remove(&old_row).unwrap_or_default();
             callers.sort_by(|a, b| b.2.cmp(&a.2).then((a.0, a.1).cmp(&(b.0, b.1))));
             let lines = extents.get(&old_row).map(|(_, lines)| *lines);
@@ -448,7 +451,7 @@ fn merge_compilations(compilations: Vec<(String, Shares)>) -> Vec<(String, Share
     let mut merged: BTreeMap<String, Shares> = BTreeMap::new();
     for (name, shares) in compilations {
         let sum = merged.entry(name).or_default();
-        sum.own += shares.own;
+        sum.self_count += shares.self_count;
         sum.total += shares.total;
     }
     merged.into_iter().collect()
@@ -465,7 +468,9 @@ fn row_order(names: &[(String, Kind)], shares: &[Shares]) -> Vec<u32> {
     let mut order: Vec<u32> = (0..names.len() as u32).filter(|row| !shares[*row as usize].total.is_zero()).collect();
     order.sort_by(|a, b| {
         let (left, right) = (&shares[*a as usize], &shares[*b as usize]);
-        (right.own, right.total).cmp(&(left.own, left.total)).then_with(|| names[*a as usize].cmp(&names[*b as usize]))
+        (right.self_count, right.total)
+            .cmp(&(left.self_count, left.total))
+            .then_with(|| names[*a as usize].cmp(&names[*b as usize]))
     });
     order
 }
@@ -474,7 +479,7 @@ fn file_order(symbols: &Symbols, lines: &FxHashMap<Spot, Line>) -> Vec<u32> {
     let mut weights: FxHashMap<u32, (Count, Count)> = FxHashMap::default();
     for ((source, _), line) in lines {
         let weight = weights.entry(*source).or_default();
-        weight.0 += line.shares.own;
+        weight.0 += line.shares.self_count;
         weight.1 += line.shares.total;
     }
     let mut order: Vec<(u32, (Count, Count))> = weights.into_iter().collect();

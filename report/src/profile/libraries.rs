@@ -2,8 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
+use super::activity::{Activities, Activity, StackActivity};
 use super::{Count, Shares};
-use crate::activity::{Activities, Activity, StackActivity};
 use crate::symbols::{Frame, Symbols};
 
 /// Row of a library with its compiled and interpreted code.
@@ -53,7 +53,7 @@ impl Libraries {
             Activity::Interpreted | Activity::Collecting | Activity::Waiting => None,
         };
         if let Some(key) = row_key {
-            self.shares.entry(key).or_default().own += count;
+            self.shares.entry(key).or_default().self_count += count;
             if let (RowKey::Library(name), Some(owner)) = (key, stack_activity.owner) {
                 *self.functions.entry((name, rows[owner.function as usize])).or_default() += count;
             }
@@ -91,7 +91,7 @@ impl Libraries {
             LibraryRow { name: name.to_owned(), shares, functions }
         };
         let mut rows: Vec<LibraryRow> = self.shares.into_iter().map(row).collect();
-        let order = |row: &LibraryRow| (row.shares.own, row.shares.total);
+        let order = |row: &LibraryRow| (row.shares.self_count, row.shares.total);
         rows.sort_by(|a, b| order(b).cmp(&order(a)).then_with(|| a.name.cmp(&b.name)));
         rows
     }

@@ -8,8 +8,12 @@
 //! Inlined calls come from the line table. If `g` was inlined into line 20 of `f`, a sample there is self time of `g`'s
 //! own line and total time of line 20. The tree below line 20 shows how much of its total that is.
 
+pub(crate) mod activity;
 mod build;
+pub(crate) mod hottest;
 mod libraries;
+pub(crate) mod owners;
+mod role;
 mod summary;
 mod tree;
 
@@ -18,9 +22,9 @@ use std::ops::AddAssign;
 
 use rustc_hash::FxHashMap;
 
-use crate::activity::Activities;
-use crate::recording::{Recording, Thread};
+use crate::recording::{Recording, Sample, Thread};
 use crate::symbols::{Kind, Symbols, is_entry};
+use activity::Activities;
 
 pub use libraries::LibraryRow;
 pub use summary::Summary;
@@ -36,6 +40,10 @@ pub struct Count {
 }
 
 impl Count {
+    pub(crate) fn of(sample: &Sample) -> Count {
+        Count { weight: sample.weight, samples: 1 }
+    }
+
     /// Returns true if there are no samples.
     pub fn is_zero(&self) -> bool {
         self.samples == 0
@@ -58,7 +66,7 @@ impl AddAssign for Count {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
     /// Time at the program counter.
-    pub own: Count,
+    pub self_count: Count,
     /// Time including callees.
     pub total: Count,
 }
@@ -137,6 +145,11 @@ pub struct FunctionRow {
 }
 
 impl FunctionRow {
+    /// Returns true if lists of functions have the row: native functions without lines are in the rows of libraries.
+    pub(crate) fn is_listed(&self) -> bool {
+        matches!(self.kind, Kind::Compiled | Kind::Python) || self.lines.is_some()
+    }
+
     /// Returns the compilations if there are several. The entry that Python calls does not count as one.
     pub fn several_compilations(&self) -> &[(String, Shares)] {
         let count = self.compilations.iter().filter(|(name, _)| !is_entry(name)).count();
@@ -228,11 +241,20 @@ impl Profile {
     }
 }
 
+/// Counts the samples of each stack.
+pub(crate) fn stack_counts(recording: &Recording) -> FxHashMap<u32, Count> {
+    let mut counts: FxHashMap<u32, Count> = FxHashMap::default();
+    for sample in &recording.samples {
+        *counts.entry(sample.stack).or_default() += Count::of(sample);
+    }
+    counts
+}
+
 /// Counts the samples of each stack in each thread.
-pub(crate) fn stack_counts(recording: &Recording) -> FxHashMap<(u32, u32), Count> {
+pub(crate) fn thread_stack_counts(recording: &Recording) -> FxHashMap<(u32, u32), Count> {
     let mut counts: FxHashMap<(u32, u32), Count> = FxHashMap::default();
     for sample in &recording.samples {
-        *counts.entry((sample.stack, sample.thread)).or_default() += Count { weight: sample.weight, samples: 1 };
+        *counts.entry((sample.stack, sample.thread)).or_default() += Count::of(sample);
     }
     counts
 }

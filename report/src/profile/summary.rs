@@ -2,8 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
+use super::activity::{Activities, Activity, StackActivity};
 use super::{Count, SourcePosition};
-use crate::activity::{Activities, Activity, StackActivity};
 
 /// Samples by activity. The fields add up to all samples.
 #[derive(Clone, Debug, Default)]

@@ -50,8 +50,8 @@ impl Trees {
         self.nodes[node as usize].2.total += count;
     }
 
-    pub(super) fn add_own(&mut self, node: u32, count: Count) {
-        self.nodes[node as usize].2.own += count;
+    pub(super) fn add_self(&mut self, node: u32, count: Count) {
+        self.nodes[node as usize].2.self_count += count;
     }
 
     /// Returns the finished trees by line.

@@ -15,7 +15,7 @@ use perf_format::PERF_RECORD_SAMPLE;
 use super::format::{self, Container};
 use super::tasks::Tasks;
 use super::{Recording, Selection, count_sample, event_index, records};
-use crate::Error;
+use crate::error::Error;
 
 /// Offset in the header of the position and size of the records.
 const DATA_SECTION_OFFSET: u64 = 40;

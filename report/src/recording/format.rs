@@ -18,8 +18,8 @@ use perf_format::*;
 
 use super::bytes::Bytes;
 use super::event::{Event, EventIds};
-use crate::Error;
-use crate::printable::printable;
+use crate::error::Error;
+use crate::sanitize::sanitize;
 
 /// Longer feature sections are not read.
 const MAX_FEATURE_BYTES: u64 = 16 << 20;
@@ -175,10 +175,10 @@ impl Container {
         let bytes = Bytes(bytes);
         match feature {
             HEADER_BUILD_ID => self.add_build_ids(bytes),
-            HEADER_HOSTNAME => self.facts.host = printable(&string(bytes)),
-            HEADER_OSRELEASE => self.facts.kernel = printable(&string(bytes)),
+            HEADER_HOSTNAME => self.facts.host = sanitize(&string(bytes)),
+            HEADER_OSRELEASE => self.facts.kernel = sanitize(&string(bytes)),
             HEADER_VERSION => self.notes.extend(recorder_notes(&string(bytes))),
-            HEADER_ARCH => self.facts.architecture = printable(&string(bytes)),
+            HEADER_ARCH => self.facts.architecture = sanitize(&string(bytes)),
             HEADER_CMDLINE => self.facts.command = strings(bytes).unwrap_or_default(),
             HEADER_EVENT_DESC => self.add_event_names(bytes),
             _ => {}
@@ -257,7 +257,7 @@ fn described_event(bytes: &mut Bytes<'_>, attr_size: usize) -> Option<Event> {
     let name = bytes.take(length as usize)?;
     let ids = bytes.u64s(u64::from(ids))?;
     let mut event = Event::parse(attr)?;
-    event.name = printable(&String::from_utf8_lossy(Bytes(name).text()));
+    event.name = sanitize(&String::from_utf8_lossy(Bytes(name).text()));
     event.add_ids(ids);
     Some(event)
 }

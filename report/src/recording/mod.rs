@@ -4,19 +4,21 @@
 //! the addresses and stacks of the samples.
 
 mod address_space;
-mod beside;
 mod bytes;
+pub(crate) mod compilations;
 mod compressed;
 mod event;
 mod follower;
 mod format;
-mod interned;
-mod merged;
+mod interner;
+mod merge;
+mod moved_images;
 mod origin;
 mod record;
 mod records;
 mod sample;
 mod tasks;
+mod unwind;
 
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
@@ -24,7 +26,7 @@ use std::path::{Path, PathBuf};
 pub use event::Event;
 pub use follower::Follower;
 pub use format::Facts;
-pub use interned::{FilePosition, Location, Stacks};
+pub use interner::{FilePosition, Location, Stacks};
 pub use origin::Origin;
 pub use tasks::{MappedFile, Thread};
 
@@ -32,15 +34,15 @@ use jitlisten_files::open_regular;
 use perf_format::*;
 use rustc_hash::FxHashMap;
 
-use crate::Error;
-use crate::unwind::{Machine, Unwinder};
+use crate::error::Error;
 
 use event::EventIds;
 use format::Container;
-use interned::Interner;
+use interner::Interner;
 use record::Record;
 use records::End;
 use tasks::Tasks;
+use unwind::{Machine, Unwinder};
 
 /// Selected part of a recording.
 #[derive(Clone, Debug, Default)]
@@ -214,7 +216,7 @@ impl Recording {
             if !selection.matches(sample.pid, sample.tid) {
                 return;
             }
-            let walked = sample.stack_copy.filter(|_| !interned::has_user_part(&sample)).map(|stack_copy| {
+            let walked = sample.stack_copy.filter(|_| !interner::has_user_part(&sample)).map(|stack_copy| {
                 unwinder.walk(&stack_copy, |address| interner.find_file(files, sample.pid, address, sample.time))
             });
             let stack = interner.intern_stack(&sample, is_kernel(record), &walked.unwrap_or_default());

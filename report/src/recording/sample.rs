@@ -4,7 +4,7 @@ use perf_format::*;
 
 use super::bytes::Bytes;
 use super::event::Event;
-use crate::unwind::StackCopy;
+use super::unwind::StackCopy;
 
 /// Fields of a sample that the report needs.
 #[derive(Clone, Copy, Debug)]

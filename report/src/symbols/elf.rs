@@ -12,11 +12,11 @@ use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SymbolKind};
 use rustc_hash::FxHashMap;
 
-use super::line_zero::Blocks;
+use super::line_zero::{Blocks, is_line_zero};
 use super::source_frame::SourceFrame;
+use crate::lookup::segments::Segments;
+use crate::lookup::source_hashes;
 use crate::machine::Machine;
-use crate::segments::Segments;
-use crate::source_hashes;
 
 type Slice = EndianArcSlice<RunTimeEndian>;
 type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
@@ -83,7 +83,8 @@ impl Elf {
         self.symbols.alias(linkage_name)
     }
 
-    /// Returns the frames at an address, innermost inlined call first. Empty without a line table.
+    /// Returns the frames that the line table has for an address, innermost inlined call first. Empty without a line
+    /// table.
     pub(super) fn frames(&mut self, address: u64) -> Vec<SourceFrame> {
         let cache = &self.cache;
         let lines =
@@ -91,8 +92,17 @@ impl Elf {
         lines.frames(address)
     }
 
+    /// Returns the frames of an instruction, and true if their line was inferred because the compiler named none. Every
+    /// output takes the line of an instruction from here.
+    pub(super) fn locate(&mut self, address: u64) -> (Vec<SourceFrame>, bool) {
+        let frames = self.frames(address);
+        let inferred = if is_line_zero(&frames) { self.infer_frames(address) } else { None };
+        let is_inferred = inferred.is_some();
+        (inferred.unwrap_or(frames), is_inferred)
+    }
+
     /// Infers the line of code at line 0 from the surrounding instructions.
-    pub(super) fn infer_frames(&mut self, address: u64) -> Option<Vec<SourceFrame>> {
+    fn infer_frames(&mut self, address: u64) -> Option<Vec<SourceFrame>> {
         let machine = self.machine?;
         let (_, range) = self.function(address)?;
         let start = range.start;

@@ -1,14 +1,15 @@
 //! Files that a recording names. They are opened on first use.
 
+use std::ops::Range;
 use std::path::Path;
 
 use super::elf::Elf;
-use super::line_zero::is_line_zero;
+use super::line_zero::has_line;
+use super::roots::Roots;
 use super::source_frame::SourceFrame;
 use crate::lookup::{Lookup, build_ids_match, candidates};
 use crate::machine::Machine;
 use crate::recording::{MappedFile, Recording};
-use crate::roots::Roots;
 
 /// Files of a recording, by index.
 #[derive(Default)]
@@ -96,10 +97,7 @@ impl Files {
         let State::Open(elf) = &mut entry.state else { return None };
         let is_image = is_image || elf.is_image;
         let address = elf.address_of_offset(offset)?;
-        let mut frames = if is_image || native_lines { elf.frames(address) } else { Vec::new() };
-        let inferred = if is_line_zero(&frames) { elf.infer_frames(address) } else { None };
-        let approximate = inferred.is_some();
-        frames = inferred.unwrap_or(frames);
+        let (frames, approximate) = if is_image || native_lines { elf.locate(address) } else { Default::default() };
         let symbol = elf.function(address).map(|(name, _)| name.to_owned());
         Some(Symbolized { symbol, frames, is_image, approximate })
     }
@@ -187,7 +185,7 @@ pub struct FileSymbols(Elf);
 impl FileSymbols {
     /// Opens an ELF file.
     ///
-    /// Returns a sentence that says why the file is not a valid ELF file.
+    /// # Errors
     /// Returns a message if the file is not a valid ELF file.
     pub fn open(path: &Path) -> Result<FileSymbols, String> {
         Elf::open(path).map(FileSymbols)
@@ -210,6 +208,9 @@ impl std::fmt::Debug for FileSymbols {
     }
 }
 
+/// Code of a function after this limit is not decoded.
+const MAX_FUNCTION_BYTES: u64 = 64 << 10;
+
 /// Code of one image, for a disassembler.
 pub(crate) struct ImageCode(Elf);
 
@@ -229,31 +230,42 @@ impl ImageCode {
         self.0.address_of_offset(offset)
     }
 
-    /// Returns readable name and address range of the function at an address.
-    pub(crate) fn function(&self, address: u64) -> Option<(String, std::ops::Range<u64>)> {
-        self.0.function(address).map(|(name, range)| (super::names::readable(name), range))
+    /// Returns readable name and address range of each function that contains one of the ascending addresses.
+    pub(crate) fn functions_at<'a>(&self, addresses: impl Iterator<Item = &'a u64>) -> Vec<(String, Range<u64>)> {
+        let mut functions: Vec<(String, Range<u64>)> = Vec::new();
+        for address in addresses {
+            if functions.last().is_none_or(|(_, previous)| *address >= previous.end) {
+                let function = self.0.function(*address);
+                functions.extend(function.map(|(name, range)| (super::names::readable(name), range)));
+            }
+        }
+        functions
     }
 
     pub(crate) fn section(&self, name: &str, max_bytes: u64) -> Vec<u8> {
         self.0.section(name, max_bytes)
     }
 
-    pub(crate) fn bytes(&self, address: u64, length: usize) -> Vec<u8> {
-        self.0.code(address, length)
+    /// Returns the code of a function, up to a limit.
+    pub(crate) fn bytes(&self, function: &Range<u64>) -> Vec<u8> {
+        self.0.code(function.start, (function.end - function.start).min(MAX_FUNCTION_BYTES) as usize)
     }
 
-    /// Returns path and line of each inlined call at an instruction, innermost first. Numba's own files are omitted
-    /// unless there are no others.
+    /// Returns path and line of each inlined call at an instruction, innermost first; none if the innermost line is
+    /// unknown. Numba's own files are omitted unless there are no others.
     pub(crate) fn user_lines(&mut self, address: u64) -> Vec<(String, u32)> {
-        let frames = self.0.frames(address).into_iter();
-        let lines = frames.filter_map(|frame| Some((frame.file?, frame.line.filter(|line| *line != 0)?)));
+        let (frames, _) = self.0.locate(address);
+        if !has_line(&frames) {
+            return Vec::new();
+        }
+        let lines = frames.into_iter().filter_map(|frame| Some((frame.file?, frame.line.filter(|line| *line != 0)?)));
         let (library, users): (Vec<_>, Vec<_>) = lines.partition(|(file, _)| file.contains("/numba/"));
         if users.is_empty() { library } else { users }
     }
 
     /// Returns path and line of an instruction.
     pub(crate) fn line(&mut self, address: u64) -> Option<(String, u32)> {
-        let frame = self.0.frames(address).into_iter().next()?;
+        let frame = self.0.locate(address).0.into_iter().next()?;
         Some((frame.file?, frame.line.unwrap_or_default()))
     }
 }

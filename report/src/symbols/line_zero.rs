@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::source_frame::SourceFrame;
-use crate::graph::Branches;
+use crate::machine::graph::Branches;
 use crate::machine::{Flow, Step};
 
 /// Code of a function after this limit is not decoded.

@@ -7,6 +7,7 @@ mod kernel;
 mod line_zero;
 mod names;
 mod perf_map;
+mod roots;
 mod source_frame;
 
 use rustc_hash::FxHashMap;
@@ -15,8 +16,10 @@ use std::collections::BTreeSet;
 pub use files::FileSymbols;
 pub(crate) use files::ImageCode;
 pub(crate) use names::is_entry;
+pub(crate) use roots::Roots;
 pub use source_frame::SourceFrame;
 
+use crate::distinct::Distinct;
 use crate::lookup::Lookup;
 use crate::recording::{Location, Recording};
 use files::Files;
@@ -39,6 +42,19 @@ pub enum Kind {
     Kernel,
     /// Nothing is known about the address.
     Unknown,
+}
+
+impl Kind {
+    /// Name in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Compiled => "compiled",
+            Kind::Python => "python",
+            Kind::Native => "native",
+            Kind::Kernel => "kernel",
+            Kind::Unknown => "unknown",
+        }
+    }
 }
 
 /// Symbolized function.
@@ -150,8 +166,8 @@ struct Resolver<'a> {
     cache: &'a mut SymbolCache,
     maps: MapFiles<'a>,
     symbols: Symbols,
-    function_indices: FxHashMap<Function, u32>,
-    source_indices: FxHashMap<String, u32>,
+    functions: Distinct<Function>,
+    sources: Distinct<String>,
 }
 
 impl<'a> Resolver<'a> {
@@ -161,8 +177,8 @@ impl<'a> Resolver<'a> {
             cache,
             maps,
             symbols: Symbols::default(),
-            function_indices: FxHashMap::default(),
-            source_indices: FxHashMap::default(),
+            functions: Distinct::default(),
+            sources: Distinct::default(),
         }
     }
 
@@ -198,14 +214,14 @@ impl<'a> Resolver<'a> {
     fn push_perf_map_frame(&mut self, name: &str) {
         match names::parse_python_name(name) {
             Some((function, file)) => {
-                let source = self.intern_source(file);
+                let source = self.sources.number(file.to_owned());
                 let function = Function {
                     base: function.clone().into_owned(),
                     name: function.into_owned(),
                     kind: Kind::Python,
                     module: file.to_owned(),
                 };
-                let function = self.intern_function(function);
+                let function = self.functions.number(function);
                 self.push(function, Some(source), None);
             }
             None => self.push_named_frame(name.to_owned(), Kind::Compiled, "[perf map]".to_owned()),
@@ -242,8 +258,8 @@ impl<'a> Resolver<'a> {
         let outermost = frames.len() - 1;
         for (index, NamedFrame { name, file, line }) in frames.into_iter().enumerate() {
             let base = names::base(&name).to_owned();
-            let function = self.intern_function(Function { name, base, kind, module: module.clone() });
-            let source = file.map(|path| self.intern_source(&path));
+            let function = self.functions.number(Function { name, base, kind, module: module.clone() });
+            let source = file.map(|path| self.sources.number(path));
             let line = line.or(source.map(|_| 0));
             let approximate = symbolized.approximate && index == 0;
             self.symbols.frames.push(Frame { function, source, line, inlined: index != outermost, approximate });
@@ -257,8 +273,8 @@ impl<'a> Resolver<'a> {
         let (name, module) = (name.into_owned(), file.to_owned());
         let frame = symbolized.frames.last();
         let source = frame.and_then(|frame| frame.file.as_deref()).unwrap_or(file);
-        let source = self.intern_source(source);
-        let function = self.intern_function(Function { base: name.clone(), name, kind: Kind::Python, module });
+        let source = self.sources.number(source.to_owned());
+        let function = self.functions.number(Function { base: name.clone(), name, kind: Kind::Python, module });
         self.push(function, Some(source), frame.and_then(|frame| frame.line));
         true
     }
@@ -285,7 +301,7 @@ impl<'a> Resolver<'a> {
 
     fn push_named_frame(&mut self, name: String, kind: Kind, module: String) {
         let base = names::base(&name).to_owned();
-        let function = self.intern_function(Function { name, base, kind, module });
+        let function = self.functions.number(Function { name, base, kind, module });
         self.push(function, None, None);
     }
 
@@ -294,27 +310,9 @@ impl<'a> Resolver<'a> {
         self.symbols.frames.push(Frame { function, source, line, inlined: false, approximate: false });
     }
 
-    fn intern_function(&mut self, function: Function) -> u32 {
-        let next = self.symbols.functions.len() as u32;
-        let functions = &mut self.symbols.functions;
-        *self.function_indices.entry(function).or_insert_with_key(|function| {
-            functions.push(function.clone());
-            next
-        })
-    }
-
-    fn intern_source(&mut self, path: &str) -> u32 {
-        if let Some(index) = self.source_indices.get(path) {
-            return *index;
-        }
-        let next = self.symbols.sources.len() as u32;
-        self.symbols.sources.push(path.to_owned());
-        self.source_indices.insert(path.to_owned(), next);
-        next
-    }
-
     fn finish(self) -> Symbols {
         let mut symbols = self.symbols;
+        (symbols.functions, symbols.sources) = (self.functions.values, self.sources.values);
         join_inlined(&mut symbols);
         symbols.notes = self.cache.files.notes();
         symbols.notes.extend(self.maps.notes.into_inner());

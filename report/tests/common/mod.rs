@@ -220,7 +220,7 @@ pub fn report(bytes: &[u8]) -> Report {
 pub fn assert_sums(report: &Report) {
     let profile = &report.profile;
     let line_samples: u64 =
-        profile.files.iter().flat_map(|file| file.lines.values()).map(|line| line.shares.own.samples).sum();
+        profile.files.iter().flat_map(|file| file.lines.values()).map(|line| line.shares.self_count.samples).sum();
     assert_eq!(
         line_samples + profile.without_line.samples,
         profile.compiled.samples,
@@ -241,18 +241,22 @@ pub fn assert_sums(report: &Report) {
         "the summary is all"
     );
     assert_eq!(profile.all.samples, report.recording.samples.len() as u64);
-    let function_samples: u64 = profile.functions.iter().map(|row| row.shares.own.samples).sum();
+    let function_samples: u64 = profile.functions.iter().map(|row| row.shares.self_count.samples).sum();
     assert_eq!(function_samples, profile.all.samples, "selfs of functions are all");
     let thread_samples: u64 = profile.threads.iter().map(|row| row.all.samples).sum();
     assert_eq!(thread_samples, profile.all.samples, "threads are all");
     let lines = profile.files.iter().flat_map(|file| file.lines.values()).map(|line| (&line.shares, &line.by_thread));
     let functions = profile.functions.iter().map(|row| (&row.shares, &row.by_thread));
     for (shares, by_thread) in lines.chain(functions) {
-        assert!(shares.own <= shares.total && shares.total.samples <= profile.all.samples);
+        assert!(shares.self_count <= shares.total && shares.total.samples <= profile.all.samples);
         if !by_thread.is_empty() {
-            let own: u64 = by_thread.values().map(|shares| shares.own.samples).sum();
+            let self_count: u64 = by_thread.values().map(|shares| shares.self_count.samples).sum();
             let total: u64 = by_thread.values().map(|shares| shares.total.samples).sum();
-            assert_eq!((own, total), (shares.own.samples, shares.total.samples), "threads are a line or function");
+            assert_eq!(
+                (self_count, total),
+                (shares.self_count.samples, shares.total.samples),
+                "threads are a line or function"
+            );
         }
     }
 }

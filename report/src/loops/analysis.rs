@@ -1,0 +1,402 @@
+//! Analysis of a loop's instructions: counts, addresses, and values carried between iterations.
+
+use std::ops::Range;
+
+use super::facts::{Elements, Facts};
+use crate::machine::graph::NaturalLoop;
+use crate::machine::{Class, FIRST_VECTOR, Flow, Instruction, Memory, Operation, Registers};
+
+pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoop) -> Facts {
+    let mut facts = Facts { exits: natural_loop.exits.len() as u32, ..Facts::default() };
+    let mut elements = Elements::default();
+    let body: Vec<&Instruction> = natural_loop.instructions().map(|index| &instructions[index]).collect();
+    for instruction in &body {
+        count_instruction(&mut facts, &mut elements, instruction);
+    }
+    facts.element = elements.most_common();
+    facts.checked_divisions = if natural_loop.exits.len() > 1 { count_checked_divisions(&body) } else { 0 };
+    facts.exceptions = natural_loop.exits.iter().filter(|exit| raises_exception(instructions, **exit)).count() as u32;
+    facts.indirect = count_indirect(&body);
+    // Registers that the loop changes.
+    let changed = body.iter().fold(Registers::default(), |registers, instruction| registers | instruction.written);
+    facts.strided = count_strided(&body, changed);
+    count_invariant_divisions(&mut facts, &body, changed);
+    facts.counted_exits = count_counted_exits(natural_loop, instructions);
+    // Values are followed through a single block: the effect of another path is unknown.
+    if let [_] = natural_loop.own_blocks.as_slice() {
+        classify_carried_values(&mut facts, &body, changed);
+    }
+    facts
+}
+
+/// Returns true if the code at a loop exit returns 1, which is how a Numba function raises.
+fn raises_exception(instructions: &[Instruction], mut index: usize) -> bool {
+    /// Limit on the instructions that are examined.
+    const MAX_EXIT_INSTRUCTIONS: usize = 64;
+    let mut status = None;
+    for _ in 0..MAX_EXIT_INSTRUCTIONS {
+        let Some(instruction) = instructions.get(index) else { return false };
+        status = instruction.status.unwrap_or(status);
+        index = match instruction.step.flow {
+            Flow::Next => index + 1,
+            Flow::Jump(Some(target)) => {
+                match instructions.binary_search_by_key(&target, |instruction| instruction.step.address) {
+                    Ok(target) => target,
+                    Err(_) => return false,
+                }
+            }
+            Flow::Leave => return status == Some(1),
+            Flow::Jump(None) | Flow::Branch(_) => return false,
+        };
+    }
+    false
+}
+
+fn count_instruction(facts: &mut Facts, elements: &mut Elements, instruction: &Instruction) {
+    facts.instructions += 1;
+    match instruction.class {
+        Class::Packed(bits, element) => {
+            facts.packed += 1;
+            facts.width = facts.width.max(bits);
+            element.into_iter().for_each(|element| elements.add(element));
+        }
+        Class::Scalar => facts.scalar += 1,
+        Class::Other => {}
+    }
+    match instruction.operation {
+        Operation::Unknown => facts.unknown += 1,
+        Operation::Gather => facts.gathers += 1,
+        Operation::Scatter => facts.scatters += 1,
+        Operation::Divide(_) => facts.divisions += 1,
+        Operation::DivideInteger(_) => facts.integer_divisions += 1,
+        Operation::SquareRoot => facts.square_roots += 1,
+        Operation::Widen => facts.conversions += 1,
+        Operation::Narrow => {
+            facts.conversions += 1;
+            facts.narrowings += 1;
+        }
+        Operation::ChooseInteger => facts.integer_choices += 1,
+        Operation::Call => facts.calls += 1,
+        Operation::Other
+        | Operation::Move
+        | Operation::Add(_)
+        | Operation::Multiply(_)
+        | Operation::Choose
+        | Operation::Compare => {}
+    }
+    let Some(memory) = instruction.memory else { return };
+    facts.atomics += u32::from(memory.is_atomic);
+    match (instruction.operation, memory.is_stack) {
+        (Operation::Call, _) => {}
+        (_, true) => facts.spills += 1,
+        (_, false) => facts.memory += 1,
+    }
+}
+
+/// Counts divisions by a register that the loop does not write, or by a spilled value.
+fn count_invariant_divisions(facts: &mut Facts, body: &[&Instruction], changed: Registers) {
+    for instruction in body {
+        let (divisor, counter) = match instruction.operation {
+            Operation::Divide(divisor) => (divisor, &mut facts.invariant_divisions),
+            Operation::DivideInteger(divisor) => (divisor, &mut facts.invariant_integer_divisions),
+            _ => continue,
+        };
+        *counter += u32::from(match divisor {
+            Some(divisor) => !changed.contains(divisor),
+            None => instruction.memory.is_some_and(|memory| memory.is_stack),
+        });
+    }
+}
+
+/// Counts exits that depend on a comparison of integers not loaded in the same block.
+fn count_counted_exits(natural_loop: &NaturalLoop, instructions: &[Instruction]) -> u32 {
+    let is_counted = |range: &Range<usize>| {
+        let mut loaded = Registers::default();
+        let mut counted = false;
+        for instruction in &instructions[range.clone()] {
+            let is_from_memory = instruction.memory.is_some() || instruction.read.intersects(loaded);
+            if instruction.sets_flags {
+                counted = !is_from_memory && !instruction.has_vectors();
+            }
+            loaded = loaded.and(!instruction.written);
+            if is_from_memory {
+                loaded |= instruction.loaded();
+            }
+        }
+        counted
+    };
+    let leaves = |range: &&Range<usize>| {
+        let Some(last) = range.end.checked_sub(1).map(|index| instructions[index].step) else { return false };
+        let is_inside =
+            |address: u64| natural_loop.instructions().any(|index| instructions[index].step.address == address);
+        match last.flow {
+            Flow::Branch(target) => !(target.is_some_and(is_inside) && is_inside(last.end)),
+            _ => false,
+        }
+    };
+    natural_loop.own_blocks.iter().filter(leaves).filter(|range| is_counted(range)).count() as u32
+}
+
+/// Counts divisions by a register that the loop also compares: a divisor that must not be zero.
+fn count_checked_divisions(body: &[&Instruction]) -> u32 {
+    let comparisons =
+        body.iter().filter(|instruction| instruction.operation == Operation::Compare && instruction.sets_flags);
+    let compared = comparisons.fold(Registers::default(), |all, instruction| all | instruction.read);
+    let is_checked = |instruction: &&&Instruction| matches!(instruction.operation, Operation::Divide(Some(by)) if compared.contains(by));
+    body.iter().filter(is_checked).count() as u32
+}
+
+/// Counts accesses whose address was loaded in the same iteration, except from the stack.
+fn count_indirect(body: &[&Instruction]) -> u32 {
+    let mut loaded = Registers::default();
+    let mut accesses = 0;
+    for instruction in body {
+        if instruction.memory.is_some_and(|memory| memory.address.intersects(loaded)) {
+            accesses += 1;
+        }
+        let is_load = instruction.memory.is_some_and(|memory| !memory.is_stack);
+        // The index may pass through additions, masks and selections.
+        let is_from_loaded = instruction.memory.is_none() && instruction.read.intersects(loaded);
+        loaded = loaded.and(!instruction.written);
+        if is_load || is_from_loaded {
+            loaded |= instruction.loaded().and(Registers::GENERAL);
+        }
+    }
+    accesses
+}
+
+/// Counts accesses of vector registers whose address grows per iteration by a loop-invariant register.
+fn count_strided(body: &[&Instruction], changed: Registers) -> u32 {
+    let advancing =
+        body.iter().filter_map(|instruction| instruction.increment).filter(|(_, by)| !changed.contains(*by));
+    let advancing: Registers = advancing.map(|(target, _)| target).collect();
+    let is_strided = |instruction: &&&Instruction| {
+        instruction.has_vectors() && instruction.memory.is_some_and(|memory| memory.address.intersects(advancing))
+    };
+    body.iter().filter(is_strided).count() as u32
+}
+
+/// Origin of a vector register's value: a bit for each register at the start of the iteration.
+#[derive(Clone, Copy, Default)]
+struct Value {
+    /// Registers that the value depends on.
+    from: u32,
+    /// Registers that reached the value through a choice, through an addition, or through any other operation.
+    chosen: u32,
+    added: u32,
+    other: u32,
+    /// Register whose value this is, changed only by additions or multiplications.
+    sum_of: Option<usize>,
+    changes: u32,
+    /// True if the changes include multiplications, or additions.
+    is_multiplied: bool,
+    is_added: bool,
+}
+
+/// Classifies the values that a loop of one block carries from one iteration to the next.
+fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Registers) {
+    // Registers that the loop does not change are constants.
+    let mut values: [Value; FIRST_VECTOR as usize] =
+        std::array::from_fn(|register| match changed.contains(FIRST_VECTOR + register as u8) {
+            true => Value { from: 1 << register, sum_of: Some(register), ..Value::default() },
+            false => Value::default(),
+        });
+    // Registers on which a stored value, or a comparison, depends.
+    let (mut escaped, mut compared) = (0_u32, 0_u32);
+    let mut used_otherwise = 0_u32;
+    for instruction in body {
+        let read: Vec<usize> = instruction.read.vectors().collect();
+        let combine = |bits: fn(&Value) -> u32| read.iter().fold(0, |sum, register| sum | bits(&values[*register]));
+        let from = combine(|value| value.from);
+        let written: Vec<usize> = instruction.written.vectors().collect();
+        let [target] = written[..] else {
+            // A sum stored to the same address in each iteration is read only after the loop.
+            if stores_to_fixed_address(instruction, changed) {
+                continue;
+            }
+            used_otherwise |= combine(sum_bit);
+            if instruction.operation == Operation::Compare {
+                compared |= from;
+            } else {
+                escaped |= from;
+            }
+            written.into_iter().for_each(|target| values[target] = Value { from, other: from, ..Value::default() });
+            continue;
+        };
+        let (chosen, added, other) =
+            (combine(|value| value.chosen), combine(|value| value.added), combine(|value| value.other));
+        let mut value = Value { from, chosen, added, other, ..Value::default() };
+        if let (Operation::Move, [source]) = (instruction.operation, &read[..]) {
+            value = values[*source];
+        } else if let Some((addend, is_product)) = accumulator_operand(instruction, target, &values) {
+            let accumulator = values[addend];
+            (value.sum_of, value.changes) = (accumulator.sum_of, accumulator.changes + 1);
+            value.is_multiplied = accumulator.is_multiplied || is_product;
+            value.is_added = accumulator.is_added || !is_product;
+            let operands = read.iter().filter(|register| **register != addend);
+            let operands = operands.fold((0, 0), |(sums, from), register| {
+                let value = &values[*register];
+                (sums | sum_bit(value), from | value.from)
+            });
+            used_otherwise |= operands.0;
+            if is_product {
+                value.other |= from;
+            } else {
+                value.added |= accumulator.from;
+                value.other |= operands.1;
+            }
+        } else {
+            used_otherwise |= combine(sum_bit);
+            if instruction.operation == Operation::Choose {
+                value.chosen |= from;
+            } else {
+                value.other |= from;
+            }
+        }
+        values[target] = value;
+    }
+    for (register, value) in values.iter().enumerate() {
+        let bit = 1_u32 << register;
+        if value.from & bit == 0 || value.sum_of == Some(register) && value.changes == 0 {
+            continue;
+        }
+        let has_bit = |bits: u32| bits & bit != 0;
+        let is_mixed = value.is_multiplied && value.is_added;
+        if value.sum_of == Some(register) && !has_bit(used_otherwise) && !is_mixed {
+            facts.accumulators += 1;
+        } else if has_bit(escaped) || has_bit(value.other) || !has_bit(value.chosen) {
+            facts.recurrences += 1;
+        } else if !has_bit(value.added) {
+            facts.choices += 1;
+        } else if !has_bit(compared) {
+            facts.conditional_sums += 1;
+        } else {
+            facts.recurrences += 1;
+        }
+    }
+}
+
+/// Returns true for a store to an address that the loop does not change. Stack slots hold values of one iteration.
+fn stores_to_fixed_address(instruction: &Instruction, changed: Registers) -> bool {
+    let is_fixed = |memory: Memory| memory.is_store && !memory.is_stack && !memory.address.intersects(changed);
+    instruction.memory.is_some_and(is_fixed)
+}
+
+/// Returns the bit of the register whose running sum the value is.
+fn sum_bit(value: &Value) -> u32 {
+    value.sum_of.map_or(0, |register| 1 << register)
+}
+
+/// Returns the operand of an addition, multiplication or fused operation that would be the accumulator, and true for a
+/// multiplication.
+fn accumulator_operand(instruction: &Instruction, target: usize, values: &[Value]) -> Option<(usize, bool)> {
+    let (operands, is_product) = match instruction.operation {
+        Operation::Add(operands) => (operands, false),
+        Operation::Multiply(operands) => (operands, true),
+        _ => return None,
+    };
+    // A register with a value from before the iteration is preferred; of two, the one that the result overwrites.
+    let registers = operands.into_iter().flatten().map(|register| usize::from(register - FIRST_VECTOR));
+    let mut carried = registers.clone().filter(|register| values[*register].from != 0);
+    let operand = carried
+        .clone()
+        .find(|register| *register == target)
+        .or_else(|| carried.next())
+        .or_else(|| registers.clone().next())?;
+    Some((operand, is_product))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::machine::graph;
+
+    /// Returns the facts of the only loop in the code.
+    fn facts_of(bytes: &[u8]) -> Facts {
+        let instructions = Machine::X86_64.instructions(bytes, 0x1000);
+        let steps: Vec<_> = instructions.iter().map(|instruction| instruction.step).collect();
+        let [natural_loop] = &graph::find_loops(&steps)[..] else { panic!("one loop: {instructions:?}") };
+        loop_facts(&instructions, natural_loop)
+    }
+
+    #[test]
+    fn a_sum_is_an_accumulator() {
+        // addsd xmm0, [rdi+rax*8]; inc rax; cmp rax, rsi; jl; ret
+        let facts = facts_of(b"\xf2\x0f\x58\x04\xc7\x48\xff\xc0\x48\x39\xf0\x7c\xf3\xc3");
+        assert_eq!((facts.scalar, facts.accumulators, facts.recurrences, facts.exits), (1, 1, 0, 1));
+        assert!(!facts.is_vectorised());
+    }
+
+    #[test]
+    fn a_running_sum_that_is_stored_is_a_recurrence() {
+        // addsd xmm0, [rdi+rax*8]; movsd [rdx+rax*8], xmm0; inc rax; cmp rax, rsi; jl; ret
+        let facts = facts_of(b"\xf2\x0f\x58\x04\xc7\xf2\x0f\x11\x04\xc2\x48\xff\xc0\x48\x39\xf0\x7c\xee\xc3");
+        assert_eq!((facts.accumulators, facts.recurrences), (0, 1));
+    }
+
+    #[test]
+    fn a_sum_in_one_element_is_an_accumulator_and_a_polynomial_is_none() {
+        // addsd xmm0, [rdi+rax*8]; movsd [rdx], xmm0; inc rax; cmp rax, rsi; jl; ret
+        let facts = facts_of(b"\xf2\x0f\x58\x04\xc7\xf2\x0f\x11\x02\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
+        assert_eq!((facts.accumulators, facts.recurrences), (1, 0));
+        // movsd xmm2, [rdi+rax*8]; addsd xmm2, xmm1; mulsd xmm2, xmm2; addsd xmm2, xmm0; movsd xmm0, [rdi+rax*8];
+        // addsd xmm0, xmm2; inc rax; cmp rax, rsi; jl; ret
+        let facts = facts_of(
+            b"\xf2\x0f\x10\x14\xc7\xf2\x0f\x58\xd1\xf2\x0f\x59\xd2\xf2\x0f\x58\xd0\xf2\x0f\x10\x04\xc7\xf2\x0f\x58\xc2\
+              \x48\xff\xc0\x48\x39\xf0\x7c\xde\xc3",
+        );
+        assert_eq!((facts.accumulators, facts.recurrences), (1, 0));
+        // mulsd xmm0, xmm1; addsd xmm0, [rdi+rax*8]; inc rax; cmp rax, rsi; jl; ret
+        let facts = facts_of(b"\xf2\x0f\x59\xc1\xf2\x0f\x58\x04\xc7\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
+        assert_eq!((facts.accumulators, facts.recurrences), (0, 1));
+    }
+
+    #[test]
+    fn divisions_by_what_the_loop_does_not_change() {
+        // vmovupd ymm1, [rdi+rax*8]; vdivpd ymm1, ymm1, ymm0; add rax, 4; cmp rax, rsi; jl; ret
+        let facts = facts_of(b"\xc5\xfd\x10\x0c\xc7\xc5\xf5\x5e\xc8\x48\x83\xc0\x04\x48\x39\xf0\x7c\xee\xc3");
+        assert_eq!((facts.divisions, facts.invariant_divisions, facts.counted_exits), (1, 1, 1));
+        // mov rax, [rdi]; cqo; idiv rcx; mov rcx, rdx; add rdi, 8; cmp rdi, rsi; jl; ret
+        let facts = facts_of(b"\x48\x8b\x07\x48\x99\x48\xf7\xf9\x48\x89\xd1\x48\x83\xc7\x08\x48\x39\xf7\x7c\xec\xc3");
+        assert_eq!((facts.integer_divisions, facts.invariant_integer_divisions), (1, 0));
+    }
+
+    #[test]
+    fn a_maximum_is_a_choice_and_a_sum_of_some_is_conditional() {
+        // vmovsd xmm1, [rdi+rax*8]; vmaxsd xmm0, xmm1, xmm0; inc rax; cmp rax, rsi; jl; ret
+        let facts = facts_of(b"\xc5\xfb\x10\x0c\xc7\xc5\xf3\x5f\xc0\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
+        assert_eq!((facts.choices, facts.conditional_sums, facts.recurrences, facts.accumulators), (1, 0, 0, 0));
+        // vmovsd xmm1, [rdi+rax*8]; vaddsd xmm2, xmm0, xmm1; vblendvpd xmm0, xmm2, xmm0, xmm3; inc rax; cmp rax, rsi;
+        // jl; ret
+        let facts = facts_of(
+            b"\xc5\xfb\x10\x0c\xc7\xc5\xfb\x58\xd1\xc4\xe3\x69\x4b\xc0\x30\x48\xff\xc0\x48\x39\xf0\x7c\xe9\xc3",
+        );
+        assert_eq!((facts.choices, facts.conditional_sums, facts.recurrences, facts.accumulators), (0, 1, 0, 0));
+    }
+
+    #[test]
+    fn packed_additions_have_a_width_and_lanes() {
+        // vaddpd ymm0, ymm0, [rdi+rax*8]; add rax, 4; cmp rax, rsi; jl; ret
+        let facts = facts_of(b"\xc5\xfd\x58\x04\xc7\x48\x83\xc0\x04\x48\x39\xf0\x7c\xf2\xc3");
+        assert_eq!((facts.width, facts.lanes(), facts.packed), (256, 4, 1));
+        assert!(facts.is_vectorised());
+    }
+
+    #[test]
+    fn an_index_from_an_array_is_indirect() {
+        // mov rcx, [rdx+rax*8]; sqrtsd xmm0, [rdi+rcx*8]; inc rax; cmp rax, rsi; jl; ret
+        let facts = facts_of(b"\x48\x8b\x0c\xc2\xf2\x0f\x51\x04\xcf\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
+        assert_eq!((facts.indirect, facts.square_roots, facts.accumulators), (1, 1, 0));
+    }
+
+    #[test]
+    fn an_address_that_grows_by_a_register_is_strided() {
+        // addsd xmm0, [rdi]; add rdi, rdx; dec rsi; jne; ret
+        let facts = facts_of(b"\xf2\x0f\x58\x07\x48\x01\xd7\x48\xff\xce\x75\xf4\xc3");
+        assert_eq!((facts.strided, facts.accumulators), (1, 1));
+        // addsd xmm0, [rdi]; add rdi, 8; dec rsi; jne; ret
+        let facts = facts_of(b"\xf2\x0f\x58\x07\x48\x83\xc7\x08\x48\xff\xce\x75\xf3\xc3");
+        assert_eq!((facts.strided, facts.accumulators), (0, 1));
+    }
+}

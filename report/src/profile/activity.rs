@@ -1,0 +1,365 @@
+//! Activity of each sample, and the line that the sample is charged to.
+//!
+//! A stack belongs to its innermost Python or compiled function, its *owner*: the time of C functions is charged to the
+//! line that called them. Functions of a compiler, of the import system and of the garbage collector take precedence
+//! over the owner, as do waiting functions in a recording of wall-clock time.
+
+use rustc_hash::FxHashMap;
+
+use super::owners::{STANDARD_LIBRARY, is_generated, is_user_source, packages_of_files, python_library};
+use super::role::{Role, Roles, Wait, native_library};
+use crate::distinct::Distinct;
+use crate::recording::Recording;
+use crate::symbols::{Frame, Function, Kind, Symbols};
+
+/// Activity of a thread. The HTML page refers to the variants by number, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Activity {
+    /// Running compiled code, or C functions that compiled code called.
+    Compiled,
+    /// Interpreting the user's Python, or running C functions that it called.
+    Interpreted,
+    /// Running library code; [`StackActivity::name`] is the library.
+    Library,
+    /// Compiling, in Numba or LLVM.
+    Compiling,
+    /// Importing a library.
+    Importing,
+    /// Collecting garbage.
+    Collecting,
+    /// Waiting; [`StackActivity::name`] is the reason. Only in recordings of wall-clock time.
+    Waiting,
+}
+
+impl Activity {
+    /// All activities, in the order of their numbers.
+    pub const ALL: [Activity; 7] = [
+        Activity::Compiled,
+        Activity::Interpreted,
+        Activity::Library,
+        Activity::Compiling,
+        Activity::Importing,
+        Activity::Collecting,
+        Activity::Waiting,
+    ];
+
+    /// Label in reports.
+    pub fn words(self) -> &'static str {
+        match self {
+            Activity::Compiled => "compiled code",
+            Activity::Interpreted => "your Python",
+            Activity::Library => "libraries",
+            Activity::Compiling => "compiling",
+            Activity::Importing => "importing",
+            Activity::Collecting => "garbage collection",
+            Activity::Waiting => "waiting",
+        }
+    }
+}
+
+/// Activity of a thread at one stack.
+#[derive(Clone, Copy, Debug)]
+pub struct StackActivity {
+    /// Activity that the sample's time is charged to.
+    pub activity: Activity,
+    /// Library, or reason of a wait, as an index into [`Activities::names`].
+    pub name: u32,
+    /// Package of the compiled code, if it belongs to one, as an index into [`Activities::names`].
+    pub package: Option<u32>,
+    /// True if LLVM was compiling.
+    pub in_llvm: bool,
+    /// True if the program counter was in a C function that the owner called.
+    pub in_c: bool,
+    /// Innermost Python or compiled function.
+    pub owner: Option<Frame>,
+    /// Innermost line in the user's files: source and line number.
+    pub user: Option<(u32, u32)>,
+    /// Line that the time is charged to: usually the owner's. For code that Numba itself compiles in, as for `a.sum()`,
+    /// it is the calling line.
+    pub line: Option<(u32, u32)>,
+}
+
+/// Activity at each stack of a recording.
+#[derive(Clone, Debug, Default)]
+pub struct Activities {
+    /// Names of libraries, and reasons of waits.
+    pub names: Vec<String>,
+    /// By source: true if the file is the user's, not a library's or Python's.
+    is_user_source: Vec<bool>,
+    /// By source: true if the file is part of Numba.
+    is_from_numba: Vec<bool>,
+    /// By source, and by function: the package, as an index into `names`.
+    source_packages: Vec<Option<u32>>,
+    function_packages: Vec<Option<u32>>,
+    /// By function: the library, unless it is one that every library uses.
+    function_libraries: Vec<Option<u32>>,
+    stacks: Vec<StackActivity>,
+}
+
+/// Library of a function.
+#[derive(Clone, Copy, Debug)]
+struct Library {
+    /// Index into the names.
+    name: u32,
+    /// True for a library that all others use. It is named only if no other library is on the stack.
+    is_base: bool,
+    /// True for an installed package.
+    is_package: bool,
+}
+
+/// Line of a code location.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    source: u32,
+    number: u32,
+    /// Package of the line's file.
+    package: Option<u32>,
+    /// True in generated code, which has no file.
+    is_generated: bool,
+}
+
+/// Properties of a function that determine the activity of a stack.
+#[derive(Clone, Copy, Debug, Default)]
+struct FunctionRole {
+    roles: Roles,
+    wait: Option<Wait>,
+    library: Option<Library>,
+}
+
+/// Properties of a code location, merged from its function and all calls inlined there.
+#[derive(Clone, Copy, Debug, Default)]
+struct LocationRole {
+    role: FunctionRole,
+    owner: Option<(Frame, Kind)>,
+    user: Option<(u32, u32)>,
+    is_user_code: bool,
+    has_file: bool,
+    line: Option<Line>,
+}
+
+impl Activities {
+    /// Classifies each stack of the recording once.
+    pub fn new(recording: &Recording, symbols: &Symbols) -> Activities {
+        let mut activities = Activities {
+            is_user_source: symbols.sources.iter().map(|path| is_user_source(path)).collect(),
+            is_from_numba: symbols.sources.iter().map(|path| python_library(path) == Some("numba")).collect(),
+            ..Activities::default()
+        };
+        let mut names = Distinct::default();
+        let packages = packages_of_files(recording);
+        let role = |function| FunctionRole::new(function, &packages, &mut names);
+        let roles: Vec<FunctionRole> = symbols.functions.iter().map(role).collect();
+        let package = |path: &String| python_library(path).map(|name| names.number(name.to_owned()));
+        activities.source_packages = symbols.sources.iter().map(package).collect();
+        let is_python = |function: &Function| function.kind == Kind::Python;
+        let package = |(function, role): (_, &FunctionRole)| {
+            role.library.filter(|library| is_python(function) || library.is_package).map(|library| library.name)
+        };
+        activities.function_packages = symbols.functions.iter().zip(&roles).map(package).collect();
+        let library = |role: &FunctionRole| role.library.filter(|library| !library.is_base).map(|library| library.name);
+        activities.function_libraries = roles.iter().map(library).collect();
+        let locations = 0..recording.locations.len() as u32;
+        let location_roles: Vec<LocationRole> =
+            locations.map(|location| activities.location_role(symbols, &roles, location)).collect();
+        let is_wall = recording.is_wall();
+        let stack = |stack: u32| {
+            StackSummary::new(recording.stacks.get(stack).iter().map(|location| &location_roles[*location as usize]))
+                .classify(is_wall, &mut names)
+        };
+        activities.stacks = (0..recording.stacks.len() as u32).map(stack).collect();
+        activities.names = names.values;
+        activities
+    }
+
+    /// Returns the activity at a stack.
+    pub fn get(&self, stack: u32) -> &StackActivity {
+        &self.stacks[stack as usize]
+    }
+
+    fn location_role(&self, symbols: &Symbols, roles: &[FunctionRole], location: u32) -> LocationRole {
+        let mut merged = LocationRole::default();
+        for frame in symbols.frames(location) {
+            let (function, role) = (symbols.function(frame), roles[frame.function as usize]);
+            merged.role.roles.add(role.roles);
+            merged.role.wait = merged.role.wait.or(role.wait);
+            merged.role.library = merged.role.library.or(role.library);
+            if !matches!(function.kind, Kind::Compiled | Kind::Python) {
+                continue;
+            }
+            merged.owner = merged.owner.or(Some((*frame, function.kind)));
+            merged.has_file |= function.kind == Kind::Python && !is_generated(&function.module);
+            let is_user_code = match frame.source {
+                Some(source) => self.is_user_source[source as usize],
+                None => function.kind == Kind::Python && is_user_source(&function.module),
+            };
+            merged.is_user_code |= is_user_code;
+            if let (None, Some((source, line)), false) =
+                (merged.line, frame.source.zip(frame.line), self.is_from_numba(frame))
+            {
+                merged.line = Some(Line {
+                    source,
+                    number: line,
+                    package: self.source_packages[source as usize],
+                    is_generated: is_generated(&symbols.sources[source as usize]),
+                });
+            }
+            if is_user_code {
+                merged.user = merged.user.or(frame.source.zip(frame.line));
+            }
+        }
+        merged
+    }
+
+    /// Returns the package of a frame.
+    pub(crate) fn package(&self, frame: &Frame) -> Option<u32> {
+        let source_package = frame.source.and_then(|source| self.source_packages[source as usize]);
+        source_package.or(self.function_packages[frame.function as usize])
+    }
+
+    /// Returns the name of a function's library.
+    pub(crate) fn library_of_function(&self, function: usize) -> Option<&str> {
+        self.function_libraries.get(function).copied().flatten().map(|name| self.names[name as usize].as_str())
+    }
+
+    fn is_from_numba(&self, frame: &Frame) -> bool {
+        frame.source.is_some_and(|source| self.is_from_numba[source as usize])
+    }
+}
+
+impl FunctionRole {
+    fn new(function: &Function, packages: &FxHashMap<&str, &str>, names: &mut Distinct<String>) -> FunctionRole {
+        let library = match function.kind {
+            Kind::Python => python_library(&function.module).map(|name| Library {
+                name: names.number(name.to_owned()),
+                is_base: false,
+                is_package: name != STANDARD_LIBRARY,
+            }),
+            Kind::Native => {
+                let name = native_library(&function.module);
+                let package = packages.get(function.module.as_str());
+                Some(Library {
+                    name: names.number((*package.unwrap_or(&name)).to_owned()),
+                    is_base: BASE_LIBRARIES.contains(&name),
+                    is_package: package.is_some_and(|name| *name != STANDARD_LIBRARY),
+                })
+            }
+            Kind::Kernel => Some(Library { name: names.number("kernel".to_owned()), is_base: true, is_package: false }),
+            Kind::Compiled | Kind::Unknown => None,
+        };
+        FunctionRole { roles: Roles::of(function), wait: Wait::of(function), library }
+    }
+}
+
+/// Properties of a stack, merged from its locations, innermost first.
+#[derive(Debug, Default)]
+struct StackSummary {
+    owner: Option<(Frame, Kind)>,
+    in_c: bool,
+    /// Roles of the owner and of the functions that it called.
+    owner_roles: Roles,
+    /// Roles of the whole stack.
+    roles: Roles,
+    /// True if a module is imported, and no file of the user's runs for that.
+    imports: bool,
+    wait: Option<Wait>,
+    /// Innermost library; and innermost library among those that all others use.
+    library: Option<u32>,
+    base: Option<u32>,
+    /// For the innermost frame with a file: true if it is the user's, and its library. Generated code belongs to its
+    /// caller.
+    file_owner: Option<(bool, Option<u32>)>,
+    /// Innermost package outside of Python's standard library.
+    package: Option<u32>,
+    user: Option<(u32, u32)>,
+    line: Option<Line>,
+}
+
+impl StackSummary {
+    fn new<'a>(locations: impl Iterator<Item = &'a LocationRole>) -> StackSummary {
+        let mut summary = StackSummary::default();
+        let mut calls_condition = false;
+        for location in locations {
+            let role = &location.role;
+            summary.roles.add(role.roles);
+            if summary.owner.is_none() {
+                summary.owner_roles.add(role.roles);
+                summary.add_wait(role, calls_condition);
+                calls_condition = role.roles.contains(Role::Condition);
+                summary.owner = location.owner;
+                summary.in_c |= location.owner.is_none();
+                if location.owner.is_none()
+                    && let Some(library) = role.library
+                {
+                    let name = if library.is_base { &mut summary.base } else { &mut summary.library };
+                    *name = name.or(Some(library.name));
+                }
+            }
+            if summary.file_owner.is_none() && location.has_file {
+                summary.file_owner = Some((location.is_user_code, role.library.map(|library| library.name)));
+            }
+            let package = role.library.filter(|library| library.is_package);
+            summary.package = summary.package.or(package.map(|library| library.name));
+            // Time that the user's own files take while they are imported is charged to them.
+            summary.imports |= role.roles.contains(Role::Importer) && summary.user.is_none();
+            summary.user = summary.user.or(location.user);
+            summary.line = summary.line.or(location.line);
+        }
+        summary
+    }
+
+    /// Adds the reason for which a location up to the owner waits.
+    fn add_wait(&mut self, role: &FunctionRole, calls_condition: bool) {
+        // The reason why Python waits is more useful than the system call it waits in.
+        let reacquires_gil = calls_condition && role.roles.contains(Role::Interpreter);
+        let in_pool = role.roles.contains(Role::Pool) && self.library.is_none();
+        self.wait = match role.wait {
+            _ if reacquires_gil => Some(Wait::Gil),
+            Some(Wait::Gil) => Some(Wait::Gil),
+            wait => self.wait.or(wait).or(in_pool.then_some(Wait::Threads)),
+        };
+    }
+
+    fn classify(self, is_wall: bool, names: &mut Distinct<String>) -> StackActivity {
+        let is_compiled = self.owner.is_some_and(|(_, kind)| kind == Kind::Compiled);
+        let (is_user_code, library) = self.file_owner.unwrap_or((true, None));
+        let compiles = self.owner_roles.contains(Role::Compiler) || self.roles.contains(Role::Compiler) && !is_compiled;
+        let (activity, name) = match (self.wait, self.owner) {
+            (Some(Wait::Threads), None) if is_wall => {
+                (Activity::Waiting, Some(names.number(Wait::Idle.words().to_owned())))
+            }
+            (Some(wait), _) if is_wall => (Activity::Waiting, Some(names.number(wait.words().to_owned()))),
+            _ if compiles => (Activity::Compiling, library),
+            _ if self.owner_roles.contains(Role::Collector) => (Activity::Collecting, None),
+            _ if is_compiled => (Activity::Compiled, None),
+            _ if self.imports => (Activity::Importing, self.package.or(library)),
+            (_, None) => (Activity::Library, self.library.or(self.base)),
+            _ if is_user_code => (Activity::Interpreted, None),
+            _ => (Activity::Library, library),
+        };
+        // Generated code belongs to its caller.
+        let package = self.line.and_then(|line| if line.is_generated { library } else { line.package });
+        StackActivity {
+            activity,
+            name: name.unwrap_or_else(|| names.number("[unknown]".to_owned())),
+            package: package.filter(|_| is_compiled),
+            in_llvm: self.roles.contains(Role::Llvm),
+            in_c: self.in_c,
+            owner: self.owner.map(|(frame, _)| frame),
+            user: self.user,
+            line: match self.owner {
+                Some((_, Kind::Compiled)) => self.line.map(|line| (line.source, line.number)),
+                owner => owner.and_then(|(frame, _)| frame.source.zip(frame.line)),
+            },
+        }
+    }
+}
+
+/// Returns true if the thread waited for other threads.
+pub(crate) fn is_wait_for_threads(name: &str) -> bool {
+    [Wait::Threads, Wait::Idle].iter().any(|wait| wait.words() == name)
+}
+
+/// Libraries that every other library uses.
+const BASE_LIBRARIES: [&str; 8] =
+    ["libc", "libm", "libpthread", "libgcc_s", "libstdc++", "ld-linux", "[vdso]", "kernel"];

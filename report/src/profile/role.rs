@@ -1,0 +1,187 @@
+//! What functions do for the activity of a stack: tables for CPython, Numba, LLVM and libc.
+
+use crate::symbols::{Function, Kind};
+
+/// Something that a function does, or that its library is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Compiles: Numba, or LLVM.
+    Compiler,
+    Llvm,
+    /// Imports a module.
+    Importer,
+    /// Looks for garbage.
+    Collector,
+    /// Waits on a condition variable.
+    Condition,
+    /// Belongs to Python itself, which waits on a condition variable only for the GIL.
+    Interpreter,
+    /// Belongs to a thread pool's library. Its threads do nothing there but wait.
+    Pool,
+}
+
+/// A set of roles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Roles(u8);
+
+impl Roles {
+    /// Returns the roles of a function.
+    pub(super) fn of(function: &Function) -> Roles {
+        let (module, base) = (function.module.as_str(), function.base.as_str());
+        let roles: &[(Role, bool)] = match function.kind {
+            Kind::Python => &[
+                (Role::Compiler, is_compiler_entry(module, base)),
+                (Role::Importer, module.starts_with("<frozen importlib") && base == "_find_and_load"),
+            ],
+            Kind::Native => {
+                let library = native_library(module);
+                let is_llvm = library == "libllvmlite"
+                    || library.starts_with("libLLVM")
+                    || LLVM_PREFIXES.iter().any(|prefix| function.name.starts_with(prefix));
+                &[
+                    (Role::Compiler, is_llvm),
+                    (Role::Llvm, is_llvm),
+                    (Role::Collector, GC_FUNCTIONS.contains(&base)),
+                    (Role::Condition, base.trim_start_matches('_').starts_with("pthread_cond_")),
+                    (Role::Interpreter, library.starts_with("libpython") || library.starts_with("python")),
+                    // A wheel's copy has a hash: libgomp-a34b3233.
+                    (Role::Pool, POOL_LIBRARIES.contains(&library.split('-').next().unwrap_or(library))),
+                ]
+            }
+            Kind::Kernel | Kind::Compiled | Kind::Unknown => &[],
+        };
+        let bits = roles.iter().filter(|(_, has_role)| *has_role).map(|(role, _)| role.bit());
+        Roles(bits.fold(0, |set, bit| set | bit))
+    }
+
+    pub(super) fn contains(self, role: Role) -> bool {
+        self.0 & role.bit() != 0
+    }
+
+    pub(super) fn add(&mut self, other: Roles) {
+        self.0 |= other.0;
+    }
+}
+
+impl Role {
+    fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+/// Reason of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    Gil,
+    Threads,
+    /// For work: of threads that no code of the program called, such as the workers of a pool.
+    Idle,
+    Sleep,
+    Io,
+    Processes,
+}
+
+impl Wait {
+    /// Text for people.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Wait::Gil => "the GIL",
+            Wait::Threads => "threads",
+            Wait::Idle => "idle threads",
+            Wait::Sleep => "sleep",
+            Wait::Io => "input and output",
+            Wait::Processes => "processes",
+        }
+    }
+
+    /// Returns the reason of the wait if a C function blocks. Valid only in recordings of wall-clock time, and only
+    /// while the function is innermost.
+    pub(super) fn of(function: &Function) -> Option<Wait> {
+        if function.kind != Kind::Native {
+            return None;
+        }
+        let name = function.base.trim_start_matches('_');
+        let name = name.strip_prefix("GI_").unwrap_or(name).trim_start_matches('_').trim_start_matches("libc_");
+        let by_name = WAITING_FUNCTIONS.iter().find(|(_, functions)| functions.contains(&name)).map(|(wait, _)| *wait);
+        by_name.or_else(|| LOCK_PREFIXES.iter().any(|prefix| name.starts_with(prefix)).then_some(Wait::Threads))
+    }
+}
+
+/// Functions of CPython and libc that wait, without leading underscores. In a stripped libc, `sem_wait` has no symbol:
+/// its callers in CPython stand for it.
+const WAITING_FUNCTIONS: [(Wait, &[&str]); 5] = [
+    (Wait::Gil, &["take_gil", "drop_gil"]),
+    (Wait::Threads, &["PyThread_acquire_lock_timed", "PyMutex_LockTimed", "PySemaphore_Wait", "sched_yield"]),
+    (Wait::Sleep, &["clock_nanosleep", "nanosleep", "usleep", "sleep", "pause", "sigsuspend"]),
+    (
+        Wait::Io,
+        &[
+            "poll",
+            "ppoll",
+            "select",
+            "pselect",
+            "epoll_wait",
+            "epoll_pwait",
+            "read",
+            "write",
+            "recv",
+            "recvfrom",
+            "recvmsg",
+            "send",
+            "sendto",
+            "sendmsg",
+            "accept",
+            "accept4",
+            "connect",
+            "pread64",
+            "pwrite64",
+            "fsync",
+            "readv",
+            "writev",
+        ],
+    ),
+    (Wait::Processes, &["wait4", "waitpid", "waitid"]),
+];
+/// Prefixes of libc's functions that wait for another thread.
+const LOCK_PREFIXES: [&str; 6] =
+    ["futex_", "lll_lock_wait", "pthread_cond_", "sem_", "pthread_join", "pthread_clockjoin"];
+
+/// Garbage collector functions of CPython, from several releases.
+const GC_FUNCTIONS: [&str; 6] = [
+    "gc_collect_main",
+    "gc_collect_generations",
+    "gc_collect_with_callback",
+    "gc_collect_region",
+    "gc_collect_young",
+    "_PyGC_CollectNoFail",
+];
+
+/// Prefixes of the functions of an LLVM that is linked into another library.
+const LLVM_PREFIXES: [&str; 2] = ["llvm::", "_ZN4llvm"];
+
+/// OpenMP runtimes. They have no symbols.
+const POOL_LIBRARIES: [&str; 3] = ["libgomp", "libomp", "libiomp5"];
+
+/// Returns true for the functions in which Numba begins to compile. Each takes the compiler's lock, except for a few
+/// that run before it.
+fn is_compiler_entry(file: &str, function: &str) -> bool {
+    let Some((_, file)) = file.rsplit_once("/numba/") else { return false };
+    match file {
+        "core/compiler_lock.py" | "core/compiler.py" | "core/compiler_machinery.py" => true,
+        "core/dispatcher.py" => function.contains("compile") || function == "get_call_template",
+        "np/ufunc/dufunc.py" | "np/ufunc/ufuncbuilder.py" | "np/ufunc/gufunc.py" => {
+            function.contains("compile") || function.contains("build")
+        }
+        _ => false,
+    }
+}
+
+/// Returns a library's name without suffixes: `libpython3.12` for `libpython3.12.so.1.0`, `_multiarray_umath` for
+/// `_multiarray_umath.cpython-311-x86_64-linux-gnu.so`.
+pub(super) fn native_library(file: &str) -> &str {
+    let end = file.find(".so").unwrap_or(file.len());
+    let end = file[..end].find(".cpython-").unwrap_or(end);
+    let end = file[..end].find(".abi3").unwrap_or(end);
+    let name = &file[..end];
+    if name.starts_with("ld-linux") { "ld-linux" } else { name.strip_suffix(".6").unwrap_or(name) }
+}

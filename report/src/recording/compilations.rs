@@ -1,0 +1,393 @@
+//! Numba's compilations during a recording: start, duration and reason. `python/jitlisten/_compilations.py` writes the
+//! file in the recording's images directory and documents its fields. The file is untrusted.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use jitlisten_files::open_regular;
+use perf_format::recording::{COMPILATIONS, images};
+use serde_json::{Value, json};
+
+use super::{Recording, Selection};
+use crate::sanitize::sanitize;
+use crate::words::file_name;
+
+/// Limit on the compilations that are read from a file. The writer stops earlier.
+const MAX_COMPILATIONS: usize = 1 << 16;
+/// Limit on the bytes that are read from a file. The writer stops earlier.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+/// Size limit of the header line.
+const MAX_HEADER_BYTES: u64 = 4096;
+/// Compilations this close to the first or last sample may still belong to the recording.
+const TOLERANCE_NS: u64 = 1_000_000_000;
+/// Limit on a duration in ns (five hours) and on a size in bytes. The sum over a whole file cannot overflow.
+const MAX_FIELD_VALUE: u64 = 1 << 44;
+
+/// Compilation of a function, or its load from Numba's cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compilation {
+    /// Qualified name: `module.name`.
+    pub function: String,
+    /// File that defines the function.
+    pub file: String,
+    /// Line of the definition.
+    pub line: u32,
+    /// Argument types.
+    pub signature: String,
+    /// Process that compiled.
+    pub pid: u32,
+    /// Thread that compiled.
+    pub tid: u32,
+    /// Number of enclosing compilations.
+    pub depth: u32,
+    /// Start time in ns of the recorder's clock.
+    pub begin: u64,
+    /// Elapsed time in ns, including waits.
+    pub lasted: u64,
+    /// CPU time of the thread in ns, including nested compilations.
+    pub cpu_ns: u64,
+    /// CPU time in ns without nested compilations.
+    pub exclusive: u64,
+    /// CPU time in LLVM in ns; part of `cpu_ns`.
+    pub llvm: u64,
+    /// Size of the machine code in bytes, including nested compilations.
+    pub size: u64,
+    /// Call outside of Numba that triggered the compilation, as `file:line`.
+    pub caller: Option<String>,
+    /// Reason for the compilation.
+    pub why: Why,
+    /// True if Numba rejected the function.
+    pub failed: bool,
+}
+
+/// Reason for a compilation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Not compiled: loaded from Numba's cache.
+    Cached,
+    /// The function does not have `cache=True`.
+    NotCached,
+    /// The cache had no entry.
+    NewEntry,
+    /// The cache entry has no line table, so the function is compiled again.
+    NoLines,
+    /// Numba does not cache code that refers to addresses of this process.
+    Dynamic,
+    /// Numba does not cache object mode functions with lifted loops.
+    Lifted,
+    /// Needed by another function, or unknown.
+    Other,
+}
+
+impl Why {
+    fn from_word(word: Option<&str>) -> Why {
+        match word {
+            Some("cache") => Why::Cached,
+            Some("off") => Why::NotCached,
+            Some("new") => Why::NewEntry,
+            Some("lines") => Why::NoLines,
+            Some("dynamic") => Why::Dynamic,
+            Some("lifted") => Why::Lifted,
+            _ => Why::Other,
+        }
+    }
+
+    /// Label in reports.
+    pub fn words(self) -> &'static str {
+        match self {
+            Why::Cached => "from the cache",
+            Why::NotCached => "cache=True not set",
+            Why::NewEntry => "not in the cache yet",
+            Why::NoLines => "its cache entry has no lines",
+            Why::Dynamic => "cannot be cached: it uses dynamic globals",
+            Why::Lifted => "cannot be cached: it has lifted loops",
+            Why::Other => "",
+        }
+    }
+}
+
+impl Compilation {
+    /// Returns the function name for reports. The file name replaces `__main__`.
+    pub fn name(&self) -> String {
+        let stem = Path::new(&self.file).file_stem().and_then(|stem| stem.to_str());
+        if let Some(description) = self.function.strip_prefix("<dynamic>.__numba_") {
+            // Numba generated this function for an expression or a loop; the rest of its name is an address.
+            return description
+                .split("_0x")
+                .next()
+                .unwrap_or(description)
+                .replace('_', " ")
+                .replace("parfor gufunc", "prange kernel");
+        }
+        match (self.function.strip_prefix("__main__."), stem) {
+            (Some(name), Some(stem)) => format!("{stem}.{}", name.replace("<locals>.", "")),
+            _ => self.function.replace("<locals>.", ""),
+        }
+    }
+
+    /// Returns true if the function was compiled, and not as part of another compilation.
+    pub fn is_outermost(&self) -> bool {
+        self.depth == 0 && self.why != Why::Cached
+    }
+
+    /// Returns the compilation as JSON. Times are in ns; `when` counts from `start`.
+    pub(crate) fn to_value(&self, start: u64) -> Value {
+        json!({
+            "function": self.name(), "file": self.file, "line": self.line, "signature": self.signature, "pid": self.pid,
+            "tid": self.tid, "depth": self.depth, "when": self.begin.saturating_sub(start), "lasted": self.lasted,
+            "took": self.cpu_ns, "exclusive": self.exclusive,
+            "llvm": self.llvm, "size": self.size, "caller": self.caller, "failed": self.failed,
+            "cached": self.why == Why::Cached, "why": self.why.words(),
+        })
+    }
+
+    /// Describes why a function was compiled, and for which call.
+    pub(crate) fn reason(&self) -> String {
+        let called = self.caller.as_ref().map(|caller| format!("for {}", file_name(caller)));
+        let reason = match self.depth {
+            // Nested compilations are never cached separately, so the missing option is not a reason.
+            1.. if self.why == Why::NotCached => "",
+            _ => self.why.words(),
+        };
+        let failed = self.failed.then(|| "failed".to_owned());
+        let parts = [failed, called, Some(reason.to_owned())].into_iter().flatten().filter(|part| !part.is_empty());
+        parts.collect::<Vec<_>>().join("; ")
+    }
+
+    fn parse(line: &[u8], pid: u32) -> Option<Compilation> {
+        let row: Value = serde_json::from_slice(line).ok()?;
+        let text = |name: &str| Some(sanitize(row.get(name)?.as_str()?));
+        let number = |name: &str| row.get(name).and_then(Value::as_u64);
+        let number_u32 = |name: &str| u32::try_from(number(name)?).ok();
+        let (begin, end) = (number("begin")?, number("end")?);
+        let lasted = end.checked_sub(begin).filter(|lasted| *lasted <= MAX_FIELD_VALUE)?;
+        let cpu_ns = number("cpu")?.min(MAX_FIELD_VALUE);
+        Some(Compilation {
+            function: text("function")?,
+            file: text("file")?,
+            line: number_u32("line")?,
+            signature: text("signature")?,
+            pid,
+            tid: number_u32("thread")?,
+            depth: number_u32("depth")?,
+            begin,
+            lasted,
+            cpu_ns,
+            exclusive: cpu_ns,
+            llvm: number("llvm").unwrap_or_default().min(cpu_ns),
+            size: number("size").unwrap_or_default().min(MAX_FIELD_VALUE),
+            caller: text("caller"),
+            why: Why::from_word(row.get("why").and_then(Value::as_str)),
+            failed: row.get("failed").is_some(),
+        })
+    }
+}
+
+/// Compilations of a recording that is still being written, in the order in which they ended.
+#[derive(Clone, Debug, Default)]
+pub struct GrowingCompilations {
+    rows: Vec<Compilation>,
+    /// Header line. A different one means that another file has replaced this one.
+    header: Vec<u8>,
+    /// Offset in the file up to which it has been read.
+    offset: u64,
+}
+
+impl GrowingCompilations {
+    /// Compilations read so far.
+    pub fn rows(&self) -> &[Compilation] {
+        &self.rows
+    }
+
+    /// Reads the lines added since the last call, if `is_recorded` accepts the process of the file.
+    pub fn read_new(&mut self, recording: &Path, is_recorded: impl Fn(u32) -> bool) {
+        let Some(mut file) = open_compilations(recording) else { return };
+        let length = file.metadata().map_or(0, |metadata| metadata.len());
+        let mut header = Vec::new();
+        let _ = BufReader::new((&file).take(MAX_HEADER_BYTES)).read_until(b'\n', &mut header);
+        let Some(pid) = pid_of(&header).filter(|pid| header.ends_with(b"\n") && is_recorded(*pid)) else { return };
+        if header != self.header || length < self.offset {
+            *self = GrowingCompilations { offset: header.len() as u64, header, ..GrowingCompilations::default() };
+        }
+        if file.seek(SeekFrom::Start(self.offset)).is_err() {
+            return;
+        }
+        let mut lines = BufReader::new(file.take(MAX_FILE_BYTES.saturating_sub(self.offset)));
+        let mut line = Vec::new();
+        while self.rows.len() < MAX_COMPILATIONS && lines.read_until(b'\n', &mut line).is_ok() && line.ends_with(b"\n")
+        {
+            self.offset += line.len() as u64;
+            self.rows.extend(Compilation::parse(&line, pid));
+            line.clear();
+        }
+    }
+}
+
+fn compilations_path(recording: &Path) -> PathBuf {
+    images(recording).join(COMPILATIONS)
+}
+
+fn open_compilations(recording: &Path) -> Option<File> {
+    let path = compilations_path(recording);
+    fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
+    open_regular(&path).ok()
+}
+
+/// Returns the pid from the header line.
+fn pid_of(header: &[u8]) -> Option<u32> {
+    let header: Value = serde_json::from_slice(header).ok()?;
+    u32::try_from(header.get("pid")?.as_u64()?).ok()
+}
+
+/// Returns the pid, and an iterator over the other lines.
+fn read_lines(recording: &Path) -> Option<(u32, impl Iterator<Item = Vec<u8>>)> {
+    let mut lines =
+        BufReader::new(open_compilations(recording)?.take(MAX_FILE_BYTES)).split(b'\n').map_while(Result::ok);
+    Some((pid_of(&lines.next()?)?, lines))
+}
+
+/// Reads the compilations that belong to a recording, ordered by start. Problems with the file are added to `notes`.
+pub(crate) fn read(
+    path: &Path,
+    recording: &Recording,
+    selection: &Selection,
+    notes: &mut Vec<String>,
+) -> Vec<Compilation> {
+    let Some((pid, lines)) = read_lines(path) else { return Vec::new() };
+    // An earlier recording of the same name may have left the file: another process, or another time.
+    if !recording.threads.iter().any(|thread| thread.pid == pid) {
+        return Vec::new();
+    }
+    // The first sample's period begins before its timestamp.
+    let first = recording.samples.iter().map(|sample| sample.time.saturating_sub(sample.weight)).min().unwrap_or(0);
+    let last = recording.samples.iter().map(|sample| sample.time).max().unwrap_or(u64::MAX);
+    let accepted_times = first.saturating_sub(TOLERANCE_NS)..=last.saturating_add(TOLERANCE_NS);
+    let mut damaged = 0;
+    let mut rows = Vec::new();
+    for line in lines.take(MAX_COMPILATIONS) {
+        match Compilation::parse(&line, pid) {
+            Some(row) if row.begin <= *accepted_times.end() && row.begin + row.lasted >= *accepted_times.start() => {
+                rows.push(row);
+            }
+            Some(_) => {}
+            None => damaged += 1,
+        }
+    }
+    if damaged > 0 {
+        notes.push(format!("{damaged} lines of {} are damaged", sanitize(&compilations_path(path).to_string_lossy())));
+    }
+    rows.sort_by_key(|row| (row.tid, row.begin, row.depth));
+    subtract_nested(&mut rows);
+    rows.retain(|row| selection.process.is_none_or(|pid| pid == row.pid));
+    rows.retain(|row| selection.thread.is_none_or(|tid| tid == row.tid));
+    rows.sort_by_key(|row| (row.begin, row.depth));
+    rows
+}
+
+/// Subtracts the time of each compilation from the one that encloses it. `rows` are ordered by thread and start.
+fn subtract_nested(rows: &mut [Compilation]) {
+    let mut enclosing: Vec<usize> = Vec::new();
+    for index in 0..rows.len() {
+        let (tid, begin, cpu_ns) = (rows[index].tid, rows[index].begin, rows[index].cpu_ns);
+        while enclosing.last().is_some_and(|&outer| {
+            let outer = &rows[outer];
+            outer.tid != tid || outer.depth >= rows[index].depth || outer.begin + outer.lasted < begin
+        }) {
+            enclosing.pop();
+        }
+        if let Some(&outer) = enclosing.last() {
+            rows[outer].exclusive = rows[outer].exclusive.saturating_sub(cpu_ns);
+        }
+        enclosing.push(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_row(text: &str) -> Option<Compilation> {
+        Compilation::parse(text.as_bytes(), 7)
+    }
+
+    /// Returns a row of thread 7.
+    fn row_spanning(depth: u32, begin: u64, end: u64) -> Compilation {
+        parse_row(&format!(
+            r#"{{"function": "__main__.f.<locals>.g", "file": "/a/prog.py", "line": 3, "signature": "(int64)",
+                 "thread": 7, "depth": {depth}, "begin": {begin}, "end": {end}, "cpu": {}, "llvm": 90, "why": "off",
+                 "caller": "/a/prog.py:9"}}"#,
+            end - begin
+        ))
+        .expect("a row")
+    }
+
+    #[test]
+    fn what_is_compiled_inside_is_taken_off_once() {
+        let mut rows = [
+            row_spanning(0, 100, 200),
+            row_spanning(1, 110, 160),
+            row_spanning(2, 120, 130),
+            row_spanning(1, 170, 180),
+        ];
+        subtract_nested(&mut rows);
+        assert_eq!(rows.each_ref().map(|row| row.exclusive), [40, 40, 10, 10]);
+        // Nested rows whose enclosing compilation is missing keep their time.
+        let mut rows = [row_spanning(1, 110, 160), row_spanning(0, 300, 400), row_spanning(1, 290, 310)];
+        subtract_nested(&mut rows);
+        assert_eq!(rows.each_ref().map(|row| row.exclusive), [50, 80, 20]);
+    }
+
+    #[test]
+    fn a_row_is_for_people() {
+        let row = row_spanning(0, 0, 1_500_000_000);
+        assert_eq!((row.name().as_str(), row.llvm), ("prog.f.g", 90));
+        let kernel =
+            Compilation { function: "<dynamic>.__numba_parfor_gufunc_0x7efe944eea90".to_owned(), ..row.clone() };
+        assert_eq!(kernel.name(), "prange kernel");
+        assert_eq!((row.caller.as_deref(), row.why), (Some("/a/prog.py:9"), Why::NotCached));
+    }
+
+    /// Lines of a growing file are read once, and only when they are complete.
+    #[test]
+    fn what_grows_is_read_on() {
+        let folder = std::env::temp_dir().join(format!("jitlisten-growing-{}", std::process::id()));
+        let recording = folder.join("a.data");
+        let path = compilations_path(&recording);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        let line = |name: &str| {
+            format!(r#"{{"function": "{name}", "file": "", "line": 3, "signature": "", "thread": 7, "depth": 0, "#)
+                + "\"begin\": 5, \"end\": 6, \"cpu\": 1}\n"
+        };
+        let mut growing = GrowingCompilations::default();
+        let mut names = |text: &str| {
+            fs::write(&path, text).expect("a file");
+            growing.read_new(&recording, |pid| pid < 9);
+            growing.rows().iter().map(|row| row.function.clone()).collect::<Vec<_>>().join(" ")
+        };
+        let header = "{\"pid\": 7}\n";
+        let (one, two) = (line("one"), line("two"));
+        assert_eq!(names("{\"pid"), "");
+        assert_eq!(names(&format!("{header}{one}{}", &two[..9])), "one");
+        // A changed line before the read offset is not read again.
+        assert_eq!(names(&format!("{header}{}{two}", one.replace("one", "ONE"))), "one two");
+        // A new process replaces the file; then a process that is not recorded.
+        assert_eq!(names(&format!("{{\"pid\": 8}}\n{two}")), "two");
+        assert_eq!(names(&format!("{{\"pid\": 9}}\n{one}{one}")), "two");
+        fs::remove_dir_all(folder).expect("the folder");
+    }
+
+    #[test]
+    fn damaged_lines_are_none() {
+        assert!(row_spanning(0, 100, 150).llvm == 50, "no more than all of it");
+        for text in ["", "{", "[]", "3", "{}", "null", r#"{"function": 3}"#, "\u{0}"] {
+            assert_eq!(parse_row(text), None, "{text}");
+        }
+        let whole = r#"{"function": "f", "file": "", "line": 3, "signature": "",
+            "thread": 7, "depth": 0, "begin": 5, "end": END, "cpu": 1}"#;
+        assert!(parse_row(&whole.replace("END", "6")).is_some());
+        for end in ["4", "-1", "1e30", "18446744073709551615", "\"6\""] {
+            assert_eq!(parse_row(&whole.replace("END", end)), None, "{end}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Interned locations and stacks.
+
+use std::hash::Hasher;
+
+use perf_format::{PERF_CONTEXT_KERNEL, PERF_CONTEXT_MAX, PERF_CONTEXT_USER};
+use rustc_hash::{FxHashMap, FxHasher};
+
+use super::Recording;
+use super::address_space::{KERNEL, Space};
+use super::sample::RawSample;
+use super::tasks::{MappedFile, Thread};
+use super::unwind::MappedAddress;
+
+const NONE: u32 = u32::MAX;
+/// Limit on the earlier entries of an address that are searched. If more has been mapped there, a position may have
+/// several locations.
+const MAX_ENTRIES_PER_ADDRESS: usize = 256;
+
+/// Code address in a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// Origin of the process, as an index into [`Recording::origins`].
+    pub origin: u32,
+    /// Process; `None` for the kernel.
+    pub pid: Option<u32>,
+    /// Address of the instruction. For a caller: of the last byte of the call.
+    pub address: u64,
+    /// Position in the file that was mapped there at that time.
+    pub position: Option<FilePosition>,
+}
+
+/// Position in a mapped file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilePosition {
+    /// Index into [`Recording::files`].
+    pub file: u32,
+    /// Offset in the file.
+    pub offset: u64,
+}
+
+/// All distinct stacks, innermost location first.
+#[derive(Debug, Default)]
+pub struct Stacks {
+    locations: Vec<u32>,
+    ends: Vec<u32>,
+    pub(super) spaces: FxHashMap<u32, Space>,
+    pub(super) names: FxHashMap<u32, String>,
+}
+
+impl Stacks {
+    /// Returns the number of stacks.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Returns true if there are no stacks.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Appends the stacks of another recording, whose locations start at `first_location`.
+    pub(super) fn append(&mut self, other: &Stacks, first_location: u32) {
+        let first = self.locations.len() as u32;
+        self.locations.extend(other.locations.iter().map(|location| location + first_location));
+        self.ends.extend(other.ends.iter().map(|end| end + first));
+    }
+
+    /// Returns the location indices of one stack, innermost first.
+    pub fn get(&self, stack: u32) -> &[u32] {
+        let index = stack as usize;
+        let start = index.checked_sub(1).map_or(0, |previous| self.ends[previous]);
+        &self.locations[start as usize..self.ends[index] as usize]
+    }
+}
+
+/// Time span in which a location is valid, and the next entry of the same address.
+#[derive(Clone, Copy, Debug)]
+struct Validity {
+    from: u64,
+    to: u64,
+    next: u32,
+}
+
+/// Returns true if the recorder itself has unwound the user stack.
+pub(super) fn has_user_part(sample: &RawSample<'_>) -> bool {
+    let mut numbers = sample.chain.chunks_exact(8).filter_map(|number| number.try_into().map(u64::from_le_bytes).ok());
+    numbers.by_ref().any(|number| number == PERF_CONTEXT_USER) && numbers.next().is_some()
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Interner {
+    spaces: FxHashMap<u32, Space>,
+    empty_space: Space,
+    locations: Vec<Location>,
+    validity: Vec<Validity>,
+    by_address: FxHashMap<(u32, u64), u32>,
+    stacks: Stacks,
+    by_hash: FxHashMap<u64, u32>,
+    threads: Vec<Thread>,
+    by_tid: FxHashMap<(u32, u32), u32>,
+    chain: Vec<u32>,
+}
+
+impl Interner {
+    pub(super) fn new(spaces: FxHashMap<u32, Space>) -> Interner {
+        Interner { spaces, ..Interner::default() }
+    }
+
+    pub(super) fn intern_thread(&mut self, pid: u32, tid: u32) -> u32 {
+        let next = self.threads.len() as u32;
+        let threads = &mut self.threads;
+        *self.by_tid.entry((pid, tid)).or_insert_with(|| {
+            threads.push(Thread { pid, tid, ..Thread::default() });
+            next
+        })
+    }
+
+    /// Returns the file mapped at an address.
+    pub(super) fn find_file<'f>(
+        &self,
+        files: &'f [MappedFile],
+        pid: u32,
+        address: u64,
+        time: u64,
+    ) -> Option<MappedAddress<'f>> {
+        let mapping = self.spaces.get(&pid)?.find(address, time).mapping?;
+        let file = files.get(mapping.file as usize)?;
+        let offset = mapping.offset.wrapping_add(address.checked_sub(mapping.start)?);
+        Some(MappedAddress { file: mapping.file, offset, path: &file.path, build_id: &file.build_id })
+    }
+
+    /// Interns the sample's stack. `walked` are the instructions unwound from its stack copy, innermost first.
+    pub(super) fn intern_stack(&mut self, sample: &RawSample<'_>, kernel: bool, walked: &[u64]) -> u32 {
+        self.chain.clear();
+        let mut space = if kernel { KERNEL } else { sample.pid };
+        // The first number after a context marker is an instruction, later ones are return addresses.
+        let mut is_exact = true;
+        for number in sample.chain.chunks_exact(8) {
+            let Ok(number) = number.try_into().map(u64::from_le_bytes) else { continue };
+            match number {
+                PERF_CONTEXT_USER => (space, is_exact) = (sample.pid, true),
+                PERF_CONTEXT_KERNEL => (space, is_exact) = (KERNEL, true),
+                PERF_CONTEXT_MAX.. => is_exact = true,
+                _ => {
+                    let address = if is_exact { number } else { number.wrapping_sub(1) };
+                    is_exact = false;
+                    let location = self.intern_location(space, address, sample.time);
+                    self.chain.push(location);
+                }
+            }
+        }
+        for address in walked {
+            let location = self.intern_location(sample.pid, *address, sample.time);
+            self.chain.push(location);
+        }
+        if self.chain.is_empty() {
+            let location = self.intern_location(space, sample.ip, sample.time);
+            self.chain.push(location);
+        }
+        self.intern_chain()
+    }
+
+    fn intern_chain(&mut self) -> u32 {
+        let mut hasher = FxHasher::default();
+        for location in &self.chain {
+            hasher.write_u32(*location);
+        }
+        let mut hash = hasher.finish();
+        loop {
+            match self.by_hash.get(&hash) {
+                Some(stack) if self.stacks.get(*stack) == self.chain => return *stack,
+                Some(_) => hash = hash.wrapping_mul(31).wrapping_add(1),
+                None => break,
+            }
+        }
+        let stack = self.stacks.ends.len() as u32;
+        self.stacks.locations.extend_from_slice(&self.chain);
+        self.stacks.ends.push(self.stacks.locations.len() as u32);
+        self.by_hash.insert(hash, stack);
+        stack
+    }
+
+    fn intern_location(&mut self, space: u32, address: u64, time: u64) -> u32 {
+        let first = self.by_address.get(&(space, address)).copied().unwrap_or(NONE);
+        let mut entry = first;
+        for _ in 0..MAX_ENTRIES_PER_ADDRESS {
+            let Some(validity) = self.validity.get(entry as usize) else { break };
+            if validity.from <= time && time < validity.to {
+                return entry;
+            }
+            entry = validity.next;
+        }
+        let mapping_at = self.spaces.get(&space).unwrap_or(&self.empty_space).find(address, time);
+        let position = mapping_at.mapping.map(|mapping| FilePosition {
+            file: mapping.file,
+            offset: mapping.offset.wrapping_add(address - mapping.start),
+        });
+        let location = self.locations.len() as u32;
+        self.locations.push(Location { origin: 0, pid: (space != KERNEL).then_some(space), address, position });
+        self.validity.push(Validity { from: mapping_at.from, to: mapping_at.to, next: first });
+        self.by_address.insert((space, address), location);
+        location
+    }
+
+    pub(super) fn finish(self, recording: &mut Recording) {
+        let names = std::mem::take(&mut recording.stacks.names);
+        recording.locations = self.locations;
+        recording.stacks = self.stacks;
+        recording.threads = self.threads;
+        for thread in &mut recording.threads {
+            thread.name = names.get(&thread.tid).or_else(|| names.get(&thread.pid)).cloned().unwrap_or_default();
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! JSON for the page's script. Keys are short because a page may have 40,000 lines.
+//!
+//! Counts of a line are an array: self samples, self weight, total samples, total weight.
+
+use std::time::SystemTime;
+
+use serde_json::{Map, Value, json};
+
+use crate::lookup::source::SourceText;
+use crate::profile::owners::python_library;
+use crate::profile::{Count, FunctionRow, Inlined, Line, Shares, SourceLines};
+use crate::recording::compilations::Compilation;
+use crate::report::Report;
+use crate::sanitize::sanitize;
+use crate::symbols::Kind;
+
+use super::assembly::Assembly;
+use super::barriers::is_parallel;
+use super::loops::loop_value;
+use super::stacks::stacks;
+
+/// Longer sources are cut to the context of their samples.
+const MAX_WHOLE_SOURCE_LINES: u32 = 3000;
+const CONTEXT_LINES: u32 = 40;
+const LIBRARY_CONTEXT_LINES: u32 = 5;
+/// Limit on the functions in the page's list.
+const MAX_LISTED_FUNCTIONS: usize = 300;
+/// Limit on the callers of a function, and on the callees of a line.
+const MAX_CALLERS: usize = 12;
+/// Limit on compilations; the longest are kept.
+const MAX_COMPILATIONS: usize = 2000;
+
+pub(super) fn data(report: &Report) -> Value {
+    let profile = &report.profile;
+    let assembly = Assembly::new(&report.recording, &report.symbols, &report.roots);
+    let (program, title) = (report.program(), report.title());
+    json!({
+        "program": sanitize(&program),
+        "command": sanitize(&report.recording.facts.command.join(" ")),
+        "recorded": report.recorded.and_then(|time| Some(time.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs())),
+        "title": sanitize(title.strip_prefix(&program).unwrap_or(&title).trim_start_matches(" · ")),
+        "weight": profile.all.weight,
+        "facts": facts(report),
+        "notes": report.notes.iter().map(|note| sanitize(note)).collect::<Vec<_>>(),
+        "threads": profile.threads.iter().map(|row| {
+            json!([sanitize(&report.thread_name(&row.thread)), row.all.weight])
+        }).collect::<Vec<_>>(),
+        "functions": functions(report),
+        "files": profile.files.iter().zip(&report.sources).map(|(file, source)| {
+            file_value(report, &assembly, file, source)
+        }).collect::<Vec<_>>(),
+        "stacks": stacks(report),
+        "compiling": compiling(report),
+    })
+}
+
+/// Returns the counts of samples without a line and of lost samples, unless they are zero.
+fn facts(report: &Report) -> Value {
+    let profile = &report.profile;
+    let rows = [
+        ("in compiled code without a line table", profile.without_line),
+        ("of that at line 0", profile.line_zero),
+        ("lost samples", Count { weight: 0, samples: profile.lost }),
+    ];
+    let rows = rows.into_iter().filter(|(_, count)| !count.is_zero());
+    rows.map(|(label, count)| json!([label, count.samples, count.weight])).collect()
+}
+
+fn counts_value(shares: &Shares) -> Value {
+    json!([shares.self_count.samples, shares.self_count.weight, shares.total.samples, shares.total.weight])
+}
+
+fn functions(report: &Report) -> Vec<Value> {
+    let profile = &report.profile;
+    let mut modules = vec![""; profile.functions.len()];
+    // Compiled code belongs to the package of its source.
+    let package = |row: &FunctionRow| python_library(&profile.files[row.lines?.file as usize].path);
+    let mut libraries: Vec<Option<&str>> = profile.functions.iter().map(package).collect();
+    for (index, (function, row)) in report.symbols.functions.iter().zip(&profile.rows).enumerate() {
+        let row = *row as usize;
+        if row < modules.len() && function.kind != Kind::Compiled {
+            modules[row] = &function.module;
+            libraries[row] = libraries[row].or(profile.activities.library_of_function(index));
+        }
+    }
+    let mut remaining = MAX_LISTED_FUNCTIONS;
+    profile
+        .functions
+        .iter()
+        .zip(modules.into_iter().zip(libraries))
+        .map(|(row, (module, library))| {
+            let is_listed = remaining != 0 && row.is_listed();
+            remaining -= usize::from(is_listed);
+            let mut value = json!({
+                "name": sanitize(&row.name),
+                "kind": row.kind.name(),
+                "n": counts_value(&row.shares),
+            });
+            if !module.is_empty() {
+                value["module"] = json!(sanitize(module));
+            }
+            if let Some(library) = library {
+                value["library"] = json!(sanitize(library));
+            }
+            if report.is_user_function(row) {
+                value["yours"] = json!(true);
+            }
+            if let Some(lines) = row.lines {
+                value["at"] = json!([lines.file, lines.first, lines.last]);
+            }
+            if !row.callers.is_empty() {
+                let callers = row.callers.iter().take(MAX_CALLERS);
+                value["callers"] = callers.map(|(caller, from, count)| json!([caller, from, count.weight])).collect();
+            }
+            if is_parallel(row) {
+                value["parallel"] = json!(true);
+            }
+            if is_listed {
+                value["listed"] = json!(true);
+                let compilations = row.several_compilations().iter();
+                value["compilations"] =
+                    compilations.map(|(name, shares)| json!([sanitize(name), counts_value(shares)])).collect();
+            }
+            value
+        })
+        .collect()
+}
+
+/// Returns the longest compilations, ordered by start, and a summary of all of them.
+fn compiling(report: &Report) -> Value {
+    let mut rows: Vec<&Compilation> = report.compilations.iter().collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.cpu_ns));
+    let left_out = rows.len().saturating_sub(MAX_COMPILATIONS);
+    rows.truncate(MAX_COMPILATIONS);
+    rows.sort_by_key(|row| (row.begin, row.depth));
+    let start = report.start_time();
+    json!({
+        "words": if report.compilations.is_empty() { String::new() } else { report.compiling_summary() },
+        "left_out": left_out,
+        "rows": rows.into_iter().map(|row| {
+            let mut value = row.to_value(start);
+            value["for"] = json!(row.reason());
+            value
+        }).collect::<Vec<_>>(),
+    })
+}
+
+fn file_value(report: &Report, assembly: &Assembly, file: &SourceLines, source: &SourceText) -> Value {
+    let mut self_count = Count::default();
+    for line in file.lines.values() {
+        self_count += line.shares.self_count;
+    }
+    let lines: Map<String, Value> = file
+        .lines
+        .iter()
+        .map(|(number, line)| {
+            let loops = report.loops_at(&file.path, *number).map(loop_value).collect();
+            (number.to_string(), line_value(report, assembly.line(&file.path, *number), loops, line))
+        })
+        .collect();
+    json!({
+        "path": sanitize(&file.path),
+        "library": !report.is_user_source(&file.path),
+        "note": source.note.as_deref().map(sanitize),
+        "n": [self_count.samples, self_count.weight, null, null],
+        "parts": source_parts(report, file, source),
+        "lines": lines,
+    })
+}
+
+fn line_value(report: &Report, assembly: Option<Value>, loops: Vec<Value>, line: &Line) -> Value {
+    let mut value = json!({"n": counts_value(&line.shares), "f": line.functions});
+    if !line.inlined.is_empty() {
+        value["i"] = inlined_calls(report, &line.inlined);
+    }
+    if !line.calls.is_empty() {
+        let calls = line.calls.iter().take(MAX_CALLERS);
+        value["c"] = calls.map(|(callee, count)| json!([callee, count.weight])).collect();
+    }
+    if !loops.is_empty() {
+        value["o"] = json!(loops);
+    }
+    if let Some(assembly) = assembly {
+        value["a"] = assembly;
+    }
+    value
+}
+
+fn inlined_calls(report: &Report, calls: &[Inlined]) -> Value {
+    let calls = calls.iter().map(|call| {
+        let file = call.file.map(|file| file as usize);
+        let text = file.and_then(|file| report.sources[file].line(call.line)).unwrap_or_default();
+        let mut value = json!({
+            "f": call.function,
+            "p": file.map_or(-1, |file| file as i64),
+            "l": call.line,
+            "s": text.trim_start(),
+            "n": counts_value(&call.shares),
+        });
+        if !call.inlined.is_empty() {
+            value["i"] = inlined_calls(report, &call.inlined);
+        }
+        value
+    });
+    calls.collect()
+}
+
+/// Returns the parts of a source that the page shows, the whole or the context of samples: first line and texts of
+/// each.
+fn source_parts(report: &Report, file: &SourceLines, source: &SourceText) -> Vec<Value> {
+    let (max_whole_lines, context) = match report.is_user_source(&file.path) {
+        true => (MAX_WHOLE_SOURCE_LINES, CONTEXT_LINES),
+        false => (0, LIBRARY_CONTEXT_LINES),
+    };
+    let line_numbers = file.lines.keys().copied().filter(|line| *line != 0);
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    if source.len() <= max_whole_lines && !source.is_empty() {
+        ranges.push((1, source.len()));
+    }
+    for line in line_numbers.filter(|line| *line > source.len() || source.len() > max_whole_lines) {
+        let context = if line > source.len() { 0 } else { context };
+        let (first, last) =
+            (line.saturating_sub(context).max(1), line.saturating_add(context).min(source.len().max(line)));
+        match ranges.last_mut() {
+            Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
+            _ => ranges.push((first, last)),
+        }
+    }
+    let text = |line: u32| source.line(line).unwrap_or_default();
+    ranges.into_iter().map(|(first, last)| json!([first, (first..=last).map(text).collect::<Vec<_>>()])).collect()
+}

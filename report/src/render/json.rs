@@ -1,0 +1,271 @@
+//! Line table as JSON for programs.
+//!
+//! ```text
+//! {"$generator": s, "samples": n, "compiled": n, "interpreted": n, "without_line": n, "lost": n, "weight": n,
+//! "is_time": b, "elapsed": ns or null,
+//!  "summary": {"compiled": {"samples": n, "weight": n, "percent": p}, "interpreted": {...},
+//!              "libraries": {NAME: {...}}, "compiling": {...}, "compiling_in_llvm": {...},
+//!              "importing": {NAME: {...}}, "collecting": {...}, "waiting": {NAME: {...}}},
+//!  "hottest": [{"path": p, "line": l, "source": s, "kind": "compiled"|"python", "self": n, "total": n, "in_c": n,
+//!               ...}],
+//!  "files":   [{"path": p, "note": s, "lines": [{"line": l, "self": n, "self_weight": n, "in_c": n,
+//!               "approximate": n, "total": n, "source": s, "inlined": [...],
+//!               "loops": [{"function": s, "first": l, "last": l, "ran": "vector"|"scalar",
+//!               "llvm": [{"name": s, "line": l, "text": s}], "advice": [{"rule": s, "text": s}], ...}]}]}],
+//!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "samples": n, "compiled": n, "percent": p}],
+//!  "processes": [{"pid": n, "name": s, "host": s, "threads": n, "samples": n, "compiled": n, "percent": p}],
+//!  "hosts": [...], ...}
+//! ```
+//! The `self` of all `lines` plus `without_line` add up to `compiled` and `interpreted`; with `outside` they add up to
+//! `samples`. Line 0 is code to which the compiler assigned no line. The entries of `summary` without
+//! `compiling_in_llvm` also add up to `samples`. `self` of an interpreted line includes the C functions that it calls,
+//! counted in `in_c`. For compiled lines only `hottest` includes them, and the code that Numba compiles in for the
+//! line. `inlined` is another view of the same samples, below the line of the call. Percents are by weight, which
+//! differs from the counts only if the recorder changed its period. Weight is in ns if samples measure time; other
+//! counts are samples.
+
+use serde_json::{Map, Value, json};
+
+use crate::lookup::source::SourceText;
+use crate::loops::Loop;
+use crate::profile::{Count, Inlined, Line, Shares, SourceLines};
+use crate::recording::Thread;
+use crate::report::{Group, Report};
+
+/// Creator of the file. The key sorts before all others, so that it is at the start.
+const GENERATOR: &str = concat!("jitlisten ", env!("CARGO_PKG_VERSION"));
+
+/// Returns the whole report as JSON.
+pub fn to_json(report: &Report) -> Value {
+    let profile = &report.profile;
+    json!({
+        "$generator": GENERATOR,
+        "samples": profile.all.samples,
+        "compiled": profile.compiled.samples,
+        "interpreted": profile.interpreted.samples,
+        "without_line": profile.without_line.samples,
+        "line_zero": profile.line_zero.samples,
+        "approximate": profile.approximate.samples,
+        "lost": profile.lost,
+        "weight": profile.all.weight,
+        "event": report.event(),
+        "is_time": report.is_time(),
+        "host": report.recording.facts.host,
+        "command": report.recording.facts.command,
+        "elapsed": report.elapsed(),
+        "summary": summary(report),
+        "hottest": hot_lines(report),
+        "outside": outside(report),
+        "files": files(report),
+        "functions": functions(report),
+        "threads": threads(report),
+        "processes": groups(report, &report.processes(), true),
+        "hosts": groups(report, &report.hosts(), false),
+        "recordings": report.recording.parts,
+        "compilations": compilations_to_json(report),
+        "notes": report.notes,
+    })
+}
+
+/// Returns the compilations as JSON. Times are in ns.
+pub fn compilations_to_json(report: &Report) -> Value {
+    let start = report.start_time();
+    report.compilations.iter().map(|row| row.to_value(start)).collect()
+}
+
+/// Returns the samples by activity. Each sample counts once.
+fn summary(report: &Report) -> Value {
+    let summary = &report.profile.summary;
+    let count_value =
+        |count: Count| json!({"samples": count.samples, "weight": count.weight, "percent": percent(report, count)});
+    let named = |names: &[(String, Count)]| -> Map<String, Value> {
+        names.iter().map(|(name, count)| (name.clone(), count_value(*count))).collect()
+    };
+    json!({
+        "compiled": count_value(summary.compiled),
+        "interpreted": count_value(summary.interpreted),
+        "libraries": named(&summary.libraries),
+        "compiling": count_value(summary.compiling),
+        "compiling_in_llvm": count_value(summary.in_llvm),
+        "importing": named(&summary.importing),
+        "collecting": count_value(summary.collecting),
+        "waiting": named(&summary.waiting),
+    })
+}
+
+fn hot_lines(report: &Report) -> Vec<Value> {
+    let rows = report.profile.hottest(usize::MAX);
+    rows.iter()
+        .map(|line| {
+            let (file, number) = (line.position.0 as usize, line.position.1);
+            json!({
+                "path": report.profile.files[file].path,
+                "line": number,
+                "source": report.sources[file].line(number),
+                "kind": if line.compiled { "compiled" } else { "python" },
+                "self": line.self_count.samples,
+                "self_weight": line.self_count.weight,
+                "self_percent": percent(report, line.self_count),
+                "total": line.total.samples,
+                "total_percent": percent(report, line.total),
+                "in_c": line.in_c.samples,
+            })
+        })
+        .collect()
+}
+
+fn outside(report: &Report) -> Vec<Value> {
+    let rows = report.profile.outside.iter();
+    rows.map(|(name, count)| json!({"name": name, "samples": count.samples, "percent": percent(report, *count)}))
+        .collect()
+}
+
+/// Returns the percent of the total weight.
+fn percent(report: &Report, count: Count) -> f64 {
+    (count.percent_of(report.profile.all) * 1000.0).round() / 1000.0
+}
+
+fn files(report: &Report) -> Vec<Value> {
+    let files = report.profile.files.iter().zip(&report.sources);
+    let value = |(file, source): (&SourceLines, &SourceText)| {
+        let lines = file.lines.iter().map(|(number, line)| {
+            let mut value = line_value(report, *number, line, source.line(*number));
+            let loops = report.loops_at(&file.path, *number);
+            value["loops"] = loops.map(|hot_loop| loop_value(report, hot_loop)).collect();
+            value
+        });
+        let mut value = json!({"path": file.path, "lines": lines.collect::<Vec<_>>()});
+        if let Some(note) = &source.note {
+            value["note"] = json!(note);
+        }
+        value
+    };
+    files.map(value).collect()
+}
+
+fn line_value(report: &Report, number: u32, line: &Line, source: Option<&str>) -> Value {
+    let fields = json!({
+        "line": number,
+        "approximate": line.approximate.samples,
+        "self_weight": line.shares.self_count.weight,
+        "in_c": line.in_c.samples,
+        "source": source,
+        "inlined": inlined(report, &line.inlined),
+    });
+    let mut value = with_shares(report, &line.shares, fields);
+    if !line.by_thread.is_empty() {
+        let threads = line.by_thread.iter().filter_map(|(thread, parts)| {
+            let Thread { pid, tid, host, .. } = &report.profile.threads.get(*thread as usize)?.thread;
+            Some(with_shares(report, parts, json!({"pid": pid, "tid": tid, "host": host})))
+        });
+        value["threads"] = threads.collect();
+    }
+    value
+}
+
+/// Returns a loop of machine code, which is listed at its hottest line.
+fn loop_value(report: &Report, hot_loop: &Loop) -> Value {
+    let calls = hot_loop.calls.iter().map(|(name, count)| json!({"name": name, "samples": count.samples}));
+    let advice = hot_loop.advice.iter().map(|advice| json!({"rule": advice.rule, "text": advice.text}));
+    json!({
+        "function": hot_loop.function,
+        "first": hot_loop.first,
+        "last": hot_loop.last,
+        "self": hot_loop.self_count.samples,
+        "total": hot_loop.total.samples,
+        "total_percent": percent(report, hot_loop.total),
+        "ran": if hot_loop.facts.is_vectorised() { "vector" } else { "scalar" },
+        "width": hot_loop.facts.width,
+        "lanes": hot_loop.facts.lanes(),
+        "packed": hot_loop.facts.packed,
+        "scalar": hot_loop.facts.scalar,
+        "gathers": hot_loop.facts.gathers + hot_loop.facts.scatters,
+        "divisions": hot_loop.facts.divisions,
+        "integer_divisions": hot_loop.facts.integer_divisions,
+        "conversions": hot_loop.facts.conversions,
+        "spills": hot_loop.facts.spills,
+        "exits": hot_loop.facts.exits,
+        "exceptions": hot_loop.facts.exceptions,
+        "versions": hot_loop.versions.iter().map(|version| json!({
+            "ran": if version.facts.is_vectorised() { "vector" } else { "scalar" },
+            "width": version.facts.width,
+            "lanes": version.facts.lanes(),
+            "total": version.total.samples,
+        })).collect::<Vec<_>>(),
+        "summary": hot_loop.facts.summary(),
+        "calls": calls.collect::<Vec<_>>(),
+        "llvm": hot_loop.remarks.iter().map(|remark| json!({"name": remark.name, "line": remark.line, "text": remark.text}))
+            .collect::<Vec<_>>(),
+        "advice": advice.collect::<Vec<_>>(),
+    })
+}
+
+fn inlined(report: &Report, calls: &[Inlined]) -> Value {
+    let calls = calls.iter().map(|call| {
+        let file = call.file.map(|file| file as usize);
+        let fields = json!({
+            "function": report.profile.functions[call.function as usize].name,
+            "path": file.map(|file| &report.profile.files[file].path),
+            "line": call.line,
+            "source": file.and_then(|file| report.sources[file].line(call.line)),
+            "inlined": inlined(report, &call.inlined),
+        });
+        with_shares(report, &call.shares, fields)
+    });
+    calls.collect()
+}
+
+/// Adds self and total time to an object.
+fn with_shares(report: &Report, shares: &Shares, mut value: Value) -> Value {
+    value["self"] = json!(shares.self_count.samples);
+    value["total"] = json!(shares.total.samples);
+    value["self_percent"] = json!(percent(report, shares.self_count));
+    value["total_percent"] = json!(percent(report, shares.total));
+    value
+}
+
+fn functions(report: &Report) -> Vec<Value> {
+    let rows = report.profile.functions.iter();
+    rows.map(|row| {
+        let compilations = row.compilations.iter();
+        let compilations = compilations.map(|(name, parts)| with_shares(report, parts, json!({"name": name})));
+        let compilations = compilations.collect::<Vec<_>>();
+        let fields = json!({"name": row.name, "kind": row.kind.name(), "compilations": compilations});
+        with_shares(report, &row.shares, fields)
+    })
+    .collect()
+}
+
+fn threads(report: &Report) -> Vec<Value> {
+    let rows = report.profile.threads.iter();
+    rows.map(|row| {
+        json!({
+            "pid": row.thread.pid,
+            "tid": row.thread.tid,
+            "name": row.thread.name,
+            "host": row.thread.host,
+            "samples": row.all.samples,
+            "compiled": row.compiled.samples,
+            "percent": percent(report, row.all),
+        })
+    })
+    .collect()
+}
+
+fn groups(report: &Report, groups: &[Group], are_processes: bool) -> Vec<Value> {
+    let value = |group: &Group| {
+        let mut value = json!({
+            "host": group.host,
+            "threads": group.threads,
+            "samples": group.all.samples,
+            "compiled": group.compiled.samples,
+            "percent": percent(report, group.all),
+        });
+        if are_processes {
+            value["pid"] = json!(group.pid);
+            value["name"] = json!(group.name);
+        }
+        value
+    };
+    groups.iter().map(value).collect()
+}

@@ -1,0 +1,13 @@
+//! Renderers: a report as text, as JSON, as a page, or in the format of another tool.
+//!
+//! They read a [`Report`](crate::report::Report), and nothing of each other.
+
+mod export;
+mod html;
+mod json;
+mod text;
+
+pub use export::{to_callgrind, to_collapsed, to_firefox, to_flamegraph, to_speedscope};
+pub use html::to_html;
+pub use json::{compilations_to_json, to_json};
+pub use text::{SourceLine, Style, compilations_to_text, diff_to_text, to_text, why_to_text};

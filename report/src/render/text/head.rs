@@ -1,0 +1,301 @@
+//! First screen: the summary, and the hottest lines of the whole program.
+
+use super::lines::{truncate, wrap};
+use super::{Table, heat_colour, percent};
+use crate::profile::activity::Activity;
+use crate::profile::hottest::{CallingLine, HotLine};
+use crate::profile::{Count, SourcePosition};
+use crate::recording::compilations::{Compilation, Why};
+use crate::sanitize::sanitize;
+use crate::words::{duration, file_name, group_digits, plural};
+
+/// Limit on the hottest lines.
+const MAX_HOT_LINES: usize = 10;
+/// Limit on the user's lines whose callees took long.
+const MAX_CALLING_LINES: usize = 5;
+/// Limit on the libraries that are named in a row.
+const MAX_NAMED_LIBRARIES: usize = 4;
+/// Limit on compiled functions. Functions below 1/50 of all compiling are omitted.
+const MAX_COMPILED_FUNCTIONS: usize = 5;
+const COMPILED_SHARE_DIVISOR: u64 = 50;
+/// Time off the processor is reported from 1/20 of the elapsed time.
+const IDLE_SHARE_DIVISOR: u64 = 20;
+/// Maximum width of `file:line`.
+const MAX_POSITION_COLUMNS: usize = 32;
+
+impl Table<'_> {
+    pub(super) fn write_head(&mut self) {
+        let report = self.report;
+        let columns = self.style.width.unwrap_or(usize::MAX);
+        for line in wrap(&sanitize(&report.title()), " · ", columns) {
+            self.lines.write_coloured(&line, "1");
+        }
+        let command = report.recording.facts.command.join(" ");
+        if self.style.all && !command.is_empty() {
+            self.lines.write_coloured(&sanitize(&format!("recorded by: {command}")), "2");
+        }
+        for note in &report.notes {
+            for (index, line) in wrap(&sanitize(note), " ", columns.saturating_sub(6).max(20)).iter().enumerate() {
+                self.lines.write_coloured(&format!("{} {line}", if index == 0 { "note:" } else { "     " }), "33");
+            }
+        }
+        self.write_summary();
+        self.write_hottest();
+        self.write_calling();
+    }
+
+    fn write_summary(&mut self) {
+        self.lines.write("");
+        let profile = &self.report.profile;
+        let summary = &profile.summary;
+        let mut rows = summary.rows();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.1));
+        for (activity, count) in rows.iter().filter(|(_, count)| !count.is_zero()) {
+            let remark = match activity {
+                Activity::Compiled => self.compiled_remark(),
+                Activity::Compiling => self.compiling_remark(),
+                Activity::Library => self.top_names(&summary.libraries),
+                Activity::Importing => self.top_names(&summary.importing),
+                Activity::Waiting => self.top_names(&summary.waiting),
+                Activity::Interpreted | Activity::Collecting => String::new(),
+            };
+            let label = activity.words();
+            let row = format!("{} {}  {label:<18}  {remark}", self.seconds(*count), self.percent(*count));
+            self.lines.write(&sanitize(&row));
+            if *activity == Activity::Compiling {
+                self.write_compiled_functions();
+            }
+        }
+        if let Some(idle) = self.idle_ns() {
+            self.lines.write(&format!(
+                "{:>9} {:8}  {:<18}  --wall shows where",
+                duration(idle),
+                "",
+                "off the processor"
+            ));
+        }
+        // Recompilations are reported even if they were too short for a sample.
+        let recompiled = self.report.compilations.iter().filter(|row| row.why == Why::NoLines).count();
+        if recompiled > 0 && !self.report.no_compile {
+            let (noun, entry) =
+                if recompiled == 1 { ("function", "its entry") } else { ("functions", "their entries") };
+            let row = format!("{recompiled} {noun} compiled again: {entry} in Numba's cache had no lines");
+            self.lines.write(&format!("{:>18}  {row}", ""));
+        }
+        if profile.lost != 0 {
+            self.lines
+                .write_coloured(&format!("{:>18}  samples lost by the recorder", group_digits(profile.lost)), "33");
+        }
+    }
+
+    /// Describes compiled code without a line or with an inferred one.
+    fn compiled_remark(&self) -> String {
+        let profile = &self.report.profile;
+        let rows = [
+            (profile.without_line, "without a line table"),
+            (profile.line_zero, "line 0: the compiler names no line"),
+            (profile.approximate, "~ by the instructions around"),
+        ];
+        let share = |count: Count| percent(count.percent_of(profile.compiled)).trim().to_owned();
+        let rows = rows.iter().filter(|(count, _)| !count.is_zero());
+        let rows: Vec<String> = rows.map(|(count, label)| format!("{} of it {label}", share(*count))).collect();
+        rows.join(", ")
+    }
+
+    fn compiling_remark(&self) -> String {
+        let summary = &self.report.profile.summary;
+        let mut parts = vec![format!("LLVM {}", self.short_amount(summary.in_llvm))];
+        // Recordings of perf do not contain the compilations.
+        let is_known = !self.report.compilations.is_empty();
+        let hottest_line = summary.compiling_for.first().filter(|_| !is_known && !summary.compiling.is_zero());
+        parts.extend(hottest_line.map(|(hottest_line, count)| {
+            format!("for {} {}", self.format_position(*hottest_line), self.short_amount(*count))
+        }));
+        if !is_known {
+            parts.push("a second run differs where code is cached".to_owned());
+        }
+        parts.join(" · ")
+    }
+
+    /// Reports what a second run will load from Numba's cache, and what it will compile again.
+    fn write_next_run(&mut self) {
+        let rows = || self.report.compilations.iter().filter(|row| row.is_outermost() && !row.failed);
+        let total_if = |is_cached: bool| {
+            let matches = |row: &&Compilation| match row.why {
+                Why::NewEntry | Why::NoLines => is_cached,
+                Why::NotCached | Why::Dynamic | Why::Lifted => !is_cached,
+                Why::Cached | Why::Other => false,
+            };
+            rows().filter(matches).fold((0, 0), |(count, took), row| (count + 1, took + row.cpu_ns))
+        };
+        let reason = if rows().any(|row| row.why == Why::NotCached) { "; cache=True not set" } else { "" };
+        for ((count, took), source, reason) in
+            [(total_if(true), "from the cache", ""), (total_if(false), "again", reason)]
+        {
+            if count > 0 {
+                let count = plural(count, "compilation");
+                self.lines.write(&format!("{:>18}  next run: {count} {source} ({}){reason}", "", duration(took)));
+            }
+        }
+    }
+
+    /// Reports the functions that took longest to compile, including nested compilations.
+    fn write_compiled_functions(&mut self) {
+        let functions = self.report.compiling_by_function();
+        let total: u64 = functions.iter().map(|function| function.cpu_ns).sum();
+        for function in functions
+            .iter()
+            .take(MAX_COMPILED_FUNCTIONS)
+            .filter(|function| function.cpu_ns >= total / COMPILED_SHARE_DIVISOR)
+        {
+            let times = if function.count == 1 { String::new() } else { format!(", and {} more", function.count - 1) };
+            let row =
+                format!("{:>18}  {:<18}  ", duration(function.cpu_ns), format!("LLVM {}", duration(function.llvm)));
+            let name = format!("{}{}{times}", function.function, function.signature);
+            self.lines.write_coloured(&sanitize(&format!("{row}{name}")), "2");
+        }
+        self.write_next_run();
+    }
+
+    /// Formats seconds if samples measure time, otherwise percent of the total.
+    pub(super) fn short_amount(&self, count: Count) -> String {
+        match self.report.is_time() {
+            true => duration(count.weight),
+            false => self.percent(count).trim().to_owned(),
+        }
+    }
+
+    fn top_names(&self, names: &[(String, Count)]) -> String {
+        let text =
+            names.iter().take(MAX_NAMED_LIBRARIES).map(|(name, count)| format!("{name} {}", self.short_amount(*count)));
+        let mut text = text.collect::<Vec<_>>().join(" · ");
+        if names.len() > MAX_NAMED_LIBRARIES {
+            text.push_str(" · …");
+        }
+        text
+    }
+
+    /// Returns the elapsed time that the busiest thread was off the processor: waiting, or preempted.
+    fn idle_ns(&self) -> Option<u64> {
+        let report = self.report;
+        if report.recording.is_wall() || !report.is_time() || report.no_compile || report.processes().len() != 1 {
+            return None;
+        }
+        let elapsed = report.elapsed()?;
+        let busiest = report.profile.threads.iter().map(|row| row.all.weight).max()?;
+        let idle = elapsed.checked_sub(busiest)?;
+        (idle > elapsed / IDLE_SHARE_DIVISOR).then_some(idle)
+    }
+
+    fn write_hottest(&mut self) {
+        let lines = self.report.profile.hottest(if self.style.all { MAX_HOT_LINES * 3 } else { MAX_HOT_LINES });
+        if lines.is_empty() {
+            return;
+        }
+        let positions: Vec<String> = lines.iter().map(|line| self.format_position(line.position)).collect();
+        let columns = max_columns(&positions);
+        self.lines.write("");
+        let total = if self.lines.is_wide() { "  total %" } else { "" };
+        self.lines.write_coloured(&format!("  {:>7}   self %{total}  hottest lines", self.unit()), "1");
+        for (line, position) in lines.iter().zip(&positions) {
+            let HotLine { self_count, total, .. } = *line;
+            let total = if self.lines.is_wide() { format!(" {}", self.percent(total)) } else { String::new() };
+            let kind = if line.compiled { "compiled" } else { "Python" };
+            let row = format!(
+                "{} {}{total}  {position:<columns$}  {kind:<8}  ",
+                self.seconds(self_count),
+                self.percent(self_count)
+            );
+            let colour = heat_colour(self_count.percent_of(self.report.profile.all));
+            let row = self.append_source(&row, line.position, &self.remark(line));
+            self.lines.write_coloured(&row, colour);
+        }
+    }
+
+    fn write_calling(&mut self) {
+        let lines = self.report.profile.calling_lines(MAX_CALLING_LINES);
+        if lines.is_empty() {
+            return;
+        }
+        let positions: Vec<String> = lines.iter().map(|line| self.format_position(line.position)).collect();
+        let columns = max_columns(&positions);
+        self.lines.write("");
+        self.lines.write_coloured(
+            &format!("  {:>7}        %  your lines, with what they called in libraries", self.unit()),
+            "1",
+        );
+        for (line, position) in lines.iter().zip(&positions) {
+            let CallingLine { below, compiling, .. } = *line;
+            let row = format!("{} {}  {position:<columns$}  ", self.seconds(below), self.percent(below));
+            let share = compiling.percent_of(below);
+            let remark = if share >= 10.0 { format!("{share:.0} % compiling") } else { String::new() };
+            let row = self.append_source(&row, line.position, &remark);
+            self.lines.write(&row);
+        }
+    }
+
+    fn unit(&self) -> &'static str {
+        if self.report.is_time() { "seconds" } else { "" }
+    }
+
+    fn seconds(&self, count: Count) -> String {
+        if self.report.is_time() { format!("{:>9}", duration(count.weight)) } else { format!("{:>9}", "") }
+    }
+
+    /// Returns `prog.py:12`. For generated code without a file, also returns its caller's line.
+    fn format_position(&self, (file, line): SourcePosition) -> String {
+        let path = self.report.profile.files.get(file as usize).map_or("", |file| file.path.as_str());
+        let position = format!("{}:{line}", sanitize(file_name(path)));
+        let line = self.report.profile.files.get(file as usize).and_then(|file| file.lines.get(&line));
+        if let Some(caller) = line.and_then(|line| line.generated_by) {
+            return format!("{position} by {}", self.format_position(caller));
+        }
+        position
+    }
+
+    /// Returns remarks on a line: time in C functions, and a flag for advice.
+    fn remark(&self, line: &HotLine) -> String {
+        let share = line.in_c.percent_of(line.self_count);
+        let in_c_remark = match share {
+            _ if !self.lines.is_wide() => "",
+            90.0.. => "nearly all in C",
+            40.0.. => "half in C",
+            _ => "",
+        };
+        let path = &self.report.profile.files[line.position.0 as usize].path;
+        let flag = if self.report.loops_at(path, line.position.1).any(|hot_loop| !hot_loop.advice.is_empty()) {
+            "⚑"
+        } else {
+            ""
+        };
+        [in_c_remark, flag].iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Appends the source of a line, which is truncated so that the remark fits at the end.
+    fn append_source(&self, row: &str, (file, line): SourcePosition, remark: &str) -> String {
+        let source_line =
+            |(file, line): SourcePosition| self.report.sources.get(file as usize).and_then(|source| source.line(line));
+        // Generated code has no file, so the line that it ran for is shown.
+        let generated_by = || self.report.profile.files.get(file as usize)?.lines.get(&line)?.generated_by;
+        let source = source_line((file, line)).or_else(|| source_line(generated_by()?)).unwrap_or_default();
+        let source = if line == 0 { "(code of no line)" } else { source.trim() };
+        let source = sanitize(source);
+        let width_of = unicode_width::UnicodeWidthStr::width;
+        let remark = if remark.is_empty() { String::new() } else { format!("  {remark}") };
+        match self.style.width {
+            Some(width) if width >= width_of(row) + width_of(remark.as_str()) + 12 => {
+                format!("{row}{}{remark}", truncate(&source, width - width_of(row) - width_of(remark.as_str())))
+            }
+            _ => format!("{row}{source}{remark}"),
+        }
+    }
+}
+
+fn max_columns(positions: &[String]) -> usize {
+    positions
+        .iter()
+        .map(|position| unicode_width::UnicodeWidthStr::width(position.as_str()))
+        .max()
+        .unwrap_or(0)
+        .min(MAX_POSITION_COLUMNS)
+}

@@ -1,0 +1,273 @@
+//! Report for a terminal or a pipe.
+
+mod compilations;
+mod diff;
+mod head;
+mod lines;
+mod sources;
+mod why;
+
+pub use compilations::compilations_to_text;
+pub use diff::diff_to_text;
+pub use why::{SourceLine, why_to_text};
+
+use unicode_width::UnicodeWidthStr as _;
+
+use crate::profile::{Count, FunctionRow, LibraryRow, Shares};
+use crate::report::{Group, Report};
+use crate::sanitize::sanitize;
+use crate::symbols::Kind;
+use crate::words::{group_digits, plural};
+
+use lines::Lines;
+
+/// Appearance and extent of the report.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Style<'a> {
+    /// Width in columns; lines are not truncated without it.
+    pub width: Option<usize>,
+    /// Use colours.
+    pub colour: bool,
+    /// Show all functions and lines, not only hot ones.
+    pub all: bool,
+    /// Show the shares of each thread.
+    pub threads: bool,
+    /// Show the shares of each process.
+    pub processes: bool,
+    /// Show the shares of each machine.
+    pub hosts: bool,
+    /// Show only functions with lines in files whose path contains this, regardless of their share.
+    pub file: Option<&'a str>,
+    /// Show only functions whose name contains this, regardless of their share.
+    pub function: Option<&'a str>,
+}
+
+impl Style<'_> {
+    /// Returns true if files or functions are selected.
+    fn is_selected(&self) -> bool {
+        self.file.is_some() || self.function.is_some()
+    }
+
+    /// Returns true if the file is selected by its path.
+    fn is_named(&self, path: &str) -> bool {
+        self.file.is_some_and(|part| path.contains(part))
+    }
+}
+
+/// Limit on functions without [`Style::all`].
+const MAX_FUNCTIONS: usize = 15;
+/// Limit on libraries without [`Style::all`].
+const MAX_LIBRARIES: usize = 8;
+/// Limit on the functions named for each library.
+const MAX_LIBRARY_FUNCTIONS: usize = 3;
+/// Minimum share of a function in all samples.
+const MIN_PERCENT: f64 = 0.5;
+/// Minimum share of a compiled function in the samples of compiled code.
+const MIN_COMPILED_PERCENT: f64 = 1.0;
+/// Returns the whole report.
+pub fn to_text(report: &Report, style: Style<'_>) -> String {
+    let mut table = Table { report, style, lines: Lines::new(style.width, style.colour) };
+    table.write_head();
+    table.write_functions();
+    if style.hosts {
+        table.write_groups("machine", &report.hosts());
+    }
+    if style.processes {
+        table.write_groups("process", &report.processes());
+    }
+    if style.threads {
+        table.write_threads();
+    }
+    table.write_files();
+    table.lines.into_text()
+}
+
+struct Table<'a> {
+    report: &'a Report,
+    style: Style<'a>,
+    lines: Lines,
+}
+
+impl Table<'_> {
+    fn percent(&self, count: Count) -> String {
+        percent(count.percent_of(self.report.profile.all))
+    }
+
+    fn write_functions(&mut self) {
+        let (report, style) = (self.report, self.style);
+        let is_selected = style.is_selected();
+        let [yours, theirs] = shown_functions(report, style);
+        self.lines.write("");
+        self.write_titles(if is_selected { "functions" } else { "your functions" }, "1");
+        yours.iter().for_each(|row| self.write_function(row));
+        if yours.is_empty() {
+            self.lines.write(match report.profile.all.samples {
+                0 => "no samples",
+                _ if is_selected => "no function of such a file or name",
+                _ if report.profile.functions.iter().any(FunctionRow::is_listed) => {
+                    "no hot function of yours (use --all)"
+                }
+                _ => "no function has a name; below perf, run the program by `jitlisten run`",
+            });
+        }
+        if is_selected {
+            return;
+        }
+        let hidden = report.profile.functions.iter().filter(|row| row.is_listed() && report.is_user_function(row));
+        let hidden = hidden.count().saturating_sub(yours.len());
+        if hidden != 0 && !yours.is_empty() {
+            self.lines.write_coloured(&format!("{hidden} more functions with smaller shares (use --all)"), "2");
+        }
+        self.write_libraries();
+        if style.all && !theirs.is_empty() {
+            self.lines.write("");
+            self.write_titles("functions of libraries", "1");
+            theirs.iter().for_each(|row| self.write_function(row));
+        }
+    }
+
+    fn write_function(&mut self, row: &FunctionRow) {
+        self.lines.write(&sanitize(&format!("{} | {}", self.columns(&row.shares), row.name)));
+        let is_hot = row.shares.self_count.percent_of(self.report.profile.all) >= MIN_PERCENT;
+        let compilations = match self.style.all {
+            true => &row.compilations,
+            false if is_hot => row.several_compilations(),
+            false => &[],
+        };
+        for (name, shares) in compilations.iter().filter(|_| row.compilations.len() > 1) {
+            self.lines.write_coloured(&sanitize(&format!("{} |   {name}", self.columns(shares))), "2");
+        }
+    }
+
+    /// Writes a row for each library, with its hottest functions.
+    fn write_libraries(&mut self) {
+        let profile = &self.report.profile;
+        let is_hot_code = |(function, count): &(u32, Count)| {
+            profile.functions[*function as usize].kind == Kind::Compiled
+                && count.percent_of(profile.summary.compiled) >= MIN_COMPILED_PERCENT
+        };
+        let is_shown = |row: &&LibraryRow| {
+            let is_hot = row.shares.self_count.percent_of(profile.all) >= MIN_PERCENT;
+            self.style.all || is_hot || row.functions.iter().any(is_hot_code)
+        };
+        let max_rows = if self.style.all { usize::MAX } else { MAX_LIBRARIES };
+        let rows: Vec<&LibraryRow> = profile.libraries.iter().filter(is_shown).take(max_rows).collect();
+        if rows.is_empty() {
+            return;
+        }
+        let names: Vec<String> = rows.iter().map(|row| sanitize(&row.name)).collect();
+        let columns = names.iter().map(|name| name.width()).max().unwrap_or_default();
+        self.lines.write("");
+        self.write_titles("libraries, with their functions", "1");
+        for (row, name) in rows.iter().zip(&names) {
+            let mut functions = row.functions.clone();
+            functions.sort_by_key(|(function, _)| profile.functions[*function as usize].kind != Kind::Compiled);
+            let functions = functions.iter().take(MAX_LIBRARY_FUNCTIONS).map(|(function, count)| {
+                let function = &profile.functions[*function as usize].name;
+                // Example: prange kernel core.py:856 in stumpy.core._mass
+                let function = function.split(" in ").next().unwrap_or(function);
+                let short_name = function.strip_prefix(row.name.as_str()).and_then(|rest| rest.strip_prefix('.'));
+                format!("{} {}", short_name.unwrap_or(function), self.short_amount(*count))
+            });
+            let functions = functions.collect::<Vec<_>>().join(" · ");
+            let text = format!("{} | {name:<columns$}  {functions}", self.columns(&row.shares));
+            self.lines.write(&sanitize(&text));
+        }
+    }
+
+    fn write_titles(&mut self, heading: &str, colour: &str) {
+        let samples = if self.lines.is_wide() { "   samples" } else { "" };
+        self.lines.write_coloured(&format!("  self %  total %{samples} | {heading}"), colour);
+    }
+
+    fn columns(&self, shares: &Shares) -> String {
+        let columns = format!("{} {}", self.percent(shares.self_count), self.percent(shares.total));
+        if self.lines.is_wide() { format!("{columns} {:>9}", group_digits(shares.self_count.samples)) } else { columns }
+    }
+
+    /// Returns blanks as wide as [`columns`](Table::columns).
+    fn blank_columns(&self) -> String {
+        " ".repeat(self.columns(&Shares::default()).width())
+    }
+
+    fn write_groups(&mut self, heading: &str, groups: &[Group]) {
+        self.lines.write("");
+        self.lines.write_coloured(&format!("  self %  in compiled code   samples | {heading}"), "1");
+        let has_hosts = self.report.hosts().len() > 1;
+        for group in groups {
+            let (name, host) = (sanitize(&group.name), sanitize(&group.host));
+            let name_and_process = match group.pid {
+                0 => host,
+                pid => format!("{name} (process {pid}{})", host_suffix(has_hosts, &group.host)),
+            };
+            let compiled = percent(group.compiled.percent_of(group.all));
+            let threads = plural(group.threads, "thread");
+            self.lines.write(&format!(
+                "{} {compiled:>18} {:>9} | {name_and_process}, {threads}",
+                self.percent(group.all),
+                group_digits(group.all.samples),
+            ));
+        }
+    }
+
+    fn write_threads(&mut self) {
+        self.lines.write("");
+        self.lines.write_coloured("  self %  in compiled code   samples | thread", "1");
+        let mut rows: Vec<_> = self.report.profile.threads.iter().collect();
+        rows.sort_by(|a, b| b.all.cmp(&a.all).then(a.thread.tid.cmp(&b.thread.tid)));
+        let has_hosts = self.report.hosts().len() > 1;
+        for row in rows {
+            let thread = &row.thread;
+            let name = sanitize(&thread.name);
+            let compiled = percent(row.compiled.percent_of(row.all));
+            self.lines.write(&format!(
+                "{} {compiled:>18} {:>9} | {name} (process {}, thread {}{})",
+                self.percent(row.all),
+                group_digits(row.all.samples),
+                thread.pid,
+                thread.tid,
+                host_suffix(has_hosts, &thread.host)
+            ));
+        }
+    }
+}
+
+/// Returns ` on HOST` if there are several machines.
+fn host_suffix(has_several: bool, host: &str) -> String {
+    if has_several { format!(" on {}", sanitize(host)) } else { String::new() }
+}
+
+fn percent(percent: f64) -> String {
+    format!("{percent:>6.1} %")
+}
+
+fn heat_colour(share: f64) -> &'static str {
+    match share {
+        10.0.. => "1;31",
+        3.0.. => "33",
+        _ => "",
+    }
+}
+
+/// Returns the functions of a table: the user's, and those of libraries. Without `all`, only hot ones that are the
+/// user's or compiled.
+fn shown_functions<'a>(report: &'a Report, style: Style<'a>) -> [Vec<&'a FunctionRow>; 2] {
+    let (all, compiled) = (report.profile.all, report.profile.summary.compiled);
+    let is_selected = style.is_selected();
+    let is_shown = |row: &&FunctionRow| {
+        if is_selected {
+            let path = row.lines.map(|lines| report.profile.files[lines.file as usize].path.as_str());
+            return style.function.is_none_or(|part| row.name.contains(part))
+                && style.file.is_none_or(|name_part| path.is_some_and(|path| path.contains(name_part)));
+        }
+        let is_hot = row.shares.total.percent_of(all) >= MIN_PERCENT;
+        let is_hot_code =
+            row.kind == Kind::Compiled && row.shares.self_count.percent_of(compiled) >= MIN_COMPILED_PERCENT;
+        // Python's own files and installed packages are summarised in the rows of libraries.
+        style.all || is_hot_code || is_hot && (row.kind == Kind::Compiled || report.is_user_function(row))
+    };
+    let rows = report.profile.functions.iter().filter(|row| row.is_listed()).filter(is_shown);
+    let (yours, theirs): (Vec<_>, Vec<_>) = rows.partition(|row| is_selected || report.is_user_function(row));
+    let max_rows = if style.all { usize::MAX } else { MAX_FUNCTIONS };
+    [yours, theirs].map(|rows| rows.into_iter().take(max_rows).collect())
+}

@@ -1,0 +1,131 @@
+//! Comparison of two recordings by activity, function and line, in seconds and in shares of all samples.
+
+use std::collections::BTreeMap;
+
+use super::Report;
+use crate::profile::owners::is_user_source;
+use crate::profile::{Count, FunctionRow, Line, Shares};
+use crate::symbols::Kind;
+
+/// Shares of an activity, a function or a line in both recordings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// Activity, function, or line as `path:line`.
+    pub name: String,
+    /// Source text of a line.
+    pub source: String,
+    /// Self time in percent, before and after.
+    pub self_percent: (f64, f64),
+    /// Total time in percent, before and after.
+    pub total: (f64, f64),
+    /// Self time in seconds, before and after, if both recordings measure time.
+    pub seconds: Option<(f64, f64)>,
+}
+
+impl Change {
+    /// Returns the largest change in percent points.
+    pub(crate) fn size(&self) -> f64 {
+        (self.self_percent.1 - self.self_percent.0).abs().max((self.total.1 - self.total.0).abs())
+    }
+}
+
+/// Differences between two recordings.
+#[derive(Clone, Debug, Default)]
+pub struct Difference {
+    /// Changes by activity, largest first.
+    pub activities: Vec<Change>,
+    /// Changes of compiled functions and of the user's Python functions, largest first.
+    pub functions: Vec<Change>,
+    /// Changes of their lines.
+    pub lines: Vec<Change>,
+    /// Sources whose hashes differ between the recordings.
+    pub changed: Vec<String>,
+}
+
+/// Compares two recordings. Lines are matched by path and number, so in a source that was edited between the recordings
+/// only functions are comparable.
+pub fn diff(before: &Report, after: &Report) -> Difference {
+    let activities = compare_rows(before, after, |report| {
+        let rows = report.profile.summary.rows().into_iter();
+        rows.map(|(activity, count)| (activity.words().to_owned(), Shares { self_count: count, total: count }))
+            .collect()
+    });
+    let functions = compare_rows(before, after, |report| {
+        let is_shown = |row: &&FunctionRow| match row.kind {
+            Kind::Compiled => true,
+            Kind::Python => {
+                row.lines.is_some_and(|lines| is_user_source(&report.profile.files[lines.file as usize].path))
+            }
+            _ => false,
+        };
+        report.profile.functions.iter().filter(is_shown).map(|row| (row.name.clone(), row.shares)).collect()
+    });
+    let mut lines = compare_rows(before, after, |report| {
+        let is_compiled = |line: &Line| {
+            line.functions.iter().any(|row| report.profile.functions[*row as usize].kind == Kind::Compiled)
+        };
+        let files = report.profile.files.iter();
+        files
+            .flat_map(|file| file.lines.iter().map(move |line| (&file.path, line)))
+            .filter(|(path, (_, row))| is_user_source(path) || is_compiled(row))
+            .map(|(path, (line, row))| (format!("{path}:{line}"), row.shares))
+            .collect()
+    });
+    for line in &mut lines {
+        line.source = source_text(after, &line.name).or_else(|| source_text(before, &line.name)).unwrap_or_default();
+    }
+    Difference { activities, functions, lines, changed: changed_sources(before, after) }
+}
+
+/// Returns the sources in both recordings whose hashes are known and differ.
+fn changed_sources(before: &Report, after: &Report) -> Vec<String> {
+    let paths = before.profile.files.iter().map(|file| &file.path);
+    let common_paths = paths.filter(|path| after.profile.files.iter().any(|file| file.path == **path));
+    let hashes = |report: &Report, path: &String| {
+        let mut hashes = report.symbols.source_hashes.get(path).cloned()?;
+        hashes.sort();
+        Some(hashes)
+    };
+    let differ = |path: &&String| {
+        hashes(before, path)
+            .zip(hashes(after, path))
+            .is_some_and(|(hashes_before, hashes_after)| hashes_before != hashes_after)
+    };
+    common_paths.filter(differ).cloned().collect()
+}
+
+fn source_text(report: &Report, name: &str) -> Option<String> {
+    let (path, line) = name.rsplit_once(':')?;
+    let file = report.profile.files.iter().position(|file| file.path == path)?;
+    report.sources[file].line(line.parse().ok()?).map(|text| text.trim_start().to_owned())
+}
+
+fn compare_rows(before: &Report, after: &Report, rows: impl Fn(&Report) -> Vec<(String, Shares)>) -> Vec<Change> {
+    let mut changes_by_name: BTreeMap<String, Change> = BTreeMap::new();
+    let percents = |report: &Report, shares: &Shares| {
+        let percent = |count: Count| count.percent_of(report.profile.all);
+        (percent(shares.self_count), percent(shares.total))
+    };
+    let seconds = (before.is_time() && after.is_time()).then_some((0.0, 0.0));
+    let change = |name: &String| Change {
+        name: name.clone(),
+        source: String::new(),
+        self_percent: (0.0, 0.0),
+        total: (0.0, 0.0),
+        seconds,
+    };
+    let in_seconds = |shares: &Shares| shares.self_count.weight as f64 / 1e9;
+    for (name, shares) in rows(before) {
+        let entry = changes_by_name.entry(name.clone()).or_insert_with(|| change(&name));
+        (entry.self_percent.0, entry.total.0) = percents(before, &shares);
+        entry.seconds.iter_mut().for_each(|seconds| seconds.0 = in_seconds(&shares));
+    }
+    for (name, shares) in rows(after) {
+        let entry = changes_by_name.entry(name.clone()).or_insert_with(|| change(&name));
+        (entry.self_percent.1, entry.total.1) = percents(after, &shares);
+        entry.seconds.iter_mut().for_each(|seconds| seconds.1 = in_seconds(&shares));
+    }
+    let mut changes: Vec<Change> = changes_by_name.into_values().filter(|change| change.total != (0.0, 0.0)).collect();
+    changes.sort_by(|a, b| b.size().total_cmp(&a.size()).then_with(|| a.name.cmp(&b.name)));
+    changes
+}

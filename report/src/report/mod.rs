@@ -1,0 +1,236 @@
+//! Content of a report: the profile, the sources of its lines, and notes about both. Renderers need nothing else.
+
+mod bundle;
+mod compiling;
+mod diff;
+mod stacks;
+mod title;
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+pub use bundle::{Bundled, bundle};
+pub use compiling::CompiledFunction;
+pub use diff::{Change, Difference, diff};
+pub(crate) use stacks::Unit;
+pub use title::Group;
+
+use crate::error::Error;
+use crate::lookup::Lookup;
+use crate::lookup::source::{Compiled, SourceText};
+use crate::loops::{Loop, find_loops};
+use crate::profile::activity::{Activities, Activity};
+use crate::profile::{Detail, FunctionRow, Profile, owners};
+use crate::recording::compilations::{self, Compilation};
+use crate::recording::{Recording, Selection};
+use crate::symbols::{Kind, Roots, SymbolCache, Symbols};
+use crate::words::{group_digits, python_name};
+
+/// Options for reading a recording.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Selected part of the recording.
+    pub selection: Selection,
+    /// Options for finding symbols and sources.
+    pub lookup: Lookup,
+    /// Keep the lines of each thread apart.
+    pub by_thread: bool,
+    /// Drop samples of compiling, so that the rest is 100 %.
+    pub no_compile: bool,
+}
+
+/// Recording on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordingFile {
+    /// Path of the recording.
+    pub path: PathBuf,
+    /// Directory in which the files that it names are searched first, if it has one of its own.
+    pub root: Option<PathBuf>,
+}
+
+impl From<&Path> for RecordingFile {
+    fn from(path: &Path) -> RecordingFile {
+        RecordingFile { path: path.to_owned(), root: None }
+    }
+}
+
+/// Recording with symbols, profile and sources, ready for output.
+#[derive(Debug)]
+pub struct Report {
+    /// Samples and stacks.
+    pub recording: Recording,
+    /// Symbols of the recording's locations.
+    pub symbols: Symbols,
+    /// Samples added up.
+    pub profile: Profile,
+    /// Sources of [`Profile::files`], in the same order.
+    pub sources: Vec<SourceText>,
+    /// Numba's compilations, ordered by time.
+    pub compilations: Vec<Compilation>,
+    /// Notes for the reader, one sentence each.
+    pub notes: Vec<String>,
+    /// Time at which the recording ended.
+    pub recorded: Option<SystemTime>,
+    pub(crate) roots: Roots,
+    loops: OnceLock<Vec<Loop>>,
+    /// True if samples of compiling were dropped.
+    pub(crate) no_compile: bool,
+}
+
+impl Report {
+    /// Reads a recording and the files that it names.
+    ///
+    /// # Errors
+    /// Returns an error if nothing of the recording can be read.
+    pub fn open(path: &Path, options: &Options) -> Result<Report, Error> {
+        Report::open_all(&[RecordingFile::from(path)], options)
+    }
+
+    /// Reads several recordings and merges them.
+    ///
+    /// # Errors
+    /// Returns an error if one of them cannot be read, or if they are of different events.
+    pub fn open_all(files: &[RecordingFile], options: &Options) -> Result<Report, Error> {
+        let (mut recordings, mut compilations, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut recorded: Option<SystemTime> = None;
+        for RecordingFile { path, root } in files {
+            let roots: Vec<PathBuf> = options.lookup.roots.iter().chain(root).cloned().collect();
+            let recording = Recording::open_with(path, &options.selection, &roots);
+            // With several files, the error must say which one it concerns.
+            let mut recording = recording.map_err(|error| match error {
+                error @ Error::Io { .. } => error,
+                error if files.len() == 1 => error,
+                error => Error::InFile { path: path.clone(), error: Box::new(error) },
+            })?;
+            recording.find_moved_images(path);
+            if let Some(root) = root {
+                recording.set_root(root);
+            }
+            compilations.extend(compilations::read(path, &recording, &options.selection, &mut notes));
+            recordings.push(recording);
+            let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+            recorded = recorded.map_or(modified, |earliest| modified.map(|modified| modified.min(earliest)));
+        }
+        let mut report = Report::new(Recording::merged(recordings)?, recorded, options);
+        report.compilations = compilations;
+        report.notes.extend(notes);
+        Ok(report)
+    }
+
+    /// Builds a report from a recording in memory. `recorded` is the time at which it ended.
+    pub fn new(recording: Recording, recorded: Option<SystemTime>, options: &Options) -> Report {
+        Report::with_cache(&mut SymbolCache::default(), recording, recorded, options)
+    }
+
+    /// Same as [`new`](Report::new), with a cache of open files.
+    pub fn with_cache(
+        cache: &mut SymbolCache,
+        mut recording: Recording,
+        recorded: Option<SystemTime>,
+        options: &Options,
+    ) -> Report {
+        let symbols = Symbols::resolve_with(cache, &recording, &options.lookup);
+        let detail = Detail { by_thread: options.by_thread, native_lines: options.lookup.native_lines };
+        let activities = Activities::new(&recording, &symbols);
+        if options.no_compile {
+            recording.samples.retain(|sample| activities.get(sample.stack).activity != Activity::Compiling);
+        }
+        let profile = Profile::with_activities(&recording, &symbols, activities, detail);
+        let roots = Roots::new(&recording, &options.lookup);
+        let sources = load_sources(&profile, &symbols, &roots.all(), recorded);
+        let mut notes = recording.notes.clone();
+        notes.extend(symbols.notes.iter().cloned());
+        if recording.samples.is_empty() {
+            let count = recording.events.get(recording.event).map_or(0, |(_, count)| *count);
+            notes.push(match count {
+                0 => "the recording has no samples: the program used too little time, or did not load the library \
+                      (a wrapper that changes LD_PRELOAD, a statically linked or set-user-ID program, another libc)"
+                    .to_owned(),
+                // The selection of a thread or process excludes all samples.
+                count => format!("none of the {} samples is of the chosen process and thread", group_digits(count)),
+            });
+        }
+        notes.extend(other_events(&recording));
+        notes.retain(|note| !note.is_empty());
+        let (compilations, no_compile) = (Vec::new(), options.no_compile);
+        let loops = OnceLock::new();
+        Report { recording, symbols, profile, sources, compilations, notes, recorded, roots, loops, no_compile }
+    }
+
+    /// Returns the loops of compiled code that ran, hottest first.
+    pub fn loops(&self) -> &[Loop] {
+        self.loops.get_or_init(|| find_loops(&self.recording, &self.symbols, &self.profile, &self.roots))
+    }
+
+    /// Returns the loops whose hottest line this is.
+    pub(crate) fn loops_at(&self, path: &str, line: u32) -> impl Iterator<Item = &Loop> {
+        self.loops().iter().filter(move |hot_loop| hot_loop.line == line && hot_loop.path == path)
+    }
+
+    /// Returns the name of the event.
+    pub fn event(&self) -> &str {
+        self.recording.events.get(self.recording.event).map_or("", |(event, _)| event.name.as_str())
+    }
+
+    /// Returns true if samples measure time, so that their weight is in ns.
+    pub fn is_time(&self) -> bool {
+        let event = self.event().split(':').next().unwrap_or_default();
+        ["cpu-clock", "task-clock", "wall-clock"].contains(&event)
+    }
+
+    /// Returns true if a source belongs neither to a library nor to Python.
+    pub fn is_user_source(&self, path: &str) -> bool {
+        owners::is_user_source(path)
+    }
+
+    /// Returns true for a function in the user's files, or in code without a file that is not run by a library.
+    pub(crate) fn is_user_function(&self, row: &FunctionRow) -> bool {
+        match (row.kind, row.lines) {
+            // Numba's runtime has no lines.
+            (Kind::Compiled, None) => !row.name.starts_with("NRT_"),
+            (Kind::Compiled | Kind::Python, Some(lines)) => {
+                let path = &self.profile.files[lines.file as usize].path;
+                self.is_user_source(path)
+                    || owners::is_generated(path) && !row.shares.self_count.is_zero() && !row.is_library_function
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns a function's name, for Python with that of its file, because every module has a `<module>`.
+    pub fn name_with_file(&self, row: &FunctionRow) -> String {
+        match (row.kind, row.lines) {
+            (Kind::Python, Some(lines)) => python_name(&row.name, &self.profile.files[lines.file as usize].path),
+            _ => row.name.clone(),
+        }
+    }
+
+    /// Returns the time from the first sample to the last in ns; `None` for merged recordings.
+    pub fn elapsed(&self) -> Option<u64> {
+        let times = self.recording.samples.iter().map(|sample| sample.time);
+        let (first, last) = (times.clone().min()?, times.max()?);
+        (self.recording.parts <= 1).then_some(last - first)
+    }
+}
+
+fn load_sources(
+    profile: &Profile,
+    symbols: &Symbols,
+    roots: &[PathBuf],
+    recorded: Option<SystemTime>,
+) -> Vec<SourceText> {
+    let compiled_text = |path: &str| match symbols.source_hashes.get(path) {
+        Some(hashes) => Compiled::From(hashes.clone()),
+        None => recorded.map_or(Compiled::Unknown, Compiled::Before),
+    };
+    profile.files.iter().map(|file| SourceText::open(&file.path, roots, &compiled_text(&file.path))).collect()
+}
+
+fn other_events(recording: &Recording) -> Option<String> {
+    let other_events =
+        recording.events.iter().enumerate().filter(|(index, (_, count))| *index != recording.event && *count != 0);
+    let other_events: Vec<String> =
+        other_events.map(|(_, (event, count))| format!("{} ({count})", event.name)).collect();
+    (!other_events.is_empty()).then(|| format!("other events in the recording: {}", other_events.join(", ")))
+}

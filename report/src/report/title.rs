@@ -1,0 +1,177 @@
+//! Title of a report, and its threads by process and by machine.
+
+use rustc_hash::FxHashMap;
+
+use super::Report;
+use crate::profile::{Count, ThreadRow};
+use crate::recording::Thread;
+use crate::words::{duration, file_name, group_digits, plural};
+
+/// Threads of a process or of a machine, added up.
+#[derive(Clone, Debug, Default)]
+pub struct Group {
+    /// Name of the machine.
+    pub host: String,
+    /// Pid; 0 for a machine.
+    pub pid: u32,
+    /// Last name of the first thread.
+    pub name: String,
+    /// Number of threads that have samples.
+    pub threads: usize,
+    /// All samples of the group.
+    pub all: Count,
+    /// Samples in compiled code.
+    pub compiled: Count,
+}
+
+impl Report {
+    /// Returns the name of the recorded program: `prog.py`, `-m module`, `./program`. For perf, the arguments after
+    /// `--`.
+    pub fn program(&self) -> String {
+        program_name(&self.recording.facts.command)
+    }
+
+    /// Returns the version, as in `Python 3.12`, from the files that the process mapped.
+    fn python_version(&self) -> Option<String> {
+        self.recording.files.iter().find_map(|file| {
+            let name = file_name(&file.path);
+            let version = name.strip_prefix("lib").unwrap_or(name).strip_prefix("python3.")?;
+            let digits: String = version.chars().take_while(char::is_ascii_digit).collect();
+            (!digits.is_empty()).then(|| format!("Python 3.{digits}"))
+        })
+    }
+
+    /// Returns a line that describes the recording.
+    pub fn title(&self) -> String {
+        let facts = &self.recording.facts;
+        let mut parts = vec![self.program()];
+        parts.extend(self.python_version());
+        let all = self.profile.all;
+        let elapsed_text =
+            self.elapsed().filter(|elapsed| *elapsed > 0).map(|elapsed| format!(" in {}", duration(elapsed)));
+        let elapsed_text = elapsed_text.unwrap_or_default();
+        if self.is_time() {
+            let unit = if self.recording.is_wall() { "of threads' time" } else { "of processor time" };
+            parts.push(format!("{} {unit}{elapsed_text}", duration(all.weight)));
+        } else if !elapsed_text.is_empty() {
+            parts.push(elapsed_text.trim_start().to_owned());
+        }
+        if self.recording.parts > 1 {
+            parts.push(format!("{} recordings", self.recording.parts));
+        }
+        let mut processes = plural(self.busy_threads(), "thread");
+        match self.processes().len() {
+            0 | 1 => {}
+            count => processes.push_str(&format!(" in {count} processes")),
+        }
+        parts.push(processes);
+        let event = self.event().trim_end_matches(":u");
+        parts.push(format!("{} samples of {event}", group_digits(all.samples)));
+        // A process that was killed has not recorded its machine.
+        let hosts: Vec<Group> = self.hosts().into_iter().filter(|group| !group.host.is_empty()).collect();
+        match hosts.as_slice() {
+            [Group { host, .. }] => parts.push(format!("on {host}")),
+            [] if !facts.host.is_empty() => parts.push(format!("on {}", facts.host)),
+            [] => {}
+            hosts => parts.push(format!("on {} machines", hosts.len())),
+        }
+        parts.join(" · ")
+    }
+
+    /// Counts the threads that did real work. Idle threads of a library's pool may spin for a while.
+    fn busy_threads(&self) -> usize {
+        let threads = &self.profile.threads;
+        let is_busy = |row: &&ThreadRow| row.works && row.all.percent_of(self.profile.all) >= 0.5;
+        let busy = threads.iter().filter(is_busy).count();
+        if busy == 0 { threads.len() } else { busy }
+    }
+
+    /// Returns the processes that have samples, hottest first.
+    pub fn processes(&self) -> Vec<Group> {
+        self.groups(|thread| (thread.host.clone(), thread.pid))
+    }
+
+    /// Returns the machines that have samples, hottest first.
+    pub fn hosts(&self) -> Vec<Group> {
+        self.groups(|thread| (thread.host.clone(), 0))
+    }
+
+    /// Returns name and id of a thread, with its process and machine if there are several.
+    pub(crate) fn thread_name(&self, thread: &Thread) -> String {
+        let Thread { name, pid, tid, host, .. } = thread;
+        let has_several = |key_of: fn(&Thread) -> (&str, u32)| {
+            let mut keys = self.profile.threads.iter().map(|row| key_of(&row.thread));
+            keys.next().is_some_and(|first| keys.any(|other| other != first))
+        };
+        let mut text = format!("{name} {tid}");
+        if has_several(|thread| (&thread.host, thread.pid)) {
+            text.push_str(&format!(" of process {pid}"));
+        }
+        if has_several(|thread| (&thread.host, 0)) {
+            text.push_str(&format!(" on {host}"));
+        }
+        text
+    }
+
+    fn groups(&self, key: impl Fn(&Thread) -> (String, u32)) -> Vec<Group> {
+        let mut groups: FxHashMap<(String, u32), Group> = FxHashMap::default();
+        for row in &self.profile.threads {
+            let key = key(&row.thread);
+            let group = groups.entry(key).or_insert_with_key(|(host, pid)| Group {
+                host: host.clone(),
+                pid: *pid,
+                ..Group::default()
+            });
+            group.all += row.all;
+            group.compiled += row.compiled;
+            group.threads += 1;
+            // The first thread's id is the pid.
+            if group.name.is_empty() || row.thread.tid == row.thread.pid {
+                group.name.clone_from(&row.thread.name);
+            }
+        }
+        let mut groups: Vec<Group> = groups.into_values().collect();
+        groups.sort_by(|a, b| b.all.cmp(&a.all).then_with(|| (&a.host, a.pid).cmp(&(&b.host, b.pid))));
+        groups
+    }
+}
+
+fn program_name(command: &[String]) -> String {
+    let words: Vec<&str> = command.iter().map(String::as_str).collect();
+    let has_prefix = |word: &str, name: &str| file_name(word).starts_with(name);
+    match words.as_slice() {
+        [first, ..] if has_prefix(first, "perf") => match words.iter().position(|word| *word == "--") {
+            Some(separator) => program_name(&command[separator + 1..]),
+            None => "perf record".to_owned(),
+        },
+        // Form of the command: `env NAME=VALUE... program`.
+        ["env", ..] => program_name(&command[1..]),
+        [first, _, ..] if first.contains('=') => program_name(&command[1..]),
+        [python, "-m", module, ..] if has_prefix(python, "python") => format!("-m {module}"),
+        [python, option, ..] if has_prefix(python, "python") && option.starts_with('-') => format!("python {option}"),
+        [python, script, ..] if has_prefix(python, "python") => file_name(script).to_owned(),
+        [first, ..] => file_name(first).to_owned(),
+        [] => "a recording".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_have_the_names_that_people_use() {
+        let named = |command: &str| program_name(&command.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        for (command, name) in [
+            ("/usr/bin/python3.12 dir/prog.py -x", "prog.py"),
+            ("python -m pytest -q", "-m pytest"),
+            ("python -c pass", "python -c"),
+            ("./host 3", "host"),
+            ("/usr/bin/perf record -g -- env A=b python prog.py", "prog.py"),
+            ("perf record -g", "perf record"),
+        ] {
+            assert_eq!(named(command), name, "{command}");
+        }
+        assert_eq!(program_name(&[]), "a recording");
+    }
+}

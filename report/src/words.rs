@@ -1,0 +1,48 @@
+//! Words of reports: durations, counts and names, for every output.
+
+/// Formats a time in seconds with one digit, or in ms below a second.
+pub(crate) fn duration(nanoseconds: u64) -> String {
+    let seconds = nanoseconds as f64 / 1e9;
+    if seconds < 1.0 { format!("{:.0} ms", seconds * 1e3) } else { format!("{seconds:.1} s") }
+}
+
+/// Formats a time in seconds with two digits, or in ms below a second.
+pub(crate) fn precise_duration(nanoseconds: u64) -> String {
+    match nanoseconds {
+        0..1_000_000_000 => duration(nanoseconds),
+        _ => format!("{:.2} s", nanoseconds as f64 / 1e9),
+    }
+}
+
+/// Formats a count with its noun: `1 thread`, `2 threads`.
+pub(crate) fn plural(number: usize, noun: &str) -> String {
+    format!("{} {noun}{}", group_digits(number as u64), if number == 1 { "" } else { "s" })
+}
+
+/// Returns the last component of a path.
+pub(crate) fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Separates groups of three digits: `1,234,567` for 1234567.
+pub(crate) fn group_digits(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped_digits = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index != 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped_digits.push(',');
+        }
+        grouped_digits.push(digit);
+    }
+    grouped_digits
+}
+
+/// Returns the name of a Python function with that of its file. Every package has an `__init__.py`, which is named with
+/// its package.
+pub(crate) fn python_name(function: &str, path: &str) -> String {
+    let package = path.strip_suffix("/__init__.py").and_then(|package| package.rsplit('/').next());
+    match package {
+        Some(package) => format!("{function} ({package}/__init__.py)"),
+        None => format!("{function} ({})", file_name(path)),
+    }
+}
