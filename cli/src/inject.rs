@@ -1,17 +1,18 @@
-//! Runs a request in another process: switches the library on or off, starts or stops a recording.
+//! Runs a request in another process: enables or disables the library, or starts or stops a recording.
 //!
-//! **Python** runs a few lines at its next bytecode boundary, in the main thread and with the GIL held, as it does for
-//! its own signal handlers. The lines call `jitlisten.enable` or `jitlisten.disable`. `trace.rs` maps memory in the
-//! process for the text and the result, and calls `Py_AddPendingCall` with `PyRun_SimpleString` and the text. CPython
-//! designed that function for signal handlers: it takes only its own lock. A main thread that waits for a lock is
-//! interrupted as by a signal, after which Python runs its pending calls.
+//! **Python** runs a short script at its next bytecode boundary, in the main thread and with the GIL held, as it does
+//! for its own signal handlers. The script calls `jitlisten.enable` or `jitlisten.disable`. `trace.rs` maps memory in
+//! the process for the script and the result, and makes the main thread call `Py_AddPendingCall` with
+//! `PyRun_SimpleString` and the script. CPython designed `Py_AddPendingCall` for signal handlers, so the function takes
+//! only its own lock. A main thread that waits for a lock is interrupted as by a signal, after which Python runs its
+//! pending calls.
 //!
 //! **Any other process**, and a Python whose main thread stays in compiled code, gets a new thread that starts the
-//! recording (`capi/src/attached.rs`). The main thread creates it with `pthread_create`, after a `dlopen` of the
-//! library if necessary. Both calls wait until the main thread is at a point where they are safe (`safe_point.rs`).
+//! recording (`capi/src/attached.rs`). The main thread creates the new thread with `pthread_create`, after a `dlopen`
+//! of the library if necessary. Both calls wait until the main thread is at a safe point (`safe_point.rs`).
 //!
-//! No file is written. `sys.remote_exec` (PEP 768) requires the same rights, and in addition a file that the process
-//! can read and no other user can change. Hence this mechanism serves every version of Python.
+//! No file is written. `sys.remote_exec` (PEP 768) requires the same rights, and also a file that the process can read
+//! and no other user can change. Hence the mechanism here serves every version of Python.
 //!
 //! ```text
 //!   0      state: WAITING, STARTED or DONE, written by the Python lines; CANCELLED, written by us
@@ -47,10 +48,10 @@ use crate::trace::{self, StoppedThread};
 
 /// Interval between two checks of the request's state.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Generous limit for a main thread that runs Python to reach its pending calls.
+/// Generous time limit for a main thread that runs Python to reach its pending calls.
 const PYTHON_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Time in native code after which a main thread of Python is treated as one that never returns to Python.
+/// Time in native code after which Python's main thread is assumed never to return to Python.
 const NATIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Interval between two attempts to find the main thread at a safe point.
@@ -65,7 +66,8 @@ const STARTED: u64 = 1;
 const DONE: u64 = 2;
 const CANCELLED: u64 = 3;
 
-/// Python code that ends a recording if there is one. It starts a line of its own; the following code goes on the next.
+/// Python statements that end a recording if there is one, with the line break and indentation for the code that
+/// follows.
 const STOP_IF_ANY: &str = "\
 import contextlib
         with contextlib.suppress(jitlisten.Error): jitlisten.stop_recording()
@@ -137,8 +139,8 @@ impl Request {
     }
 }
 
-/// Sends a request to the process and returns its reply. After a failure, nothing happens in the process later, so
-/// signals stay blocked meanwhile.
+/// Sends a request to the process and returns its reply. Signals stay blocked until a failed request is cancelled, so
+/// that the request cannot run later.
 pub(crate) fn inject(
     process: &Process,
     installation: &Installation,
@@ -186,7 +188,7 @@ pub(crate) fn inject(
     }
 }
 
-/// Sends a request by one method. Returns `None` if the process did not start it in time; it never will then.
+/// Sends a request by one method. Returns `None` if the process did not start the request in time, and never will.
 fn attempt(
     process: &Process,
     method: &Method,
@@ -204,14 +206,14 @@ fn attempt(
     let Some(result) = memory.wait(timeout, signals)? else { return Ok(None) };
     memory.unmap();
     match result.split_once(' ') {
-        // The process controls this text.
+        // The process controls this text, so it is sanitized.
         Some(("ok", words)) => Ok(Some(sanitize(words))),
         Some((_, words)) => Err(Problem::new(format!("process {pid}: {words}"))),
         None => Err(Problem::new(format!("process {pid} did not report a result"))),
     }
 }
 
-/// Method of running a request.
+/// Method of running a request in the process.
 enum Method<'a> {
     /// Pending call in the interpreter; holds the path of the Python package.
     Python(PathBuf),
@@ -224,10 +226,10 @@ fn not_python(pid: u32) -> Problem {
         .help("start it with jitlisten run, or let it call the functions of jitlisten.h")
 }
 
-/// Ends the recording of a process without Python. This only wakes the writer, so the main thread may be anywhere.
+/// Ends the recording of a process without Python. The call only wakes the writer, so the main thread may be anywhere.
 fn end_recording(process: &Process, timeout: Duration, signals: &BlockedSignals) -> Result<String, Problem> {
     let not_recording = || Problem::new(format!("process {}: not recording", process.pid));
-    // The library may have been loaded for this recording: read the mappings again.
+    // The library may have been loaded for this recording, so read the mappings again.
     let process = &Process::open(process.pid)?;
     let library = process.library_named(LIBRARY).ok_or_else(not_recording)?;
     let end_function = find_function(process, library, "jitlisten_record_end").map_err(Problem::new)?;
@@ -265,7 +267,7 @@ fn trace_problem(error: io::Error) -> Problem {
     }
 }
 
-/// Path of the library that the process has loaded, or of one that it can open.
+/// Returns the path of the library that the process has loaded, or else of a library that it can open.
 fn visible_library(process: &Process, installation: &Installation) -> Result<PathBuf, Problem> {
     let pid = process.pid;
     if !cfg!(target_arch = "x86_64") {
@@ -282,7 +284,7 @@ fn visible_library(process: &Process, installation: &Installation) -> Result<Pat
     Ok(library.to_owned())
 }
 
-/// Path of the Python package, which must be the same directory for the process.
+/// Returns the path of the Python package, which must be the same directory inside the process's container.
 fn visible_package(process: &Process, installation: &Installation) -> Result<PathBuf, Problem> {
     let package = installation.package().ok_or_else(|| {
         Problem::new("the Python package is not installed beside this command").help("pip install jitlisten")
@@ -326,7 +328,7 @@ impl Functions {
             let address = libraries.find_map(|path| symbols::function(process, path, name));
             address.ok_or_else(|| Problem::new(format!("the interpreter exports no {name}, or its file was replaced")))
         };
-        // Before glibc 2.34, threads and the loader are in libraries of their own.
+        // Before glibc 2.34, `pthread_create` and `dlopen` are in separate libraries.
         let find_libc_symbol = |name| {
             let libraries = process.libraries();
             let mut libraries = libraries.iter().filter(|path| is_libc(path));
@@ -362,7 +364,7 @@ impl Functions {
         if still_mapped { Ok(()) } else { Err(exec_problem()) }
     }
 
-    /// Maps the memory, writes the text into it and starts the request.
+    /// Maps the memory, writes the text into it and starts the request in the process.
     fn start_request(
         &self,
         process: &Process,
@@ -417,7 +419,7 @@ impl Functions {
                         return Err(io::Error::other(format!("it cannot open {}", library.display())));
                     }
                 }
-                // `dlopen` has added mappings.
+                // `dlopen` has added mappings, so read the mappings again.
                 let reopened = Process::open(process.pid).map_err(|_| io::ErrorKind::NotFound)?;
                 let function = find_function(&reopened, library, "jitlisten_attached")?;
                 memory::write(process.pid, text_address, text)?;
@@ -440,7 +442,7 @@ fn return_path(process: &Process) -> Result<ReturnPath, Problem> {
     ReturnPath::find(process).ok_or_else(|| Problem::new("its libc has no code by which a call could return"))
 }
 
-/// Address of an exported function of our library in the process.
+/// Returns the address of an exported function of our library in the process.
 fn find_function(process: &Process, library: &Path, name: &str) -> io::Result<u64> {
     let problem = || format!("it has another version of jitlisten, {}, or its file was replaced", library.display());
     symbols::function(process, library, name).ok_or_else(|| io::Error::other(problem()))
@@ -468,7 +470,7 @@ impl Memory<'_> {
             Method::Python(package) => inject_script(process, package, request, address).into_bytes(),
             Method::Thread(_, start) => start.encode(),
         };
-        // An address has at most 20 digits.
+        // A decimal address has at most 20 digits, as `u64::MAX` does.
         let size = (PAGE_BYTES + make_text(u64::MAX).len() + 1).next_multiple_of(PAGE_BYTES) + STACK_BYTES;
         let started = Instant::now();
         let mapped = loop {
@@ -505,7 +507,7 @@ impl Memory<'_> {
         Some(state)
     }
 
-    /// Result written by the process; `None` until it is complete.
+    /// Returns the result written by the process; `None` until it is complete.
     fn result(&self) -> Option<String> {
         let bytes = memory::read(self.process.pid, self.address, PAGE_BYTES).ok()?;
         let [state, length] = words(&bytes);
@@ -513,14 +515,14 @@ impl Memory<'_> {
         (state == DONE).then(|| String::from_utf8_lossy(&bytes[RESULT_OFFSET..][..length]).into_owned())
     }
 
-    /// Waits for the result. Returns `None` for a request that did not start in time; it is cancelled.
+    /// Waits for the result. Cancels a request that did not start in time, and returns `None`.
     fn wait(&self, timeout: Duration, signals: &BlockedSignals) -> Result<Option<String>, Problem> {
         let pid = self.process.pid;
         let started = Instant::now();
         let (mut was_woken, mut interrupt_signal) = (false, None);
         loop {
             if let Some(result) = self.result() {
-                // The caller must see the interrupt, too.
+                // Send the signal again, so that the caller sees the interrupt, too.
                 interrupt_signal.into_iter().for_each(|signal| send_signal(std::process::id(), signal));
                 return Ok(Some(result));
             }
@@ -543,7 +545,7 @@ impl Memory<'_> {
             if (interrupt_signal.is_some() || started.elapsed() >= timeout) && state != Some(STARTED) && self.cancel() {
                 return if interrupt_signal.is_some() { Err(Problem::new("interrupted")) } else { Ok(None) };
             }
-            // The request has started, but hangs, for example in an import.
+            // The request has started but hangs, for example in an import.
             if started.elapsed() >= 2 * timeout + PYTHON_TIMEOUT {
                 return Err(Problem::new(format!("timed out: process {pid} started the request but did not finish")));
             }
@@ -551,8 +553,8 @@ impl Memory<'_> {
         }
     }
 
-    /// Cancels the request; returns false if the process has already started it. The main thread, which runs the text,
-    /// is stopped meanwhile.
+    /// Cancels the request. Returns false if the process has already started it. The main thread, which would run the
+    /// request, is stopped meanwhile.
     fn cancel(&self) -> bool {
         let cancel_text = || {
             if self.functions.check_mapped(self.process).is_err() || self.state() != Some(WAITING) {
@@ -562,7 +564,7 @@ impl Memory<'_> {
             let _ = memory::write(pid, self.address + PAGE_BYTES as u64, &[0]);
             memory::write(pid, self.address, &CANCELLED.to_le_bytes()).is_ok()
         };
-        // A thread that cannot be stopped is not running either.
+        // A main thread that cannot be stopped is not running the request either.
         trace::with_main_thread(self.process.pid, |_| Ok(cancel_text())).unwrap_or_else(|_| cancel_text())
     }
 
@@ -575,7 +577,7 @@ impl Memory<'_> {
     }
 }
 
-/// The code for `PyRun_SimpleString`. It leaves no name in `__main__`.
+/// Builds the script for `PyRun_SimpleString`. The script leaves no name in `__main__`.
 fn inject_script(process: &Process, package: &Path, request: &Request, address: u64) -> String {
     let script = include_str!("inject.py")
         .replace("@PACKAGES@", &quoted(package.parent().unwrap_or(package)))
@@ -587,7 +589,7 @@ fn inject_script(process: &Process, package: &Path, request: &Request, address: 
     format!("try:\n exec(compile({script}, 'jitlisten', 'exec'), {{}})\nexcept BaseException: pass\n\0")
 }
 
-/// The probable reason why the kernel refused ptrace.
+/// Returns the probable reason for which the kernel refused ptrace.
 fn ptrace_permission_problem() -> Problem {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let problem = |reason: &str| Problem::new(format!("ptrace is not permitted ({reason})"));

@@ -1,4 +1,4 @@
-//! Options of every command that records a program, and `jitlisten record` as a child process.
+//! Recording options shared by several commands, and `jitlisten record` as a child process.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +41,7 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Builds a `jitlisten record` command that writes `recording`, with these options and more.
+    /// Builds a `jitlisten record` command that writes `recording`, with these options and additional ones.
     pub(crate) fn command(&self, recording: &Path, extra: &[(&str, Option<String>)]) -> Result<Command, Problem> {
         let run_environment = &self.run_environment;
         let sinks = run_environment.sinks.as_ref().map(ToString::to_string);
@@ -62,14 +62,14 @@ impl Recorder {
     }
 }
 
-/// Error for a recorder that could not be started.
+/// Returns the error for a recorder that could not be started.
 pub(crate) fn recorder_problem(error: io::Error) -> Problem {
     Problem::new(format!("cannot start jitlisten record: {error}"))
 }
 
-/// Runs a recorder to its end, as [`command::wait`] does.
-pub(crate) fn record(recorder: &mut Command, words: &[OsString]) -> Result<(ExitStatus, BlockedSignals), Problem> {
-    let words = command::resolve_command(words)?;
-    let mut child = recorder.arg("--").args(words).spawn().map_err(recorder_problem)?;
+/// Runs a recorder until it exits, as [`command::wait`] does.
+pub(crate) fn record(recorder: &mut Command, arguments: &[OsString]) -> Result<(ExitStatus, BlockedSignals), Problem> {
+    let arguments = command::resolve_command(arguments)?;
+    let mut child = recorder.arg("--").args(arguments).spawn().map_err(recorder_problem)?;
     command::wait(&mut child).map_err(recorder_problem)
 }

@@ -25,9 +25,9 @@ import time
 
 TESTDATA = pathlib.Path(__file__).resolve().parents[1] / "testdata" / "sides"
 SAMPLE = 9
-# Number of different samples.
+# Number of distinct samples.
 VARIANTS = 200_000
-# Offsets in a sample: period, length of the chain, and chain.
+# Byte offsets in a sample: period, length of the call chain, and call chain.
 PERIOD, LENGTH, CHAIN = 32, 40, 48
 
 
@@ -50,7 +50,7 @@ def make(source, target, sample_count, threads):
     frames = sorted({address for record in samples for address in addresses(record)})
     distinct_chains = set()
     with open(target, "wb") as out:
-        # Clear the feature bits: no features follow the data.
+        # Clear the feature bits, because no feature sections follow the data.
         struct.pack_into("<4Q", file_bytes, 72, 0, 0, 0, 0)
         out.write(file_bytes[:offset])
         out.writelines(other_records)
@@ -66,7 +66,7 @@ def make(source, target, sample_count, threads):
                 struct.pack_into("<H", record, 6, len(record))
                 length = keep
             if length > 4 and number % 2 == 0:
-                # Neither the context marker at the start nor the leaf is exchanged.
+                # Keep the context marker at the start and the leaf address.
                 struct.pack_into("<Q", record, CHAIN + 8 * dice.randint(2, length - 1), dice.choice(frames))
             distinct_chains.add(bytes(record[CHAIN : CHAIN + 8 * length]))
             variants.append((record, struct.unpack_from("<I", record, 16)[0]))

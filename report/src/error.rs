@@ -21,9 +21,9 @@ pub enum Error {
         /// First bytes of the file, at most eight.
         begins_with: Vec<u8>,
     },
-    /// The file was written on a machine of the other byte order.
+    /// The file was written on a machine with the other byte order.
     OtherByteOrder,
-    /// The recording names an architecture whose code this program does not read.
+    /// The recording is of an architecture that this program does not support.
     OtherArchitecture(String),
     /// The header ends early or contradicts itself.
     BadHeader(&'static str),

@@ -7,7 +7,7 @@
 //!              lookup       the files that a recording names
 //!  analysis    profile      samples by line, by function and by activity
 //!              loops        loops of compiled code, and advice
-//!              report       all of it, with the sources; comparison of two reports
+//!              report       combined results with their sources; comparison of two reports
 //!  output      render       text, JSON, page, flame graph, exports
 //! ```
 //! The input is a `perf.data` from `perf record` or `jitlisten record` of a program that ran under jitlisten. The

@@ -1,6 +1,6 @@
 //! Sanitised text for output.
 
-/// Longer texts are truncated to this many characters.
+/// Maximum length of a line in characters; longer ones are truncated.
 pub(crate) const MAX_LINE_CHARACTERS: usize = 1000;
 
 /// Returns text that is safe for a terminal and a browser. Control characters become visible symbols, tabs become

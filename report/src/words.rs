@@ -1,4 +1,4 @@
-//! Words of reports: durations, counts and names, for every output.
+//! Formatting of durations, counts and names, shared by all outputs.
 
 /// Formats a time in seconds with one digit, or in ms below a second.
 pub(crate) fn duration(nanoseconds: u64) -> String {
@@ -37,8 +37,8 @@ pub(crate) fn group_digits(number: u64) -> String {
     grouped_digits
 }
 
-/// Returns the name of a Python function with that of its file. Every package has an `__init__.py`, which is named with
-/// its package.
+/// Returns the name of a Python function with its file name. An `__init__.py` is shown with its package, because every
+/// package has one.
 pub(crate) fn python_name(function: &str, path: &str) -> String {
     let package = path.strip_suffix("/__init__.py").and_then(|package| package.rsplit('/').next());
     match package {

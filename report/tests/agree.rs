@@ -1,5 +1,5 @@
-//! Comparison with other readers of the same bytes: linux-perf-data for the recording, addr2line and llvm-symbolizer
-//! for the images.
+//! Tests that other readers agree about the same bytes: linux-perf-data for the recording, addr2line and
+//! llvm-symbolizer for the images.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -52,10 +52,10 @@ fn linux_perf_data_sees_the_same_samples() {
     assert_eq!(ours.events[0].0.name, perf_file.event_attributes()[0].name().unwrap());
 }
 
-/// Name, and file with line, of each frame, innermost first.
+/// Name and source position of each frame, innermost first.
 type Frames = Vec<(String, String)>;
 
-/// Symbolizes many addresses in one run of a symbolizer.
+/// Symbolizes all addresses in one run of the tool.
 fn symbolize(program: &Path, arguments: &[&str], addresses: &[u64]) -> Vec<String> {
     let mut child = Command::new(program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
@@ -82,7 +82,7 @@ fn our_frames(symbols: &mut FileSymbols, address: u64) -> Frames {
     frames
 }
 
-/// Parses the output of both tools: with `-a` an address, then two lines per frame.
+/// Parses the output of both tools. With `-a`, each address is printed on a line, followed by two lines per frame.
 fn parse_frames(lines: &[String]) -> Vec<Frames> {
     let mut frames_by_address: Vec<Frames> = Vec::new();
     let mut rest = lines.iter().filter(|line| !line.is_empty());
@@ -93,7 +93,7 @@ fn parse_frames(lines: &[String]) -> Vec<Frames> {
         } else if let Some(function) = name.take() {
             let position = line.split(" (discriminator").next().unwrap();
             let (file, number) = position.rsplit_once(':').unwrap();
-            // Output of llvm-symbolizer also has the column.
+            // llvm-symbolizer also prints the column.
             let (file, number) =
                 match file.rsplit_once(':').filter(|(_, line)| line.bytes().all(|byte| byte.is_ascii_digit())) {
                     Some((file, line)) => (file, line),
@@ -108,7 +108,8 @@ fn parse_frames(lines: &[String]) -> Vec<Frames> {
     frames_by_address
 }
 
-/// Returns images of the fixture, and the test program itself: Rust code with tens of thousands of inlined calls.
+/// Returns the fixture's images, and the test program itself, which is Rust code with tens of thousands of inlined
+/// calls.
 fn subjects() -> Vec<(PathBuf, Vec<u64>)> {
     let images = fs::read_dir(testdata().join("root/tmp/fixture/images")).unwrap().next().unwrap().unwrap().path();
     let mut binaries: Vec<(PathBuf, Vec<u64>)> = fs::read_dir(images)
@@ -171,10 +172,10 @@ fn llvm_symbolizer_says_the_same_of_ten_thousand_addresses() {
     compare("llvm-symbolizer", arguments, frames_match);
 }
 
-/// Returns true if both have the same calls at the same lines. The tools differ in their words for unknown code. They
-/// also choose different symbols of a function; addr2line even for an inlined one without a linkage name.
+/// Returns true if both tools report the same calls at the same lines. Tools print unknown code differently, and choose
+/// different symbols of a function. addr2line does so even for an inlined function without a linkage name.
 fn frames_match(ours: &Frames, theirs: &Frames, symbols: &[String]) -> bool {
-    // Code without lines: addr2line may print its compile unit.
+    // For code without lines, addr2line may print the compile unit.
     let is_unknown = |position: &str| position.starts_with("??") || position.ends_with(":?") && !position.contains('/');
     let known_frames =
         |frames: &Frames| frames.iter().filter(|(_, position)| !is_unknown(position)).cloned().collect::<Frames>();

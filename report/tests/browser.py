@@ -17,7 +17,7 @@ import urllib.request
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
 --disable-component-update --disable-sync --window-size=1280,720 --hide-scrollbars""".split()
 
-# Frames in which the page is scrolled from start to end.
+# Number of animation frames for scrolling the page from start to end.
 STEPS = 240
 
 
@@ -332,11 +332,11 @@ def use_threads(browser, used):
         browser.run(choose, str(thread))
         seen.append(numbers())
         assert not [text for text in seen[-1]["links"] if "%" in text], "callers have shares of all threads only"
-    # Threads that all do the same have the same shares.
+    # Threads with the same work have the same shares.
     if all(any(thread[key] != before[key] for thread in seen) for key in ("head", "functions", "files", "lines")):
         used.append("threads")
     browser.run(choose, "-1")
-    # Lines are folded by their shares, so others may be visible now.
+    # Unimportant lines are folded by share, so other lines may be visible now.
     after = numbers()
     assert {**after, "lines": None} == {**before, "lines": None}
 

@@ -10,7 +10,7 @@ use std::process::Command;
 use common::{Writer, find_program, fixture_options, scratch_directory, skip, testdata};
 use jitlisten_report::{HotLine, Options, Report, to_html};
 
-/// Runs the page in the browser. Returns the features that were used, which depend on the recording.
+/// Tests the page in the browser. Returns the features that were used, which depend on the recording.
 fn use_page(name: &str, report: &Report, hottest: &[HotLine]) -> Option<String> {
     let (Some(_), Some(_), Some(python)) =
         (find_program("chromium"), find_program("chromedriver"), find_program("python3"))
@@ -42,7 +42,7 @@ fn the_page_of_a_recording_works() {
     }
 }
 
-/// Builds 20 files of 2,000 lines, all of them containing something that a careless page would execute.
+/// Every line of the large sources contains markup that a careless page would execute.
 #[test]
 fn large_and_hostile_sources_work_too() {
     let directory = scratch_directory("browser-large-root");

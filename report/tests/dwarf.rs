@@ -1,4 +1,4 @@
-//! Tests of stack copies, which `perf record --call-graph dwarf` stores: our walks are compared with those of perf.
+//! Tests of stack copies, which `perf record --call-graph dwarf` stores. Our stack walks are compared with perf's.
 //!
 //! Needs perf, the first environment of `ci/setup.sh` and `cargo build --release`.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
@@ -56,7 +56,7 @@ fn record(tools: &Tools, directory: &Path) -> PathBuf {
     recording
 }
 
-/// Call chain of each sample, by thread id and time in ns.
+/// Call chain of each sample by thread id and time in ns.
 type Chains = BTreeMap<(u32, u64), Vec<u64>>;
 
 fn perf_chains(tools: &Tools, recording: &Path) -> Chains {
@@ -85,7 +85,7 @@ fn perf_chains(tools: &Tools, recording: &Path) -> Chains {
     chains
 }
 
-/// Returns addresses as `perf script` prints them: file offsets, or the address itself outside of files.
+/// Returns our call chains as `perf script` prints them: file offsets, or plain addresses outside of files.
 fn our_chains(report: &Report) -> Chains {
     let recording = &report.recording;
     let address_of = |location: &u32| {
@@ -102,14 +102,14 @@ fn our_chains(report: &Report) -> Chains {
     samples.collect()
 }
 
-/// Returns the most frequent address, for example the one at which almost every stack starts.
+/// Returns the most frequent address, for example the outermost one of almost every stack.
 fn most_frequent<'a>(addresses: impl Iterator<Item = &'a u64>) -> Option<&'a u64> {
     let mut counts = BTreeMap::new();
     addresses.for_each(|address| *counts.entry(address).or_insert(0) += 1);
     counts.into_iter().max_by_key(|&(_, count)| count).map(|(address, _)| address)
 }
 
-/// Returns true if `some` equals `all` except for one missing frame in the middle.
+/// Returns true if `shorter` equals `longer` except for one missing frame in the middle.
 fn lacks_one_frame(shorter: &[u64], longer: &[u64]) -> bool {
     let mut rest = longer.iter();
     shorter.len() + 1 == longer.len()
@@ -137,8 +137,8 @@ fn stacks_are_those_of_perf_script_and_reach_the_start() {
             || chain.last() == start && perf_chain.last() != start
             || lacks_one_frame(perf_chain, chain)
         {
-            // Stacks of perf may be incomplete: it gives up, continues at an unmapped address, or skips the frame of
-            // _dl_start while a program starts.
+            // perf's stacks may be incomplete, because perf gives up, continues at an unmapped address, or skips the
+            // frame of _dl_start while a program starts.
             longer_count += 1;
         } else {
             different.push(format!("ours {chain:x?}\nperf {perf_chain:x?}"));

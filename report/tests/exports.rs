@@ -1,4 +1,4 @@
-//! Tests of the exports, with other readers of their formats.
+//! Tests of the exports with other readers of the same formats.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -19,7 +19,7 @@ fn fixture() -> Report {
     Report::open(&testdata().join("perf.data"), &fixture_options()).unwrap()
 }
 
-/// Returns the sum of the counts at the ends of the lines.
+/// Returns the sum of the counts at the ends of all lines.
 fn collapsed_sum(text: &str) -> u64 {
     text.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
 }
@@ -57,8 +57,8 @@ fn with_commas(number: u64) -> String {
     parts.join(",")
 }
 
-/// Builds a recording of two functions, named by a perf map: `heavy` with one sample of the first weight, and `light`
-/// with three samples of the second.
+/// Builds a recording of two functions, named by a perf map. `heavy` has one sample with the first weight, and `light`
+/// has three samples with the second.
 fn heavy_and_light(name: &str, mut writer: Writer, weights: [u64; 2]) -> Report {
     let root = scratch_directory(name);
     fs::create_dir_all(root.join("tmp")).unwrap();
@@ -72,7 +72,7 @@ fn heavy_and_light(name: &str, mut writer: Writer, weights: [u64; 2]) -> Report 
     Report::new(common::read(&writer.file()).unwrap(), None, &options)
 }
 
-/// Builds a recording whose recorder was late for the first sample, which is 3/4 of the time but 1/4 of the samples.
+/// Builds a recording whose recorder was late for the first sample. `heavy` has 3/4 of the time but 1/4 of the samples.
 fn uneven(name: &str) -> Report {
     heavy_and_light(name, Writer::default(), [9_000_000, 1_000_000])
 }
@@ -128,7 +128,7 @@ fn what_is_counted_is_called_by_its_name_and_samples_of_nothing_are_counted() {
     assert!(draw(&weightless).0.contains("<title>heavy (1 samples, 25.00%)</title>"));
 }
 
-/// Readers add up the counts, so their sum must not overflow.
+/// Readers add up all counts, so the sum must not overflow.
 #[test]
 fn whatever_a_recording_claims_can_be_added_up() {
     let events = vec![(0, 0, 501)];
@@ -163,7 +163,7 @@ fn the_flame_graph_is_green_yellow_and_red() {
     assert!(g == b && g > r + 60, "what was inlined is bluish: {r} {g} {b}");
     let [r, g, b] = colour_of("[libm.so.6] (");
     assert!(r > g + 60 && r > b + 60, "C is red: {r} {g} {b}");
-    // Interpreted Python, with names as CPython writes them for its trampolines.
+    // The perf map names Python functions as CPython's perf trampolines do.
     let root = scratch_directory("trampolines");
     fs::create_dir_all(root.join("tmp")).unwrap();
     fs::write(root.join("tmp/perf-10.map"), "7f0000001000 100 py::outer:/tmp/program.py\n").unwrap();

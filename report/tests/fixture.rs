@@ -1,4 +1,4 @@
-//! Tests with a recording made by perf and its images and source, some of which are missing, changed or hostile.
+//! Tests of a perf recording with its images and source, some of which are missing, changed or hostile.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -13,7 +13,7 @@ fn fixture() -> Report {
     Report::open(&testdata().join("perf.data"), &Options { by_thread: true, ..fixture_options() }).unwrap()
 }
 
-/// Copies the fixture, so that a test may damage it.
+/// Copies the fixture, so that a test may damage the copy.
 fn copy_fixture(name: &str) -> (PathBuf, Options) {
     fn copy(from: &Path, to: &Path) {
         fs::create_dir_all(to).unwrap();
@@ -67,7 +67,7 @@ fn the_text_is_plain_when_it_is_no_terminal_and_fits_one_when_it_is() {
     assert!(plain.contains("|    20 |             total += bell(values[i])\n"), "{plain}");
     assert!(plain.contains("|     0 | (code of no line)\n"), "line 0 is a row: {plain}");
     assert!(plain.contains("↳ bell sides.py:12"), "{plain}");
-    // A function that was compiled once has no row for the entry that Python calls.
+    // A function that was compiled only once has no row for its entry point from Python.
     assert!(
         plain.contains("|   cpython::__main__.heavy(array(float32") && plain.contains("__main__.fibonacci"),
         "{plain}"

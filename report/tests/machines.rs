@@ -1,5 +1,5 @@
-//! Recordings of several machines, or of another one. Different processes may have the same pid, and different files
-//! the same path.
+//! Tests of recordings from several machines, or from another machine. Different processes may have the same pid, and
+//! different files the same path.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use common::{Writer, assert_sums, scratch_directory, testdata};
 use jitlisten_report::{Lookup, Options, RecordingFile, Report, Style, to_text};
 
-/// Address outside of all mappings, which only a perf map names.
+/// Address outside of all mappings, named only by a perf map.
 const ADDRESS: u64 = 0x7f00_0000_1010;
 const LIBRARY: u64 = 0x5000_0000;
 
@@ -18,7 +18,7 @@ fn this_machine() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim_end().to_owned()
 }
 
-/// Makes a directory as `record --bundle` does: a recording, and a perf map below `root`.
+/// Creates a directory as `record --bundle` does, with a recording, and a perf map below `root`.
 fn record(directory: &Path, host: &str, pid: u32, name: Option<&str>) -> RecordingFile {
     let mut writer = Writer { host: Some(host.to_owned()), ..Writer::default() };
     writer.comm(pid, pid, "python", true, 1).sample((pid, pid), 10, 5, &[ADDRESS]);
@@ -104,7 +104,7 @@ fn the_map_of_this_machine_is_not_that_of_another() {
     }
 }
 
-/// Two libraries have the same path and no build id, each in the directory of its recording.
+/// Two libraries have the same path and no build id. Each is in the directory of its recording.
 #[test]
 fn files_of_one_path_are_those_of_their_recording() {
     let directory = scratch_directory("machines-files");
@@ -131,7 +131,7 @@ fn files_of_one_path_are_those_of_their_recording() {
     assert_eq!(expected_names.len(), 2, "different functions: {expected_names:?}");
 }
 
-/// The recording contains the paths of its images; they are found next to it wherever both are moved.
+/// The recording contains the paths of its images. The images are found next to the recording after both were moved.
 #[test]
 fn images_go_where_their_recording_goes() {
     let directory = scratch_directory("machines-images");
@@ -164,7 +164,7 @@ fn images_go_where_their_recording_goes() {
     }
 }
 
-/// The image determines the instruction set, not the machine that reads it. The same code is marked as aarch64 here.
+/// The image determines the instruction set, not the machine that reads it. Here, the same code is marked as aarch64.
 #[test]
 fn loops_are_those_of_the_image_s_machine() {
     const EM_AARCH64: u8 = 183;

@@ -1,6 +1,7 @@
-//! Tests with random damage in recordings, images and sources: no output may panic, and sums must be right.
+//! Tests with random damage in recordings, images and sources. No output may panic, and sums must be right.
 //!
-//! Each of the three runs for two seconds, or `JITLISTEN_MUTATIONS` seconds. The fuzz target `report` is more thorough.
+//! Each of the three tests runs for two seconds, or `JITLISTEN_MUTATIONS` seconds. The fuzz target `report` is more
+//! thorough.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -27,7 +28,8 @@ impl Random {
         (self.0 % limit.max(1) as u64) as usize
     }
 
-    /// Overwrites some bytes, with values that are critical for parsers. Sometimes truncates, or moves a part.
+    /// Overwrites some bytes with values that are critical for parsers. Sometimes also truncates the bytes or moves a
+    /// part.
     fn damage(&mut self, bytes: &mut Vec<u8>) {
         const NUMBERS: [u64; 8] = [0, 1, 0x7f, 0xff, 0xffff, 0x7fff_ffff, u64::MAX, 1 << 63];
         for _ in 0..=self.below(8) {
@@ -93,7 +95,7 @@ fn damaged_recordings() {
     let good = read_fixture();
     run("mutations-recording", 1, |random, options, _| {
         let mut bytes = good.clone();
-        // Part of the records is enough, and faster.
+        // A part of the records is enough, and faster to read.
         bytes.truncate(2000 + random.below(bytes.len() - 2000));
         random.damage(&mut bytes);
         if let Ok(recording) = Recording::read(&mut Cursor::new(&bytes), &Selection::default()) {

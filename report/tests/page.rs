@@ -1,4 +1,4 @@
-//! Tests of the page's data and of the flame graphs: together they show all samples.
+//! Tests of the page's data and of the flame graphs. Together they show all samples.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -16,7 +16,7 @@ fn data(report: &Report) -> Value {
     serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
 }
 
-/// Tree of stacks, as the page's script reads it.
+/// Stack tree, as the page's script reads it.
 struct Stacks {
     /// Parent, function, file and line of each node.
     nodes: Vec<(usize, i64, i64, i64)>,
@@ -47,7 +47,7 @@ impl Stacks {
         parts.fold((0, 0), |sum, part| (sum.0 + part[5], sum.1 + part[6]))
     }
 
-    /// Returns self and total of each line. A line counts once per stack.
+    /// Returns self and total weight of each line. A line counts once per stack.
     fn lines(&self) -> BTreeMap<(i64, i64), (u64, u64)> {
         let mut lines: BTreeMap<(i64, i64), (u64, u64)> = BTreeMap::new();
         for part in &self.parts {
@@ -69,8 +69,8 @@ impl Stacks {
     }
 }
 
-/// Returns file, line, true if compiled, self weight and its part in C for each hot line, as the page adds them up. The
-/// hottest line comes first.
+/// Returns file, line, compiled flag, self weight and weight in C functions of each hot line, as added up by the page.
+/// The hottest line comes first.
 fn hot_lines(data: &Value, stacks: &Stacks) -> Vec<(u64, u64, bool, u64, u64)> {
     let lines = data["stacks"]["hot"].as_array().unwrap().iter().zip(0_u64..);
     lines
@@ -133,7 +133,7 @@ fn however_many_stacks_there_are_the_page_stays_small() {
         let chain: Vec<u64> = (0..12)
             .map(|depth| {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                // Outer functions are few, inner ones are many.
+                // There are few outer functions and many inner ones.
                 0x7f00_0000_0000 + (seed >> 33) % (4096 >> depth) * 16 + 1
             })
             .collect();

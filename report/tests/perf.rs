@@ -1,5 +1,5 @@
-//! Tests with recordings that perf makes now: of Numba under `jitlisten run`, as a file, as a pipe, truncated by
-//! SIGKILL, and of a running process (`-p`) that forks.
+//! Tests of new perf recordings of Numba under `jitlisten run`: as a file, as a pipe, truncated by SIGKILL, and of a
+//! running process (`-p`) that forks.
 //!
 //! Needs perf, the first environment of `ci/setup.sh` and `cargo build --release`.
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -15,7 +15,7 @@ use common::tools::{Tools, tools};
 use common::{assert_sums, scratch_directory};
 use jitlisten_report::{Options, Report};
 
-/// Program that spends its time in two loops, which wait for each result. The second one takes three times as long.
+/// Program that spends its time in two latency-bound loops. The second one takes three times as long.
 const PROGRAM: &str = r#"
 import math, os, sys
 from numba import njit
@@ -106,7 +106,7 @@ fn a_stream_reads_like_a_file() {
     let status = record(&tools, &directory, &["-o", "-"], 30_000_000).stdout(out).status().unwrap();
     assert!(status.success());
     let whole = fs::read(&recording).unwrap();
-    // The program prints one number into the same pipe, after or between the output of perf: at worst a damaged record.
+    // The program prints one number into the same pipe, after or within perf's output. At worst, that damages a record.
     let report = Report::open(&recording, &Options::default()).unwrap();
     assert_sums(&report);
     assert!(report.profile.all.samples > 100, "{} bytes, {:?}", whole.len(), report.notes);
@@ -130,7 +130,7 @@ fn a_recorder_that_was_killed_leaves_its_samples() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // The child of perf continues without it.
+    // The recorded program continues to run without perf, so end it.
     let pattern = directory.join("sides.py");
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -160,7 +160,7 @@ fn a_process_that_runs_and_its_child_are_read() {
     perf.args(["record", "-q", "-e", "cpu-clock", "-F", "999", "-g", "-p", &parent.id().to_string(), "-o"])
         .arg(&recording);
     let mut perf = perf.stderr(Stdio::null()).spawn().unwrap();
-    // perf counts once it has written something; it ends with the process.
+    // perf is recording once it has written samples. It exits with the process.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(300);
     let has_samples =
         || Report::open(&recording, &Options::default()).is_ok_and(|report| report.profile.all.samples > 50);

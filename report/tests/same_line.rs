@@ -1,4 +1,5 @@
-//! An instruction has the same line in the line table, in the loops of `jitlisten why`, and in the page's assembly.
+//! Test that an instruction has the same line in the line table, in the loops of `jitlisten why`, and in the page's
+//! assembly.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -27,7 +28,7 @@ fn report() -> Report {
     common::report(&writer.file())
 }
 
-/// Instruction of the page's assembly: its address, and its line with the weight of its samples.
+/// Line of each instruction in the page's assembly and weight of its samples, by address.
 type Assembly = BTreeMap<u64, (u32, u64)>;
 
 fn assembly(report: &Report) -> Assembly {
@@ -62,6 +63,7 @@ fn lines_loops_and_assembly_agree() {
     let roots = instructions.filter(|instruction| instruction.text.contains("sqrt"));
     let mut lines: Vec<u32> = roots.map(|root| root.line).collect();
     lines.sort_unstable();
-    // Line 7 calls np.sqrt. Both located neighbours of one root are outside of `inner`, so it has the line of the call.
+    // Line 7 calls np.sqrt. One square root has both located neighbours outside of `inner`, so it gets the line of the
+    // call.
     assert_eq!(lines, [7, 7, 7, 7, 7, 7, 7, 7, 14]);
 }

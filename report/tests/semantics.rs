@@ -1,4 +1,4 @@
-//! Definitions of self, total, lost and the other rows, on recordings in which every number is known.
+//! Tests of self, total, lost and the other rows, on recordings in which every number is known.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -101,7 +101,7 @@ fn a_clocks_samples_without_a_period_stand_for_that_of_their_rate() {
 #[test]
 fn a_mapping_holds_from_its_time_on_in_its_process() {
     let mut writer = Writer::default();
-    // The samples come first in the file: their times decide, not their positions.
+    // The samples come first in the file, but are ordered by their times.
     writer.sample((10, 10), 5, 1, &[FIRST]).sample((10, 10), 50, 1, &[FIRST]).sample((10, 10), 90, 1, &[FIRST]);
     writer.sample((11, 11), 70, 1, &[FIRST]).sample((11, 11), 85, 1, &[FIRST]).sample((12, 12), 70, 1, &[FIRST]);
     writer.mmap(10, (BASE, BASE + 0x2000), 0, IMAGE, 20).mmap(10, (BASE, BASE + 0x2000), 0, "/usr/lib/later.so", 80);
@@ -184,7 +184,7 @@ fn what_is_cut_off_anywhere_is_read_up_to_there() {
     let recording = read(&killed).unwrap();
     assert_eq!(recording.samples.len(), 4);
     assert!(recording.notes.iter().any(|note| note.contains("did not finish")));
-    // Zeros after the last whole record: the file was extended before it was filled.
+    // Zeros follow the last whole record, because the file was extended before it was filled.
     let mut zeros = writer.clone();
     zeros.records.extend([0; 64]);
     let recording = read(&zeros.file()).unwrap();
@@ -203,12 +203,12 @@ fn what_is_no_recording_is_refused_with_a_sentence() {
     assert!(read(&ours.file()).is_ok());
 }
 
-/// Names of machine, event, thread and files come from the recording, so they are untrusted.
+/// Names of machine, event, thread and files come from the recording, so none is trusted.
 #[test]
 fn nothing_that_a_recording_says_moves_a_terminal() {
     const EVIL: &str = "\x1b]0;owned\x07\x1b[2J\u{202e}<img src=x>";
     let mut writer = Writer { host: Some(EVIL.to_owned()), events: vec![(1, 0, 7)], ..Writer::default() };
-    // HEADER_EVENT_DESC as a record: one event, its attribute, one id, the name.
+    // HEADER_EVENT_DESC as a record, with one event, its attribute, one id, and the name.
     let mut described = [12_u64.to_le_bytes(), (1 | 128_u64 << 32).to_le_bytes()].concat();
     described.extend(&writer.pipe()[24..24 + 128]);
     described.extend([1_u32.to_le_bytes(), (EVIL.len() as u32).to_le_bytes()].concat());
@@ -229,7 +229,7 @@ fn nothing_that_a_recording_says_moves_a_terminal() {
     assert_eq!(to_html(&pipe).matches("<img").count(), 0);
 }
 
-/// A recording of many processors has an id per event and processor.
+/// A recording of many processors has one id per event and processor.
 #[test]
 fn an_event_has_many_ids() {
     let mut writer = Writer { events: (0..3).map(|event| (1, event, 500 + event)).collect(), ..Writer::default() };
@@ -389,7 +389,7 @@ fn a_copy_of_a_stack_is_walked_by_the_rules_of_the_image() {
     let recording = read_stack_copy(&registers, &stack[..72]);
     assert_eq!(addresses(&recording), [FIRST, CALL]);
     assert!(recording.notes.iter().any(|note| note.contains("longer than their copies")), "{:?}", recording.notes);
-    // A frame below its callee's frame is rejected.
+    // A caller's frame must not be below its callee's frame.
     let recording = read_stack_copy(&[0, 0, 0, 0, 0, 0, 16, STACK, FIRST, 0, 0, 0, 0, 0, 0, 0, 0], &stack);
     assert_eq!(addresses(&recording), [FIRST, CALL]);
     assert!(recording.notes.iter().any(|note| note.contains("end early")), "{:?}", recording.notes);

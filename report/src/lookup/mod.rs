@@ -1,4 +1,4 @@
-//! Paths and build ids: the files that a recording names, and their identity.
+//! Lookup of the files that a recording names, by path and build id.
 
 pub(crate) mod segments;
 pub(crate) mod source;

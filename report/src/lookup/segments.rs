@@ -26,7 +26,7 @@ impl Segments {
 
     /// Converts a file offset to an address in the file's address space.
     pub(crate) fn address_of_offset(&self, offset: u64) -> Option<u64> {
-        // A file without program headers is mapped unchanged.
+        // Without program headers, file offsets are addresses.
         if self.0.is_empty() {
             return Some(offset);
         }

@@ -9,25 +9,25 @@ use super::source_hashes::hash as source_hash;
 use crate::sanitize::{MAX_LINE_CHARACTERS, sanitize};
 use jitlisten_files::open_regular;
 
-/// Larger files are not read.
+/// Maximum size of a source file; larger files are not read.
 const MAX_SOURCE_BYTES: u64 = 64 << 20;
 
 /// Text of a source file, or a note that says why it is missing.
 #[derive(Clone, Debug, Default)]
 pub struct SourceText {
     lines: Vec<String>,
-    /// Note for the reader: the file is missing, or has changed.
+    /// Note for the reader if the file is missing or has changed.
     pub note: Option<String>,
 }
 
-/// Knowledge about the text that was compiled.
+/// Identity of the source text that was compiled.
 #[derive(Clone, Debug)]
 pub enum Compiled {
     /// Hashes of the text; several if the file changed while the program ran.
     From(Vec<String>),
-    /// Compiled before this time, when the recording ended.
+    /// End of the recording. The text was compiled before this time.
     Before(SystemTime),
-    /// The text is unknown.
+    /// No information about the compiled text.
     Unknown,
 }
 
@@ -126,7 +126,7 @@ fn split_lines(bytes: &[u8]) -> Vec<String> {
     lines
 }
 
-/// Returns true if the file declares a Latin encoding. PEP 263: the declaration is in one of the first two lines.
+/// Returns true if the file declares a Latin encoding. According to PEP 263, the declaration is in the first two lines.
 fn declares_latin(bytes: &[u8]) -> bool {
     let first_lines = bytes.split(|byte| *byte == b'\n').take(2);
     first_lines.filter(|line| line.starts_with(b"#")).any(|line| {

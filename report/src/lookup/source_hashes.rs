@@ -1,8 +1,8 @@
 //! Hashes of the sources that an image was compiled from.
 //!
-//! jitlisten's line tables for Numba are DWARF 4, which has no field for hashes. LLVM receives them as compiler flags
-//! (`DICompileUnit(flags: ...)`), a line per file. It appends them to the compiler's name in `DW_AT_producer` (or
-//! writes `DW_AT_APPLE_flags`, for lldb):
+//! jitlisten's line tables for Numba are DWARF 4, which has no field for hashes. LLVM receives the hashes as compiler
+//! flags (`DICompileUnit(flags: ...)`), one line per file, and appends them to the compiler's name in `DW_AT_producer`
+//! (or writes `DW_AT_APPLE_flags`, for lldb):
 //!
 //! ```text
 //! Numba, jitlisten jitlisten-source sha256:0123456789abcdef0123456789abcdef /path/prog.py
@@ -15,10 +15,10 @@ use std::fmt::Write as _;
 use sha2::{Digest as _, Sha256};
 
 const HASH_PREFIX: &str = "jitlisten-source sha256:";
-/// Limit on the units that are read.
+/// Maximum number of compile units to read.
 const MAX_UNITS: usize = 1 << 16;
 
-/// Returns path and hash of each file that has one.
+/// Returns the path and hash of each source file that has a hash.
 pub(crate) fn read_hashes<R: gimli::Reader>(dwarf: &gimli::Dwarf<R>) -> Vec<(String, String)> {
     let mut hashes = Vec::new();
     let mut headers = dwarf.units();

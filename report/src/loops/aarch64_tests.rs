@@ -1,4 +1,5 @@
-//! Facts of the kernels in `benches/why/kernels.py`, compiled for aarch64 by Numba (`benches/why/aarch64.py`).
+//! Tests of loop facts for the kernels in `benches/why/kernels.py`, compiled for aarch64 by Numba
+//! (`benches/why/aarch64.py`).
 
 use super::facts::Facts;
 use super::hot_loop::Loop;
@@ -6,7 +7,7 @@ use super::{advice, analysis};
 use crate::machine::graph;
 use crate::machine::{Flow, Machine};
 
-/// Returns the facts of the innermost loops.
+/// Returns the facts of all innermost loops.
 fn innermost(code: &[u8]) -> Vec<Facts> {
     let instructions = Machine::Aarch64.instructions(code, 0);
     let steps: Vec<_> = instructions.iter().map(|instruction| instruction.step).collect();
@@ -21,7 +22,7 @@ fn kernel_code(kernel: &str) -> Vec<u8> {
     words.flat_map(|word| u32::from_str_radix(word, 16).unwrap().to_le_bytes()).collect()
 }
 
-/// Describes each loop by its number of lanes and the rules that apply without samples: `2x, 1x fp-order`.
+/// Describes each loop by its number of lanes and the rules that apply without samples, as in `2x, 1x fp-order`.
 fn describe_loops(kernel: &str) -> String {
     let loops = innermost(&kernel_code(kernel)).into_iter().map(|facts| {
         let hot_loop = Loop::from_facts(facts);
@@ -66,7 +67,7 @@ fn calls_spills_and_exits() {
     assert_eq!((ratio.divisions, ratio.checked_divisions, ratio.exits, ratio.exceptions), (1, 1, 2, 1));
 }
 
-/// Machine code: `movz x8, #1; movk x8, #2, lsl #16; br x8`, and the same without the constant.
+/// Machine code: `movz x8, #1; movk x8, #2, lsl #16; br x8`, then the same jump without a constant.
 #[test]
 fn a_jump_to_a_constant_leaves_the_function() {
     let flow = |code: &[u32]| {

@@ -1,8 +1,8 @@
-//! Advice: a table of rules on the measured facts of a loop.
+//! Advice: a table of rules based on the measured facts of a loop.
 //!
-//! A rule has a stable id (`docs/why-rules.md` lists them), a condition, and a sentence. The sentence names the change,
-//! says if it changes results, and gives the range of speed-ups that `benches/why` measured for its kernels. That range
-//! is not a promise. A loop gets the first two rules of the table that apply.
+//! A rule has a stable id (listed in `docs/why-rules.md`), a condition, and a sentence. The sentence names the change,
+//! says whether the change affects results, and gives the range of speed-ups that `benches/why` measured for its
+//! kernels. That range is not a promise. A loop gets the first two rules of the table that apply.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ struct Rule {
     text: fn(&Loop) -> String,
 }
 
-/// Loops with more instructions rarely have one cause.
+/// Size limit of a small loop. The time of a larger loop rarely has a single cause.
 const MAX_SMALL_LOOP_INSTRUCTIONS: u32 = 100;
 const DIVISION_COST_IN_INSTRUCTIONS: u32 = 40;
 const MAX_ADVICE_PER_LOOP: usize = 2;
@@ -24,7 +24,7 @@ pub(super) fn advice(hot_loop: &Loop) -> Vec<Advice> {
     if is_numba_source(&hot_loop.loop_path) {
         return Vec::new();
     }
-    // An unknown instruction may be the cause, so no rule applies.
+    // No rule applies if the decoder does not know all instructions, because an unknown one may be the cause.
     let rules = RULES.iter().filter(|rule| hot_loop.facts.unknown == 0 && (rule.applies)(hot_loop));
     // The file name of a notebook cell may have no extension.
     let is_python = Path::new(&hot_loop.loop_path).extension().is_none_or(|extension| extension == "py");
@@ -36,7 +36,7 @@ pub(super) fn advice(hot_loop: &Loop) -> Vec<Advice> {
     rules.map(|rule| Advice { rule: rule.id, text: text(rule) }).take(MAX_ADVICE_PER_LOOP).collect()
 }
 
-/// Words of the texts that refer to Numba, with their replacements for other languages.
+/// Phrases in advice that refer to Numba, with their replacements for other languages.
 const GENERIC_WORDING: [(&str, &str); 8] = [
     ("fastmath={'reassoc'}", "LLVM's flag reassoc"),
     ("fastmath={'arcp'}", "LLVM's flag arcp"),
@@ -54,7 +54,7 @@ const GENERIC_WORDING: [(&str, &str); 8] = [
     ("np.float32(0.1) keeps it", "a literal of that type keeps it"),
 ];
 
-/// Numba compiles a stencil with default options, whatever the options of its caller.
+/// Suffix of advice on stencils, which Numba always compiles with default options.
 const STENCIL_NOTE: &str = "; a stencil takes no options: write it as a loop in an @njit function";
 
 fn mentions_option(text: &str) -> bool {
@@ -65,7 +65,7 @@ fn generic_text(text: String) -> String {
     GENERIC_WORDING.iter().fold(text, |text, (numba_words, generic_words)| text.replace(numba_words, generic_words))
 }
 
-/// Describes the effect of some calls, with their share of the loop.
+/// Describes the effect of the matching calls, with their share of the loop.
 fn call_share(hot_loop: &Loop, matches: fn(&str) -> bool, effect: &str) -> String {
     format!("{:.0} % of it {effect}", hot_loop.share_of_calls(matches))
 }
@@ -134,7 +134,7 @@ const RULES: [Rule; 19] = [
             let is_short = |name: &str| is_reference_count(name) || name.starts_with("numba_list_");
             let does_little_else =
                 hot_loop.facts.instructions < 40 && hot_loop.calls.iter().all(|(name, _)| is_short(name));
-            // Numba 0.57 does not inline the function that takes an item out of a typed list.
+            // Numba 0.57 does not inline the function that reads an item of a typed list.
             let is_item = |(name, _): &(String, _)| name.starts_with("numba.typed.listobject.");
             let takes_items = hot_loop.facts.calls == 1 && hot_loop.calls.iter().all(is_item);
             let share_of_items = if takes_items { hot_loop.share_below(is_reference_count) } else { 0.0 };
@@ -256,8 +256,8 @@ const RULES: [Rule; 19] = [
     Rule {
         id: "maximum",
         applies: |hot_loop| {
-            // Four copies do not help if a position is kept as well. Four choices, or a maximum and a minimum with two
-            // each, mean that the advice has been followed.
+            // Four accumulators do not help if the loop also tracks a position. Four selections (two each for a maximum
+            // and a minimum) mean that the advice has already been followed.
             let Facts { choices, recurrences, conditional_sums, integer_choices, .. } = hot_loop.facts;
             let other_carried = recurrences + conditional_sums + integer_choices;
             hot_loop.is_one_at_a_time() && (1..=2).contains(&choices) && other_carried == 0
@@ -287,7 +287,7 @@ const RULES: [Rule; 19] = [
                 "one value at a time: an exception may leave the loop (raise, or an index with boundscheck=True); \
                  check in a loop before this one (usually 1.5 to 2 times faster)"
             } else {
-                // Only the index is checked, not a value.
+                // The loop checks only an index, not a value.
                 "one value at a time: an index is checked in each round (of a list, or with boundscheck=True); an array \
                  without that check can compute several"
             };
@@ -309,12 +309,12 @@ const RULES: [Rule; 19] = [
     },
 ];
 
-/// Returns true for a Numba function that was not inlined. The reader cannot change it or its options.
+/// Returns true if the loop's file is part of Numba. Users cannot change that code or its options.
 fn is_numba_source(path: &str) -> bool {
     path.contains("/site-packages/numba/") || path.contains("/dist-packages/numba/")
 }
 
-/// Returns true for a loop that is so small that every instruction counts.
+/// Returns true if the loop is so small that every instruction counts.
 fn is_small(hot_loop: &Loop) -> bool {
     hot_loop.is_innermost && hot_loop.facts.calls == 0 && hot_loop.facts.instructions < MAX_SMALL_LOOP_INSTRUCTIONS
 }
@@ -334,7 +334,7 @@ fn is_allocation(name: &str) -> bool {
     is_numba_allocator || ALLOCATORS.contains(&name.trim_start_matches("__libc_").trim_start_matches("cfree"))
 }
 
-/// Returns true if the loop handles strings: each new string has to be allocated.
+/// Returns true if the loop handles strings. Each new string has to be allocated.
 fn handles_strings(hot_loop: &Loop) -> bool {
     hot_loop.calls.iter().any(|(name, _)| name.starts_with("numba.cpython.unicode."))
         || hot_loop.lines.iter().any(|(path, _)| path.ends_with("numba/cpython/unicode.py"))
@@ -352,8 +352,8 @@ fn is_dict(name: &str) -> bool {
     name.starts_with("numba_dict") || name.contains("dictobject") || name.contains("dictimpl")
 }
 
-/// Returns true for a function of libm: `exp`, an internal name such as `__exp_fma` or `__ieee754_pow_fma`, and code
-/// without a symbol.
+/// Returns true for a libm function: a public name such as `exp`, an internal one such as `__exp_fma` or
+/// `__ieee754_pow_fma`, or libm code without a symbol.
 fn is_math(name: &str) -> bool {
     const FUNCTIONS: [&str; 24] = [
         "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sin", "cos", "tan", "asin", "acos", "atan",

@@ -17,21 +17,21 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     facts.checked_divisions = if natural_loop.exits.len() > 1 { count_checked_divisions(&body) } else { 0 };
     facts.exceptions = natural_loop.exits.iter().filter(|exit| raises_exception(instructions, **exit)).count() as u32;
     facts.indirect = count_indirect(&body);
-    // Registers that the loop changes.
+    // Registers that the loop writes.
     let changed = body.iter().fold(Registers::default(), |registers, instruction| registers | instruction.written);
     facts.strided = count_strided(&body, changed);
     count_invariant_divisions(&mut facts, &body, changed);
     facts.counted_exits = count_counted_exits(natural_loop, instructions);
-    // Values are followed through a single block: the effect of another path is unknown.
+    // Values are tracked only in loops of a single block, because the effect of another path is unknown.
     if let [_] = natural_loop.own_blocks.as_slice() {
         classify_carried_values(&mut facts, &body, changed);
     }
     facts
 }
 
-/// Returns true if the code at a loop exit returns 1, which is how a Numba function raises.
+/// Returns true if the code at a loop exit returns 1, the status with which a Numba function raises an exception.
 fn raises_exception(instructions: &[Instruction], mut index: usize) -> bool {
-    /// Limit on the instructions that are examined.
+    /// Maximum number of instructions to examine.
     const MAX_EXIT_INSTRUCTIONS: usize = 64;
     let mut status = None;
     for _ in 0..MAX_EXIT_INSTRUCTIONS {
@@ -93,7 +93,7 @@ fn count_instruction(facts: &mut Facts, elements: &mut Elements, instruction: &I
     }
 }
 
-/// Counts divisions by a register that the loop does not write, or by a spilled value.
+/// Counts divisions by a register that the loop does not write, or by a value on the stack.
 fn count_invariant_divisions(facts: &mut Facts, body: &[&Instruction], changed: Registers) {
     for instruction in body {
         let (divisor, counter) = match instruction.operation {
@@ -108,7 +108,7 @@ fn count_invariant_divisions(facts: &mut Facts, body: &[&Instruction], changed: 
     }
 }
 
-/// Counts exits that depend on a comparison of integers not loaded in the same block.
+/// Counts exits decided by an integer comparison whose operands were not loaded in the same block.
 fn count_counted_exits(natural_loop: &NaturalLoop, instructions: &[Instruction]) -> u32 {
     let is_counted = |range: &Range<usize>| {
         let mut loaded = Registers::default();
@@ -137,7 +137,7 @@ fn count_counted_exits(natural_loop: &NaturalLoop, instructions: &[Instruction])
     natural_loop.own_blocks.iter().filter(leaves).filter(|range| is_counted(range)).count() as u32
 }
 
-/// Counts divisions by a register that the loop also compares: a divisor that must not be zero.
+/// Counts divisions by a register that the loop also compares, as in a check for a zero divisor.
 fn count_checked_divisions(body: &[&Instruction]) -> u32 {
     let comparisons =
         body.iter().filter(|instruction| instruction.operation == Operation::Compare && instruction.sets_flags);
@@ -146,7 +146,7 @@ fn count_checked_divisions(body: &[&Instruction]) -> u32 {
     body.iter().filter(is_checked).count() as u32
 }
 
-/// Counts accesses whose address was loaded in the same iteration, except from the stack.
+/// Counts memory accesses whose address was loaded in the same iteration. Loads from the stack do not count as such.
 fn count_indirect(body: &[&Instruction]) -> u32 {
     let mut loaded = Registers::default();
     let mut accesses = 0;
@@ -155,7 +155,7 @@ fn count_indirect(body: &[&Instruction]) -> u32 {
             accesses += 1;
         }
         let is_load = instruction.memory.is_some_and(|memory| !memory.is_stack);
-        // The index may pass through additions, masks and selections.
+        // An index may pass through additions, masks and selections before its use as an address.
         let is_from_loaded = instruction.memory.is_none() && instruction.read.intersects(loaded);
         loaded = loaded.and(!instruction.written);
         if is_load || is_from_loaded {
@@ -165,7 +165,7 @@ fn count_indirect(body: &[&Instruction]) -> u32 {
     accesses
 }
 
-/// Counts accesses of vector registers whose address grows per iteration by a loop-invariant register.
+/// Counts vector register loads and stores whose address advances by a loop-invariant register in each iteration.
 fn count_strided(body: &[&Instruction], changed: Registers) -> u32 {
     let advancing =
         body.iter().filter_map(|instruction| instruction.increment).filter(|(_, by)| !changed.contains(*by));
@@ -176,32 +176,36 @@ fn count_strided(body: &[&Instruction], changed: Registers) -> u32 {
     body.iter().filter(is_strided).count() as u32
 }
 
-/// Origin of a vector register's value: a bit for each register at the start of the iteration.
+/// Provenance of a vector register's value. Each mask has a bit for every vector register whose value at the start of
+/// the iteration contributed.
 #[derive(Clone, Copy, Default)]
 struct Value {
-    /// Registers that the value depends on.
+    /// All registers that contributed.
     from: u32,
-    /// Registers that reached the value through a choice, through an addition, or through any other operation.
-    chosen: u32,
-    added: u32,
-    other: u32,
-    /// Register whose value this is, changed only by additions or multiplications.
+    /// Registers that contributed through a selection.
+    choice_inputs: u32,
+    /// Registers that contributed through an addition.
+    addition_inputs: u32,
+    /// Registers that contributed through any other operation.
+    other_inputs: u32,
+    /// Register whose running sum or product this value is. Only additions and multiplications have changed it.
     sum_of: Option<usize>,
     changes: u32,
-    /// True if the changes include multiplications, or additions.
+    /// True if the changes include multiplications.
     is_multiplied: bool,
+    /// True if the changes include additions.
     is_added: bool,
 }
 
 /// Classifies the values that a loop of one block carries from one iteration to the next.
 fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Registers) {
-    // Registers that the loop does not change are constants.
+    // Registers that the loop does not write are constants.
     let mut values: [Value; FIRST_VECTOR as usize] =
         std::array::from_fn(|register| match changed.contains(FIRST_VECTOR + register as u8) {
             true => Value { from: 1 << register, sum_of: Some(register), ..Value::default() },
             false => Value::default(),
         });
-    // Registers on which a stored value, or a comparison, depends.
+    // Registers that a stored value or a comparison depends on.
     let (mut escaped, mut compared) = (0_u32, 0_u32);
     let mut used_otherwise = 0_u32;
     for instruction in body {
@@ -220,12 +224,17 @@ fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Re
             } else {
                 escaped |= from;
             }
-            written.into_iter().for_each(|target| values[target] = Value { from, other: from, ..Value::default() });
+            written
+                .into_iter()
+                .for_each(|target| values[target] = Value { from, other_inputs: from, ..Value::default() });
             continue;
         };
-        let (chosen, added, other) =
-            (combine(|value| value.chosen), combine(|value| value.added), combine(|value| value.other));
-        let mut value = Value { from, chosen, added, other, ..Value::default() };
+        let (choice_inputs, addition_inputs, other_inputs) = (
+            combine(|value| value.choice_inputs),
+            combine(|value| value.addition_inputs),
+            combine(|value| value.other_inputs),
+        );
+        let mut value = Value { from, choice_inputs, addition_inputs, other_inputs, ..Value::default() };
         if let (Operation::Move, [source]) = (instruction.operation, &read[..]) {
             value = values[*source];
         } else if let Some((addend, is_product)) = accumulator_operand(instruction, target, &values) {
@@ -240,17 +249,17 @@ fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Re
             });
             used_otherwise |= operands.0;
             if is_product {
-                value.other |= from;
+                value.other_inputs |= from;
             } else {
-                value.added |= accumulator.from;
-                value.other |= operands.1;
+                value.addition_inputs |= accumulator.from;
+                value.other_inputs |= operands.1;
             }
         } else {
             used_otherwise |= combine(sum_bit);
             if instruction.operation == Operation::Choose {
-                value.chosen |= from;
+                value.choice_inputs |= from;
             } else {
-                value.other |= from;
+                value.other_inputs |= from;
             }
         }
         values[target] = value;
@@ -264,9 +273,9 @@ fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Re
         let is_mixed = value.is_multiplied && value.is_added;
         if value.sum_of == Some(register) && !has_bit(used_otherwise) && !is_mixed {
             facts.accumulators += 1;
-        } else if has_bit(escaped) || has_bit(value.other) || !has_bit(value.chosen) {
+        } else if has_bit(escaped) || has_bit(value.other_inputs) || !has_bit(value.choice_inputs) {
             facts.recurrences += 1;
-        } else if !has_bit(value.added) {
+        } else if !has_bit(value.addition_inputs) {
             facts.choices += 1;
         } else if !has_bit(compared) {
             facts.conditional_sums += 1;
@@ -276,26 +285,27 @@ fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Re
     }
 }
 
-/// Returns true for a store to an address that the loop does not change. Stack slots hold values of one iteration.
+/// Returns true for a store to a loop-invariant address. Stack slots do not count, because they hold values of a single
+/// iteration.
 fn stores_to_fixed_address(instruction: &Instruction, changed: Registers) -> bool {
     let is_fixed = |memory: Memory| memory.is_store && !memory.is_stack && !memory.address.intersects(changed);
     instruction.memory.is_some_and(is_fixed)
 }
 
-/// Returns the bit of the register whose running sum the value is.
+/// Returns the bit of the register that accumulates the value; 0 if none does.
 fn sum_bit(value: &Value) -> u32 {
     value.sum_of.map_or(0, |register| 1 << register)
 }
 
-/// Returns the operand of an addition, multiplication or fused operation that would be the accumulator, and true for a
-/// multiplication.
+/// Returns the likely accumulator among the operands of an addition, multiplication or fused operation. The flag is
+/// true for a multiplication.
 fn accumulator_operand(instruction: &Instruction, target: usize, values: &[Value]) -> Option<(usize, bool)> {
     let (operands, is_product) = match instruction.operation {
         Operation::Add(operands) => (operands, false),
         Operation::Multiply(operands) => (operands, true),
         _ => return None,
     };
-    // A register with a value from before the iteration is preferred; of two, the one that the result overwrites.
+    // Prefer an operand that carries a value from the previous iteration; if both do, prefer the destination register.
     let registers = operands.into_iter().flatten().map(|register| usize::from(register - FIRST_VECTOR));
     let mut carried = registers.clone().filter(|register| values[*register].from != 0);
     let operand = carried

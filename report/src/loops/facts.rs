@@ -16,7 +16,7 @@ pub struct Facts {
     pub scalar: u32,
     /// Width of the widest packed operation in bits; 0 if there is none.
     pub width: u32,
-    /// Size of the values in most packed operations, in bits; 0 if the instructions do not say.
+    /// Most common element size of packed operations in bits; 0 if the instructions do not specify one.
     pub element: u32,
     /// Loads of values that are not adjacent in memory.
     pub gathers: u32,
@@ -46,25 +46,25 @@ pub struct Facts {
     pub spills: u32,
     /// Loads and stores outside of the stack.
     pub memory: u32,
-    /// Memory accesses at an address that was loaded in the loop: an index from an array.
+    /// Memory accesses whose address was loaded in the loop, for example through an index array.
     pub indirect: u32,
-    /// Loads and stores of floating-point values whose address advances by a distance unknown at compile time.
+    /// Loads and stores of floating-point values whose address advances by a stride unknown at compile time.
     pub strided: u32,
-    /// Sums and products that are carried between iterations and not used otherwise.
+    /// Sums and products that are carried between iterations and used for nothing else in the loop.
     pub accumulators: u32,
     /// Sums that only some iterations add to.
     pub conditional_sums: u32,
-    /// Values of which each iteration keeps the larger or smaller, or chooses otherwise.
+    /// Running maxima and minima, and other values that each iteration selects.
     pub choices: u32,
     /// Other floating-point values that are carried between iterations.
     pub recurrences: u32,
-    /// Choices of integers, such as a position.
+    /// Integer selections, for example of the position of a maximum.
     pub integer_choices: u32,
-    /// Branches that leave the loop.
+    /// Number of branches that leave the loop.
     pub exits: u32,
     /// Exits that compare only counters, not values from memory.
     pub counted_exits: u32,
-    /// Exits that are known to raise an exception.
+    /// Exits known to raise an exception.
     pub exceptions: u32,
 }
 
@@ -88,14 +88,14 @@ impl Facts {
         })
     }
 
-    /// Describes the vector width, or says `one value at a time`.
+    /// Describes the vector width; `one value at a time` if the loop is not vectorised.
     pub(super) fn describe_lanes(&self) -> String {
         let fallback =
             if self.unknown == 0 { "one value at a time" } else { "not known (SVE or other new instructions)" };
         self.describe_vector().unwrap_or_else(|| fallback.to_owned())
     }
 
-    /// Describes exits other than the end of the loop, if any: `2 besides its end: 1 exception, 1 other`.
+    /// Describes the exits other than the loop's normal end: `2 besides its end: 1 exception, 1 other`.
     pub fn describe_early_exits(&self) -> Option<String> {
         let early = self.exits.checked_sub(1).filter(|early| *early != 0)?;
         let exceptions = self.exceptions.min(early);
@@ -109,7 +109,7 @@ impl Facts {
         Some(format!("{early} besides its end: {}", parts.into_iter().flatten().collect::<Vec<_>>().join(", ")))
     }
 
-    /// Lists the counts that are not zero: `8 scalar operations, 4 divisions, 2 calls, 31 instructions`.
+    /// Lists all counts other than zero: `8 scalar operations, 4 divisions, 2 calls, 31 instructions`.
     pub fn summary(&self) -> String {
         let counted = [
             (self.packed, "packed operation"),

@@ -35,16 +35,16 @@ use crate::recording::Recording;
 use crate::symbols::Roots;
 use crate::symbols::{ImageCode, Kind, Symbols};
 
-/// Loops with fewer samples, or a lower percentage of the samples in compiled code, are not analysed.
+/// Minimum percentage of the samples in compiled code for a loop to be analysed; `MIN_SAMPLES` applies in addition.
 pub(crate) const MIN_PERCENT: f64 = 1.0;
 pub(crate) const MIN_SAMPLES: u64 = 5;
 /// Image section with LLVM's remarks, and the maximum size that is read.
 const REMARKS: (&str, u64) = (".jitlisten.remarks", 1 << 20);
 
-/// Origin of an instruction: file and line of each call that was inlined there, innermost first.
+/// Origin of an instruction: file and line at each level of inlining, innermost first.
 type Origin = Vec<(String, u32)>;
 
-/// Samples at an instruction, and the calls that it made.
+/// Samples at an instruction and in the functions that it called.
 #[derive(Default)]
 struct Sampled {
     self_count: Count,
@@ -89,7 +89,7 @@ fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u3
                 sampled.self_count += count;
                 continue;
             }
-            // Inlined functions are part of the function that contains them.
+            // Inlined functions count as part of the compiled function that contains them.
             let name = |location: u32| {
                 let frame = symbols.frames(location).last();
                 frame.map(|frame| symbols.function(frame).base.clone()).unwrap_or_default()
@@ -138,7 +138,7 @@ fn add_image_loops(
     }
 }
 
-/// Describes a loop without its versions; also returns the origins of its instructions.
+/// Describes a loop without its other versions, and returns the origins of its instructions.
 fn describe_loop(
     code: &mut ImageCode,
     instructions: &[machine::Instruction],
@@ -147,7 +147,8 @@ fn describe_loop(
 ) -> Option<(Loop, FxHashSet<Origin>)> {
     let (mut self_count, mut total) = (Count::default(), Count::default());
     let mut below: FxHashMap<(String, String), Count> = FxHashMap::default();
-    // By origin: samples, and number of instructions, which decides if there are no samples.
+    // Samples and number of instructions by origin. The number of instructions breaks ties, for example without
+    // samples.
     let mut lines: BTreeMap<Origin, (Count, u32)> = BTreeMap::new();
     let mut shown_instructions = Vec::new();
     for machine::Step { address, end, .. } in natural_loop.instructions().map(|index| instructions[index].step) {
@@ -184,7 +185,7 @@ fn describe_loop(
         entry.1 += instructions;
     }
     let ((path, line), _) = by_line.iter().max_by_key(|(_, weight)| **weight)?;
-    // Only lines of the loop itself count here, not those of functions inlined into it.
+    // Lines of functions inlined into the loop are not part of its line range.
     let callers = shared_callers(&lines.keys().collect::<Vec<_>>());
     let loop_line = |origin: &Origin| origin[origin.len() - 1 - callers].clone();
     let hottest =
@@ -216,8 +217,8 @@ fn describe_loop(
     Some((hot_loop, lines.into_keys().collect()))
 }
 
-/// Counts the calls, outermost first, that the origins of all instructions share. The loop belongs to a function that
-/// was inlined there, so its lines are not those of these calls.
+/// Counts the outermost inlined calls that all origins share. The loop belongs to the function that the last of these
+/// calls inlined, so the lines of the calls themselves are not lines of the loop.
 fn shared_callers(origins: &[&Origin]) -> usize {
     let shared = |depth: usize| {
         let caller = |origin: &Origin| (origin.len() > depth + 1).then(|| origin[origin.len() - 1 - depth].clone());
@@ -237,7 +238,7 @@ fn heaviest_first<T: Ord>(counts: FxHashMap<T, Count>) -> Vec<(T, Count)> {
 mod tests {
     use super::*;
 
-    /// Counts the shared callers. Each chain is the lines of inlined calls in one file, innermost first.
+    /// Counts the shared callers of inline chains, each given as line numbers in one file, innermost first.
     fn shared_callers_of_lines(chains: &[&[u32]]) -> usize {
         let chains: Vec<Origin> =
             chains.iter().map(|lines| lines.iter().map(|line| ("prog.py".to_owned(), *line)).collect()).collect();

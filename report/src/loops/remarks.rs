@@ -1,15 +1,15 @@
-//! Remarks of LLVM's vectoriser about the loops of a function, which the image carries (`jitlisten/src/remarks.rs`).
+//! LLVM vectoriser remarks about the loops of a function, as stored in the image (`jitlisten/src/remarks.rs`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::hot_loop::{Loop, Remark};
 
-/// Remarks by the address of their function, each with the file name that the compiler uses.
+/// Remarks by function address, each with the source file name that the compiler uses.
 #[derive(Default)]
 pub(super) struct Remarks(BTreeMap<u64, Vec<(String, Remark)>>);
 
-/// Limit on the remarks of one function. More are ignored.
+/// Maximum number of remarks per function; the rest are ignored.
 const MAX_REMARKS_PER_FUNCTION: usize = 64;
 
 impl Remarks {

@@ -1,4 +1,4 @@
-//! Decoder for aarch64. SVE instructions are unknown to it.
+//! Decoder for aarch64. SVE instructions are decoded as unknown.
 
 use yaxpeax_arch::{Decoder as _, U8Reader};
 use yaxpeax_arm::armv8::a64::{InstDecoder, Instruction as Decoded, Opcode, Operand, SIMDSizeCode};
@@ -6,9 +6,10 @@ use yaxpeax_arm::armv8::a64::{InstDecoder, Instruction as Decoded, Opcode, Opera
 use super::{Class, FIRST_VECTOR, Flow, Instruction, Memory, Operation, Registers, Step};
 
 const INSTRUCTION_BYTES: usize = 4;
-/// Limit on the instructions between a constant and the tail call that uses it. They restore registers.
+/// Maximum number of instructions between a constant and the tail call that uses it. These instructions restore
+/// registers.
 const MAX_INSTRUCTIONS_TO_TAIL_CALL: usize = 16;
-/// Register number that an operand uses for the stack pointer or for zero.
+/// Register number that encodes the stack pointer or the zero register.
 const SP_OR_ZERO: u16 = 31;
 const FRAME_POINTER: u16 = 29;
 
@@ -38,7 +39,7 @@ pub(super) fn text(code: &[u8], address: u64) -> String {
         return format!(".inst 0x{word:08x}");
     };
     let text = decoded.to_string();
-    // The decoder does not know the instruction's address.
+    // The disassembler does not know the instruction's address, so it prints an offset after `$`.
     match (pc_offset(&decoded), text.split_once('$')) {
         (Some(offset), Some((before, _))) if decoded.opcode == Opcode::ADRP => {
             format!("{before}0x{:x}", (address & !0xfff).wrapping_add_signed(offset))
@@ -159,7 +160,7 @@ impl Shape {
             | O::ST2
             | O::ST3
             | O::ST4 => Shape::Stores,
-            // The addend of an atomic operation counts as written, too.
+            // The addend register of an atomic operation counts as written, too.
             O::LDP
             | O::LDPSW
             | O::LDNP

@@ -1,6 +1,7 @@
 //! Control flow of a function: blocks, dominators, back edges, natural loops.
 //!
-//! The analysis works on any instruction set: an instruction is an address and the way control leaves it (`machine/`).
+//! The analysis is independent of the instruction set. For each instruction it needs only the address and the control
+//! flow (`machine/`).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -14,7 +15,7 @@ use super::{Flow, Step};
 pub(crate) struct NaturalLoop {
     /// Blocks of the loop, without those of loops nested in it.
     pub(crate) own_blocks: Vec<Range<usize>>,
-    /// Target instruction of each branch that leaves the loop from one of these blocks.
+    /// Target instruction of each branch that leaves the loop from its own blocks.
     pub(crate) exits: Vec<usize>,
     pub(crate) is_innermost: bool,
 }
@@ -51,14 +52,14 @@ pub(crate) fn find_loops(steps: &[Step]) -> Vec<NaturalLoop> {
     natural_loops
 }
 
-/// Nesting of loops, and the innermost loop of each block. Headers are visited from the inside out. A loop that is
-/// already known is a single step on the path from a latch to its header (as in LLVM's `LoopInfo`), so no block is
-/// visited once for every enclosing loop.
+/// Loop nest, and the innermost loop of each block. Headers are visited from the innermost outwards. On the path from a
+/// latch to its header, a known inner loop is a single step (as in LLVM's `LoopInfo`), so no block is visited once for
+/// every enclosing loop.
 struct Nest {
     innermost: Vec<Option<usize>>,
     /// Parent of each loop. Inner loops come before outer ones.
     parents: Vec<Option<usize>>,
-    /// Preorder interval of each loop in the tree of loops: its own number and the last one below it.
+    /// Preorder interval of each loop in the loop tree: its own number and the highest number below it.
     intervals: Vec<(usize, usize)>,
 }
 
@@ -67,7 +68,8 @@ impl Nest {
         let dominators = Dominators::new(graph);
         let mut nest = Nest { innermost: vec![None; graph.blocks.len()], parents: Vec::new(), intervals: Vec::new() };
         let mut headers: Vec<usize> = Vec::new();
-        // Outermost known loop that encloses each loop, or the loop itself. A union-find forest with path compression.
+        // Outermost known loop that encloses each loop, or the loop itself, as a union-find forest with path
+        // compression.
         let mut outermost: Vec<usize> = Vec::new();
         for &header in graph.order.iter().rev() {
             let latches =
@@ -122,8 +124,8 @@ fn find_root(parents: &mut [usize], mut node: usize) -> usize {
     node
 }
 
-/// Returns the preorder interval of each node of a forest: its own number and the last one below it. Parents may have
-/// any index.
+/// Returns the preorder interval of each node of a forest: its own number and the highest number below it. Parents may
+/// have any index.
 fn preorder_intervals(parents: &[Option<usize>]) -> Vec<(usize, usize)> {
     let mut children = vec![Vec::new(); parents.len()];
     let mut roots = Vec::new();
@@ -209,12 +211,12 @@ impl Graph {
 pub(crate) struct Branches {
     graph: Graph,
     immediate_dominator: Vec<usize>,
-    /// By block: true if it ends the function.
+    /// Flag per block: true if the block ends the function.
     ends_function: Vec<bool>,
 }
 
 impl Branches {
-    /// Returns `None` if the target of a jump is unknown.
+    /// Builds the control flow graph and its dominators. Returns `None` if the target of a jump is unknown.
     pub(crate) fn new(steps: &[Step]) -> Option<Branches> {
         if steps.is_empty() || steps.iter().any(|step| matches!(step.flow, Flow::Jump(None) | Flow::Branch(None))) {
             return None;
@@ -225,9 +227,9 @@ impl Branches {
         Some(Branches { graph, immediate_dominator, ends_function })
     }
 
-    /// If branches join in the block of an instruction, returns the block's predecessors and the block where their
-    /// paths diverged. Returns `None` for the header of a loop, and for a block that ends the function: code shared by
-    /// returns is not part of the first branch.
+    /// Returns the predecessors of an instruction's block and the block where their paths diverged, if branches join
+    /// there. Returns `None` for a loop header, and for a block that ends the function, because code shared by returns
+    /// is not part of the first branch.
     pub(crate) fn join(&self, instruction: usize) -> Option<(Vec<Range<usize>>, Range<usize>)> {
         let Graph { blocks, predecessors, position, .. } = &self.graph;
         let block = blocks.partition_point(|range| range.end <= instruction);
@@ -275,7 +277,7 @@ impl Dominators {
 }
 
 /// Returns the immediate dominator of each block (Lengauer, Tarjan: *A Fast Algorithm for Finding Dominators in a
-/// Flowgraph*, the simple version, n log n).
+/// Flowgraph*, the simple version, O(n log n)).
 fn immediate_dominators(graph: &Graph) -> Vec<usize> {
     let (preorder, parent) = preorder(&graph.successors);
     let mut number = vec![UNREACHED; graph.blocks.len()];
@@ -311,7 +313,7 @@ fn immediate_dominators(graph: &Graph) -> Vec<usize> {
     number.iter().map(|vertex| if *vertex == UNREACHED { UNREACHED } else { preorder[dominator[*vertex]] }).collect()
 }
 
-/// Returns the blocks in depth-first preorder, and the preorder number of each one's parent.
+/// Returns the blocks in depth-first preorder, and the preorder number of each block's parent.
 fn preorder(successors: &[Vec<usize>]) -> (Vec<usize>, Vec<usize>) {
     let (mut order, mut parent, mut seen) = (Vec::new(), Vec::new(), vec![false; successors.len()]);
     let mut work = vec![(0, 0)];
@@ -325,7 +327,7 @@ fn preorder(successors: &[Vec<usize>]) -> (Vec<usize>, Vec<usize>) {
     (order, parent)
 }
 
-/// Forest of processed blocks, with path compression.
+/// Spanning forest of the processed blocks, with path compression.
 struct Forest {
     ancestor: Vec<usize>,
     label: Vec<usize>,
@@ -448,7 +450,7 @@ mod tests {
         let parted = [Branch(Some(2)), Jump(Some(4)), Jump(Some(4)), Next, Branch(Some(0)), Leave];
         assert_eq!(join_at(&parted, 4), Some((vec![1..2, 2..3], 0..1)));
         assert_eq!((join_at(&parted, 0), join_at(&parted, 1), join_at(&parted, 9)), (None, None, None));
-        // Loop header; end of the function; jump to an unknown target.
+        // No join: a loop header, the end of the function, a jump to an unknown target.
         assert_eq!(join_at(&[Next, Next, Branch(Some(1)), Leave], 1), None);
         assert_eq!(join_at(&[Branch(Some(2)), Jump(Some(3)), Jump(Some(3)), Leave], 3), None);
         assert_eq!(join_at(&[Branch(Some(2)), Jump(Some(3)), Jump(Some(3)), Jump(None)], 3), None);
@@ -457,7 +459,7 @@ mod tests {
     #[test]
     fn every_loop_of_the_largest_functions_is_found() {
         const INSTRUCTIONS: usize = 16_000;
-        // Nested loops; then a sequence of loops that each have an exit to the end.
+        // First nested loops, then a sequence of loops that each have an exit to the end.
         let nested: Vec<Flow> = (0..INSTRUCTIONS)
             .map(|address| {
                 if address < INSTRUCTIONS / 2 {

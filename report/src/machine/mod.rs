@@ -1,4 +1,4 @@
-//! Decoders for x86-64 and aarch64. They describe control flow and operations of an instruction independently of the
+//! Decoders for x86-64 and aarch64. They describe an instruction's control flow and operation independently of the
 //! instruction set.
 
 mod aarch64;
@@ -9,7 +9,7 @@ use std::ops::{BitOr, BitOrAssign, Not};
 
 use object::elf;
 
-/// Instruction set of a file with code.
+/// Instruction set of an object file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
     X86_64,
@@ -29,7 +29,7 @@ pub(crate) enum Flow {
     Leave,
 }
 
-/// Instruction as the control flow graph needs it.
+/// Instruction for the control flow graph: its address range and how control leaves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) address: u64,
@@ -38,11 +38,11 @@ pub(crate) struct Step {
     pub(crate) flow: Flow,
 }
 
-/// Set of whole registers: a part of a register counts as the register.
+/// Set of registers. A partial register counts as the whole register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Registers(u128);
 
-/// Operation of an instruction, as far as the facts of a loop need it.
+/// Operation of an instruction, as classified for loop facts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Operation {
     #[default]
@@ -52,11 +52,11 @@ pub(crate) enum Operation {
     Call,
     /// Copies, loads or stores a vector register.
     Move,
-    /// Adds to the value of one of these registers, or subtracts from it.
+    /// Adds to or subtracts from a value in one of these registers.
     Add([Option<u8>; 2]),
-    /// Multiplies the value of one of these registers.
+    /// Multiplies a value in one of these registers.
     Multiply([Option<u8>; 2]),
-    /// Chooses one of two floating-point values: the larger, the smaller, or by a mask.
+    /// Selects one of two floating-point values: the larger, the smaller, or by a mask.
     Choose,
     ChooseInteger,
     /// Compares floating-point values.
@@ -74,7 +74,7 @@ pub(crate) enum Operation {
 /// Number of values that an operation works on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Several values; width of the register in bits, and width of a value if known.
+    /// Several values: register width in bits, and element width if known.
     Packed(u32, Option<u32>),
     /// One floating-point value.
     Scalar,
@@ -106,8 +106,8 @@ pub(crate) struct Instruction {
     pub(crate) sets_flags: bool,
     /// Registers `(target, addend)`: the instruction adds the second to the first.
     pub(crate) increment: Option<(u8, u8)>,
-    /// Set if the instruction writes the register of a function's status: the constant, or `None` if it is not
-    /// constant.
+    /// Value that the instruction writes to the register that returns a function's status: the constant, or
+    /// `Some(None)` if the value is not constant.
     pub(crate) status: Option<Option<u32>>,
 }
 
@@ -143,7 +143,7 @@ impl Machine {
     }
 }
 
-/// First vector register. General registers precede it; there are up to 32 of each.
+/// Number of the first vector register. General-purpose registers have lower numbers; there are up to 32 of each.
 pub(crate) const FIRST_VECTOR: u8 = 32;
 const FIRST_MASK: u8 = 64;
 
@@ -204,7 +204,7 @@ impl Instruction {
         (self.read | self.written).intersects(Registers::VECTORS)
     }
 
-    /// Returns the registers that a load writes from memory, without an updated address register.
+    /// Returns the registers that a load fills from memory. An updated address register is not among them.
     pub(crate) fn loaded(&self) -> Registers {
         match self.memory {
             Some(Memory { updates_base: true, address, .. }) => self.written.and(!address),

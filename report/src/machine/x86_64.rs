@@ -7,7 +7,8 @@ use iced_x86::{
 
 use super::{Class, FIRST_MASK, FIRST_VECTOR, Flow, Instruction, Memory, Operation, Registers, Step};
 
-/// Limit on the instructions between a constant and the tail call that uses it. They restore registers.
+/// Maximum number of instructions between a constant and the tail call that uses it. These instructions restore
+/// registers.
 const MAX_INSTRUCTIONS_TO_TAIL_CALL: usize = 16;
 
 fn decoder(code: &[u8], address: u64) -> Decoder<'_> {
@@ -155,7 +156,7 @@ fn decode_operation(decoded: &Decoded, mnemonic: &str) -> Operation {
     let register =
         |operand: u32| (operand < decoded.op_count()).then(|| register_number(decoded.op_register(operand))).flatten();
     let last = || decoded.op_count().checked_sub(1).and_then(register);
-    // With two operands, the result replaces the first one.
+    // With two operands, the first is both source and destination.
     let sources = || if decoded.op_count() == 3 { [register(1), register(2)] } else { [register(0), register(1)] };
     if matches!(decoded.flow_control(), FlowControl::Call | FlowControl::IndirectCall) {
         return Operation::Call;

@@ -1,8 +1,8 @@
 //! Activity of each sample, and the line that the sample is charged to.
 //!
-//! A stack belongs to its innermost Python or compiled function, its *owner*: the time of C functions is charged to the
-//! line that called them. Functions of a compiler, of the import system and of the garbage collector take precedence
-//! over the owner, as do waiting functions in a recording of wall-clock time.
+//! A stack belongs to its *owner*, which is its innermost Python or compiled function. The time of C functions is
+//! charged to the owner's line that called them. Compiler, import system and garbage collector functions take
+//! precedence over the owner, as do waiting functions in a wall-clock recording.
 
 use rustc_hash::FxHashMap;
 
@@ -75,8 +75,8 @@ pub struct StackActivity {
     pub owner: Option<Frame>,
     /// Innermost line in the user's files: source and line number.
     pub user: Option<(u32, u32)>,
-    /// Line that the time is charged to: usually the owner's. For code that Numba itself compiles in, as for `a.sum()`,
-    /// it is the calling line.
+    /// Line that the time is charged to, usually the owner's. Code that Numba supplies for a call such as `a.sum()` is
+    /// charged to the calling line.
     pub line: Option<(u32, u32)>,
 }
 
@@ -85,14 +85,14 @@ pub struct StackActivity {
 pub struct Activities {
     /// Names of libraries, and reasons of waits.
     pub names: Vec<String>,
-    /// By source: true if the file is the user's, not a library's or Python's.
+    /// Flag per source: true if the file is the user's, not part of a library or Python.
     is_user_source: Vec<bool>,
-    /// By source: true if the file is part of Numba.
+    /// Flag per source: true if the file is part of Numba.
     is_from_numba: Vec<bool>,
-    /// By source, and by function: the package, as an index into `names`.
+    /// Package per source and per function, as an index into `names`.
     source_packages: Vec<Option<u32>>,
     function_packages: Vec<Option<u32>>,
-    /// By function: the library, unless it is one that every library uses.
+    /// Library per function; `None` for a library that every library uses.
     function_libraries: Vec<Option<u32>>,
     stacks: Vec<StackActivity>,
 }
@@ -100,9 +100,9 @@ pub struct Activities {
 /// Library of a function.
 #[derive(Clone, Copy, Debug)]
 struct Library {
-    /// Index into the names.
+    /// Index into [`Activities::names`].
     name: u32,
-    /// True for a library that all others use. It is named only if no other library is on the stack.
+    /// True for a base library that all others use. A base library is named only if no other library is on the stack.
     is_base: bool,
     /// True for an installed package.
     is_package: bool,
@@ -260,14 +260,14 @@ struct StackSummary {
     owner_roles: Roles,
     /// Roles of the whole stack.
     roles: Roles,
-    /// True if a module is imported, and no file of the user's runs for that.
+    /// True if a module is being imported and no user file runs inside that import.
     imports: bool,
     wait: Option<Wait>,
-    /// Innermost library; and innermost library among those that all others use.
+    /// Innermost library, and innermost base library.
     library: Option<u32>,
     base: Option<u32>,
-    /// For the innermost frame with a file: true if it is the user's, and its library. Generated code belongs to its
-    /// caller.
+    /// Owner of the innermost frame that has a file: a flag for user code, and the library. Generated code belongs to
+    /// its caller.
     file_owner: Option<(bool, Option<u32>)>,
     /// Innermost package outside of Python's standard library.
     package: Option<u32>,
@@ -300,7 +300,7 @@ impl StackSummary {
             }
             let package = role.library.filter(|library| library.is_package);
             summary.package = summary.package.or(package.map(|library| library.name));
-            // Time that the user's own files take while they are imported is charged to them.
+            // Time in the user's own files during an import is charged to those files.
             summary.imports |= role.roles.contains(Role::Importer) && summary.user.is_none();
             summary.user = summary.user.or(location.user);
             summary.line = summary.line.or(location.line);
@@ -308,9 +308,9 @@ impl StackSummary {
         summary
     }
 
-    /// Adds the reason for which a location up to the owner waits.
+    /// Records why the thread waits, if the location is the owner or one of its callees.
     fn add_wait(&mut self, role: &FunctionRole, calls_condition: bool) {
-        // The reason why Python waits is more useful than the system call it waits in.
+        // Python's reason for waiting is more useful than the system call that blocks.
         let reacquires_gil = calls_condition && role.roles.contains(Role::Interpreter);
         let in_pool = role.roles.contains(Role::Pool) && self.library.is_none();
         self.wait = match role.wait {

@@ -15,11 +15,11 @@ use super::{
 use crate::recording::Recording;
 use crate::symbols::{Frame, Kind, Symbols, is_entry};
 
-/// Source line, as source index and line number.
-type Spot = (u32, u32);
+/// Key of a source line: source index and line number.
+type LineKey = (u32, u32);
 
 /// Call: caller's row, line of the call, and callee's row.
-type Edge = (u32, Option<Spot>, u32);
+type Edge = (u32, Option<LineKey>, u32);
 
 pub(super) fn build(recording: &Recording, symbols: &Symbols, activities: Activities, detail: Detail) -> Profile {
     let mut builder = Builder::new(symbols, &activities, detail);
@@ -47,7 +47,7 @@ struct Builder<'a> {
     rows: Vec<u32>,
     row_names: Vec<(String, Kind)>,
     profile: Profile,
-    lines: FxHashMap<Spot, Line>,
+    lines: FxHashMap<LineKey, Line>,
     functions: Vec<Shares>,
     row_shares: Vec<Shares>,
     /// Shares by row and thread, if requested.
@@ -56,18 +56,18 @@ struct Builder<'a> {
     extents: FxHashMap<(u32, u32), (Extent, u64)>,
     outside: FxHashMap<String, Count>,
     edges: FxHashMap<Edge, Count>,
-    /// Lines of generated code, with the user's lines that they ran for.
-    generated: FxHashMap<(Spot, Spot), Count>,
+    /// Samples by line of generated code and user line that the code ran for.
+    generated: FxHashMap<(LineKey, LineKey), Count>,
     trees: Trees,
     threads: Vec<(Count, Count)>,
     ran_user_code: Vec<bool>,
     seen: Seen,
 }
 
-/// Items of one stack, without duplicates.
+/// Distinct items found in one stack.
 #[derive(Default)]
 struct Seen {
-    spots: Vec<(Spot, u32)>,
+    line_keys: Vec<(LineKey, u32)>,
     functions: Vec<u32>,
     edges: Vec<Edge>,
     calls: Vec<u32>,
@@ -75,7 +75,7 @@ struct Seen {
 
 impl Seen {
     fn clear(&mut self) {
-        self.spots.clear();
+        self.line_keys.clear();
         self.functions.clear();
         self.edges.clear();
         self.calls.clear();
@@ -86,7 +86,7 @@ impl Seen {
             items.sort_unstable();
             items.dedup();
         }
-        deduplicate(&mut self.spots);
+        deduplicate(&mut self.line_keys);
         deduplicate(&mut self.functions);
         deduplicate(&mut self.edges);
         deduplicate(&mut self.calls);
@@ -150,7 +150,7 @@ impl<'a> Builder<'a> {
         self.symbols.function(frame).kind == Kind::Python && frame.line.is_some()
     }
 
-    fn spot(&self, frame: &Frame) -> Option<Spot> {
+    fn line_key(&self, frame: &Frame) -> Option<LineKey> {
         self.is_listed(frame).then_some(frame.source.zip(frame.line)).flatten()
     }
 
@@ -175,23 +175,23 @@ impl<'a> Builder<'a> {
         self.add_totals(count, threads);
     }
 
-    /// Charges the time to the stack's line and to the user's line that led to it.
+    /// Charges the time to the stack's line, and to the user line that led to it.
     fn charge_lines(&mut self, stack_activity: &StackActivity, count: Count) {
-        if let Some(spot) = stack_activity.user {
-            let line = self.lines.entry(spot).or_default();
+        if let Some(line_key) = stack_activity.user {
+            let line = self.lines.entry(line_key).or_default();
             line.below += count;
             if stack_activity.activity == Activity::Compiling {
                 line.below_compiling += count;
             }
         }
-        let Some(spot) = stack_activity.line else { return };
-        let line = self.lines.entry(spot).or_default();
+        let Some(line_key) = stack_activity.line else { return };
+        let line = self.lines.entry(line_key).or_default();
         line.hot += count;
         if stack_activity.in_c {
             line.in_c += count;
         }
-        if let Some(user) = stack_activity.user.filter(|_| is_generated(&self.symbols.sources[spot.0 as usize])) {
-            *self.generated.entry((spot, user)).or_default() += count;
+        if let Some(user) = stack_activity.user.filter(|_| is_generated(&self.symbols.sources[line_key.0 as usize])) {
+            *self.generated.entry((line_key, user)).or_default() += count;
         }
     }
 
@@ -229,15 +229,15 @@ impl<'a> Builder<'a> {
         }
         let group_count = if is_python { &mut self.profile.interpreted } else { &mut self.profile.compiled };
         *group_count += count;
-        let Some(spot) = self.spot(frame) else {
+        let Some(line_key) = self.line_key(frame) else {
             self.profile.without_line += count;
             return;
         };
-        if spot.1 == 0 && !is_python {
+        if line_key.1 == 0 && !is_python {
             self.profile.line_zero += count;
         }
         let by_thread = self.detail.by_thread;
-        let line = self.lines.entry(spot).or_default();
+        let line = self.lines.entry(line_key).or_default();
         line.shares.self_count += count;
         if frame.approximate {
             line.approximate += count;
@@ -256,17 +256,17 @@ impl<'a> Builder<'a> {
     /// Records the frames at a location. Returns the row of its outermost function, which the next location calls.
     fn visit_location(&mut self, location: u32, mut inner: Option<(u32, bool)>) -> Option<(u32, bool)> {
         for frame in self.symbols.frames(location) {
-            let (row, spot, is_listed) = (self.row(frame), self.spot(frame), self.is_listed(frame));
+            let (row, line_key, is_listed) = (self.row(frame), self.line_key(frame), self.is_listed(frame));
             self.seen.functions.push(frame.function);
-            if let Some(spot) = spot {
-                self.seen.spots.push((spot, row));
+            if let Some(line_key) = line_key {
+                self.seen.line_keys.push((line_key, row));
             }
             if let Some((callee, callee_in_table)) = inner
                 && (is_listed || callee_in_table)
-                // A function that is called through its own entry is not recursive.
+                // A function called through its own entry point is not recursive.
                 && !(row == callee && is_entry(&self.symbols.function(frame).name))
             {
-                self.seen.edges.push((row, spot, callee));
+                self.seen.edges.push((row, line_key, callee));
             }
             inner = Some((row, is_listed));
         }
@@ -274,7 +274,8 @@ impl<'a> Builder<'a> {
         inner
     }
 
-    /// Visits the trees below each line of a location. Records their calls, or adds self time to the innermost one.
+    /// Visits the tree of inlined calls below each line of a location. Records the calls, or adds self time to the
+    /// innermost one.
     fn visit_inlined(&mut self, location: u32, self_count: Option<Count>) {
         let frames = self.symbols.frames(location);
         if frames.len() > 16 {
@@ -286,11 +287,11 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// `frames` are innermost first. The last one is the line at the root of the tree.
+    /// Adds the inlined calls to the tree of the outermost frame's line. `frames` are innermost first.
     fn add_inlined_tree(&mut self, frames: &[Frame], self_count: Option<Count>) {
         let Some((line, calls)) = frames.split_last() else { return };
-        let Some(spot) = self.spot(line) else { return };
-        let mut parent = Parent::Line(spot.0, spot.1);
+        let Some(line_key) = self.line_key(line) else { return };
+        let mut parent = Parent::Line(line_key.0, line_key.1);
         let mut last = None;
         for frame in calls.iter().rev() {
             let call = (self.row(frame), frame.source, frame.line.unwrap_or_default());
@@ -306,10 +307,10 @@ impl<'a> Builder<'a> {
     }
 
     fn add_totals(&mut self, count: Count, threads: &[(u32, Count)]) {
-        let mut last_spot = None;
-        for (spot, row) in &self.seen.spots {
-            let line = self.lines.entry(*spot).or_default();
-            if last_spot != Some(*spot) {
+        let mut last_line_key = None;
+        for (line_key, row) in &self.seen.line_keys {
+            let line = self.lines.entry(*line_key).or_default();
+            if last_line_key != Some(*line_key) {
                 line.shares.total += count;
                 if self.detail.by_thread {
                     for (thread, thread_count) in threads {
@@ -317,14 +318,14 @@ impl<'a> Builder<'a> {
                     }
                 }
             }
-            last_spot = Some(*spot);
+            last_line_key = Some(*line_key);
             if !line.functions.contains(row) {
                 line.functions.push(*row);
             }
-            if spot.1 != 0 {
-                let line_extent = Extent { file: spot.0, first: spot.1, last: spot.1 };
-                let (extent, weight) = self.extents.entry((*row, spot.0)).or_insert((line_extent, 0));
-                (extent.first, extent.last) = (extent.first.min(spot.1), extent.last.max(spot.1));
+            if line_key.1 != 0 {
+                let line_extent = Extent { file: line_key.0, first: line_key.1, last: line_key.1 };
+                let (extent, weight) = self.extents.entry((*row, line_key.0)).or_insert((line_extent, 0));
+                (extent.first, extent.last) = (extent.first.min(line_key.1), extent.last.max(line_key.1));
                 *weight = weight.saturating_add(count.weight);
             }
         }
@@ -385,29 +386,29 @@ impl<'a> Builder<'a> {
             .iter()
             .map(|source| SourceLines { path: self.symbols.sources[*source as usize].clone(), lines: BTreeMap::new() })
             .collect();
-        let mut calls: FxHashMap<Spot, FxHashMap<u32, Count>> = FxHashMap::default();
-        let mut callers: FxHashMap<u32, Vec<(u32, Option<Spot>, Count)>> = FxHashMap::default();
-        for ((caller, spot, callee), count) in &self.edges {
-            if let Some(spot) = spot {
-                *calls.entry(*spot).or_default().entry(new_rows[callee]).or_default() += *count;
+        let mut calls: FxHashMap<LineKey, FxHashMap<u32, Count>> = FxHashMap::default();
+        let mut callers: FxHashMap<u32, Vec<(u32, Option<LineKey>, Count)>> = FxHashMap::default();
+        for ((caller, line_key, callee), count) in &self.edges {
+            if let Some(line_key) = line_key {
+                *calls.entry(*line_key).or_default().entry(new_rows[callee]).or_default() += *count;
             }
-            let call_site = spot.and_then(|(source, line)| Some((file_of(Some(source))?, line)));
+            let call_site = line_key.and_then(|(source, line)| Some((file_of(Some(source))?, line)));
             callers.entry(*callee).or_default().push((new_rows[caller], call_site, *count));
         }
-        let mut generated: Vec<((Spot, Spot), Count)> = self.generated.into_iter().collect();
-        generated.sort_by_key(|(spots, count)| (*count, *spots));
-        // The heaviest line comes last and wins.
-        let generated: FxHashMap<Spot, Spot> = generated.into_iter().map(|(spots, _)| spots).collect();
-        for (spot, mut line) in self.lines {
-            line.generated_by = generated.get(&spot).and_then(|user| Some((file_of(Some(user.0))?, user.1)));
-            line.inlined = trees.remove(&spot).unwrap_or_default();
+        let mut generated: Vec<((LineKey, LineKey), Count)> = self.generated.into_iter().collect();
+        generated.sort_by_key(|(line_keys, count)| (*count, *line_keys));
+        // If a line ran for several user lines, the heaviest one comes last and overwrites the others.
+        let generated: FxHashMap<LineKey, LineKey> = generated.into_iter().map(|(line_keys, _)| line_keys).collect();
+        for (line_key, mut line) in self.lines {
+            line.generated_by = generated.get(&line_key).and_then(|user| Some((file_of(Some(user.0))?, user.1)));
+            line.inlined = trees.remove(&line_key).unwrap_or_default();
             renumber(&mut line.inlined, &new_rows);
             line.functions.iter_mut().for_each(|row| *row = new_rows[row]);
             line.functions.sort_unstable();
-            line.calls = calls.remove(&spot).map(|calls| calls.into_iter().collect()).unwrap_or_default();
+            line.calls = calls.remove(&line_key).map(|calls| calls.into_iter().collect()).unwrap_or_default();
             line.calls.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
-            let Some(file) = file_of(Some(spot.0)) else { continue };
-            profile.files[file as usize].lines.insert(spot.1, line);
+            let Some(file) = file_of(Some(line_key.0)) else { continue };
+            profile.files[file as usize].lines.insert(line_key.1, line);
         }
         let mut compilations: FxHashMap<u32, Vec<(String, Shares)>> = FxHashMap::default();
         for ((function, shares), row) in self.symbols.functions.iter().zip(&self.functions).zip(&self.rows) {
@@ -446,7 +447,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Merges equal compilations from several images: each object that calls a function has its own copy.
+/// Merges equal compilations from several images, because each object that calls a function contains a copy of it.
 fn merge_compilations(compilations: Vec<(String, Shares)>) -> Vec<(String, Shares)> {
     let mut merged: BTreeMap<String, Shares> = BTreeMap::new();
     for (name, shares) in compilations {
@@ -475,7 +476,7 @@ fn row_order(names: &[(String, Kind)], shares: &[Shares]) -> Vec<u32> {
     order
 }
 
-fn file_order(symbols: &Symbols, lines: &FxHashMap<Spot, Line>) -> Vec<u32> {
+fn file_order(symbols: &Symbols, lines: &FxHashMap<LineKey, Line>) -> Vec<u32> {
     let mut weights: FxHashMap<u32, (Count, Count)> = FxHashMap::default();
     for ((source, _), line) in lines {
         let weight = weights.entry(*source).or_default();

@@ -4,27 +4,27 @@ use super::owners::is_user_source;
 use super::{Count, Line, Profile, SourcePosition};
 use crate::symbols::Kind;
 
-/// Line with the time that is charged to it.
+/// Source line with the time charged to it.
 #[derive(Clone, Copy, Debug)]
 pub struct HotLine {
     /// File, as an index into [`Profile::files`], and line.
     pub position: SourcePosition,
-    /// Self time, including the C functions that the line calls and the code that Numba compiles in for it.
+    /// Self time, including called C functions and Numba's own code for calls such as `a.sum()`.
     pub self_count: Count,
     /// Self time plus the time in everything that the line calls.
     pub total: Count,
-    /// Part of [`own`](HotLine::own) that was in C functions.
+    /// Part of [`self_count`](HotLine::self_count) that was in C functions.
     pub in_c: Count,
     /// True if the line was compiled, not interpreted.
     pub compiled: bool,
 }
 
-/// Line of the user's code that spends its time in callees.
+/// User line that spends its time in callees.
 #[derive(Clone, Copy, Debug)]
 pub struct CallingLine {
     /// File, as an index into [`Profile::files`], and line.
     pub position: SourcePosition,
-    /// Time of the samples whose innermost line of the user's is this one.
+    /// Time of the samples whose innermost user line is this one.
     pub below: Count,
     /// Part of `below` that was spent compiling.
     pub compiling: Count,
@@ -83,7 +83,7 @@ impl Profile {
         calling
     }
 
-    /// Returns true if a line has compiled code, judging by the functions that have code there.
+    /// Returns true if a line has compiled code, judged by the functions that have code there.
     fn is_compiled(&self, line: &Line) -> bool {
         line.functions.iter().any(|row| self.functions[*row as usize].kind != Kind::Python)
     }

@@ -6,7 +6,7 @@ use super::activity::{Activities, Activity, StackActivity};
 use super::{Count, Shares};
 use crate::symbols::{Frame, Symbols};
 
-/// Row of a library with its compiled and interpreted code.
+/// Library, with the time in its compiled and interpreted code.
 #[derive(Clone, Debug)]
 pub struct LibraryRow {
     /// Name of the library, such as `numpy`, or `Numba's compiler`.

@@ -76,21 +76,20 @@ pub struct Shares {
 pub struct Line {
     /// Self and total over all threads.
     pub shares: Shares,
-    /// Self time that the compiler assigned to no line, and the surrounding instructions to this one.
+    /// Part of the self time whose line was inferred from surrounding instructions, because the compiler assigned none.
     pub approximate: Count,
     /// Self time for the list of hottest lines, including called C functions. For a compiled line, it also includes
-    /// code that Numba compiles in.
+    /// Numba's own code for calls such as `a.sum()`.
     pub hot: Count,
     /// Part of `hot` that was in C functions.
     pub in_c: Count,
-    /// For a line of the user's: samples whose innermost line in the user's files is this one, including those in
-    /// callees.
+    /// For a user line: samples whose innermost user line is this one, including time in callees.
     pub below: Count,
     /// Part of `below` that was spent compiling.
     pub below_compiling: Count,
     /// Shares by thread, if requested, as indices into [`Profile::threads`].
     pub by_thread: BTreeMap<u32, Shares>,
-    /// For generated code, which has no file: the user's line that most of it ran for.
+    /// For generated code, which has no file: the user line that ran most of it.
     pub generated_by: Option<SourcePosition>,
     /// Functions that have code at the line, as indices into [`Profile::functions`].
     pub functions: Vec<u32>,
@@ -100,7 +99,7 @@ pub struct Line {
     pub calls: Vec<(u32, Count)>,
 }
 
-/// The lines of one source file that have samples.
+/// Lines of one source file that have samples.
 #[derive(Clone, Debug, Default)]
 pub struct SourceLines {
     /// Path that the compiler wrote.
@@ -138,14 +137,15 @@ pub struct FunctionRow {
     pub compilations: Vec<(String, Shares)>,
     /// Range of the function's own lines.
     pub lines: Option<Extent>,
-    /// True if the function is run by a library.
+    /// True if the function's row belongs to a library.
     pub is_library_function: bool,
     /// Callers: function, line of the call, and count.
     pub callers: Vec<(u32, Option<SourcePosition>, Count)>,
 }
 
 impl FunctionRow {
-    /// Returns true if lists of functions have the row: native functions without lines are in the rows of libraries.
+    /// Returns true if the row appears in lists of functions. Native functions without lines appear under their
+    /// libraries.
     pub(crate) fn is_listed(&self) -> bool {
         matches!(self.kind, Kind::Compiled | Kind::Python) || self.lines.is_some()
     }
@@ -183,7 +183,7 @@ pub struct Profile {
     pub without_line: Count,
     /// Part of the samples in compiled code to which the compiler assigned no line.
     pub line_zero: Count,
-    /// Samples whose line was taken from the surrounding instructions.
+    /// Samples whose line was inferred from surrounding instructions.
     pub approximate: Count,
     /// Samples outside of compiled and interpreted code, by library or `[kernel]`, hottest first.
     pub outside: Vec<(String, Count)>,
@@ -201,7 +201,7 @@ pub struct Profile {
     pub summary: Summary,
     /// Activity at each stack.
     pub activities: Activities,
-    /// Row in [`functions`](Profile::functions) of each of [`Symbols::functions`]; `u32::MAX` if it has no samples.
+    /// Index into [`functions`](Profile::functions) for each of [`Symbols::functions`]; `u32::MAX` without samples.
     pub(crate) rows: Vec<u32>,
 }
 

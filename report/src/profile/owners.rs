@@ -1,4 +1,4 @@
-//! Owners of files, judged by their paths: the user, a package, or Python.
+//! Ownership of source files by path: the user, a package, or Python.
 
 use rustc_hash::FxHashMap;
 
@@ -17,7 +17,8 @@ pub(crate) fn is_generated(path: &str) -> bool {
 
 pub(super) const STANDARD_LIBRARY: &str = "Python's library";
 
-/// Returns the package of a Python file if it is installed or ours, and `Python's library` for the standard library.
+/// Returns the package of an installed Python file or of jitlisten's own, and `Python's library` for the standard
+/// library.
 pub(crate) fn python_library(path: &str) -> Option<&str> {
     if path.starts_with("<frozen ") {
         return Some(STANDARD_LIBRARY);
@@ -35,11 +36,11 @@ pub(crate) fn python_library(path: &str) -> Option<&str> {
     rest.starts_with(|digit: char| digit.is_ascii_digit()).then_some(STANDARD_LIBRARY)
 }
 
-/// Maps the file names of C libraries in a process to the packages that brought them.
+/// Maps the file names of C libraries in a process to the packages that ship them.
 pub(super) fn packages_of_files(recording: &Recording) -> FxHashMap<&str, &str> {
     let files = recording.files.iter().filter(|file| file.path.contains(".so"));
     let package = |path| {
-        // Tools that repair wheels put copies of libraries next to the package.
+        // Wheel repair tools such as auditwheel put copies of libraries into a directory next to the package.
         python_library(path).map(|package| package.strip_suffix(".libs").unwrap_or(package))
     };
     files.filter_map(|file| Some((file.path.rsplit('/').next()?, package(&file.path)?))).collect()

@@ -1,8 +1,8 @@
-//! What functions do for the activity of a stack: tables for CPython, Numba, LLVM and libc.
+//! Roles of functions in the activity of a stack: tables for CPython, Numba, LLVM and libc.
 
 use crate::symbols::{Function, Kind};
 
-/// Something that a function does, or that its library is.
+/// Role of a function, or of the library that contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Compiles: Numba, or LLVM.
@@ -10,13 +10,13 @@ pub(super) enum Role {
     Llvm,
     /// Imports a module.
     Importer,
-    /// Looks for garbage.
+    /// Collects garbage.
     Collector,
     /// Waits on a condition variable.
     Condition,
     /// Belongs to Python itself, which waits on a condition variable only for the GIL.
     Interpreter,
-    /// Belongs to a thread pool's library. Its threads do nothing there but wait.
+    /// Belongs to a thread pool library, in which threads only wait for work.
     Pool,
 }
 
@@ -44,7 +44,7 @@ impl Roles {
                     (Role::Collector, GC_FUNCTIONS.contains(&base)),
                     (Role::Condition, base.trim_start_matches('_').starts_with("pthread_cond_")),
                     (Role::Interpreter, library.starts_with("libpython") || library.starts_with("python")),
-                    // A wheel's copy has a hash: libgomp-a34b3233.
+                    // A copy in a wheel has a hash in its name: `libgomp-a34b3233`.
                     (Role::Pool, POOL_LIBRARIES.contains(&library.split('-').next().unwrap_or(library))),
                 ]
             }
@@ -74,7 +74,7 @@ impl Role {
 pub(super) enum Wait {
     Gil,
     Threads,
-    /// For work: of threads that no code of the program called, such as the workers of a pool.
+    /// Waiting for work in a thread that runs no code of the program, such as a pool worker.
     Idle,
     Sleep,
     Io,
@@ -82,7 +82,7 @@ pub(super) enum Wait {
 }
 
 impl Wait {
-    /// Text for people.
+    /// Label in reports.
     pub(super) fn words(self) -> &'static str {
         match self {
             Wait::Gil => "the GIL",
@@ -94,8 +94,8 @@ impl Wait {
         }
     }
 
-    /// Returns the reason of the wait if a C function blocks. Valid only in recordings of wall-clock time, and only
-    /// while the function is innermost.
+    /// Returns the reason if a C function blocks. Valid only in wall-clock recordings, and only for the innermost
+    /// frame.
     pub(super) fn of(function: &Function) -> Option<Wait> {
         if function.kind != Kind::Native {
             return None;
@@ -107,8 +107,8 @@ impl Wait {
     }
 }
 
-/// Functions of CPython and libc that wait, without leading underscores. In a stripped libc, `sem_wait` has no symbol:
-/// its callers in CPython stand for it.
+/// CPython and libc functions that wait, without leading underscores. In a stripped libc, `sem_wait` has no symbol, so
+/// the table lists its callers in CPython instead.
 const WAITING_FUNCTIONS: [(Wait, &[&str]); 5] = [
     (Wait::Gil, &["take_gil", "drop_gil"]),
     (Wait::Threads, &["PyThread_acquire_lock_timed", "PyMutex_LockTimed", "PySemaphore_Wait", "sched_yield"]),
@@ -142,11 +142,11 @@ const WAITING_FUNCTIONS: [(Wait, &[&str]); 5] = [
     ),
     (Wait::Processes, &["wait4", "waitpid", "waitid"]),
 ];
-/// Prefixes of libc's functions that wait for another thread.
+/// Name prefixes of libc functions that wait for another thread.
 const LOCK_PREFIXES: [&str; 6] =
     ["futex_", "lll_lock_wait", "pthread_cond_", "sem_", "pthread_join", "pthread_clockjoin"];
 
-/// Garbage collector functions of CPython, from several releases.
+/// CPython garbage collector functions, from several releases.
 const GC_FUNCTIONS: [&str; 6] = [
     "gc_collect_main",
     "gc_collect_generations",
@@ -156,14 +156,14 @@ const GC_FUNCTIONS: [&str; 6] = [
     "_PyGC_CollectNoFail",
 ];
 
-/// Prefixes of the functions of an LLVM that is linked into another library.
+/// Name prefixes of LLVM functions in a library that LLVM is linked into.
 const LLVM_PREFIXES: [&str; 2] = ["llvm::", "_ZN4llvm"];
 
-/// OpenMP runtimes. They have no symbols.
+/// OpenMP runtime libraries. They have no symbols.
 const POOL_LIBRARIES: [&str; 3] = ["libgomp", "libomp", "libiomp5"];
 
-/// Returns true for the functions in which Numba begins to compile. Each takes the compiler's lock, except for a few
-/// that run before it.
+/// Returns true for Numba's entry points for compilation. Each takes the compiler lock, except for a few that run
+/// before it is taken.
 fn is_compiler_entry(file: &str, function: &str) -> bool {
     let Some((_, file)) = file.rsplit_once("/numba/") else { return false };
     match file {

@@ -1,18 +1,19 @@
 //! Mappings of each process over time.
 //!
-//! Records of mappings and samples are not in the order of their times, and a recording need not fit into memory. So
-//! the mappings are read first, sorted, and replayed into pieces: an address range for a span of time. A sample then
-//! finds its piece, no matter when it is read.
+//! Mapping and sample records are not sorted by time, and a recording may not fit into memory. Hence the mappings are
+//! read first, sorted, and replayed into pieces, each of which is an address range during a time span. A sample then
+//! finds its piece regardless of the order of the records.
 
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-/// Pid of the kernel's mappings.
+/// Placeholder pid for kernel mappings.
 pub(super) const KERNEL: u32 = u32::MAX;
-/// Limit on pieces. A recording that needs more is hostile, or has thousands of processes with thousands of libraries.
+/// Maximum number of pieces. A recording that needs more is hostile, or has thousands of processes with thousands of
+/// libraries.
 const MAX_PIECES: usize = 4 << 20;
-/// Limit on the pieces that a lookup examines.
+/// Maximum number of pieces that a lookup examines.
 const MAX_LOOKUP_STEPS: usize = 4096;
 
 /// Mapping that a record describes.
@@ -30,7 +31,7 @@ pub(super) struct Mapping {
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     Mapped(Mapping),
-    /// The process was forked from this one.
+    /// Fork; holds the PID of the parent process.
     ForkedFrom(u32),
     /// The process executed another program and has an empty address space.
     Executed,
@@ -48,12 +49,12 @@ pub(super) struct Piece {
 #[derive(Debug, Default)]
 pub(super) struct Space {
     pieces: Vec<Piece>,
-    /// Largest end address among the pieces up to each one.
+    /// Highest end address among each piece and all pieces before it.
     max_ends: Vec<u64>,
 }
 
 impl Space {
-    /// Returns the mapping of `address` at `time`, and the span for which this answer holds.
+    /// Returns the mapping of `address` at `time`, and the time span for which the result is valid.
     pub(super) fn find(&self, address: u64, time: u64) -> MappingAt<'_> {
         let mut gap = MappingAt { mapping: None, from: 0, to: u64::MAX };
         let count = self.pieces.partition_point(|piece| piece.mapping.start <= address);
@@ -111,7 +112,7 @@ impl History {
         self.changes.push((time, pid, change));
     }
 
-    /// Replays all changes. Also returns true if there were too many.
+    /// Replays all changes into address spaces. The flag is true if there were too many pieces.
     pub(super) fn build_spaces(&mut self) -> (FxHashMap<u32, Space>, bool) {
         self.changes.sort_by_key(|(time, ..)| *time);
         let mut live: FxHashMap<u32, LiveProcess> = FxHashMap::default();
@@ -144,7 +145,7 @@ impl History {
 /// State of a process during the replay.
 #[derive(Debug, Default)]
 struct LiveProcess {
-    /// Current mappings by start address, without overlaps, with the time of the mapping.
+    /// Current mappings by start address, without overlaps, each with the time at which it was mapped.
     mappings: BTreeMap<u64, (Mapping, u64)>,
     pieces: Vec<Piece>,
 }

@@ -1,5 +1,5 @@
-//! Numba's compilations during a recording: start, duration and reason. `python/jitlisten/_compilations.py` writes the
-//! file in the recording's images directory and documents its fields. The file is untrusted.
+//! Numba's compilations during a recording, with their start, duration and reason. `python/jitlisten/_compilations.py`
+//! writes the file in the recording's images directory and documents its fields. The file is untrusted.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
@@ -13,15 +13,15 @@ use super::{Recording, Selection};
 use crate::sanitize::sanitize;
 use crate::words::file_name;
 
-/// Limit on the compilations that are read from a file. The writer stops earlier.
+/// Maximum number of compilations to read from a file. The writer stops earlier.
 const MAX_COMPILATIONS: usize = 1 << 16;
-/// Limit on the bytes that are read from a file. The writer stops earlier.
+/// Maximum number of bytes to read from a file. The writer stops earlier.
 const MAX_FILE_BYTES: u64 = 64 << 20;
-/// Size limit of the header line.
+/// Maximum size of the header line.
 const MAX_HEADER_BYTES: u64 = 4096;
 /// Compilations this close to the first or last sample may still belong to the recording.
 const TOLERANCE_NS: u64 = 1_000_000_000;
-/// Limit on a duration in ns (five hours) and on a size in bytes. The sum over a whole file cannot overflow.
+/// Maximum duration in ns (five hours) and size in bytes, so that the sum over a whole file cannot overflow.
 const MAX_FIELD_VALUE: u64 = 1 << 44;
 
 /// Compilation of a function, or its load from Numba's cache.
@@ -35,9 +35,9 @@ pub struct Compilation {
     pub line: u32,
     /// Argument types.
     pub signature: String,
-    /// Process that compiled.
+    /// Process in which the function was compiled.
     pub pid: u32,
-    /// Thread that compiled.
+    /// Thread that compiled the function.
     pub tid: u32,
     /// Number of enclosing compilations.
     pub depth: u32,
@@ -76,7 +76,7 @@ pub enum Why {
     Dynamic,
     /// Numba does not cache object mode functions with lifted loops.
     Lifted,
-    /// Needed by another function, or unknown.
+    /// Compiled because another function needs it, or for an unknown reason.
     Other,
 }
 
@@ -112,7 +112,7 @@ impl Compilation {
     pub fn name(&self) -> String {
         let stem = Path::new(&self.file).file_stem().and_then(|stem| stem.to_str());
         if let Some(description) = self.function.strip_prefix("<dynamic>.__numba_") {
-            // Numba generated this function for an expression or a loop; the rest of its name is an address.
+            // Numba generated this function for an expression or a loop. The rest of its name is an address.
             return description
                 .split("_0x")
                 .next()
@@ -126,7 +126,7 @@ impl Compilation {
         }
     }
 
-    /// Returns true if the function was compiled, and not as part of another compilation.
+    /// Returns true for a compilation that is not nested in another one. Loads from the cache do not count.
     pub fn is_outermost(&self) -> bool {
         self.depth == 0 && self.why != Why::Cached
     }
@@ -146,7 +146,7 @@ impl Compilation {
     pub(crate) fn reason(&self) -> String {
         let called = self.caller.as_ref().map(|caller| format!("for {}", file_name(caller)));
         let reason = match self.depth {
-            // Nested compilations are never cached separately, so the missing option is not a reason.
+            // Numba never caches nested compilations separately, so a missing `cache=True` does not explain them.
             1.. if self.why == Why::NotCached => "",
             _ => self.why.words(),
         };
@@ -188,9 +188,9 @@ impl Compilation {
 #[derive(Clone, Debug, Default)]
 pub struct GrowingCompilations {
     rows: Vec<Compilation>,
-    /// Header line. A different one means that another file has replaced this one.
+    /// Header line of the file. If the line changes, another file has replaced this one.
     header: Vec<u8>,
-    /// Offset in the file up to which it has been read.
+    /// File offset up to which lines have been read.
     offset: u64,
 }
 
@@ -200,7 +200,7 @@ impl GrowingCompilations {
         &self.rows
     }
 
-    /// Reads the lines added since the last call, if `is_recorded` accepts the process of the file.
+    /// Reads the lines added since the last call, if `is_recorded` returns true for the process that wrote the file.
     pub fn read_new(&mut self, recording: &Path, is_recorded: impl Fn(u32) -> bool) {
         let Some(mut file) = open_compilations(recording) else { return };
         let length = file.metadata().map_or(0, |metadata| metadata.len());
@@ -255,7 +255,7 @@ pub(crate) fn read(
     notes: &mut Vec<String>,
 ) -> Vec<Compilation> {
     let Some((pid, lines)) = read_lines(path) else { return Vec::new() };
-    // An earlier recording of the same name may have left the file: another process, or another time.
+    // The file may be left over from an earlier recording of the same name, by another process or at another time.
     if !recording.threads.iter().any(|thread| thread.pid == pid) {
         return Vec::new();
     }
@@ -285,7 +285,7 @@ pub(crate) fn read(
     rows
 }
 
-/// Subtracts the time of each compilation from the one that encloses it. `rows` are ordered by thread and start.
+/// Subtracts the time of each compilation from its enclosing compilation. `rows` are ordered by thread and start.
 fn subtract_nested(rows: &mut [Compilation]) {
     let mut enclosing: Vec<usize> = Vec::new();
     for index in 0..rows.len() {
@@ -371,7 +371,7 @@ mod tests {
         assert_eq!(names(&format!("{header}{one}{}", &two[..9])), "one");
         // A changed line before the read offset is not read again.
         assert_eq!(names(&format!("{header}{}{two}", one.replace("one", "ONE"))), "one two");
-        // A new process replaces the file; then a process that is not recorded.
+        // First, a new process replaces the file. Then a process that is not recorded replaces it.
         assert_eq!(names(&format!("{{\"pid\": 8}}\n{two}")), "two");
         assert_eq!(names(&format!("{{\"pid\": 9}}\n{one}{one}")), "two");
         fs::remove_dir_all(folder).expect("the folder");

@@ -1,7 +1,7 @@
 //! Decompressor for the records of `perf record -z`.
 //!
-//! All compressed records together are one zstd stream (RFC 8878), whose frame perf never ends. A block, or a record in
-//! it, may begin in one compressed record and end in the next.
+//! All compressed records together form one zstd stream (RFC 8878), whose frame perf never closes. A block, or a record
+//! in it, may begin in one compressed record and end in the next.
 //!
 //! Four bytes can expand to 128 KB, so a small file could take hours and all memory. Blocks are decoded one by one, and
 //! a stream that expands more than real recordings do counts as damaged.
@@ -12,23 +12,23 @@ use super::record::{Record, records_in};
 
 /// Maximum size of a zstd frame header in bytes.
 const MAX_FRAME_HEADER_BYTES: usize = 18;
-/// Window size of level 22, the highest one of `-z`.
+/// Window size of level 22, the highest level of `-z`.
 const MAX_WINDOW_BYTES: u64 = 128 << 20;
-/// Accepted expansion per input byte, and in total without regard to the input. Recordings of an idle machine reach
-/// about 50.
+/// Maximum expansion per input byte; `FREE_EXPANSION` bytes are allowed in addition. Recordings of an idle machine
+/// reach about 50.
 const MAX_EXPANSION: u64 = 256;
 const FREE_EXPANSION: u64 = 16 << 20;
-/// Empty last block, and a checksum, which is ignored if the frame has none.
+/// Empty last block and a checksum. The decoder ignores the checksum if the frame has none.
 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
 pub(super) struct Decompressor {
     decoder: FrameDecoder,
     in_frame: bool,
-    /// Unread start of a block.
+    /// Start of a block whose end has not been added yet.
     input: Vec<u8>,
-    /// Unread start of a record.
+    /// Start of a record whose end has not been decoded yet.
     output: Vec<u8>,
-    /// Number of bytes that may still be produced.
+    /// Number of bytes that the decoder may still produce.
     budget: u64,
     damaged: bool,
 }
@@ -50,7 +50,7 @@ impl Decompressor {
         }
     }
 
-    /// Flushes data that the decoder kept because a later block could refer to it. Returns false if the stream is
+    /// Flushes data that the decoder held back because a later block could refer to it. Returns false if the stream is
     /// damaged.
     pub(super) fn finish(mut self, visit: &mut impl FnMut(Record<'_>)) -> bool {
         if self.in_frame && !self.damaged {

@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 
 use super::bytes::Bytes;
 
-/// Index of the event that has an id. A recording of many processors has an id per event and processor.
+/// Event index by event id. A recording of several processors has one id per event and processor.
 #[derive(Debug, Default)]
 pub(super) struct EventIds(FxHashMap<u64, usize>);
 
@@ -47,7 +47,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Parses the attribute. It may be shorter if an older kernel wrote it; missing fields are zero.
+    /// Parses the attribute. An older kernel may have written a shorter one; missing fields are zero.
     pub(super) fn parse(attr: &[u8]) -> Option<Event> {
         let mut cursor = Bytes(attr);
         let kind = cursor.u32()?;
@@ -83,7 +83,7 @@ impl Event {
         }
     }
 
-    /// Returns true if both describe the same event.
+    /// Returns true if both attributes describe the same event.
     pub(super) fn is_same_event(&self, other: &Event) -> bool {
         match (self.ids.first(), other.ids.first()) {
             (Some(ours), Some(theirs)) => ours == theirs,
@@ -91,8 +91,8 @@ impl Event {
         }
     }
 
-    /// Returns the period of samples that have no period field. A clock that is sampled at a frequency has a fixed
-    /// period, too.
+    /// Returns the period of samples without a period field. A clock that is sampled at a frequency has a fixed period,
+    /// too.
     pub(super) fn fixed_period(&self) -> u64 {
         match (self.is_frequency, self.kind, self.config) {
             (false, ..) => self.rate.max(1),
@@ -106,8 +106,7 @@ impl Event {
         self.sample_type & bit != 0
     }
 
-    /// Returns the distance of the time from the end of a record other than a sample, in bytes; `None` if it has no
-    /// time.
+    /// Returns the distance in bytes from the timestamp to the end of a non-sample record; `None` without a timestamp.
     pub(super) fn time_from_end(&self) -> Option<usize> {
         let trailing_fields =
             [PERF_SAMPLE_TIME, PERF_SAMPLE_ID, PERF_SAMPLE_STREAM_ID, PERF_SAMPLE_CPU, PERF_SAMPLE_IDENTIFIER];

@@ -17,7 +17,7 @@ use super::tasks::Tasks;
 use super::{Recording, Selection, count_sample, event_index, records};
 use crate::error::Error;
 
-/// Offset in the header of the position and size of the records.
+/// Header offset of the position and size of the records (`data`).
 const DATA_SECTION_OFFSET: u64 = 40;
 
 /// Reader for a growing recording.
@@ -51,7 +51,7 @@ impl Follower {
                 let container = format::open(&mut file)?;
                 Ok(Some(Follower { file, container, tasks: Tasks::default(), offset: start }))
             }
-            // The header is written in one piece, but after the file has been created.
+            // The recorder has created the file, but not yet written the header, which it writes in one piece.
             _ => Ok(None),
         }
     }

@@ -8,9 +8,9 @@
 //!        after data: a section for each feature bit
 //! ```
 //!
-//! The crate linux-perf-data is not used here, because a recording may come from anywhere and may be large. That crate
+//! The `linux-perf-data` crate is not used here, because a recording may come from anywhere and may be large. The crate
 //! allocates sizes from the file, asserts, and keeps all records until a round is finished, but some writers never
-//! finish one. The tests compare this reader with that crate.
+//! finish a round. The tests compare this reader with that crate.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -21,11 +21,11 @@ use super::event::{Event, EventIds};
 use crate::error::Error;
 use crate::sanitize::sanitize;
 
-/// Longer feature sections are not read.
+/// Maximum size of a feature section; longer ones are not read.
 const MAX_FEATURE_BYTES: u64 = 16 << 20;
-/// Longer sections of event descriptions or ids are not read.
+/// Maximum size of the event descriptions or ids; longer sections are not read.
 const MAX_EVENT_SECTION_BYTES: u64 = 4 << 20;
-/// Further events are not read.
+/// Maximum number of events; further events are not read.
 const MAX_EVENTS: usize = 4096;
 /// Size of the file header with the feature bits, in bytes.
 const HEADER_BYTES: usize = 104;
@@ -44,7 +44,7 @@ pub struct Facts {
     pub command: Vec<String>,
 }
 
-/// Position of the records, and everything that is known before the first one.
+/// Position of the records, and all information that precedes them.
 #[derive(Debug)]
 pub(super) struct Container {
     pub(super) facts: Facts,
@@ -99,7 +99,7 @@ impl Container {
         Some(())
     }
 
-    /// Returns the range of the records. A recorder that was killed leaves the size at 0, or at the size that it
+    /// Returns the range of the records. A recorder that was killed leaves the size field at 0, or at the size that it
     /// planned to write.
     fn data_section(&mut self, start: u64, size: u64, length: u64) -> std::ops::Range<u64> {
         let end = start.saturating_add(size);
@@ -121,13 +121,13 @@ impl Container {
     }
 
     fn read_attrs(&mut self, file: &mut (impl Read + Seek), attr_size: u64, start: u64, size: u64, length: u64) {
-        // `attr_size` counts the attribute and the section with its ids.
+        // `attr_size` includes the attribute and the file section of its ids.
         let Ok(attr_size) = usize::try_from(attr_size) else { return };
         if !(64 + 16..=4096).contains(&attr_size) {
             return;
         }
         let Ok(bytes) = read_at(file, start, size) else { return };
-        // Sections of ids do not overlap, so together they are not longer than the file.
+        // The id sections do not overlap, so their total size is at most the file's length.
         let mut unread = length;
         for entry in bytes.chunks_exact(attr_size).take(MAX_EVENTS) {
             let (attr, ids) = entry.split_at(attr_size - 16);
@@ -170,7 +170,7 @@ impl Container {
         }
     }
 
-    /// Adds one feature, from any part of the file.
+    /// Adds one header feature, from a section of a file or a record of a pipe.
     pub(super) fn add_feature(&mut self, feature: u32, bytes: &[u8]) {
         let bytes = Bytes(bytes);
         match feature {
@@ -199,7 +199,7 @@ impl Container {
         }
     }
 
-    /// Parses `HEADER_EVENT_DESC`: the events again, with names.
+    /// Parses `HEADER_EVENT_DESC`, which repeats the events with their names.
     fn add_event_names(&mut self, mut bytes: Bytes<'_>) {
         let (Some(count), Some(attr_size)) = (bytes.u32(), bytes.u32()) else { return };
         for _ in 0..count.min(4096) {
@@ -307,7 +307,7 @@ mod tests {
         }
     }
 
-    /// Each event claims the whole file as its section of ids.
+    /// The id section of each event claims the whole file.
     #[test]
     fn events_that_share_their_ids_cost_no_more_than_the_file() {
         const EVENTS: u64 = 4000;

@@ -12,7 +12,7 @@ use super::tasks::{MappedFile, Thread};
 use super::unwind::MappedAddress;
 
 const NONE: u32 = u32::MAX;
-/// Limit on the earlier entries of an address that are searched. If more has been mapped there, a position may have
+/// Maximum number of earlier entries of an address to search. If more files were mapped there, a position may have
 /// several locations.
 const MAX_ENTRIES_PER_ADDRESS: usize = 256;
 
@@ -23,9 +23,9 @@ pub struct Location {
     pub origin: u32,
     /// Process; `None` for the kernel.
     pub pid: Option<u32>,
-    /// Address of the instruction. For a caller: of the last byte of the call.
+    /// Address of the instruction; for a caller, the address of the last byte of its call.
     pub address: u64,
-    /// Position in the file that was mapped there at that time.
+    /// Position in the file that was mapped at the address when the sample was taken.
     pub position: Option<FilePosition>,
 }
 
@@ -81,7 +81,7 @@ struct Validity {
     next: u32,
 }
 
-/// Returns true if the recorder itself has unwound the user stack.
+/// Returns true if the recorder unwound the user stack itself.
 pub(super) fn has_user_part(sample: &RawSample<'_>) -> bool {
     let mut numbers = sample.chain.chunks_exact(8).filter_map(|number| number.try_into().map(u64::from_le_bytes).ok());
     numbers.by_ref().any(|number| number == PERF_CONTEXT_USER) && numbers.next().is_some()
@@ -129,11 +129,11 @@ impl Interner {
         Some(MappedAddress { file: mapping.file, offset, path: &file.path, build_id: &file.build_id })
     }
 
-    /// Interns the sample's stack. `walked` are the instructions unwound from its stack copy, innermost first.
+    /// Interns the sample's stack. `walked` holds the addresses unwound from its stack copy, innermost first.
     pub(super) fn intern_stack(&mut self, sample: &RawSample<'_>, kernel: bool, walked: &[u64]) -> u32 {
         self.chain.clear();
         let mut space = if kernel { KERNEL } else { sample.pid };
-        // The first number after a context marker is an instruction, later ones are return addresses.
+        // The first number after a context marker is an instruction address; later ones are return addresses.
         let mut is_exact = true;
         for number in sample.chain.chunks_exact(8) {
             let Ok(number) = number.try_into().map(u64::from_le_bytes) else { continue };

@@ -1,4 +1,4 @@
-//! Merging of several recordings: of the processes of a program, of its ranks on several machines, or of repetitions.
+//! Merging of several recordings: of a program's processes, of its ranks on several machines, or of repeated runs.
 
 use rustc_hash::FxHashMap;
 
@@ -69,7 +69,8 @@ impl Recording {
     }
 }
 
-/// Returns the index of an origin. There are only as many origins as machines.
+/// Returns the index of an origin, which is added if new. A linear search suffices, because there is one origin per
+/// machine.
 fn origin_index(origin: &Origin, origins: &mut Vec<Origin>) -> u32 {
     let existing = origins.iter().position(|existing| existing == origin);
     existing.unwrap_or_else(|| {

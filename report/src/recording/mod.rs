@@ -79,7 +79,7 @@ pub struct Recording {
     pub event: usize,
     /// Threads that have samples.
     pub threads: Vec<Thread>,
-    /// Machines and directories that the recording comes from; several if it was merged.
+    /// Machines and directories that the recording comes from; several for a merged recording.
     pub origins: Vec<Origin>,
     /// Mapped files.
     pub files: Vec<MappedFile>,
@@ -106,7 +106,8 @@ impl Recording {
     /// Reads a recording from a file.
     ///
     /// # Errors
-    /// Returns an error if nothing can be read. Truncated or damaged records after a good start are a note.
+    /// Returns an error if nothing can be read. If only later records are truncated or damaged, the recording has a
+    /// note.
     pub fn open(path: &Path, selection: &Selection) -> Result<Recording, Error> {
         Recording::open_with(path, selection, &[])
     }
@@ -167,7 +168,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Sets the directory with this recording's own files.
+    /// Sets the directory that holds this recording's own files.
     pub(crate) fn set_root(&mut self, root: &Path) {
         for origin in &mut self.origins {
             origin.root = Some(root.to_owned());

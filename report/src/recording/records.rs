@@ -37,7 +37,7 @@ pub(super) fn for_each(
         PERF_RECORD_COMPRESSED2 => {
             let mut body = Bytes(record.body);
             let size = body.u64().and_then(|size| usize::try_from(size).ok());
-            // The size excludes the padding. A wrong size damages the stream.
+            // The size excludes the padding. A wrong size would damage the stream.
             decompressor.add(size.and_then(|size| body.take(size)).unwrap_or(body.0), &mut visit);
         }
         _ => visit(record),

@@ -66,7 +66,7 @@ pub(super) fn parse<'a>(event: &Event, body: &'a [u8]) -> Option<RawSample<'a>> 
     })
 }
 
-/// Parses the fields after the call chain. If they are damaged, the sample is used without them.
+/// Parses the fields after the call chain. A sample whose fields are damaged is used without them.
 fn stack_copy<'a>(event: &Event, mut cursor: Bytes<'a>) -> Option<StackCopy<'a>> {
     if !event.has_stack_copies() {
         return None;
@@ -82,7 +82,7 @@ fn stack_copy<'a>(event: &Event, mut cursor: Bytes<'a>) -> Option<StackCopy<'a>>
         }
         cursor.u64s(count.checked_mul(3)?)?;
     }
-    // The value is PERF_SAMPLE_REGS_ABI_64; kernel threads have no registers.
+    // The value 2 is PERF_SAMPLE_REGS_ABI_64. Kernel threads have no registers.
     if cursor.u64()? != 2 {
         return None;
     }

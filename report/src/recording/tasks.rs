@@ -33,8 +33,8 @@ pub struct MappedFile {
     pub path: String,
     /// Build id, if the recorder has stored it.
     pub build_id: Vec<u8>,
-    /// For a file without build id: the directory with its recording's files. Elsewhere the path may be a different
-    /// file.
+    /// For a file without a build id: the directory that holds its recording's files. In other directories, the same
+    /// path may be a different file.
     pub root: Option<PathBuf>,
 }
 
@@ -84,7 +84,7 @@ impl Tasks {
 
     fn add_mmap2(&mut self, mut body: Bytes<'_>, record: Record<'_>, time: u64) {
         let Some(range) = MappedRange::parse(&mut body) else { return };
-        // Device, inode and generation; or the build id, preceded by its length.
+        // Identity field: device, inode and generation, or the build id preceded by its length.
         let Some(identity) = body.take(24) else { return };
         let (Some(protection), Some(_flags)) = (body.u32(), body.u32()) else { return };
         if protection & EXECUTABLE == 0 && range.pid != KERNEL {
@@ -146,7 +146,7 @@ impl Tasks {
         recording.stacks.names = self.last_names.clone();
     }
 
-    /// Applies the names in order of time: records of different processors are not sorted.
+    /// Applies the names sorted by time, because records of different processors are not in order.
     fn apply_names(&mut self) {
         self.names.sort_by_key(|(time, ..)| *time);
         for (_, tid, naming) in self.names.drain(..) {
@@ -179,7 +179,8 @@ fn parse_u64(bytes: &[u8]) -> u64 {
     Bytes(bytes).u64().unwrap_or_default()
 }
 
-/// Returns the time of a record. All events of a recording from perf have it at the same position, or none has it.
+/// Returns the timestamp of a record. In a recording from perf, all events have the timestamp at the same position, or
+/// none has one.
 fn record_time(body: &[u8], events: &[Event]) -> u64 {
     let time = || {
         let from_end = events.first()?.time_from_end()?;

@@ -19,10 +19,10 @@
 //! The `self` of all `lines` plus `without_line` add up to `compiled` and `interpreted`; with `outside` they add up to
 //! `samples`. Line 0 is code to which the compiler assigned no line. The entries of `summary` without
 //! `compiling_in_llvm` also add up to `samples`. `self` of an interpreted line includes the C functions that it calls,
-//! counted in `in_c`. For compiled lines only `hottest` includes them, and the code that Numba compiles in for the
-//! line. `inlined` is another view of the same samples, below the line of the call. Percents are by weight, which
-//! differs from the counts only if the recorder changed its period. Weight is in ns if samples measure time; other
-//! counts are samples.
+//! counted in `in_c`. For compiled lines, only `hottest` includes C functions and Numba's own code for calls such as
+//! `a.sum()`. `inlined` is another view of the same samples, below the line of the call. Percentages are by weight,
+//! which differs from sample counts only if the recorder changed its period. Weight is in ns if samples measure time;
+//! other counts are samples.
 
 use serde_json::{Map, Value, json};
 
@@ -32,7 +32,7 @@ use crate::profile::{Count, Inlined, Line, Shares, SourceLines};
 use crate::recording::Thread;
 use crate::report::{Group, Report};
 
-/// Creator of the file. The key sorts before all others, so that it is at the start.
+/// Name and version of this program. The key of this value sorts before all others, so it is at the start of the file.
 const GENERATOR: &str = concat!("jitlisten ", env!("CARGO_PKG_VERSION"));
 
 /// Returns the whole report as JSON.
@@ -120,7 +120,7 @@ fn outside(report: &Report) -> Vec<Value> {
         .collect()
 }
 
-/// Returns the percent of the total weight.
+/// Returns the percentage of the total weight.
 fn percent(report: &Report, count: Count) -> f64 {
     (count.percent_of(report.profile.all) * 1000.0).round() / 1000.0
 }

@@ -1,6 +1,6 @@
 //! Renderers: a report as text, as JSON, as a page, or in the format of another tool.
 //!
-//! They read a [`Report`](crate::report::Report), and nothing of each other.
+//! Renderers read only a [`Report`](crate::report::Report), and do not depend on each other.
 
 mod export;
 mod html;

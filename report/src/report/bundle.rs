@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::lookup::candidates;
 use crate::symbols;
 
-/// Larger files are not copied: a recording can name sparse files of any size.
+/// Maximum size of a copied file. A recording can name sparse files of any size.
 const MAX_FILE_BYTES: u64 = 4 << 30;
 
 /// Result of [`bundle`].
@@ -69,7 +69,7 @@ fn perf_maps(report: &Report) -> BTreeSet<PathBuf> {
     processes.map(|pid| PathBuf::from(format!("/tmp/perf-{pid}.map"))).collect()
 }
 
-/// Copies one file. Errors that concern only this file are recorded in `bundled`.
+/// Copies one file. Errors that concern only this file are added to `bundled`.
 fn copy(report: &Report, path: &Path, root: &OwnDirectory, bundled: &mut Bundled, max_bytes: u64) -> Result<(), Error> {
     let Some(relative) = relative_path(path) else { return Ok(()) };
     let target = root.path().join(relative);
@@ -110,7 +110,7 @@ fn copy_into(from: File, root: &OwnDirectory, relative: &Path, max_bytes: u64) -
     replacement.commit().map(|()| bytes)
 }
 
-/// Returns the path below the output directory. A recording is untrusted: no path in it may lead outside.
+/// Returns the path below the output directory. A recording is untrusted, so no path in it may lead outside.
 fn relative_path(path: &Path) -> Option<&Path> {
     let relative = path.strip_prefix("/").ok()?;
     let is_plain = relative.components().all(|part| matches!(part, Component::Normal(_)));

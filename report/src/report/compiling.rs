@@ -1,4 +1,4 @@
-//! Compilations added up: by function, and in one sentence.
+//! Totals of compilations by function, and a one-sentence summary.
 
 use rustc_hash::FxHashMap;
 
@@ -6,7 +6,7 @@ use super::Report;
 use crate::recording::compilations::{Compilation, Why};
 use crate::words::{plural, precise_duration};
 
-/// Compilations of one function.
+/// Totals of the compilations of one function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompiledFunction {
     /// Function name for reports.
@@ -54,7 +54,8 @@ impl Report {
         let total = rows.iter().filter(|row| row.is_outermost()).map(|row| row.cpu_ns).sum();
         let count = |matches: &dyn Fn(&Compilation) -> bool| rows.iter().filter(|row| matches(row)).count();
         let llvm: u64 = rows.iter().filter(|row| row.is_outermost()).map(|row| row.llvm).sum();
-        // Cycles of perf have no unit of time, and wall-clock time covers several threads.
+        // The share of the total is shown only for CPU time. Cycles have no unit of time, and wall-clock time covers
+        // all threads.
         let all = Some(self.profile.all.weight).filter(|_| self.is_time() && !self.recording.is_wall());
         let total_suffix = all.map(|all| format!(" of {}", precise_duration(all))).unwrap_or_default();
         let mut parts = vec![format!(

@@ -36,7 +36,7 @@ pub struct Difference {
     pub activities: Vec<Change>,
     /// Changes of compiled functions and of the user's Python functions, largest first.
     pub functions: Vec<Change>,
-    /// Changes of their lines.
+    /// Changes of lines in these functions.
     pub lines: Vec<Change>,
     /// Sources whose hashes differ between the recordings.
     pub changed: Vec<String>,

@@ -1,4 +1,4 @@
-//! Content of a report: the profile, the sources of its lines, and notes about both. Renderers need nothing else.
+//! Content of a report: the profile, the sources of its lines, and notes. Renderers need nothing else.
 
 mod bundle;
 mod compiling;
@@ -45,7 +45,7 @@ pub struct Options {
 pub struct RecordingFile {
     /// Path of the recording.
     pub path: PathBuf,
-    /// Directory in which the files that it names are searched first, if it has one of its own.
+    /// Directory that is searched first for the recording's files, if the recording has one of its own.
     pub root: Option<PathBuf>,
 }
 
@@ -62,7 +62,7 @@ pub struct Report {
     pub recording: Recording,
     /// Symbols of the recording's locations.
     pub symbols: Symbols,
-    /// Samples added up.
+    /// Samples aggregated by line, function and thread.
     pub profile: Profile,
     /// Sources of [`Profile::files`], in the same order.
     pub sources: Vec<SourceText>,
@@ -82,7 +82,7 @@ impl Report {
     /// Reads a recording and the files that it names.
     ///
     /// # Errors
-    /// Returns an error if nothing of the recording can be read.
+    /// Returns an error if the recording is unreadable.
     pub fn open(path: &Path, options: &Options) -> Result<Report, Error> {
         Report::open_all(&[RecordingFile::from(path)], options)
     }
@@ -90,14 +90,14 @@ impl Report {
     /// Reads several recordings and merges them.
     ///
     /// # Errors
-    /// Returns an error if one of them cannot be read, or if they are of different events.
+    /// Returns an error if one of them cannot be read, or if their events differ.
     pub fn open_all(files: &[RecordingFile], options: &Options) -> Result<Report, Error> {
         let (mut recordings, mut compilations, mut notes) = (Vec::new(), Vec::new(), Vec::new());
         let mut recorded: Option<SystemTime> = None;
         for RecordingFile { path, root } in files {
             let roots: Vec<PathBuf> = options.lookup.roots.iter().chain(root).cloned().collect();
             let recording = Recording::open_with(path, &options.selection, &roots);
-            // With several files, the error must say which one it concerns.
+            // With several files, the error must name the file that it concerns.
             let mut recording = recording.map_err(|error| match error {
                 error @ Error::Io { .. } => error,
                 error if files.len() == 1 => error,
@@ -184,10 +184,10 @@ impl Report {
         owners::is_user_source(path)
     }
 
-    /// Returns true for a function in the user's files, or in code without a file that is not run by a library.
+    /// Returns true for a function in the user's files, and for generated code without a file unless a library runs it.
     pub(crate) fn is_user_function(&self, row: &FunctionRow) -> bool {
         match (row.kind, row.lines) {
-            // Numba's runtime has no lines.
+            // Functions of Numba's runtime have no lines.
             (Kind::Compiled, None) => !row.name.starts_with("NRT_"),
             (Kind::Compiled | Kind::Python, Some(lines)) => {
                 let path = &self.profile.files[lines.file as usize].path;
@@ -198,7 +198,7 @@ impl Report {
         }
     }
 
-    /// Returns a function's name, for Python with that of its file, because every module has a `<module>`.
+    /// Returns a function's name. A Python name includes the file name, because every module has a function `<module>`.
     pub fn name_with_file(&self, row: &FunctionRow) -> String {
         match (row.kind, row.lines) {
             (Kind::Python, Some(lines)) => python_name(&row.name, &self.profile.files[lines.file as usize].path),

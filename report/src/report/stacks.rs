@@ -1,4 +1,4 @@
-//! Frames of stacks, as flame graphs, trees and exports show them.
+//! Stack frames as shown by flame graphs, trees and exports.
 
 use super::Report;
 use crate::profile::Count;
@@ -7,8 +7,9 @@ use crate::sanitize::sanitize;
 use crate::symbols::{Frame, Function, Kind, is_entry};
 use crate::words::python_name;
 
-/// Unit in which samples are added up for tools that accept one number. Periods are used as in the line table, so that
-/// a function has the same share in both. A late recorder charges the time of several periods to one sample.
+/// Unit of stack weights in tools that accept a single number per stack. Weights are periods, as in the line table, so
+/// that a function has the same share in both. Sample counts would differ, because a late recorder charges several
+/// periods to one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Time in ns.
@@ -35,8 +36,8 @@ impl Report {
         }
     }
 
-    /// Returns the frames of a stack, innermost first. Frames beyond the last known caller are dropped: a frame-pointer
-    /// walk through code without frame pointers produces arbitrary addresses.
+    /// Returns the frames of a stack, innermost first. Frames beyond the last known caller are dropped, because a
+    /// frame-pointer walk through code without frame pointers produces arbitrary addresses.
     pub(crate) fn stack_frames(&self, stack: u32) -> Vec<Frame> {
         let locations = self.recording.stacks.get(stack);
         let is_known = |location: &u32| {
@@ -48,7 +49,7 @@ impl Report {
 
     /// Returns the frames of a stack that flame graphs and trees show, innermost first. They omit the start of the
     /// program or thread, interpreter functions that call Python or compiled code, and the import system while it runs
-    /// a module, as Python's tracebacks do. A frame is kept if the stack ends there.
+    /// a module, as Python's tracebacks do. The innermost frame is always kept.
     pub(crate) fn shown_frames(&self, stack: u32) -> Vec<Frame> {
         let mut frames = self.stack_frames(stack);
         let function = |frame: &Frame| self.symbols.function(frame);

@@ -1,4 +1,4 @@
-//! Title of a report, and its threads by process and by machine.
+//! Report title, and threads grouped by process and by machine.
 
 use rustc_hash::FxHashMap;
 
@@ -7,14 +7,14 @@ use crate::profile::{Count, ThreadRow};
 use crate::recording::Thread;
 use crate::words::{duration, file_name, group_digits, plural};
 
-/// Threads of a process or of a machine, added up.
+/// Totals of the threads of a process or of a machine.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
     /// Name of the machine.
     pub host: String,
     /// Pid; 0 for a machine.
     pub pid: u32,
-    /// Last name of the first thread.
+    /// Last known name of the main thread.
     pub name: String,
     /// Number of threads that have samples.
     pub threads: usize,
@@ -67,7 +67,7 @@ impl Report {
         parts.push(processes);
         let event = self.event().trim_end_matches(":u");
         parts.push(format!("{} samples of {event}", group_digits(all.samples)));
-        // A process that was killed has not recorded its machine.
+        // The recording of a process that was killed does not name its machine.
         let hosts: Vec<Group> = self.hosts().into_iter().filter(|group| !group.host.is_empty()).collect();
         match hosts.as_slice() {
             [Group { host, .. }] => parts.push(format!("on {host}")),
@@ -96,7 +96,7 @@ impl Report {
         self.groups(|thread| (thread.host.clone(), 0))
     }
 
-    /// Returns name and id of a thread, with its process and machine if there are several.
+    /// Returns the name and id of a thread, with its process and machine if the report has several.
     pub(crate) fn thread_name(&self, thread: &Thread) -> String {
         let Thread { name, pid, tid, host, .. } = thread;
         let has_several = |key_of: fn(&Thread) -> (&str, u32)| {

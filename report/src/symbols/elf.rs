@@ -21,11 +21,11 @@ use crate::machine::Machine;
 type Slice = EndianArcSlice<RunTimeEndian>;
 type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
 
-/// Longer symbol names are ignored.
+/// Maximum length of a symbol name; longer ones are ignored.
 const MAX_NAME_BYTES: usize = 64 << 10;
-/// Longer sections of debug information are not read.
+/// Maximum size of a debug information section; longer ones are not read.
 const MAX_SECTION_BYTES: u64 = 4 << 30;
-/// Deeper levels of inlined calls are dropped.
+/// Maximum depth of inlined calls; deeper levels are dropped.
 const MAX_INLINE_DEPTH: usize = 256;
 
 /// ELF file that has been opened.
@@ -39,7 +39,7 @@ pub(super) struct Elf {
     /// Instruction set, for the disassembler.
     pub(super) machine: Option<Machine>,
     pub(super) build_id: Vec<u8>,
-    /// True if no linker made the file: its code was compiled at run time.
+    /// True if the file was not produced by a linker, so its code was compiled at run time.
     pub(super) is_image: bool,
 }
 
@@ -139,7 +139,8 @@ impl Elf {
     }
 }
 
-/// Functions by address. If several have one address, a global one comes first, which in images is the readable one.
+/// Functions by address. A global symbol precedes others at the same address, because in images it has the readable
+/// name.
 #[derive(Default)]
 struct Symbols {
     entries: Vec<Symbol>,
@@ -154,8 +155,8 @@ struct Symbol {
 }
 
 impl Symbols {
-    /// Reads the symbol tables. `length` is that of the file: many symbols may share one long name, which is stored for
-    /// each.
+    /// Reads the symbol tables. The file's `length` limits the memory for names, because many symbols may share one
+    /// long name, which is copied for each.
     fn read(file: &Parsed<'_>, length: usize) -> Symbols {
         let mut symbols = Symbols::default();
         let max_name_bytes = length.saturating_mul(4).saturating_add(MAX_NAME_BYTES);
@@ -191,7 +192,7 @@ impl Symbols {
     fn find(&self, address: u64) -> Option<(&str, std::ops::Range<u64>)> {
         let next_index = self.entries.partition_point(|symbol| symbol.address <= address);
         let previous = self.entries.get(next_index.checked_sub(1)?)?;
-        // A smaller function may be nested in a larger one, so a few preceding symbols are searched.
+        // A smaller function may be nested in a larger one, so check a few preceding symbols.
         for index in (0..next_index).rev().take(64) {
             let symbol = &self.entries[index];
             let first = self.entries.partition_point(|other| other.address < symbol.address);

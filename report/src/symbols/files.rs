@@ -26,7 +26,7 @@ struct FileEntry {
 
 enum State {
     Unopened,
-    /// Not a file: memory, or a part of the kernel.
+    /// Mapping that is not a file: memory, or part of the kernel.
     Anonymous,
     Open(Box<Elf>),
     Missing(String),
@@ -37,12 +37,12 @@ pub(super) struct Symbolized {
     pub(super) symbol: Option<String>,
     pub(super) frames: Vec<SourceFrame>,
     pub(super) is_image: bool,
-    /// True if the compiler named no line and the surrounding instructions did.
+    /// True if the line was inferred from surrounding instructions.
     pub(super) approximate: bool,
 }
 
 impl Files {
-    /// Adds the files of a recording. Files of a growing recording stay open; returns true if they did.
+    /// Adds the files of a recording. Files of a growing recording stay open; returns true in that case.
     pub(super) fn extend(&mut self, recording: &Recording, lookup: &Lookup) -> bool {
         let is_unchanged = self.files.iter().zip(&recording.files).all(|(entry, file)| entry.file == *file);
         let roots = Roots::new(recording, lookup);
@@ -51,7 +51,7 @@ impl Files {
             self.files.clear();
         }
         self.roots = roots;
-        // The recorder adds Python functions to their images while it runs.
+        // Reopen images of Python functions, which the recorder extends while it runs.
         for entry in self.files.iter_mut().filter(|entry| entry.name.starts_with("python-")) {
             entry.state = State::Unopened;
         }
@@ -65,7 +65,7 @@ impl Files {
         is_unchanged
     }
 
-    /// Returns path and hash of the sources that images contain.
+    /// Returns the paths and hashes of the sources that images name.
     pub(super) fn source_hashes(&self) -> impl Iterator<Item = &(String, String)> {
         self.files.iter().flat_map(|entry| match &entry.state {
             State::Open(elf) => elf.source_hashes(),
@@ -175,11 +175,11 @@ fn is_image_path(path: &str) -> bool {
     let directory = parts.next().unwrap_or_default();
     name.starts_with("jitted-") && name.ends_with(".so")
         || name.starts_with("object-") && name.ends_with(".so") && directory.starts_with("image-")
-        // This form is used by `jitlisten record`.
+        // `jitlisten record` writes this form.
         || name.starts_with("image-") && name.ends_with(".so") && directory.ends_with(".images")
 }
 
-/// Symbols of one file without a recording, for comparison with other tools.
+/// Symbols of one file, for comparison with other tools. No recording is necessary.
 pub struct FileSymbols(Elf);
 
 impl FileSymbols {
@@ -208,7 +208,7 @@ impl std::fmt::Debug for FileSymbols {
     }
 }
 
-/// Code of a function after this limit is not decoded.
+/// Maximum number of code bytes to decode per function; the rest is skipped.
 const MAX_FUNCTION_BYTES: u64 = 64 << 10;
 
 /// Code of one image, for a disassembler.

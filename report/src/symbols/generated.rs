@@ -1,4 +1,4 @@
-//! Replacement of compiler-generated functions by the user's functions, if there is one.
+//! Replacement of compiler-generated functions by the user's functions.
 
 use super::names;
 
@@ -10,8 +10,8 @@ pub(super) struct NamedFrame {
     pub(super) line: Option<u32>,
 }
 
-/// Removes frames that would look like recursion: an array expression or an entry (`gufunc::f`) inlined at its own
-/// line, and an entry that contains the function it was made for. Frames are innermost first.
+/// Removes frames that would look like recursion. These are an array expression or an entry point (`gufunc::f`) inlined
+/// at its own line, and an entry point that contains the function it calls. Frames are innermost first.
 pub(super) fn remove_generated(mut frames: Vec<NamedFrame>) -> Vec<NamedFrame> {
     let mut index = 1;
     while index < frames.len() {
@@ -49,7 +49,7 @@ mod tests {
         assert_eq!(remove_generated(frames(&[expression, poly])), frames(&[poly]));
         let callee = ("m.g(float64) [v4]", 20);
         assert_eq!(remove_generated(frames(&[callee, expression, poly])), frames(&[callee, poly]));
-        // Cases: not inlined, and inlined into a caller on another line.
+        // First without inlining, then inlined into a caller on another line.
         assert_eq!(remove_generated(frames(&[expression])), frames(&[expression]));
         let elsewhere = frames(&[expression, ("m.caller() [v5]", 9)]);
         assert_eq!(remove_generated(elsewhere.clone()), elsewhere);
@@ -60,7 +60,7 @@ mod tests {
         let (function, entry) = (("m.f(float64) [v2]", 12), ("gufunc::m.f(float64) [v2]", 10));
         assert_eq!(remove_generated(frames(&[function, entry])), frames(&[function]));
         assert_eq!(remove_generated(frames(&[entry])), frames(&[entry]));
-        // The function that starts the threads of a parallel loop, inlined into the loop's function.
+        // The function that starts the threads of a parallel loop is inlined into the loop's function.
         let launcher = ("kernel::gufunc::prange kernel prog.py:9 in m.f [v3]", 9);
         assert_eq!(
             remove_generated(frames(&[launcher, ("m.f(float64) [v2]", 9)])),

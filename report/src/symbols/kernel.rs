@@ -1,5 +1,5 @@
-//! Names of kernel functions from `/proc/kallsyms`. It belongs to the running kernel, so it is used only for recordings
-//! of this kernel.
+//! Names of kernel functions from `/proc/kallsyms`. The file describes the running kernel, so it is used only for
+//! recordings of this kernel.
 
 use std::fs;
 

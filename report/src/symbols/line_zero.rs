@@ -1,15 +1,18 @@
 //! Inference of a line for code at line 0, from the surrounding instructions of its basic block.
 //!
-//! LLVM drops the location of an instruction that it moves, merges or splits, for example of the calls of a vectorised
-//! `np.sin`. If the nearest located instructions before and after it have the same line, so does this one. If they are
-//! in different calls inlined at one line, it has the line of these calls. At the start or the end of a block, one
-//! neighbour decides. A block without any line that is entered only from above gets the line that the nearest located
-//! instructions before and after it share, up to the point where other code joins. An example is the checks before a
-//! vectorised loop. The same holds for a block of a single instruction.
-//! If the neighbours disagree, the one in the same inlined call decides. If neither is, the line of that call is used.
-//! LLVM merges common code of the branches of an `if`, for example a store to `a[i]` in each, into one block after them
-//! at line 0. That block gets the last line of the branches if it is the same for all, otherwise the line of the fork,
-//! which is the `if`.
+//! LLVM drops the location of an instruction that it moves, merges or splits, for example of the calls in a vectorised
+//! `np.sin`. If the nearest located instructions before and after it have the same line, the instruction gets that
+//! line. If they are in different calls inlined at one line, it gets the line of these calls. At the start or end of a
+//! block, a single neighbour decides.
+//!
+//! A block without any line that is entered only from above gets the line shared by the nearest located instructions
+//! before and after it, up to the point where other code joins. An example is the checks before a vectorised loop. The
+//! same holds for a block of a single instruction.
+//!
+//! If the neighbours disagree, a neighbour in the same inlined call decides. If neither neighbour is in that call, the
+//! line of the call itself is used. LLVM merges common code of the branches of an `if`, for example a store to `a[i]`
+//! in each, into one block after the branches, at line 0. That block gets the last line of the branches if they agree,
+//! otherwise the line of the fork, which is the `if`.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,16 +21,16 @@ use super::source_frame::SourceFrame;
 use crate::machine::graph::Branches;
 use crate::machine::{Flow, Step};
 
-/// Code of a function after this limit is not decoded.
+/// Maximum number of code bytes to decode per function; the rest is skipped.
 const MAX_FUNCTION_BYTES: u64 = 256 << 10;
-/// Limit on the instructions that are searched for a located neighbour, in each direction.
+/// Maximum number of instructions to search, in each direction, for a neighbour that has a line.
 const MAX_SEARCHED_INSTRUCTIONS: usize = 400;
 
 /// Instructions of a function, and the starts of its basic blocks.
 pub(super) struct Blocks {
     instructions: Vec<u64>,
     starts: BTreeSet<u64>,
-    /// Blocks that are targets of branches, or that the preceding block does not continue into.
+    /// Starts of blocks that are branch targets, or that the preceding block does not fall through to.
     joins: BTreeSet<u64>,
     branches: Option<Branches>,
 }
@@ -102,8 +105,8 @@ impl Blocks {
         inferred.or_else(|| own_frames.get(1..).filter(|call| has_line(call)).map(<[SourceFrame]>::to_vec))
     }
 
-    /// Returns the last line of the branches that join at an instruction's block, or else the line of their fork. Only
-    /// lines that the compiler names in the same function or inlined call count.
+    /// Returns the last line of the branches that join at an instruction's block if they agree, otherwise the line of
+    /// their fork. Considers only lines in the same function or inlined call.
     fn infer_from_branches(
         &self,
         instruction: usize,
@@ -121,8 +124,8 @@ impl Blocks {
         shared.and_then(|last_lines| last_lines.into_iter().next()).or_else(|| last_line(fork))
     }
 
-    /// Returns the instructions before a block that run with it, and those after it. `None` for loops, and for joins of
-    /// more than one instruction.
+    /// Returns the instructions before and after a block, up to the points where other code joins. Returns `None` for
+    /// loops, and for joins of more than one instruction.
     fn surrounding_code(&self, block: &Range<u64>) -> Option<(&[u64], &[u64])> {
         let index = |address: u64| self.instructions.partition_point(|start| *start < address);
         let (first, end) = (index(block.start), index(block.end));
@@ -154,7 +157,7 @@ fn common_callers(first: &[SourceFrame], second: &[SourceFrame]) -> Option<Vec<S
     has_line(&shared).then_some(shared)
 }
 
-/// Returns the line of the only neighbour that is in the same inlined call.
+/// Returns the line of the neighbour that is in the same inlined call; `None` if both are, or neither is.
 fn line_in_same_call(
     own_frames: &[SourceFrame],
     preceding: &[SourceFrame],
@@ -172,7 +175,7 @@ fn line_in_call(own_frames: &[SourceFrame], frames: &[SourceFrame]) -> Option<Ve
     (has_line(frames) && is_same_call(own_frames, frames)).then(|| frames.to_vec())
 }
 
-/// Returns true if the innermost frames are of the same function or inlined call.
+/// Returns true if the innermost frames belong to the same function or inlined call.
 fn is_same_call(first: &[SourceFrame], second: &[SourceFrame]) -> bool {
     let name = |frames: &[SourceFrame]| frames.first().map(|frame| frame.linkage_name.clone());
     first.get(1..) == second.get(1..) && name(first) == name(second)
@@ -210,23 +213,23 @@ mod tests {
     fn neighbours_of_one_line_say_it() {
         let seven = vec![frame("f", 7)];
         assert_eq!(line_of(0x102, &[(0x101, seven.clone()), (0x103, seven.clone())]), Some(seven.clone()));
-        // At an end of the block there is one neighbour.
+        // The first and the last instruction of a block have only one neighbour in it.
         assert_eq!(line_of(0x102, &[(0x103, seven.clone())]), Some(seven.clone()));
         assert_eq!(line_of(0x102, &[(0x101, seven.clone()), (0x103, vec![frame("f", 8)])]), None);
-        // The address is inside an instruction, as in the lookup of a call.
+        // The looked-up address is inside an instruction, as for a call.
         assert_eq!(line_of(0x104, &[(0x102, seven.clone())]), Some(seven));
     }
 
     #[test]
     fn another_block_says_nothing() {
         let seven = vec![frame("f", 7)];
-        // Lines of the previous block, and of the block after the branch.
+        // Only the previous block and the block after the branch have lines.
         assert_eq!(line_of(0x102, &[(0x100, seven.clone()), (0x105, seven.clone())]), None);
         assert_eq!(line_of(0x106, &[(0x103, seven)]), None);
     }
 
-    /// Machine code: `je` over a `nop`, another `nop`, `ret`. Functions set the result shared by several returns like
-    /// this.
+    /// Machine code: `je` over a `nop`, another `nop`, `ret`. Functions with several returns set their shared result
+    /// like this.
     #[test]
     fn a_block_of_one_instruction_has_the_line_of_both_neighbours() {
         let line = |next_line| {
@@ -253,8 +256,8 @@ mod tests {
         }
     }
 
-    /// Machine code: `je` to the `nop` at 5, `nop`, `jmp` to the one at 6, two `nop`, `je`, `ret`. It is a store that
-    /// both branches of an `if` make.
+    /// Machine code: `je` to the `nop` at 5, `nop`, `jmp` to the `nop` at 6, two `nop`, `je`, `ret`. The last `nop`
+    /// stands for a store that both branches of an `if` make.
     #[test]
     fn what_branches_have_in_common_has_their_line_or_the_one_where_they_part() {
         let line = |zero: &[SourceFrame], lines: [Vec<SourceFrame>; 3]| {
@@ -283,7 +286,7 @@ mod tests {
         let inner = |line| vec![frame("g", line), frame("f", 7)];
         let following = (0x103, vec![frame("f", 8)]);
         assert_eq!(line_in(&CODE, 0x102, inner(0), &[(0x101, inner(20)), following.clone()]), Some(inner(20)));
-        // The neighbour is in a function called from there.
+        // The neighbour is in a call inlined further down.
         let deeper = vec![frame("h", 30), frame("g", 20), frame("f", 7)];
         assert_eq!(line_in(&CODE, 0x102, inner(0), &[(0x101, deeper), following.clone()]), Some(inner(20)));
         // The neighbour is outside of the call, for example in the loop of a ufunc.

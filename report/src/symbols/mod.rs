@@ -62,15 +62,15 @@ impl Kind {
 pub struct Function {
     /// Name with argument types and version of the specialisation.
     pub name: String,
-    /// Name without them, equal for all compilations of one function.
+    /// Name without argument types and version, equal for all compilations of one function.
     pub base: String,
     /// Kind of code.
     pub kind: Kind,
-    /// File name of the function's file, or `[kernel]`.
+    /// Name of the file that contains the function, or `[kernel]`.
     pub module: String,
 }
 
-/// Function and line at a location, or one of its inlined calls.
+/// Function and line at a location, or a call inlined there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// Index into [`Symbols::functions`].
@@ -81,7 +81,7 @@ pub struct Frame {
     pub line: Option<u32>,
     /// True if the call to this frame was inlined.
     pub inlined: bool,
-    /// True if the compiler named no line, and this one is inferred from surrounding instructions.
+    /// True if `line` was inferred from surrounding instructions, because the compiler named none.
     pub approximate: bool,
 }
 
@@ -92,7 +92,7 @@ pub struct Symbols {
     pub functions: Vec<Function>,
     /// Distinct source files, as the compiler names them.
     pub sources: Vec<String>,
-    /// Hashes of sources at the time of compilation, by path; several if a file changed.
+    /// Source hashes at the time of compilation, by path. A source has several if it changed.
     pub source_hashes: FxHashMap<String, Vec<String>>,
     /// Notes about symbols that could not be found.
     pub notes: Vec<String>,
@@ -131,7 +131,7 @@ impl Symbols {
     }
 }
 
-/// Open files of a recording, kept between calls while it grows.
+/// Open files of a recording, kept open between calls while the recording grows.
 #[derive(Default)]
 pub struct SymbolCache {
     files: Files,
@@ -228,7 +228,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Adds the frames at an offset in a file. Returns false if the file has no symbols there.
+    /// Adds the frames at an offset in a file. Returns false without symbols for the file.
     fn push_file_frames(&mut self, file: u32, offset: u64) -> bool {
         let Some(symbolized) = self.cache.files.find(file, offset, self.lookup.native_lines) else { return false };
         if symbolized.is_image && self.push_interpreted(&symbolized) {
@@ -267,7 +267,7 @@ impl<'a> Resolver<'a> {
         true
     }
 
-    /// Adds a frame of the interpreter with its line, as written by `jitlisten record` (`sampler/src/python`).
+    /// Adds a Python frame with its line, from an image that `jitlisten record` wrote (`sampler/src/python`).
     fn push_interpreted(&mut self, symbolized: &files::Symbolized) -> bool {
         let Some((name, file)) = symbolized.symbol.as_deref().and_then(names::parse_python_name) else { return false };
         let (name, module) = (name.into_owned(), file.to_owned());
@@ -327,8 +327,8 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// Returns a note about libraries whose compiled functions have only addresses for names: see
-/// `shim/src/trackers/unwind_tables.rs`.
+/// Returns a note about libraries whose compiled functions are named only by their addresses (see
+/// `shim/src/trackers/unwind_tables.rs`).
 fn note_nameless_functions(functions: &[Function]) -> Option<String> {
     let library = |function: &Function| {
         let (library, address) = function.name.rsplit_once("+jit@")?;
@@ -346,8 +346,8 @@ fn note_nameless_functions(functions: &[Function]) -> Option<String> {
     })
 }
 
-/// Merges short names of inlined functions with full names. A line table may contain only the short name; if exactly
-/// one function of that name has lines in the same source, they are the same.
+/// Merges short names of inlined functions with full names. A line table may contain only the short name. If exactly
+/// one function of that name has lines in the same source, both names denote that function.
 fn join_inlined(symbols: &mut Symbols) {
     let last_component = |base: &str| base.rsplit('.').next().unwrap_or_default().to_owned();
     let mut qualified: FxHashMap<(String, u32), Vec<u32>> = FxHashMap::default();

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 /// Longer names are truncated.
 const MAX_NAME_BYTES: usize = 4096;
 
-/// Prefixes of the entries that Numba makes for a function (`names/src/numba.rs`).
+/// Name prefixes of the entry points that Numba generates for a function (`names/src/numba.rs`).
 const ENTRY_PREFIXES: [&str; 5] = ["cpython::", "cfunc::", "kernel::", "gufunc::", "ufunc::"];
 
 /// Returns a readable name.
@@ -36,7 +36,7 @@ fn truncate(mut name: String) -> String {
     name
 }
 
-/// Returns the function that a compilation belongs to: the name without entry prefix, argument types and version.
+/// Returns the name of the function that a compilation belongs to, without entry prefix, argument types and version.
 pub(super) fn base(name: &str) -> &str {
     let mut remaining = name;
     for prefix in ENTRY_PREFIXES {
@@ -53,7 +53,7 @@ pub(super) fn base(name: &str) -> &str {
     remaining[..end].trim_end()
 }
 
-/// Returns true if the name in the line table says where a generated function comes from, which its symbol cannot:
+/// Returns true if the name in the line table contains the origin of a generated function, which its symbol lacks:
 /// `prange kernel prog.py:42 in prog.diffuse [v6]`, `prog.Point.ctor(float64) [v3]`. Numba's names end with the same
 /// version as the symbol.
 pub(super) fn names_origin(described: &str, symbol: &str) -> bool {
@@ -71,12 +71,12 @@ pub(super) fn is_array_expression(name: &str) -> bool {
     name.starts_with("array expression ")
 }
 
-/// Returns true for an entry that Numba made for another function, which has the same [`base`].
+/// Returns true for an entry point that Numba generated for another function of the same [`base`].
 pub(crate) fn is_entry(name: &str) -> bool {
     ENTRY_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Parses `py::name:/path/file.py`, which CPython writes into perf maps for its trampolines.
+/// Parses `py::name:/path/file.py`, which CPython writes into perf maps for its perf trampolines.
 pub(super) fn parse_python_name(name: &str) -> Option<(Cow<'_, str>, &str)> {
     let (function, file) = name.strip_prefix("py::")?.split_once(':')?;
     Some((Cow::Borrowed(function), file))

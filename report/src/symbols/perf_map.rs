@@ -16,7 +16,7 @@ use crate::recording::Recording;
 /// Size limit; the rest of a larger map is ignored.
 pub(crate) const MAX_MAP_BYTES: u64 = 512 << 20;
 
-/// Functions of one process that are in no file.
+/// Functions of one process, from its perf map.
 #[derive(Debug, Default)]
 pub(super) struct PerfMap {
     entries: Vec<Entry>,
@@ -51,7 +51,7 @@ impl PerfMap {
 
     fn parse(text: String) -> PerfMap {
         let mut entries: Vec<Entry> = text.lines().filter_map(|line| parse_entry(line, &text)).collect();
-        // The later of two lines for one address is valid; the stable sort keeps their order.
+        // If two lines have the same address, the later one is valid. The stable sort keeps their order.
         entries.sort_by_key(|entry| entry.start);
         PerfMap { entries, text, file: None }
     }
@@ -64,8 +64,8 @@ impl PerfMap {
     }
 }
 
-/// Finds the perf maps of a recording's processes. A pid does not identify a process: one on another machine, or a
-/// later one, may have the same pid.
+/// Finds the perf maps of a recording's processes. A pid alone does not identify a process, because a process on
+/// another machine, or a later process, may have the same pid.
 #[derive(Debug)]
 pub(super) struct MapFiles<'a> {
     origins: &'a [Origin],
@@ -89,8 +89,8 @@ impl<'a> MapFiles<'a> {
         MapFiles { origins: &recording.origins, roots: &lookup.roots, ambiguous_pids, notes: RefCell::default() }
     }
 
-    /// Opens the map of a process. It is searched in the recording's own directory, then in the user's roots unless
-    /// several processes have the pid, then in `/tmp` if the recording was made on this machine.
+    /// Opens the map of a process. The search covers the recording's own directory, then the user's roots unless
+    /// several processes have the pid, then `/tmp` if the recording was made on this machine.
     pub(super) fn open(&self, origin: u32, pid: u32) -> PerfMap {
         let path = PathBuf::from(format!("tmp/perf-{pid}.map"));
         let origin = self.origins.get(origin as usize).cloned().unwrap_or_default();
@@ -128,8 +128,8 @@ impl<'a> MapFiles<'a> {
     }
 }
 
-/// Returns true if a map is older than the process that now has its pid. CPython's trampolines and other writers leave
-/// their maps behind.
+/// Returns true if a map is older than the process that now has its pid. CPython and other writers do not delete their
+/// maps.
 fn predates_process(map: &Path, pid: u32) -> bool {
     let written = std::fs::metadata(map).and_then(|metadata| metadata.modified());
     // The kernel reports start times in hundredths of a second.
@@ -154,7 +154,7 @@ fn start_time(pid: u32) -> Option<SystemTime> {
 fn parse_entry(line: &str, text: &str) -> Option<Entry> {
     let (start, rest) = line.split_once(' ')?;
     let (size, name) = rest.split_once(' ')?;
-    // Short symbols are padded with spaces.
+    // Some writers pad short names with spaces.
     let name = name.trim_end();
     let start = u64::from_str_radix(start, 16).ok()?;
     let end = start.checked_add(u64::from_str_radix(size, 16).ok()?)?;
@@ -166,7 +166,7 @@ fn parse_entry(line: &str, text: &str) -> Option<Entry> {
 mod tests {
     use super::*;
 
-    /// The map belongs to this process, which is running.
+    /// The test writes the map of its own process, which is running.
     #[test]
     fn a_map_that_is_older_than_its_process() {
         let map = std::env::temp_dir().join(format!("jitlisten-report-older-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! Directories that are searched first for the files of a recording.
+//! Directories that are searched first for the files that a recording names.
 
 use std::path::PathBuf;
 
@@ -25,8 +25,8 @@ impl Roots {
         self.requested.iter().chain(&self.recorded).cloned().collect()
     }
 
-    /// Returns the roots for a mapped file. Without a build id, only those of the user and of the file's recording are
-    /// safe.
+    /// Returns the roots for a mapped file. Without a build id, only the user's roots and the root of the file's
+    /// recording are safe.
     pub(crate) fn for_file(&self, file: &MappedFile) -> Vec<PathBuf> {
         match &file.build_id[..] {
             [] => self.requested.iter().chain(&file.root).cloned().collect(),

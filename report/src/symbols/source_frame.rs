@@ -1,9 +1,9 @@
-//! Frame of an address: a function and a line in it.
+//! Source-level frame of an address: function and line.
 
-/// Function, or an inlined call of one.
+/// Function or inlined call at an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceFrame {
-    /// Function name as the compiler writes it.
+    /// Function name as written by the compiler.
     pub linkage_name: Option<String>,
     /// Path of the source file.
     pub file: Option<String>,

@@ -16,7 +16,7 @@ pub const ID: u64 = 64;
 pub const PERIOD: u64 = 256;
 pub const REGS_USER: u64 = 1 << 12;
 pub const STACK_USER: u64 = 1 << 13;
-/// Mask of `PERF_REG_X86_*` from AX to IP, and R8 to R15.
+/// Mask of the `PERF_REG_X86_*` registers AX to IP and R8 to R15.
 pub const REGISTERS: u64 = 0xff_01ff;
 pub const USER: u64 = -512_i64 as u64;
 
@@ -34,11 +34,11 @@ pub fn fixture_options() -> Options {
 #[derive(Clone, Default)]
 pub struct Writer {
     pub records: Vec<u8>,
-    /// Type, config and id of each event. If empty, there is one cpu-clock without an id.
+    /// Type, config and id of each event. If empty, the recording has one cpu-clock event without an id.
     pub events: Vec<(u32, u64, u64)>,
     pub architecture: Option<&'static str>,
     pub host: Option<String>,
-    /// Adds copies of the stack and of all x86_64 registers except segments to samples.
+    /// Adds copies of the stack and of all x86-64 registers except segment registers to samples.
     pub copies: bool,
     /// Omits the period of samples.
     pub without_period: bool,
@@ -104,7 +104,7 @@ impl Writer {
         self.record(2, 0, &body)
     }
 
-    /// Adds a sample. `chain` is the leaf, followed by return addresses.
+    /// Adds a sample. `chain` is the leaf address, followed by return addresses.
     pub fn sample(&mut self, tid: (u32, u32), time: u64, period: u64, chain: &[u64]) -> &mut Writer {
         self.sample_of(self.events.first().map_or(0, |event| event.2), tid, time, period, chain)
     }
@@ -125,7 +125,8 @@ impl Writer {
         self.record(9, 2, &body)
     }
 
-    /// Adds a sample with a stack copy: registers in the kernel's order, and the stack from `registers[7]` on.
+    /// Adds a sample with a stack copy. `registers` are in the kernel's order, and the copy starts at address
+    /// `registers[7]`.
     pub fn copy(&mut self, tid: (u32, u32), time: u64, registers: &[u64; 17], stack: &[u8]) -> &mut Writer {
         let mut body = registers[8].to_le_bytes().to_vec();
         body.extend([tid.0.to_le_bytes(), tid.1.to_le_bytes()].concat());
@@ -216,7 +217,7 @@ pub fn report(bytes: &[u8]) -> Report {
     Report::new(read(bytes).expect("a recording"), None, &options)
 }
 
-/// Asserts that every sample has one line or function with its self time, so that all tables have the same sum.
+/// Asserts that every sample is self time of exactly one line or function, so that all tables have the same sum.
 pub fn assert_sums(report: &Report) {
     let profile = &report.profile;
     let line_samples: u64 =
@@ -261,7 +262,7 @@ pub fn assert_sums(report: &Report) {
     }
 }
 
-/// Reports that a test did not run. In CI, everything must be available.
+/// Prints that a test is skipped. In CI, all tools must be available.
 pub fn skip(what: &str) {
     use std::io::Write as _;
     assert!(

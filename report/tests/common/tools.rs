@@ -1,4 +1,4 @@
-//! Tools for recording now: perf, a Python with Numba, and the command with its library.
+//! Tools for making new recordings: perf, a Python with Numba, and the `jitlisten` command with its library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

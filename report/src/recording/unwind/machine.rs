@@ -1,16 +1,16 @@
-//! Registers by their DWARF numbers.
+//! Registers, indexed by DWARF register number.
 
 pub(crate) use jitlisten_unwinder::Machine;
 
 use super::StackCopy;
 
-/// Number of stored registers: those of aarch64 are 0 to 31.
+/// Number of stored registers. The DWARF register numbers of aarch64 are 0 to 31.
 const REGISTER_COUNT: usize = 32;
 
 /// Unwind rules of all registers at an address.
 pub(super) type Row = jitlisten_unwinder::Row<REGISTER_COUNT>;
 
-/// DWARF number of each `PERF_REG_X86_*`, in their order. Flags and segments have none.
+/// DWARF register number of each `PERF_REG_X86_*`. Flags and segment registers have none.
 const PERF_TO_DWARF_X86_64: [usize; 24] = {
     const NONE: usize = usize::MAX;
     [0, 3, 2, 1, 4, 5, 6, 7, 16, NONE, NONE, NONE, NONE, NONE, NONE, NONE, 8, 9, 10, 11, 12, 13, 14, 15]
@@ -22,7 +22,7 @@ const ARM64_PC: usize = 32;
 #[derive(Clone, Debug)]
 pub(super) struct Registers {
     machine: Machine,
-    /// Values by DWARF number; `None` if unknown in this frame.
+    /// Values by DWARF register number; `None` if unknown in this frame.
     pub(super) values: [Option<u64>; REGISTER_COUNT],
     pub(super) pc: u64,
 }
@@ -70,7 +70,7 @@ impl Registers {
         self.machine.return_address()
     }
 
-    /// Returns true for a callee-saved register, which keeps its value if there is no rule.
+    /// Returns true for a callee-saved register. Without a rule, such a register keeps its value.
     pub(super) fn is_callee_saved(&self, number: usize) -> bool {
         match self.machine {
             Machine::X86_64 => matches!(number, 3 | 6 | 12..=15),
@@ -82,12 +82,13 @@ impl Registers {
         self.values[self.stack_column()].unwrap_or_default()
     }
 
-    /// Returns the code address in a return address.
+    /// Strips the pointer authentication code, if any, from a return address.
     pub(super) fn code_address(&self, value: u64) -> u64 {
         self.machine.code_address(value)
     }
 
-    /// Steps to the caller by the frame pointer. It points to the caller's frame pointer, below the return address.
+    /// Steps to the caller by the frame pointer, which points to the caller's saved frame pointer, below the return
+    /// address.
     pub(super) fn step_by_frame_pointer(&mut self, read: &impl Fn(u64) -> Option<u64>) -> bool {
         let mut step = || {
             let frame = self.values[self.frame_column()].filter(|frame| *frame >= self.stack_pointer())?;
@@ -97,8 +98,8 @@ impl Registers {
         step().is_some()
     }
 
-    /// Steps to the caller of a CPython trampoline, which has one word on the stack. From 3.13 on, that word is the
-    /// caller's frame pointer. `in_interpreter` returns true for return addresses in the interpreter.
+    /// Steps to the caller of a CPython perf trampoline, which has one word on the stack. From 3.13 on, that word is
+    /// the caller's frame pointer. `in_interpreter` returns true for return addresses in the interpreter.
     pub(super) fn step_over_trampoline(
         &mut self,
         read: &impl Fn(u64) -> Option<u64>,

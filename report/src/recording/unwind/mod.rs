@@ -1,10 +1,10 @@
 //! Unwinder for stack copies: `perf record --call-graph dwarf` stores registers and part of the stack with each sample,
 //! and the reader unwinds it.
 //!
-//! The rules come from the `.eh_frame` of the mapped files (images have one, too). The crate `jitlisten-unwinder`
-//! evaluates them, as in the sampler. Code without a rule is unwound by its frame pointer. CPython's trampolines have
-//! no rules; all have the same shape. A return address outside of all mappings is rejected. The unwinder reads only the
-//! copy and the files, and trusts neither.
+//! The unwind rules come from the `.eh_frame` section of the mapped files, including images. The `jitlisten-unwinder`
+//! crate evaluates them, as in the sampler. Code without a rule is unwound by its frame pointer. CPython's perf
+//! trampolines have no rules, but all have the same frame layout. A return address outside of all mappings is rejected.
+//! The unwinder reads only the stack copy and the files, and trusts neither.
 
 mod machine;
 mod module;
@@ -17,7 +17,7 @@ pub(crate) use machine::Machine;
 use machine::Registers;
 use module::{End, Module};
 
-/// Limit on the frames of a stack.
+/// Maximum number of frames of a stack.
 const MAX_FRAMES: usize = 1024;
 
 /// Registers and stack of a sample's thread.
@@ -25,7 +25,7 @@ const MAX_FRAMES: usize = 1024;
 pub(crate) struct StackCopy<'a> {
     /// Bit for each `PERF_REG_*` number that is present.
     pub(crate) mask: u64,
-    /// Values of eight bytes each.
+    /// Register values of eight bytes each.
     pub(crate) registers: &'a [u8],
     /// Copy of the stack, from the stack pointer on.
     pub(crate) stack: &'a [u8],
@@ -51,7 +51,7 @@ pub(crate) struct Unwinder {
     /// Number of stacks that end because the caller was not found. Excludes stacks that end at the outermost frame or
     /// at the end of the copy.
     pub(crate) failed_walks: u64,
-    /// Number of stacks that continue after the end of the copy.
+    /// Number of stacks that continue beyond the end of the copy.
     pub(crate) truncated_walks: u64,
 }
 
@@ -60,7 +60,8 @@ impl Unwinder {
         Unwinder { roots: roots.to_vec(), machine, ..Unwinder::default() }
     }
 
-    /// Unwinds a stack, innermost first. Frames are instructions; for callers, the last byte of the call.
+    /// Unwinds a stack and returns its addresses, innermost first. The address of a caller is the last byte of its
+    /// call.
     pub(crate) fn walk<'m>(
         &mut self,
         stack_copy: &StackCopy<'_>,
@@ -103,7 +104,7 @@ impl Unwinder {
         frames
     }
 
-    /// Steps to the caller, and returns true if its address is exact.
+    /// Steps to the caller. Returns true if the caller's address is exact, not a return address.
     fn step<'m>(
         &mut self,
         registers: &mut Registers,

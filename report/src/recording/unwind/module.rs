@@ -12,9 +12,9 @@ use super::machine::{Machine, Registers, Row};
 use crate::lookup::segments::Segments;
 use crate::lookup::{build_ids_match, candidates};
 
-/// Longer unwind sections are not read.
+/// Maximum size of an unwind section; longer ones are not read.
 const MAX_SECTION_BYTES: u64 = 256 << 20;
-/// Limit on the functions of one file.
+/// Maximum number of functions in one file.
 const MAX_ENTRIES: usize = 4 << 20;
 
 /// Unwind table of one mapped file.
@@ -47,7 +47,7 @@ impl std::fmt::Debug for Module {
 pub(super) enum End {
     /// The outermost frame is reached.
     Outermost,
-    /// A required value is after the end of the copy.
+    /// A required value is beyond the end of the copy.
     BeyondCopy,
     Failed,
 }
@@ -81,8 +81,8 @@ impl Module {
         Some(Module { segments, section, address, machine, entries })
     }
 
-    /// Replaces `registers` by the caller's, and returns true if a signal interrupted the caller there, so that its
-    /// address is exact. Returns `None` if there is no rule for the address.
+    /// Replaces `registers` with the caller's. Returns true if a signal interrupted the caller, so that its address is
+    /// exact. Returns `None` if there is no rule for the address.
     pub(super) fn step(
         &self,
         registers: &mut Registers,
@@ -142,8 +142,8 @@ fn caller(
     for ((number, value), rule) in caller.values.iter_mut().enumerate().zip(&row.rules) {
         let old_value = registers.values[number];
         let is_saved = registers.is_callee_saved(number);
-        // Memory below the stack pointer is not in the copy; a register saved there has already been restored. A value
-        // after the end of the copy is unknown, which matters only if it is needed.
+        // Memory below the stack pointer is not in the copy, but a register saved there has already been restored. A
+        // value beyond the end of the copy is unknown, which is an error only if the value is needed.
         let mut load = |address: u64| read(address).or(old_value.filter(|_| address < stack && is_saved));
         *value = match *rule {
             Rule::Expression(start) => {
@@ -161,7 +161,8 @@ fn caller(
     if let Some(Rule::Same | Rule::Undefined) = row.rules.get(stack_column) {
         caller.values[stack_column] = Some(frame_address);
     }
-    // A leaf may have its return address in a register. Any other frame has saved it, or is the outermost one.
+    // A leaf function may still hold its return address in a register. Any other frame has saved the return address, or
+    // is the outermost one.
     let column = usize::try_from(entry.common.return_address).map_err(|_| End::Failed)?;
     let return_address = match row.rules.get(column) {
         Some(Rule::Undefined) => return Err(End::Outermost),

@@ -1,7 +1,7 @@
 //! Callgrind format, which KCachegrind and `callgrind_annotate` read: <https://valgrind.org/docs/manual/cl-format.html>
 //!
-//! Costs are the periods of samples, in ns or events, followed by the number of samples. `calls=` is a number of
-//! samples, too: a sampler does not see single calls.
+//! Costs are the periods of samples, in ns or events, followed by the number of samples. `calls=` is also a number of
+//! samples, because a sampler does not see individual calls.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -23,7 +23,7 @@ struct Costs {
     calls: BTreeMap<(u32, FunctionKey), (Count, u32)>,
 }
 
-/// Returns a profile for KCachegrind and `callgrind_annotate`.
+/// Returns a profile in Callgrind format for KCachegrind and `callgrind_annotate`.
 pub fn to_callgrind(report: &Report) -> String {
     let mut functions: BTreeMap<FunctionKey, (Frame, Costs)> = BTreeMap::new();
     for (stack, count) in stack_counts(&report.recording) {

@@ -9,7 +9,8 @@ use crate::profile::{Count, thread_stack_counts};
 use crate::report::Report;
 use crate::symbols::{Frame, Kind};
 
-/// Limit on the bits of the sum of all counts, which readers must be able to add up. A recording may claim anything.
+/// Maximum number of bits in the sum of all counts, so that readers can add them up. The counts of a recording are
+/// untrusted.
 const MAX_SUM_BITS: u32 = 62;
 
 /// Returns stacks as lines of `process;outermost;…;innermost COUNT`.

@@ -1,8 +1,8 @@
 //! Processed profile format of the Firefox Profiler, version 55:
 //! <https://github.com/firefox-devtools/profiler/blob/main/src/types/profile.js>
 //!
-//! The crate fxprof-processed-profile is not used because it does not support lines. The tests compare the tables and
-//! their columns with its output.
+//! The `fxprof-processed-profile` crate is not used because it does not support lines. The tests compare the tables and
+//! their columns with the output of that crate.
 
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
@@ -73,7 +73,7 @@ struct Tables {
     function_indices: FxHashMap<(u32, Option<u32>), usize>,
     frames: Vec<(usize, usize, u32, Option<u32>)>,
     frame_indices: FxHashMap<(Frame, u32), usize>,
-    /// Prefix and frame of each stack.
+    /// Prefix and frame index of each stack.
     stacks: Distinct<(Option<u32>, usize)>,
 }
 
@@ -112,8 +112,8 @@ impl Tables {
     }
 }
 
-/// Returns the CPU time since the previous sample in µs, from which the activity graph is drawn. Unknown for events
-/// other than time.
+/// Returns the CPU time since the previous sample in µs, from which the activity graph is drawn; null for events other
+/// than time.
 fn cpu_time_deltas(report: &Report, samples: &[Sample]) -> Value {
     if report.unit() != Unit::Time {
         return Value::Null;
@@ -121,7 +121,8 @@ fn cpu_time_deltas(report: &Report, samples: &[Sample]) -> Value {
     samples.iter().map(|sample| sample.weight / 1000).collect()
 }
 
-/// Returns the period of each sample, and its type. The format has no type for events, so they are called samples.
+/// Returns the period of each sample, and the type of these weights. The format has no type for events, so they are
+/// called samples.
 fn weights(report: &Report, samples: &[Sample]) -> (Value, &'static str) {
     match report.unit() {
         Unit::Time => (samples.iter().map(|sample| sample.weight as f64 / 1e6).collect(), "tracing-ms"),

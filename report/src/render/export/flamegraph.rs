@@ -14,7 +14,7 @@ use crate::symbols::{Frame, Kind};
 
 use super::collapsed;
 
-/// Minimum width in percent of 1,200 pixels: about one pixel.
+/// Minimum width of a frame in percent of 1,200 pixels: about one pixel.
 const MIN_FRAME_WIDTH_PERCENT: f64 = 0.1;
 const GREY: Color = Color { r: 215, g: 215, b: 215 };
 
@@ -25,7 +25,7 @@ const GREY: Color = Color { r: 215, g: 215, b: 215 };
 pub fn to_flamegraph(report: &Report, out: &mut impl io::Write) -> io::Result<()> {
     let mut svg = Vec::new();
     draw(report, &mut svg)?;
-    // A comment at the start of the file names its creator.
+    // A comment at the start of the file names the program that created it.
     let header_end = svg.windows(2).position(|window| window == b"?>").map_or(0, |end| end + 2);
     out.write_all(&svg[..header_end])?;
     out.write_all(b"<!-- jitlisten -->")?;
@@ -40,7 +40,7 @@ fn draw(report: &Report, out: &mut impl io::Write) -> io::Result<()> {
             colours.insert(collapsed::frame_name(report, &frame), frame_colour(report, &frame));
         }
     }
-    // Frames that are not code, such as threads and the root, are grey. The root has an empty name until it is drawn.
+    // Frames that are not code, such as threads and the root, are grey. The root has an empty name at this point.
     colours.insert("", GREY);
     colours.insert("all", GREY);
     for thread in &report.recording.threads {
@@ -51,10 +51,10 @@ fn draw(report: &Report, out: &mut impl io::Write) -> io::Result<()> {
     options.title = report.title();
     options.subtitle =
         Some("green: compiled at run time (bluish: inlined), yellow: Python, red: C, orange: kernel".to_owned());
-    // Stacks start at the top, so the root is in sight whatever their depth.
+    // Stacks start at the top, so the root is visible at any depth.
     options.direction = Direction::Inverted;
     options.min_width = MIN_FRAME_WIDTH_PERCENT;
-    // The end of a name is its argument types, which may be cut.
+    // Names end with argument types, which may be truncated.
     options.text_truncate_direction = TextTruncateDirection::Right;
     (options.count_name, options.factor) = match report.unit() {
         // Stacks are weighted in ns.

@@ -11,9 +11,9 @@ use crate::recording::Recording;
 use crate::symbols::Roots;
 use crate::symbols::{ImageCode, Symbols};
 
-/// Limit on the instructions that are shown for one line.
+/// Maximum number of instructions shown per source line.
 const MAX_INSTRUCTIONS_PER_LINE: usize = 300;
-/// Limit on the instructions of the whole report.
+/// Maximum number of instructions in the whole report.
 const MAX_INSTRUCTIONS: usize = 60_000;
 
 /// Address in the image, samples, and text of an instruction.
@@ -68,8 +68,8 @@ impl Assembly {
         }
     }
 
-    /// Returns blocks of a function name and its instructions for the page, or a sentence that says why there are none.
-    /// Returns `None` if the line has no code.
+    /// Returns the instructions of a line for the page, in blocks that start with a function name. Without
+    /// instructions, returns a sentence that gives the reason. Returns `None` if the line has no code.
     pub(crate) fn line(&self, path: &str, line: u32) -> Option<Value> {
         let Some(blocks) = self.lines.get(&(path.to_owned(), line)) else {
             return self.unavailable.map(|why| json!(why));

@@ -1,7 +1,7 @@
-//! Time that threads waited at the end of parallel loops. Only recordings of wall-clock time have it.
+//! Time that threads waited at the end of parallel loops. Available only in wall-clock recordings.
 //!
-//! The loop is inferred: a wait counts while another thread of the process runs the loop. Only loops that the waiting
-//! thread also ran are considered, because the thread that starts a pool may never take part.
+//! The loop is inferred. A wait is charged to a loop while another thread of the process runs that loop. Only loops
+//! that the waiting thread also ran are considered, because the thread that starts a pool may never take part.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub(super) fn barrier_waits(report: &Report, starts: &[u64], slice: u64) -> BTre
         (thread.host.as_str(), thread.pid)
     };
     let mut loops = FxHashMap::<_, Vec<(u64, u64)>>::default();
-    // Loops that each thread ran.
+    // Loops run by each thread.
     let mut loops_by_thread = FxHashMap::<u32, FxHashSet<u32>>::default();
     let activity = |stack: u32| report.profile.activities.get(stack).activity;
     for sample in recording.samples.iter().filter(|sample| activity(sample.stack) != Activity::Waiting) {

@@ -5,7 +5,7 @@ function compilations(page) {
   const time = (ns) => (ns < 1e9 ? (ns / 1e6).toFixed(0) + ' ms' : (ns / 1e9).toFixed(2) + ' s');
   const size = (bytes) => (bytes < 1000 ? bytes + ' B' : (bytes / 1000).toFixed(1) + ' KB');
   const isInRange = (row, range) => !range || (row.when < range[1] * slice && row.when + row.lasted >= range[0] * slice);
-  /** Returns an action that goes to the line of the function, or null if the page does not have it. */
+  /** Returns a click handler that jumps to the function's line, or null if the page does not contain that line. */
   function lineAction(row) {
     const file = data.files.findIndex((candidate) => candidate.path === row.file);
     const lines = file < 0 ? [] : Object.keys(data.files[file].lines).map(Number);

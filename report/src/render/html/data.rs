@@ -19,15 +19,15 @@ use super::barriers::is_parallel;
 use super::loops::loop_value;
 use super::stacks::stacks;
 
-/// Longer sources are cut to the context of their samples.
+/// Maximum length of a source that the page contains whole. Of a longer one, only the lines around samples are kept.
 const MAX_WHOLE_SOURCE_LINES: u32 = 3000;
 const CONTEXT_LINES: u32 = 40;
 const LIBRARY_CONTEXT_LINES: u32 = 5;
-/// Limit on the functions in the page's list.
+/// Maximum number of functions in the page's list.
 const MAX_LISTED_FUNCTIONS: usize = 300;
-/// Limit on the callers of a function, and on the callees of a line.
+/// Maximum number of callers per function, and of callees per line.
 const MAX_CALLERS: usize = 12;
-/// Limit on compilations; the longest are kept.
+/// Maximum number of compilations; the longest are kept.
 const MAX_COMPILATIONS: usize = 2000;
 
 pub(super) fn data(report: &Report) -> Value {
@@ -205,8 +205,8 @@ fn inlined_calls(report: &Report, calls: &[Inlined]) -> Value {
     calls.collect()
 }
 
-/// Returns the parts of a source that the page shows, the whole or the context of samples: first line and texts of
-/// each.
+/// Returns the parts of a source that the page shows: the whole file, or the lines around samples. Each part has the
+/// number of its first line and the text of its lines.
 fn source_parts(report: &Report, file: &SourceLines, source: &SourceText) -> Vec<Value> {
     let (max_whole_lines, context) = match report.is_user_source(&file.path) {
         true => (MAX_WHOLE_SOURCE_LINES, CONTEXT_LINES),

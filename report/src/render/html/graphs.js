@@ -7,7 +7,7 @@ function timeline(page) {
   const order = data.threads.map((_, thread) => thread).filter((thread) => data.threads[thread][1] || !data.weight);
   order.sort((a, b) => data.threads[b][1] - data.threads[a][1]);
   const rowHeight = order.length > 8 ? 9 : order.length > 4 ? 16 : 20;
-  // Weight of each activity by thread and slice.
+  // Weight of each activity by thread and time slice.
   const weights = new Map();
   let maxWeight = 0;
   for (let offset = 0; offset < data.stacks.parts.length; offset += PART_FIELDS) {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::loops::Loop;
 use crate::sanitize::sanitize;
 
-/// Later instructions of a loop are not shown.
+/// Maximum number of instructions shown per loop; the rest are omitted.
 const MAX_INSTRUCTIONS: usize = 300;
 
 pub(super) fn loop_value(hot_loop: &Loop) -> Value {

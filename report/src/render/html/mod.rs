@@ -27,7 +27,7 @@ const SCRIPT: &str = concat!(
 pub fn to_html(report: &Report) -> String {
     let data = escaped(&data::data(report).to_string());
     let mut page = String::with_capacity(PAGE.len() + STYLE.len() + SCRIPT.len() + data.len());
-    // Inserted text is not searched for placeholders.
+    // Replacements may contain the text of a placeholder, so they are not searched.
     let mut rest = PAGE;
     for (placeholder, text) in [("@CSS@", STYLE), ("@DATA@", data.as_str()), ("@JS@", SCRIPT)] {
         let (before, after) = rest.split_once(placeholder).unwrap_or((rest, ""));

@@ -90,7 +90,7 @@
     graphs.draw();
   }
 
-  // Parts outside of the views.
+  // Page elements outside of the views.
 
   function showSummary() {
     const total = element('span', '', `${amount(selection.all)} ${clock ? data.stacks.unit.startsWith('wall') ? 'of wall time' : 'of processor time' : data.stacks.unit}`);
@@ -110,7 +110,7 @@
       const [fileIndex, line, isCompiled, caller] = hotLine;
       const file = data.files[fileIndex], source = element('code');
       const sourceText = line ? textOf(file, line) : '(line 0: the compiler names no line)';
-      // Generated code has no file, so the line that it ran for is shown.
+      // Generated code has no file, so the user line that ran it is shown.
       const text = sourceText || (caller ? textOf(data.files[caller[0]], caller[1]) : '');
       if (line && (isPython(file) || caller)) page.highlight(source, text.trim(), ''); else source.append(text);
       const tr = tableRow(hot[0], hot[1], [formatPosition(hotLine) + (caller ? ' by ' + formatPosition(caller) : ''), caller ? data.files[caller[0]].path : file.path], source, () => table.goToLine(fileIndex, line));
@@ -192,7 +192,7 @@
   }
   function theme(dark) { document.documentElement.classList.toggle('dark', dark); time.draw(); }
 
-  // Keys.
+  // Keyboard shortcuts.
 
   const search = $('search'), VIEWS = ['hottest', 'source', 'flame', 'tree', 'balance', 'compilations'].slice(0, compiled.hasRows ? 6 : 5);
   const find = () => {

@@ -1,6 +1,6 @@
 'use strict';
-// Samples, added up for the selection: a thread (-1 for all) and slices of time (from, to; null for all). This file
-// does not access the page.
+// Totals of samples for a selection: a thread (-1 for all) and a range of time slices (from, to; null for all). This
+// file does not access the page.
 const PART_FIELDS = 7;
 const COMPILED = 0, INTERPRETED = 1, COMPILING = 3, IMPORTING = 4, COLLECTING = 5, WAITING = 6;
 const NO_SHARES = [0, 0, 0, 0];
@@ -18,7 +18,7 @@ class Stacks {
       this.spot[node] = nodes[node * 2 + 1];
       path[depth] = node;
     }
-    // Function of each spot, and index of its line.
+    // Function and line index of each distinct frame.
     this.functionOf = []; this.lineOf = []; this.isEntry = []; this.places = [];
     const indices = new Map();
     for (let offset = 0; offset < spots.length; offset += 4) {
@@ -30,8 +30,7 @@ class Stacks {
       this.lineOf.push(indices.get(key));
     }
     this.lineNumbers = indices;
-    // Owner of each node: the innermost function of Python or compiled code. Time of C functions is charged to its
-    // line.
+    // Owner of each node: the innermost Python or compiled function. Time in C functions is charged to the owner's line.
     this.owner = new Int32Array(count).fill(-1);
     this.ownerIsPython = new Uint8Array(count);
     // Innermost line of the user's code at or above each node.
@@ -46,7 +45,7 @@ class Stacks {
     }
   }
 
-  /** Returns the library that a part is charged to, the compiler or the import system; null for the user's code. */
+  /** Returns the library, compiler or import system that a part is charged to; null for the user's code. */
   libraryOf(node, activity) {
     if (activity === COMPILING) return 'Numba\u2019s compiler';
     if (activity === IMPORTING) return 'import system';
@@ -65,7 +64,7 @@ class Stacks {
     const { data, count, parts } = this, slices = range || [0, Infinity];
     const own = new Float64Array(count), total = new Float64Array(count), samples = new Float64Array(count), totalSamples = new Float64Array(count);
     const hot = data.stacks.hot.map(() => [0, 0, 0]), activities = data.stacks.activities.map(() => 0), threads = data.threads.map(() => data.stacks.activities.map(() => 0));
-    // For each line of the user's: time below it, part of it in other lines, part of it compiling.
+    // For each user line: time in or below it, part of that time charged to other lines, and part spent compiling.
     const calling = new Map(), libraries = new Map();
     let all = 0;
     for (let offset = 0; offset < parts.length; offset += PART_FIELDS) {
@@ -102,7 +101,7 @@ class Stacks {
   /** Returns the weight of a part in ns or events, or its samples if the recording has no periods. */
   amount(offset) { return this.data.weight ? this.parts[offset + 6] : this.parts[offset + 5]; }
 
-  /** Returns self and total of each line or function. A recursive one counts once per stack. */
+  /** Returns self and total of each line or function. Recursion counts once per stack. */
   shares(n, keyOf, length) {
     const shares = Array.from({ length }, () => null), path = [], onPath = new Int32Array(length);
     for (let node = 1; node < this.count; node++) {
@@ -143,7 +142,7 @@ class Stacks {
       root.own = selection.own[0];
       for (let index = 1; index < this.count; index++) {
         if (!selection.total[index]) continue;
-        // A function and its entry are one node.
+        // A function and its entry point share one node.
         const parent = this.parent[index], isInsideEntry = parent && this.isEntry[this.spot[parent]];
         const node = treeNodes[index] = isInsideEntry ? treeNodes[parent] : child(treeNodes[parent], this.functionOf[this.spot[index]]);
         node.own += selection.own[index];
@@ -163,7 +162,7 @@ class Stacks {
     return root;
   }
 
-  /** Returns for each parallel loop the time of each thread inside it, and waiting for the others. */
+  /** Returns, for each parallel loop, the time that each thread spent inside it and waited for the other threads. */
   byThread(range) {
     const { data, parts } = this, slices = range || [0, Infinity], loops = new Map(), inside = new Int32Array(this.count).fill(-1);
     const isParallel = data.functions.map((row) => row.parallel);

@@ -1,8 +1,8 @@
-//! Stacks of all samples for the page's call tree, flame graph and timeline. The page adds up the selected part.
+//! Sample stacks for the page's call tree, flame graph and timeline. The page adds up the selected part.
 //!
 //! The data is a tree of frames in preorder, and the time of each thread at each node per slice of time. The numbers of
-//! slices and nodes are limited whatever the length of the recording. A node that is too light is merged into a child
-//! of its caller with function -1, so all samples remain in the sums.
+//! slices and nodes are limited regardless of the length of the recording. A node that is too light is merged into a
+//! child of its caller that has function -1, so all samples remain in the sums.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +19,16 @@ use crate::symbols::Frame;
 
 use super::barriers::barrier_waits;
 
-/// Time slices of the timeline.
+/// Maximum number of time slices in the timeline.
 const MAX_SLICES: u64 = 300;
 const MAX_NODES: usize = 30_000;
 const MAX_PARTS: usize = 150_000;
 
-/// Function, file and line by their indices in the page (-1, -1 and 0 if unknown); and true if the frame is only the
-/// entry of the next function.
-type Spot = (i64, i64, u32, bool);
-/// Slice, thread, node, activity, and hot line: 0 if none, else 1 + 2 * index, plus 1 for time in a C function.
+/// Key of a frame: function, file and line by their indices in the page (-1, -1 and 0 if unknown). The flag is true for
+/// an entry point that only calls the next function.
+type FrameKey = (i64, i64, u32, bool);
+/// Key of a part: slice, thread, node, activity, and hot line. The hot line is 0 if there is none, else 1 + 2 * index,
+/// plus 1 for time in a C function.
 type Part = (u64, u32, u32, u8, u32);
 
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +42,7 @@ struct Node {
 const ROOT: u32 = 0;
 
 struct Tree {
-    spots: Distinct<Spot>,
+    spots: Distinct<FrameKey>,
     nodes: Vec<Node>,
     node_numbers: FxHashMap<(u32, u32), u32>,
 }
@@ -98,7 +99,7 @@ impl Tree {
     }
 }
 
-/// Indices that a [`Spot`] refers to.
+/// Indices that a [`FrameKey`] contains.
 struct Indices {
     files: FxHashMap<u32, i64>,
 }
@@ -111,7 +112,7 @@ impl Indices {
         Indices { files: sources.filter_map(|(path, source)| Some((source, *files.get(path.as_str())?))).collect() }
     }
 
-    fn spot(&self, report: &Report, frame: &Frame, is_entry: bool) -> Spot {
+    fn spot(&self, report: &Report, frame: &Frame, is_entry: bool) -> FrameKey {
         let function = report.profile.rows[frame.function as usize];
         let function = if function == u32::MAX { -1 } else { i64::from(function) };
         let file = frame.source.and_then(|source| self.files.get(&source)).copied();
@@ -125,7 +126,7 @@ impl Indices {
     }
 }
 
-/// Candidates for the list of hottest lines, for any selected part of the recording.
+/// Candidates for the hottest lines of any selected part of the recording.
 struct HotLines {
     indices: FxHashMap<SourcePosition, u32>,
     lines: Vec<HotLine>,
@@ -147,7 +148,7 @@ impl HotLines {
         number.map_or(0, |number| 1 + 2 * number + u32::from(stack_activity.in_c))
     }
 
-    /// Returns for each line its file, its number, true if it is compiled, and the caller of generated code.
+    /// Returns file, number, compiled flag, and caller of generated code for each line.
     fn to_json(&self, report: &Report) -> Value {
         let line = |line: &HotLine| {
             let (file, number) = line.position;
@@ -276,7 +277,7 @@ fn collect_parts(
     parts.into_iter().collect()
 }
 
-/// Returns the preorder number of each node, and the depth and spot of each number. The root is number 0.
+/// Returns the preorder number of each node, and the depth and frame of each number. The root has number 0.
 fn preorder(tree: &Tree, representatives: &[u32]) -> (Vec<u32>, Vec<(u32, u32)>) {
     let is_kept =
         |index: usize| representatives.get(index).is_none_or(|representatives| *representatives as usize == index);

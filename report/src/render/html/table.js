@@ -17,7 +17,7 @@ function sourceTable(page) {
     currentIndex = rows.findIndex((row) => row.key === currentKey);
     space.style.height = rows.length * ROW_PX + 'px';
     if (currentIndex >= 0) main.scrollTop = currentIndex * ROW_PX - offset;
-    // Row indices have changed.
+    // The row indices have changed.
     findHits();
     draw();
   }

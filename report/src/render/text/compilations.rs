@@ -76,7 +76,8 @@ fn format_bytes(count: u64) -> String {
     }
 }
 
-/// Returns the widths of the name, signature and reason columns. The reason comes first because it says what to do.
+/// Returns the widths of the name, signature and reason columns. The reason gets its width first, because it is the
+/// most useful column.
 fn column_widths(total_width: Option<usize>, has_signatures: bool, widths: [usize; 3]) -> [usize; 3] {
     const COLUMN_GAP_COLUMNS: usize = 2;
     const MAX_REASON_COLUMNS: usize = 36;
@@ -91,7 +92,7 @@ fn column_widths(total_width: Option<usize>, has_signatures: bool, widths: [usiz
     [name_width, widths[1].min(available - name_width), reason_width]
 }
 
-/// Pads text with spaces, or shortens it in the middle, its least informative part.
+/// Pads text with spaces, or truncates it in the middle, its least informative part.
 fn pad_or_truncate(text: &str, width: usize) -> String {
     let mut padded_text = text.to_owned();
     if text.width() > width {

@@ -6,7 +6,7 @@ use crate::words::file_name;
 
 use super::lines::{Lines, wrap};
 
-/// Smaller changes are hidden unless all are requested.
+/// Minimum change in percentage points to show, unless all changes are requested.
 const MIN_CHANGE_POINTS: f64 = 0.3;
 const MAX_ROWS: usize = 20;
 

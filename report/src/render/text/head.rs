@@ -9,16 +9,16 @@ use crate::recording::compilations::{Compilation, Why};
 use crate::sanitize::sanitize;
 use crate::words::{duration, file_name, group_digits, plural};
 
-/// Limit on the hottest lines.
+/// Maximum number of hottest lines.
 const MAX_HOT_LINES: usize = 10;
-/// Limit on the user's lines whose callees took long.
+/// Maximum number of user lines with expensive callees.
 const MAX_CALLING_LINES: usize = 5;
-/// Limit on the libraries that are named in a row.
+/// Maximum number of libraries named in a row.
 const MAX_NAMED_LIBRARIES: usize = 4;
-/// Limit on compiled functions. Functions below 1/50 of all compiling are omitted.
+/// Maximum number of compiled functions; those with less than 1/50 of the compile time are omitted.
 const MAX_COMPILED_FUNCTIONS: usize = 5;
 const COMPILED_SHARE_DIVISOR: u64 = 50;
-/// Time off the processor is reported from 1/20 of the elapsed time.
+/// Time off the processor is reported if it exceeds 1/20 of the elapsed time.
 const IDLE_SHARE_DIVISOR: u64 = 20;
 /// Maximum width of `file:line`.
 const MAX_POSITION_COLUMNS: usize = 32;
@@ -242,7 +242,8 @@ impl Table<'_> {
         if self.report.is_time() { format!("{:>9}", duration(count.weight)) } else { format!("{:>9}", "") }
     }
 
-    /// Returns `prog.py:12`. For generated code without a file, also returns its caller's line.
+    /// Returns the position of a line, as in `prog.py:12`. For generated code without a file, adds the user line that
+    /// ran it.
     fn format_position(&self, (file, line): SourcePosition) -> String {
         let path = self.report.profile.files.get(file as usize).map_or("", |file| file.path.as_str());
         let position = format!("{}:{line}", sanitize(file_name(path)));

@@ -1,11 +1,11 @@
-//! Lines of text for a terminal or a pipe.
+//! Text lines for a terminal or a pipe.
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-/// Minimum width for optional columns: samples, bars, signatures.
+/// Minimum width for the optional columns: samples, bars, signatures.
 pub(super) const MIN_WIDE_COLUMNS: usize = 110;
 
-/// Text whose lines are truncated to the width, if there is one.
+/// Output text. Lines are truncated to the width, if there is one.
 pub(super) struct Lines {
     text: String,
     width: Option<usize>,
@@ -38,7 +38,7 @@ impl Lines {
         });
     }
 
-    /// Writes a text on as many lines as it needs.
+    /// Writes text, wrapped over as many lines as necessary.
     pub(super) fn write_wrapped(&mut self, text: &str, separator: &str, colour: &str) {
         for line in wrap(text, separator, self.columns()) {
             self.write_coloured(&line, colour);
@@ -50,7 +50,7 @@ impl Lines {
     }
 }
 
-/// Splits a text into lines of at most `columns`, at the separators between its parts.
+/// Splits text into lines of at most `columns`, at the separators between its parts.
 pub(super) fn wrap(text: &str, separator: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in text.split(separator) {
@@ -65,7 +65,7 @@ pub(super) fn wrap(text: &str, separator: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// Truncates a text to a width in columns. Some characters occupy two.
+/// Truncates text to a width in columns. Some characters occupy two columns.
 pub(super) fn truncate(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();

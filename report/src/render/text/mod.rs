@@ -36,9 +36,9 @@ pub struct Style<'a> {
     pub processes: bool,
     /// Show the shares of each machine.
     pub hosts: bool,
-    /// Show only functions with lines in files whose path contains this, regardless of their share.
+    /// Show only functions with lines in files whose path contains this string, regardless of their share.
     pub file: Option<&'a str>,
-    /// Show only functions whose name contains this, regardless of their share.
+    /// Show only functions whose name contains this string, regardless of their share.
     pub function: Option<&'a str>,
 }
 
@@ -54,11 +54,11 @@ impl Style<'_> {
     }
 }
 
-/// Limit on functions without [`Style::all`].
+/// Maximum number of functions without [`Style::all`].
 const MAX_FUNCTIONS: usize = 15;
-/// Limit on libraries without [`Style::all`].
+/// Maximum number of libraries without [`Style::all`].
 const MAX_LIBRARIES: usize = 8;
-/// Limit on the functions named for each library.
+/// Maximum number of functions named for each library.
 const MAX_LIBRARY_FUNCTIONS: usize = 3;
 /// Minimum share of a function in all samples.
 const MIN_PERCENT: f64 = 0.5;
@@ -185,7 +185,7 @@ impl Table<'_> {
         if self.lines.is_wide() { format!("{columns} {:>9}", group_digits(shares.self_count.samples)) } else { columns }
     }
 
-    /// Returns blanks as wide as [`columns`](Table::columns).
+    /// Returns as many blanks as [`columns`](Table::columns) are wide.
     fn blank_columns(&self) -> String {
         " ".repeat(self.columns(&Shares::default()).width())
     }
@@ -249,8 +249,8 @@ fn heat_colour(share: f64) -> &'static str {
     }
 }
 
-/// Returns the functions of a table: the user's, and those of libraries. Without `all`, only hot ones that are the
-/// user's or compiled.
+/// Returns the functions of a table: the user's, and those of libraries. Without `all`, only hot functions that belong
+/// to the user or are compiled.
 fn shown_functions<'a>(report: &'a Report, style: Style<'a>) -> [Vec<&'a FunctionRow>; 2] {
     let (all, compiled) = (report.profile.all, report.profile.summary.compiled);
     let is_selected = style.is_selected();

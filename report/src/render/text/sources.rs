@@ -12,7 +12,7 @@ use crate::words::file_name;
 use super::lines::{MIN_WIDE_COLUMNS, truncate, wrap};
 use super::{MIN_COMPILED_PERCENT, Table, heat_colour, shown_functions};
 
-/// Context lines around a line with samples.
+/// Number of context lines around a line with samples.
 const CONTEXT_LINES: u32 = 2;
 /// Maximum distance of a function's `def` from its first sample.
 const MAX_DEF_DISTANCE_LINES: u32 = 60;
@@ -28,7 +28,7 @@ impl Table<'_> {
         let functions_to_show = shown_functions(report, self.style).concat();
         for (index, (file, source)) in files {
             let blocks = self.blocks(index as u32, source, &functions_to_show);
-            // The interpreter's own modules have no text, only line numbers.
+            // Frozen modules of the interpreter have no source text, only line numbers.
             let is_named = self.style.is_named(&file.path);
             if blocks.is_empty() || file.path.starts_with("<frozen ") && !self.style.all && !is_named {
                 continue;
@@ -51,7 +51,7 @@ impl Table<'_> {
         }
     }
 
-    /// Returns the line ranges of a file to show, sorted, and merged if they nearly touch.
+    /// Returns the line ranges of a file to show, in order. Ranges with only a small gap are merged.
     fn blocks(&self, file: u32, source: &SourceText, functions_to_show: &[&FunctionRow]) -> Vec<RangeInclusive<u32>> {
         let SourceLines { path, lines } = &self.report.profile.files[file as usize];
         let is_shown = self.style.function.is_none() && self.style.file.is_none_or(|part| path.contains(part));

@@ -1,4 +1,4 @@
-//! Explanation why a line is slow: the loops that ran for it, advice, and their instructions with samples.
+//! Explanation of why a line is slow: its loops, advice, and instructions with samples.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,9 +13,9 @@ use crate::words::{file_name, group_digits, plural};
 /// Requested source line, such as `prog.py:16`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine {
-    /// End of a path.
+    /// Path, or the end of one.
     pub path: String,
-    /// Line number. Without it, the answer is the lines that have loops.
+    /// Line number. Without one, the reply names the lines that have loops.
     pub line: Option<u32>,
 }
 
@@ -31,17 +31,17 @@ impl FromStr for SourceLine {
     }
 }
 
-/// Later instructions of a loop are not shown.
+/// Maximum number of instructions shown per loop; the rest are omitted.
 const MAX_INSTRUCTIONS: usize = 400;
-/// Later source lines of a loop are not shown.
+/// Maximum number of source lines shown per loop; the rest are omitted.
 const MAX_SOURCE_LINES: u32 = 20;
-/// Limit on the files or lines that an error message suggests.
+/// Maximum number of files or lines that an error message suggests.
 const MAX_SUGGESTIONS: usize = 8;
 
 /// Describes the loops of a line.
 ///
 /// # Errors
-/// Returns a message that says what the recording has instead if there is no loop.
+/// If there is no loop, returns a message that names the lines that the recording has instead.
 pub fn why_to_text(report: &Report, request: &SourceLine) -> Result<String, String> {
     let file = find_file(report, &request.path)?;
     let Some(line) = request.line else {
@@ -166,7 +166,7 @@ fn write_loop(report: &Report, hot_loop: &Loop, text: &mut String) {
     let _ = writeln!(text, "   of it  samples   line  instruction");
     let mut previous: Option<u64> = None;
     for instruction in hot_loop.instructions.iter().take(MAX_INSTRUCTIONS) {
-        // A nested loop or an exit lies between the instructions.
+        // There is a nested loop or an exit between the two instructions.
         if previous.is_some_and(|previous| instruction.address > previous.saturating_add(MAX_INSTRUCTION_BYTES)) {
             let _ = writeln!(text, "                        ⋮");
         }
