@@ -167,11 +167,12 @@ fn count_indirect(body: &[&Instruction]) -> u32 {
 
 /// Counts vector register loads and stores whose address advances by a loop-invariant register in each iteration.
 fn count_strided(body: &[&Instruction], changed: Registers) -> u32 {
-    let advancing =
+    let advancing_registers =
         body.iter().filter_map(|instruction| instruction.increment).filter(|(_, by)| !changed.contains(*by));
-    let advancing: Registers = advancing.map(|(target, _)| target).collect();
+    let advancing_registers: Registers = advancing_registers.map(|(target, _)| target).collect();
     let is_strided = |instruction: &&&Instruction| {
-        instruction.has_vectors() && instruction.memory.is_some_and(|memory| memory.address.intersects(advancing))
+        instruction.has_vectors()
+            && instruction.memory.is_some_and(|memory| memory.address.intersects(advancing_registers))
     };
     body.iter().filter(is_strided).count() as u32
 }
@@ -307,11 +308,11 @@ fn accumulator_operand(instruction: &Instruction, target: usize, values: &[Value
     };
     // Prefer an operand that carries a value from the previous iteration; if both do, prefer the destination register.
     let registers = operands.into_iter().flatten().map(|register| usize::from(register - FIRST_VECTOR));
-    let mut carried = registers.clone().filter(|register| values[*register].from != 0);
-    let operand = carried
+    let mut carried_operands = registers.clone().filter(|register| values[*register].from != 0);
+    let operand = carried_operands
         .clone()
         .find(|register| *register == target)
-        .or_else(|| carried.next())
+        .or_else(|| carried_operands.next())
         .or_else(|| registers.clone().next())?;
     Some((operand, is_product))
 }

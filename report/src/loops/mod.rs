@@ -46,7 +46,7 @@ type Origin = Vec<(String, u32)>;
 
 /// Samples at an instruction and in the functions that it called.
 #[derive(Default)]
-struct Sampled {
+struct InstructionSamples {
     self_count: Count,
     total: Count,
     /// Samples by callee and innermost function.
@@ -70,8 +70,8 @@ pub(crate) fn find_loops(recording: &Recording, symbols: &Symbols, profile: &Pro
 }
 
 /// Returns the instructions of compiled code with samples in them or in their callees, by image and offset.
-fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u32, BTreeMap<u64, Sampled>> {
-    let mut sampled_by_file: BTreeMap<u32, BTreeMap<u64, Sampled>> = BTreeMap::new();
+fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u32, BTreeMap<u64, InstructionSamples>> {
+    let mut sampled_by_file: BTreeMap<u32, BTreeMap<u64, InstructionSamples>> = BTreeMap::new();
     let mut seen = FxHashSet::default();
     for (stack, count) in stack_counts(recording) {
         let stack = recording.stacks.get(stack);
@@ -103,11 +103,11 @@ fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u3
 fn add_image_loops(
     code: &mut ImageCode,
     machine: Machine,
-    offsets: BTreeMap<u64, Sampled>,
+    offsets: BTreeMap<u64, InstructionSamples>,
     profile: &Profile,
     hot_loops: &mut Vec<Loop>,
 ) {
-    let sampled: BTreeMap<u64, Sampled> =
+    let sampled: BTreeMap<u64, InstructionSamples> =
         offsets.into_iter().filter_map(|(offset, sampled)| Some((code.address(offset)?, sampled))).collect();
     let is_hot = |total: Count| total.samples >= MIN_SAMPLES && total.percent_of(profile.compiled) >= MIN_PERCENT;
     let remarks = Remarks::parse(&code.section(REMARKS.0, REMARKS.1));
@@ -143,7 +143,7 @@ fn describe_loop(
     code: &mut ImageCode,
     instructions: &[machine::Instruction],
     natural_loop: &graph::NaturalLoop,
-    sampled: &BTreeMap<u64, Sampled>,
+    sampled: &BTreeMap<u64, InstructionSamples>,
 ) -> Option<(Loop, FxHashSet<Origin>)> {
     let (mut self_count, mut total) = (Count::default(), Count::default());
     let mut below: FxHashMap<(String, String), Count> = FxHashMap::default();
@@ -153,7 +153,7 @@ fn describe_loop(
     let mut shown_instructions = Vec::new();
     for machine::Step { address, end, .. } in natural_loop.instructions().map(|index| instructions[index].step) {
         let origin = code.user_lines(address);
-        let (mut sampled_here, mut calls) = (Sampled::default(), FxHashMap::default());
+        let (mut sampled_here, mut calls) = (InstructionSamples::default(), FxHashMap::default());
         for (_, instruction) in sampled.range(address..end.max(address)) {
             sampled_here.self_count += instruction.self_count;
             sampled_here.total += instruction.total;

@@ -115,11 +115,11 @@ fn vector_bits(decoded: &Decoded) -> u32 {
 
 /// Returns the class of arithmetic on floating-point values and on vectors of integers. Moves are not arithmetic.
 fn classify(mnemonic: &str, bits: u32) -> Class {
-    const FLOAT: [&str; 16] = [
+    const FLOAT_PREFIXES: [&str; 16] = [
         "ADD", "SUB", "MUL", "DIV", "SQRT", "MAX", "MIN", "FMADD", "FMSUB", "FNMADD", "FNMSUB", "FMADDSUB", "ROUND",
         "RNDSCALE", "ADDSUB", "CMP",
     ];
-    const INTEGER: [&str; 8] = ["PADD", "PSUB", "PMUL", "PCMP", "PMAX", "PMIN", "PABS", "PMADD"];
+    const INTEGER_PREFIXES: [&str; 8] = ["PADD", "PSUB", "PMUL", "PCMP", "PMAX", "PMIN", "PABS", "PMADD"];
     if bits == 0 {
         return Class::Other;
     }
@@ -130,7 +130,7 @@ fn classify(mnemonic: &str, bits: u32) -> Class {
     {
         return Class::Scalar;
     }
-    if INTEGER.iter().any(|start| mnemonic.starts_with(start)) {
+    if INTEGER_PREFIXES.iter().any(|start| mnemonic.starts_with(start)) {
         let element = [("Q", 64), ("D", 32), ("W", 16), ("B", 8)].into_iter().find(|(end, _)| mnemonic.ends_with(end));
         return Class::Packed(bits, element.map(|(_, bits)| bits));
     }
@@ -139,7 +139,7 @@ fn classify(mnemonic: &str, bits: u32) -> Class {
             mnemonic.contains("PD") || mnemonic.contains("PS") || mnemonic.contains("DQ") || mnemonic.contains("QQ");
         return if is_packed { Class::Packed(bits, None) } else { Class::Scalar };
     }
-    if !FLOAT.iter().any(|start| mnemonic.starts_with(start)) {
+    if !FLOAT_PREFIXES.iter().any(|start| mnemonic.starts_with(start)) {
         return Class::Other;
     }
     match mnemonic.get(mnemonic.len().saturating_sub(2)..) {
@@ -151,11 +151,11 @@ fn classify(mnemonic: &str, bits: u32) -> Class {
 }
 
 fn decode_operation(decoded: &Decoded, mnemonic: &str) -> Operation {
-    const MOVES: [&str; 3] = ["MOVAP", "MOVUP", "MOVDQ"];
+    const MOVE_PREFIXES: [&str; 3] = ["MOVAP", "MOVUP", "MOVDQ"];
     let has_prefix = |list: &[&str]| list.iter().any(|start| mnemonic.starts_with(start));
     let register =
         |operand: u32| (operand < decoded.op_count()).then(|| register_number(decoded.op_register(operand))).flatten();
-    let last = || decoded.op_count().checked_sub(1).and_then(register);
+    let last_operand = || decoded.op_count().checked_sub(1).and_then(register);
     // With two operands, the first is both source and destination.
     let sources = || if decoded.op_count() == 3 { [register(1), register(2)] } else { [register(0), register(1)] };
     if matches!(decoded.flow_control(), FlowControl::Call | FlowControl::IndirectCall) {
@@ -163,8 +163,8 @@ fn decode_operation(decoded: &Decoded, mnemonic: &str) -> Operation {
     }
     match mnemonic {
         "INVALID" => Operation::Unknown,
-        "DIVSD" | "DIVSS" | "DIVPD" | "DIVPS" => Operation::Divide(last()),
-        "DIV" | "IDIV" => Operation::DivideInteger(last()),
+        "DIVSD" | "DIVSS" | "DIVPD" | "DIVPS" => Operation::Divide(last_operand()),
+        "DIV" | "IDIV" => Operation::DivideInteger(last_operand()),
         "CVTPS2PD" | "CVTSS2SD" => Operation::Widen,
         "CVTPD2PS" | "CVTSD2SS" => Operation::Narrow,
         "ADDSD" | "ADDSS" | "ADDPD" | "ADDPS" => Operation::Add(sources()),
@@ -183,11 +183,14 @@ fn decode_operation(decoded: &Decoded, mnemonic: &str) -> Operation {
         _ if has_prefix(&["SQRT"]) => Operation::SquareRoot,
         _ if has_prefix(&["CMOV"]) => Operation::ChooseInteger,
         _ if has_prefix(&["MAXS", "MINS", "MAXP", "MINP", "BLEND"]) => Operation::Choose,
-        _ if has_prefix(&["MOV"]) && decoded.has_op_mask() && !(decoded.zeroing_masking() && has_prefix(&MOVES)) => {
+        _ if has_prefix(&["MOV"])
+            && decoded.has_op_mask()
+            && !(decoded.zeroing_masking() && has_prefix(&MOVE_PREFIXES)) =>
+        {
             Operation::Choose
         }
         _ if mnemonic.contains("COMIS") || has_prefix(&["CMPS", "CMPP"]) => Operation::Compare,
-        _ if has_prefix(&MOVES) => Operation::Move,
+        _ if has_prefix(&MOVE_PREFIXES) => Operation::Move,
         _ => Operation::Other,
     }
 }

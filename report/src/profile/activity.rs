@@ -247,7 +247,7 @@ impl FunctionRole {
             Kind::Kernel => Some(Library { name: names.number("kernel".to_owned()), is_base: true, is_package: false }),
             Kind::Compiled | Kind::Unknown => None,
         };
-        FunctionRole { roles: Roles::of(function), wait: Wait::of(function), library }
+        FunctionRole { roles: Roles::of_function(function), wait: Wait::of_function(function), library }
     }
 }
 

@@ -61,19 +61,19 @@ struct Builder<'a> {
     trees: Trees,
     threads: Vec<(Count, Count)>,
     ran_user_code: Vec<bool>,
-    seen: Seen,
+    seen: StackItems,
 }
 
 /// Distinct items found in one stack.
 #[derive(Default)]
-struct Seen {
+struct StackItems {
     line_keys: Vec<(LineKey, u32)>,
     functions: Vec<u32>,
     edges: Vec<Edge>,
     calls: Vec<u32>,
 }
 
-impl Seen {
+impl StackItems {
     fn clear(&mut self) {
         self.line_keys.clear();
         self.functions.clear();
@@ -128,7 +128,7 @@ impl<'a> Builder<'a> {
             trees: Trees::default(),
             threads: Vec::new(),
             ran_user_code: Vec::new(),
-            seen: Seen::default(),
+            seen: StackItems::default(),
         }
     }
 

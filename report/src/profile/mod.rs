@@ -150,7 +150,8 @@ impl FunctionRow {
         matches!(self.kind, Kind::Compiled | Kind::Python) || self.lines.is_some()
     }
 
-    /// Returns the compilations if there are several. The entry that Python calls does not count as one.
+    /// Returns the compilations if the function has several. The entry point for Python does not count as a
+    /// compilation.
     pub fn several_compilations(&self) -> &[(String, Shares)] {
         let count = self.compilations.iter().filter(|(name, _)| !is_entry(name)).count();
         if count > 1 { &self.compilations } else { &[] }

@@ -5,7 +5,7 @@ use crate::symbols::{Function, Kind};
 /// Role of a function, or of the library that contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Compiles: Numba, or LLVM.
+    /// Compiles code, as Numba and LLVM do.
     Compiler,
     Llvm,
     /// Imports a module.
@@ -26,7 +26,7 @@ pub(super) struct Roles(u8);
 
 impl Roles {
     /// Returns the roles of a function.
-    pub(super) fn of(function: &Function) -> Roles {
+    pub(super) fn of_function(function: &Function) -> Roles {
         let (module, base) = (function.module.as_str(), function.base.as_str());
         let roles: &[(Role, bool)] = match function.kind {
             Kind::Python => &[
@@ -96,7 +96,7 @@ impl Wait {
 
     /// Returns the reason if a C function blocks. Valid only in wall-clock recordings, and only for the innermost
     /// frame.
-    pub(super) fn of(function: &Function) -> Option<Wait> {
+    pub(super) fn of_function(function: &Function) -> Option<Wait> {
         if function.kind != Kind::Native {
             return None;
         }

@@ -18,7 +18,7 @@ pub struct Summary {
     pub compiling: Count,
     /// Part of `compiling` in LLVM.
     pub in_llvm: Count,
-    /// Compiling by the user's line that triggered it: file and line number, hottest first.
+    /// Compile time by the user line that triggered it: file and line number, hottest first.
     pub compiling_for: Vec<(SourcePosition, Count)>,
     /// Imports by library, hottest first.
     pub importing: Vec<(String, Count)>,

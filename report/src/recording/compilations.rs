@@ -64,7 +64,7 @@ pub struct Compilation {
 /// Reason for a compilation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Not compiled: loaded from Numba's cache.
+    /// Loaded from Numba's cache instead of compiled.
     Cached,
     /// The function does not have `cache=True`.
     NotCached,
@@ -146,7 +146,7 @@ impl Compilation {
     pub(crate) fn reason(&self) -> String {
         let called = self.caller.as_ref().map(|caller| format!("for {}", file_name(caller)));
         let reason = match self.depth {
-            // Numba never caches nested compilations separately, so a missing `cache=True` does not explain them.
+            // Numba never caches nested compilations separately, so a missing `cache=True` does not explain this one.
             1.. if self.why == Why::NotCached => "",
             _ => self.why.words(),
         };

@@ -98,7 +98,7 @@ fn block_size(block: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Returns a frame with a window of 8 MB and blocks that repeat one byte to 128 KB.
+    /// Returns a zstd frame with a window of 8 MB and blocks that each expand to 128 KB.
     fn bomb(blocks: usize) -> Vec<u8> {
         let mut data = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 13 << 3];
         for _ in 0..blocks {

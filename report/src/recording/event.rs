@@ -47,7 +47,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Parses the attribute. An older kernel may have written a shorter one; missing fields are zero.
+    /// Parses the attribute. The attribute of an older kernel may be shorter; missing fields are zero.
     pub(super) fn parse(attr: &[u8]) -> Option<Event> {
         let mut cursor = Bytes(attr);
         let kind = cursor.u32()?;

@@ -310,11 +310,11 @@ mod tests {
     /// The id section of each event claims the whole file.
     #[test]
     fn events_that_share_their_ids_cost_no_more_than_the_file() {
-        const EVENTS: u64 = 4000;
-        let length = HEADER_BYTES as u64 + EVENTS * 80;
-        let numbers = [104, 80, HEADER_BYTES as u64, EVENTS * 80, length, 0, 0, 0, 0, 0, 0, 0];
+        const EVENT_COUNT: u64 = 4000;
+        let length = HEADER_BYTES as u64 + EVENT_COUNT * 80;
+        let numbers = [104, 80, HEADER_BYTES as u64, EVENT_COUNT * 80, length, 0, 0, 0, 0, 0, 0, 0];
         let mut bytes = [b"PERFILE2", &numbers.map(u64::to_le_bytes).concat()[..]].concat();
-        for _ in 0..EVENTS {
+        for _ in 0..EVENT_COUNT {
             // Attributes have the size PERF_ATTR_SIZE_VER0.
             let attr = [0, 64 << 32, 0, 0, 0, 0, 0, 0, 0, length];
             bytes.extend(attr.map(u64::to_le_bytes).concat());
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(bytes.len() as u64, length);
         let mut file = CountingReader(io::Cursor::new(bytes), 0);
         let container = open(&mut file).expect("a recording");
-        assert_eq!(container.events.len() as u64, EVENTS);
+        assert_eq!(container.events.len() as u64, EVENT_COUNT);
         assert!(file.1 < 4 * length, "{} of {length} bytes were read", file.1);
     }
 

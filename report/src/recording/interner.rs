@@ -11,7 +11,7 @@ use super::sample::RawSample;
 use super::tasks::{MappedFile, Thread};
 use super::unwind::MappedAddress;
 
-const NONE: u32 = u32::MAX;
+const NO_ENTRY: u32 = u32::MAX;
 /// Maximum number of earlier entries of an address to search. If more files were mapped there, a position may have
 /// several locations.
 const MAX_ENTRIES_PER_ADDRESS: usize = 256;
@@ -181,7 +181,7 @@ impl Interner {
     }
 
     fn intern_location(&mut self, space: u32, address: u64, time: u64) -> u32 {
-        let first = self.by_address.get(&(space, address)).copied().unwrap_or(NONE);
+        let first = self.by_address.get(&(space, address)).copied().unwrap_or(NO_ENTRY);
         let mut entry = first;
         for _ in 0..MAX_ENTRIES_PER_ADDRESS {
             let Some(validity) = self.validity.get(entry as usize) else { break };

@@ -1,5 +1,5 @@
-//! Images that `jitlisten record` keeps in `FILE.images` next to its recording. They are found even if both have been
-//! moved.
+//! Images that `jitlisten record` keeps in `FILE.images` next to its recording. The images are found even after both
+//! were moved.
 
 use std::path::{Path, PathBuf};
 

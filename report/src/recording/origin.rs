@@ -1,4 +1,4 @@
-//! Machine of a recording, and directory of its files.
+//! Origin of a recording: its machine, and the directory of its files.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub struct Origin {
     /// Name of the machine; empty if the recording does not contain it.
     pub host: String,
-    /// Directory in which this recording's own files are searched first.
+    /// Directory that is searched first for this recording's own files.
     pub root: Option<PathBuf>,
 }
 

@@ -18,7 +18,7 @@ pub(super) struct Record<'a> {
 /// Reason for the end of a run of records.
 pub(super) enum Break {
     Damaged,
-    /// This many bytes after the last record belong to it.
+    /// The last record is followed by this many bytes that belong to it.
     TrailingBytes(u64),
 }
 
@@ -40,8 +40,8 @@ pub(super) fn records_in(bytes: &[u8], visit: &mut impl FnMut(Record<'_>)) -> (u
     (consumed, None)
 }
 
-/// Parses the record at the start of `bytes`. Returns the record, or `None` in its place if its size is invalid, and
-/// the size. Returns `None` if `bytes` ends first.
+/// Parses the record at the start of `bytes`. Returns the record with its size; the record is `None` if its size is
+/// invalid. Returns `None` if `bytes` ends inside the record.
 fn record_at(bytes: &[u8]) -> Option<(Option<Record<'_>>, usize)> {
     let mut cursor = Bytes(bytes);
     let (kind, misc, size) = (cursor.u32()?, cursor.u16()?, usize::from(cursor.u16()?));

@@ -61,7 +61,7 @@ fn visit_file(
     }
 }
 
-/// Reason why a run of records stopped: the end, or an offset at which to continue.
+/// Reason why a run of records stopped: the end of reading, or an offset at which to continue.
 enum Stop {
     End(End),
     Skip(u64),

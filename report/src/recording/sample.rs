@@ -93,7 +93,7 @@ fn stack_copy<'a>(event: &Event, mut cursor: Bytes<'a>) -> Option<StackCopy<'a>>
     Some(StackCopy { mask: event.user_registers, registers, stack: stack.get(..used_bytes).unwrap_or(stack) })
 }
 
-/// Skips `PERF_SAMPLE_READ`: the values of the counter or of its group.
+/// Skips `PERF_SAMPLE_READ`, which holds the values of the counter or of its group.
 fn skip_counts(event: &Event, cursor: &mut Bytes<'_>) -> Option<()> {
     let format = event.read_format;
     let time_fields = [PERF_FORMAT_TOTAL_TIME_ENABLED, PERF_FORMAT_TOTAL_TIME_RUNNING];

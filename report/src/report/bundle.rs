@@ -26,9 +26,9 @@ pub struct Bundled {
     pub missing: Vec<(PathBuf, String)>,
 }
 
-/// Copies the files that the report needs, each below `root` at the path that the recording names: images and libraries
-/// that have samples, the sources of their lines, and the perf maps of its processes. A later [`Lookup`](crate::Lookup)
-/// with `root` among its roots can then read the recording on another machine.
+/// Copies the files that the report needs to the same paths below `root`: images and libraries that have samples, the
+/// sources of their lines, and the perf maps of the processes. A later [`Lookup`](crate::Lookup) with `root` among its
+/// roots can then read the recording on another machine.
 ///
 /// Copies have mode 0600 in directories of mode 0700, because a source may be private.
 ///

@@ -76,8 +76,8 @@ impl Report {
         }
         let recompiled = count(&|row| row.why == Why::NoLines);
         if recompiled > 0 {
-            let whose = if recompiled == 1 { "its cache entry has" } else { "their cache entries have" };
-            parts.push(format!("{recompiled} compiled again: {whose} no lines"));
+            let subject = if recompiled == 1 { "its cache entry has" } else { "their cache entries have" };
+            parts.push(format!("{recompiled} compiled again: {subject} no lines"));
         }
         parts.join("; ")
     }

@@ -14,7 +14,7 @@ pub struct Group {
     pub host: String,
     /// Pid; 0 for a machine.
     pub pid: u32,
-    /// Last known name of the main thread.
+    /// Last known name of the main thread, or of the first thread with samples.
     pub name: String,
     /// Number of threads that have samples.
     pub threads: usize,

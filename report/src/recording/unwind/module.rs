@@ -95,7 +95,7 @@ impl Module {
         let function = self.entries.get(index).filter(|function| address < function.end)?;
         let entry = table(&self.section, self.address).entry(function.offset).ok()?;
         let row = Row::find(&entry, address, self.machine)?;
-        Some(caller(&entry, &row, registers, is_first, read).map(|caller| {
+        Some(caller_registers(&entry, &row, registers, is_first, read).map(|caller| {
             *registers = caller;
             entry.common.is_signal_frame
         }))
@@ -117,7 +117,7 @@ fn entries(section: Section<'_>) -> Vec<FunctionEntry> {
 }
 
 /// Returns the caller's registers.
-fn caller(
+fn caller_registers(
     entry: &Entry<'_>,
     row: &Row,
     registers: &Registers,

@@ -13,7 +13,7 @@ use crate::report::Report;
 use crate::sanitize::sanitize;
 use crate::symbols::Frame;
 
-/// Function in a file: source, function.
+/// Key of a function: source and function index.
 type FunctionKey = (Option<u32>, u32);
 
 /// Costs of one function: its own lines, and its calls by line and callee.

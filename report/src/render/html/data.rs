@@ -19,7 +19,8 @@ use super::barriers::is_parallel;
 use super::loops::loop_value;
 use super::stacks::stacks;
 
-/// Maximum length of a source that the page contains whole. Of a longer one, only the lines around samples are kept.
+/// Maximum number of lines of a source that the page contains whole. Longer sources are reduced to the lines around
+/// samples.
 const MAX_WHOLE_SOURCE_LINES: u32 = 3000;
 const CONTEXT_LINES: u32 = 40;
 const LIBRARY_CONTEXT_LINES: u32 = 5;

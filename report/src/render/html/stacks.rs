@@ -34,7 +34,7 @@ type Part = (u64, u32, u32, u8, u32);
 #[derive(Debug, Clone, Copy)]
 struct Node {
     parent: u32,
-    spot: u32,
+    frame_key: u32,
     weight: u64,
 }
 
@@ -42,28 +42,28 @@ struct Node {
 const ROOT: u32 = 0;
 
 struct Tree {
-    spots: Distinct<FrameKey>,
+    frame_keys: Distinct<FrameKey>,
     nodes: Vec<Node>,
     node_numbers: FxHashMap<(u32, u32), u32>,
 }
 
 impl Tree {
     fn new() -> Tree {
-        let root = Node { parent: ROOT, spot: 0, weight: 0 };
-        let mut tree = Tree { spots: Distinct::default(), nodes: vec![root], node_numbers: FxHashMap::default() };
-        tree.spots.number((-1, -1, 0, false));
+        let root = Node { parent: ROOT, frame_key: 0, weight: 0 };
+        let mut tree = Tree { frame_keys: Distinct::default(), nodes: vec![root], node_numbers: FxHashMap::default() };
+        tree.frame_keys.number((-1, -1, 0, false));
         tree
     }
 
-    fn child(&mut self, parent: u32, spot: u32) -> u32 {
+    fn child(&mut self, parent: u32, frame_key: u32) -> u32 {
         let next = self.nodes.len() as u32;
-        *self.node_numbers.entry((parent, spot)).or_insert_with(|| {
-            self.nodes.push(Node { parent, spot, weight: 0 });
+        *self.node_numbers.entry((parent, frame_key)).or_insert_with(|| {
+            self.nodes.push(Node { parent, frame_key, weight: 0 });
             next
         })
     }
 
-    /// Merges light nodes, and returns for each node the one that now represents it.
+    /// Merges light nodes, and returns the node that now represents each node.
     fn merge_light_nodes(&mut self) -> Vec<u32> {
         // Parents have smaller indices than their children.
         for index in (1..self.nodes.len()).rev() {
@@ -79,7 +79,7 @@ impl Tree {
         for index in 1..self.nodes.len() {
             let node = self.nodes[index];
             let parent = representatives[node.parent as usize];
-            let is_folded = parent != ROOT && self.nodes[parent as usize].spot == 0;
+            let is_folded = parent != ROOT && self.nodes[parent as usize].frame_key == 0;
             representatives.push(match node.weight >= min_weight {
                 _ if is_folded => parent,
                 true => index as u32,
@@ -112,7 +112,7 @@ impl Indices {
         Indices { files: sources.filter_map(|(path, source)| Some((source, *files.get(path.as_str())?))).collect() }
     }
 
-    fn spot(&self, report: &Report, frame: &Frame, is_entry: bool) -> FrameKey {
+    fn frame_key(&self, report: &Report, frame: &Frame, is_entry: bool) -> FrameKey {
         let function = report.profile.rows[frame.function as usize];
         let function = if function == u32::MAX { -1 } else { i64::from(function) };
         let file = frame.source.and_then(|source| self.files.get(&source)).copied();
@@ -207,8 +207,8 @@ pub(super) fn stacks(report: &Report) -> Value {
             let mut node = ROOT;
             for (depth, frame) in frames.iter().enumerate().rev() {
                 let is_entry = depth != 0 && report.is_entry_of(frame, &frames[depth - 1]);
-                let spot = tree.spots.number(indices.spot(report, frame, is_entry));
-                node = tree.child(node, spot);
+                let frame_key = tree.frame_keys.number(indices.frame_key(report, frame, is_entry));
+                node = tree.child(node, frame_key);
             }
             (node, activity_index(report, sample.stack), hot.line_code(report, &indices, sample.stack))
         });
@@ -249,10 +249,10 @@ pub(super) fn stacks(report: &Report) -> Value {
         "slice": slice,
         "slices": timeline.length / slice + 1,
         "activities": Activity::ALL.map(Activity::words),
-        "spots": tree.spots.values.iter().flat_map(|(function, file, line, is_entry)| {
+        "spots": tree.frame_keys.values.iter().flat_map(|(function, file, line, is_entry)| {
             [*function, *file, i64::from(*line), i64::from(*is_entry)]
         }).collect::<Vec<_>>(),
-        "nodes": depths.iter().flat_map(|(depth, spot)| [*depth, *spot]).collect::<Vec<_>>(),
+        "nodes": depths.iter().flat_map(|(depth, frame_key)| [*depth, *frame_key]).collect::<Vec<_>>(),
         "parts": flat_parts,
         "hot": hot.to_json(report),
         "barriers": barriers
@@ -289,7 +289,7 @@ fn preorder(tree: &Tree, representatives: &[u32]) -> (Vec<u32>, Vec<(u32, u32)>)
     let mut pending: Vec<(u32, u32)> = vec![(ROOT, 0)];
     while let Some((node, depth)) = pending.pop() {
         order[node as usize] = depths.len() as u32;
-        depths.push((depth, tree.nodes[node as usize].spot));
+        depths.push((depth, tree.nodes[node as usize].frame_key));
         let node_children = &mut children[node as usize];
         // Children are pushed in ascending order of weight, so the heaviest one is popped first.
         node_children.sort_by_key(|child| (tree.nodes[*child as usize].weight, std::cmp::Reverse(*child)));

@@ -276,7 +276,7 @@ impl Table<'_> {
     fn append_source(&self, row: &str, (file, line): SourcePosition, remark: &str) -> String {
         let source_line =
             |(file, line): SourcePosition| self.report.sources.get(file as usize).and_then(|source| source.line(line));
-        // Generated code has no file, so the line that it ran for is shown.
+        // Generated code has no file, so show the user line that ran it.
         let generated_by = || self.report.profile.files.get(file as usize)?.lines.get(&line)?.generated_by;
         let source = source_line((file, line)).or_else(|| source_line(generated_by()?)).unwrap_or_default();
         let source = if line == 0 { "(code of no line)" } else { source.trim() };

@@ -99,7 +99,8 @@ impl Table<'_> {
         self.write_inlined(&line.inlined, 1);
     }
 
-    /// Writes the advice for loops whose hottest line this is; with [`Style::all`], also how the other loops run.
+    /// Writes the advice for loops whose hottest line is `line`. With [`Style::all`], also describes how the other
+    /// loops run.
     fn write_loops(&mut self, path: &str, line: u32) {
         let mut rows: Vec<(String, &str)> = Vec::new();
         for hot_loop in self.report.loops_at(path, line) {
@@ -125,10 +126,10 @@ impl Table<'_> {
 
     /// Appends a bar in eighths of a block, if the width has room for it.
     fn append_bar(&self, row: &str, share: f64) -> String {
-        const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+        const BAR_EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
         let Some(width) = self.style.width.filter(|width| *width >= MIN_WIDE_COLUMNS) else { return row.to_owned() };
         let eighths = (share / 100.0 * (BAR_COLUMNS * 8) as f64).round() as usize;
-        let bar = format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8]);
+        let bar = format!("{}{}", "█".repeat(eighths / 8), BAR_EIGHTHS[eighths % 8]);
         if eighths == 0 {
             return row.to_owned();
         }
