@@ -470,7 +470,7 @@ impl Memory<'_> {
             Method::Python(package) => inject_script(process, package, request, address).into_bytes(),
             Method::Thread(_, start) => start.encode(),
         };
-        // A decimal address has at most 20 digits, as `u64::MAX` does.
+        // Reserve space for the longest address in decimal: 20 digits.
         let size = (PAGE_BYTES + make_text(u64::MAX).len() + 1).next_multiple_of(PAGE_BYTES) + STACK_BYTES;
         let started = Instant::now();
         let mapped = loop {
@@ -589,7 +589,7 @@ fn inject_script(process: &Process, package: &Path, request: &Request, address: 
     format!("try:\n exec(compile({script}, 'jitlisten', 'exec'), {{}})\nexcept BaseException: pass\n\0")
 }
 
-/// Returns the probable reason for which the kernel refused ptrace.
+/// Returns the probable reason why the kernel refused ptrace.
 fn ptrace_permission_problem() -> Problem {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let problem = |reason: &str| Problem::new(format!("ptrace is not permitted ({reason})"));

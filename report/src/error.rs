@@ -33,7 +33,7 @@ pub enum Error {
     InFile {
         /// Path of the file.
         path: PathBuf,
-        /// Error in that file.
+        /// Error that occurred for this file.
         error: Box<Error>,
     },
     /// Recordings of different events cannot be merged.

@@ -102,9 +102,9 @@ pub struct Line {
 /// Lines of one source file that have samples.
 #[derive(Clone, Debug, Default)]
 pub struct SourceLines {
-    /// Path that the compiler wrote.
+    /// Source path as written by the compiler.
     pub path: String,
-    /// Lines by number. 0 is the code to which the compiler assigned no line.
+    /// Lines by number. Line 0 is code to which the compiler assigned no line.
     pub lines: BTreeMap<u32, Line>,
 }
 
@@ -161,7 +161,7 @@ impl FunctionRow {
 /// Row of a thread with samples.
 #[derive(Clone, Debug)]
 pub struct ThreadRow {
-    /// Thread that the row is about.
+    /// Thread described by this row.
     pub thread: Thread,
     /// All samples of the thread.
     pub all: Count,
@@ -182,7 +182,7 @@ pub struct Profile {
     pub interpreted: Count,
     /// Part of [`compiled`](Profile::compiled) in code without a line table.
     pub without_line: Count,
-    /// Part of the samples in compiled code to which the compiler assigned no line.
+    /// Samples in compiled code at line 0, to which the compiler assigned no line.
     pub line_zero: Count,
     /// Samples whose line was inferred from surrounding instructions.
     pub approximate: Count,

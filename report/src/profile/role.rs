@@ -69,7 +69,7 @@ impl Role {
     }
 }
 
-/// Reason of a wait.
+/// Reason for waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     Gil,

@@ -1,7 +1,7 @@
 //! Mappings of each process over time.
 //!
 //! Mapping and sample records are not sorted by time, and a recording may not fit into memory. Hence the mappings are
-//! read first, sorted, and replayed into pieces, each of which is an address range during a time span. A sample then
+//! read first, sorted, and replayed into pieces. Each piece covers an address range for a time span. A sample then
 //! finds its piece regardless of the order of the records.
 
 use std::collections::BTreeMap;

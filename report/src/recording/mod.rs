@@ -49,9 +49,9 @@ use unwind::{Machine, Unwinder};
 pub struct Selection {
     /// Name of the event. By default, the first event that has samples.
     pub event: Option<String>,
-    /// Only samples of this process.
+    /// Select only samples of this process.
     pub process: Option<u32>,
-    /// Only samples of this thread.
+    /// Select only samples of this thread.
     pub thread: Option<u32>,
 }
 

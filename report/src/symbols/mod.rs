@@ -40,7 +40,7 @@ pub enum Kind {
     Native,
     /// Code of the kernel.
     Kernel,
-    /// Nothing is known about the address.
+    /// Code at an address that neither a file nor a perf map covers.
     Unknown,
 }
 

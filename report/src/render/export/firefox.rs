@@ -99,7 +99,7 @@ impl Tables {
         self.frames.len() - 1
     }
 
-    /// Interns a stack, whose outermost frame comes first.
+    /// Interns a stack. `frames` are innermost first.
     fn intern_stack(&mut self, report: &Report, frames: &[Frame]) -> Option<u32> {
         let mut prefix = None;
         let mut depth = 0;

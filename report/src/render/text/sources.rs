@@ -87,7 +87,7 @@ impl Table<'_> {
         };
         let share = line.shares.self_count.percent_of(self.report.profile.all);
         let columns = self.columns(&line.shares);
-        // `~` marks lines of which at least a tenth of the self time was inferred from surrounding instructions.
+        // `~` marks a line if more than a tenth of its self time was inferred from surrounding instructions.
         let marker = if line.approximate.weight > line.shares.self_count.weight / 10 { '~' } else { ' ' };
         self.lines.write_coloured(
             &self.append_bar(&format!("{columns} | {number:>5}{marker}| {text}"), share),
