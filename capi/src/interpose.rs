@@ -34,7 +34,9 @@ type SignalInfo = libc::siginfo_t;
 interpose! {
     extern "C-unwind" fn sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     extern "C-unwind" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
-    extern "C-unwind" fn sigtimedwait(set: *const SignalSet, info: *mut SignalInfo, time: *const libc::timespec) -> c_int;
+    extern "C-unwind" fn sigtimedwait(
+        set: *const SignalSet, info: *mut SignalInfo, time: *const libc::timespec
+    ) -> c_int;
     extern "C-unwind" fn sigwaitinfo(set: *const SignalSet, info: *mut SignalInfo) -> c_int;
     extern "C-unwind" fn sigwait(set: *const SignalSet, number: *mut c_int) -> c_int;
     extern "C-unwind" fn signalfd(descriptor: c_int, set: *const SignalSet, flags: c_int) -> c_int;

@@ -1,4 +1,4 @@
-//! Entry points of the fuzz target: an interpreter with arbitrary memory.
+//! Entry points of the fuzz target, which simulates an interpreter with arbitrary memory.
 //!
 //! ```text
 //!   byte 0      release
@@ -26,7 +26,7 @@ const RELEASES: RangeInclusive<u8> = 8..=15;
 /// Word index of the running task in the thread state.
 const RUNNING_TASK_WORD: u64 = 5;
 
-/// Substitute for `_PyRuntime`, larger than any 16-bit offset.
+/// Stand-in for `_PyRuntime`, larger than any 16-bit offset.
 static RUNTIME: [u64; (1 << 13) + 1] = [0; (1 << 13) + 1];
 
 extern "C" fn no_state() -> *mut c_void {
@@ -89,8 +89,8 @@ pub fn frames(data: &[u8]) -> usize {
     frame_count
 }
 
-/// Returns a valid input, from which mutations start: two frames of one code object, and a third one in a task that
-/// awaits the second one's task.
+/// Returns a valid input, from which mutations start: two frames of one code object, and a third frame in a task that
+/// awaits the second frame's task.
 pub fn seed(minor: u8) -> Vec<u8> {
     let Some(layout) = Layout::example(minor) else { return Vec::new() };
     let release = &layout.release;

@@ -9,8 +9,8 @@ use crate::recording::options::Options;
 use crate::recording::recorder::{self, Error, Start};
 use crate::writer::output;
 
-/// Environment variable with the PID of the process that created the file. That process recognizes itself after
-/// `exec(2)`.
+/// Environment variable with the PID of the process that created the file, by which that process recognizes itself
+/// after `exec(2)`.
 const FILE_OWNER_VARIABLE: &str = "JITLISTEN_RECORD_BEGUN";
 /// Environment variable that requests a recording; its value is parsed by [`Options`].
 const RECORD_VARIABLE: &str = "JITLISTEN_RECORD";
@@ -31,8 +31,8 @@ const LAUNCHERS: [&str; 22] = [
     "setsid", "sh", "strace", "tcsh", "time", "timeout", "unshare", "watch", "zsh",
 ];
 
-/// Returns true if the program of a process is a known launcher, with or without a version in its name (`perf_6.1`).
-/// `pid` may be `self`.
+/// Returns true if a process runs a known launcher, with or without a version in its name (`perf_6.1`). `pid` may be
+/// `self`.
 pub fn is_launcher(pid: &str) -> bool {
     let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else { return false };
     let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -44,7 +44,7 @@ pub fn is_launcher(pid: &str) -> bool {
 /// may use the environment.
 ///
 /// # Errors
-/// One of [`Error`], if a recording is requested and cannot start.
+/// Any [`Error`], if a recording is requested and cannot start.
 pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
     let Some(value) = std::env::var_os(RECORD_VARIABLE) else { return Ok(false) };
     let mut options = Options::parse(&value).map_err(Error::Options)?.absolute();
@@ -55,13 +55,14 @@ pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
         Some(_) if is_child && !options.children => return Ok(false),
         Some(_) if is_child => options = options.for_child(),
         Some(_) => {}
-        // A child of a program that is already recorded. A Python that a launcher starts is still recorded.
+        // Do not record the child of a program that is already recorded. A Python that a launcher starts is still
+        // recorded.
         None if inherited_by == InheritedBy::Descendants
             && file_owner.as_deref().is_some_and(|owner| owner != own_pid && !is_launcher(owner)) =>
         {
             return Ok(false);
         }
-        // Name this process: a program that it executes is recorded as well, its children are not.
+        // Store this process's PID, so that a program that it executes is recorded as well, but its children are not.
         None if inherited_by == InheritedBy::NoProcess => {
             set_variable(RECORD_VARIABLE, &Options { pid: Some(pid), ..options.clone() }.to_value());
         }
@@ -76,8 +77,8 @@ pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Returns true if this process created the file before its exec(2): no other process can have had its PID since it
-/// started.
+/// Returns true if this process created the file before its exec(2), because no other process can have had this PID
+/// since the process started.
 fn is_of_this_process(path: &Path) -> bool {
     let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
     output::first_process(path) == Some(std::process::id())

@@ -1,4 +1,4 @@
-//! Arms and disarms threads: each armed one has a slot with a timer or a counter.
+//! Arms and disarms threads. An armed thread has a slot with a timer or a counter.
 
 use crate::handler::clock;
 use crate::recording::current::Recording;
@@ -19,7 +19,7 @@ pub(crate) fn arm(recording: &Recording, tid: u32) -> Option<&'static Slot> {
         recording.counters.threads_without_timer.add(1);
         return None;
     };
-    // The thread itself and the scan may both arm it at the same time: the lower slot wins.
+    // The thread itself and the scan may both arm it at the same time, so the lower slot wins.
     if is_armed(tid, index) {
         slots::release(index, slot);
         return None;
@@ -71,7 +71,7 @@ fn start_clock_timer(recording: &Recording, index: usize, slot: &'static Slot, t
         return false;
     }
     slot.source.set_timer(timer);
-    // If sampling ended in the meantime, no timer was found to delete: delete it here.
+    // If sampling ended in the meantime, this timer did not exist yet when timers were deleted, so delete it here.
     if !slot.state.is_armed() {
         slot.source.delete_timer();
     }
@@ -92,7 +92,7 @@ fn start_counter(counter: &Counter, hz: u32, index: usize, slot: &'static Slot, 
     is_running
 }
 
-/// Returns a random time within the first period, so that threads are not sampled in step.
+/// Returns a random time within the first period, so that threads are not sampled in lockstep.
 fn first_expiry(period: u64, tid: u32) -> u64 {
     let mut random = clock::monotonic() ^ u64::from(tid) << 32;
     for shift in [13, 7, 17] {
@@ -103,7 +103,7 @@ fn first_expiry(period: u64, tid: u32) -> u64 {
 
 /// Ends the sampling of the calling thread, which is about to exit and owns this slot.
 pub(crate) fn retire_slot(slot: &Slot) {
-    // Stop the timer first: its handler and this function must never use the slot together.
+    // Stop the timer first: its handler and this function must never use the slot at the same time.
     slot.source.stop();
     // From here on the handler ignores a pending signal.
     if slot.state.change(State::Armed, State::Claimed) {
@@ -150,7 +150,7 @@ pub(crate) fn unmute_caller() {
     }
 }
 
-/// Ends the sampling of a thread. The samples in its ring will still be written.
+/// Stops sampling a thread. The samples in its ring will still be written.
 pub(crate) fn disarm(slot: &Slot) {
     if slot.state.change(State::Armed, State::Ended) {
         slot.source.stop();

@@ -36,7 +36,7 @@ pub(crate) fn get(index: usize) -> Option<&'static Slot> {
     if block.is_null() {
         return None;
     }
-    // SAFETY: a block has this many slots, is never unmapped, and all zeros is a valid slot.
+    // SAFETY: a block contains this many slots and is never unmapped, and all zeros is a valid slot.
     Some(unsafe { &*block.add(index % SLOTS_PER_BLOCK) })
 }
 
@@ -91,7 +91,7 @@ fn make_block(number: usize) -> Option<()> {
     let size = SLOTS_PER_BLOCK * size_of::<Slot>();
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: new memory at an address that the kernel chooses.
+    // SAFETY: the call creates a mapping at an address that the kernel chooses.
     let block = unsafe { libc::mmap(ptr::null_mut(), size, protection, flags, -1, 0) };
     if block == libc::MAP_FAILED {
         return None;
@@ -99,8 +99,8 @@ fn make_block(number: usize) -> Option<()> {
     let entry = SLOTS.blocks.get(number)?;
     let published = entry.compare_exchange(ptr::null_mut(), block.cast(), Ordering::AcqRel, Ordering::Acquire);
     if published.is_err() {
-        // Another thread has allocated this block in the meantime.
-        // SAFETY: mapped above, and not published.
+        // SAFETY: the block was mapped above and is not published: another thread has allocated this block in the
+        // meantime.
         unsafe { libc::munmap(block, size) };
     }
     Some(())

@@ -61,8 +61,9 @@ define_next_functions! {
     cached execvp(file: CharPointer, arguments: CStringArray) -> c_int, -1;
     cached execvpe(file: CharPointer, arguments: CStringArray, environment: CStringArray) -> c_int, -1;
     cached fexecve(file: c_int, arguments: CStringArray, environment: CStringArray) -> c_int, -1;
-    cached execveat(directory: c_int, file: CharPointer, arguments: CStringArray, environment: CStringArray, flags: c_int)
-        -> c_int, -1;
+    cached execveat(
+        directory: c_int, file: CharPointer, arguments: CStringArray, environment: CStringArray, flags: c_int
+    ) -> c_int, -1;
     resolved prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int, -1;
     resolved syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long, -1;
     resolved unshare(flags: c_int) -> c_int, -1;

@@ -1,4 +1,5 @@
-//! AArch64: registers in DWARF's order (DWARF for the Arm 64-bit Architecture, 4.1), and the differences from x86_64.
+//! AArch64: registers by DWARF register number (DWARF for the Arm 64-bit Architecture, 4.1), and differences from
+//! x86_64.
 //!
 //! | | x86_64 | AArch64 |
 //! | --- | --- | --- |
@@ -28,7 +29,7 @@ pub(crate) const SAVED_REGISTERS: [usize; 12] = [19, 20, 21, 22, 23, 24, 25, 26,
 /// Registers that a call preserves, as a mask: `x19` to `x29`.
 pub(crate) const PRESERVED_MASK: u64 = 0x7ff << 19;
 pub(crate) const HAS_TRAMPOLINE: bool = false;
-/// True if a frame's record of frame pointer and return address is its lowest part.
+/// True if the frame record (saved frame pointer and return address) is the lowest part of a frame.
 pub(crate) const FRAME_RECORD_IS_LOWEST: bool = true;
 /// Distance from the stack pointer to `x0` in the kernel's signal frame (`struct rt_sigframe` and `struct sigcontext`).
 /// The other registers, `sp` and the program counter follow.
@@ -62,8 +63,8 @@ fn read_signal_frame(frame: u64, memory: &mut impl Memory) -> Option<[u64; REGIS
     Some(values)
 }
 
-/// Reads the interrupted registers of a stack that was walked by frame pointers. The kernel puts a record with the
-/// interrupted `x29` and `x30` above its frame: right above it, unless vector registers enlarge the frame. Both must
+/// Reads the interrupted registers of a stack that was walked by frame pointers. The kernel stores a record of the
+/// interrupted `x29` and `x30` right above its frame, or higher if vector registers enlarge the frame. Both values must
 /// match the saved registers.
 fn read_registers_by_record(registers: &Registers, memory: &mut impl Memory) -> Option<[u64; REGISTERS]> {
     let record = registers.get(FRAME as u64)?;

@@ -1,4 +1,4 @@
-//! The part of the writer that reads the rings.
+//! The part of the writer that drains the rings.
 
 #![forbid(unsafe_code)]
 
@@ -141,7 +141,7 @@ impl Writer {
         }
     }
 
-    /// Writes the stack of the slot's last sample again, for the time its thread has waited there.
+    /// Writes the stack of the slot's last sample again, for the time that the slot's thread has waited there.
     pub(super) fn write_idle_sample(&mut self, index: usize, slot: &Slot) {
         let period = slot.wait.take_idle();
         if period != 0 {
