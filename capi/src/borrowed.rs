@@ -62,7 +62,7 @@ pub(crate) unsafe fn copy_sized<T: Plain>(start: *const T, min_size: usize, argu
         return Err(Failure::argument(format_args!("{argument}: a member is set that this version does not know")));
     }
     let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: copies at most the size of a T into a T.
+    // SAFETY: at most `size_of::<T>()` bytes are copied into a `T`.
     unsafe { known_bytes.as_ptr().copy_to_nonoverlapping(value.as_mut_ptr().cast(), known_bytes.len()) };
     // SAFETY: the value was zeroed, and every bit pattern of a `Plain` type is valid.
     Ok(unsafe { value.assume_init() })

@@ -18,7 +18,7 @@ macro_rules! interpose {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
         pub unsafe extern $abi fn $name($($argument: $type),*) -> $result {
-            // SAFETY: has the same contract as the interposed call.
+            // SAFETY: `$before` has the same contract as the interposed call.
             $(unsafe { $before };)?
             // SAFETY: forwards the caller's arguments under the same contract.
             unsafe { jitlisten_sampler::$name($($argument),*) }

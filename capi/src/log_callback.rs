@@ -82,7 +82,7 @@ fn call_callback(level: Level, text: String) {
     let text = CString::new(text).unwrap_or_default();
     // SAFETY: the pointer is null or a callback, and callbacks are never freed.
     if let Some(callback) = unsafe { CALLBACK.load(SeqCst).as_ref() } {
-        // SAFETY: the program vouches for its callback; the text lives until the callback returns.
+        // SAFETY: the program vouches for its callback; the message lives until the callback returns.
         unsafe { (callback.function)(callback.user, level as i32, text.as_ptr()) };
     }
     RETURN_COUNT.fetch_add(1, SeqCst);

@@ -1,4 +1,4 @@
-//! Registration of unwind tables without a session.
+//! Registers unwind tables without a session.
 
 use std::ops::Range;
 

@@ -28,7 +28,7 @@ use pages::Pages;
 
 /// Minimum size of an allocation that gets its own mapping.
 const MIN_MAPPED_BYTES: usize = 128 << 10;
-/// Alignment of mappings on every machine.
+/// Minimum alignment of mappings, on every architecture.
 const PAGE_ALIGNMENT: usize = 4096;
 /// Number of bytes that `dlmalloc` requests from the kernel at a time.
 const GRANULARITY_BYTES: usize = 256 << 10;

@@ -176,7 +176,7 @@ pub(crate) struct ProcessCode;
 
 impl CodeMap for ProcessCode {
     fn find(&self, address: u64) -> Option<Code<'_>> {
-        // SAFETY: running handlers are counted, and the writer does not walk stacks while it reclaims: see
+        // SAFETY: running handlers are counted, and the writer does not walk stacks while it frees tables: see
         // `slots::no_handler_is_running`.
         let find = |published: &'static Entries| unsafe { published.find(address) };
         find(&CODE.compiled).or_else(|| find(&CODE.libraries)).map(|entry| entry.code(address))

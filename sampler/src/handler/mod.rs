@@ -56,11 +56,11 @@ const MIN_STACK_BYTES: usize = 4096;
 
 /// The origin of a signal.
 enum SignalSource {
-    /// A sampling timer: its slot, the slot's generation, and the number of missed intervals.
+    /// Sent by a sampling timer: its slot, the slot's generation, and the number of missed intervals.
     Timer { index: usize, generation: u32, overrun: c_int },
-    /// A perf counter, with the index of its slot if it is known.
+    /// Sent by a perf counter, with the index of its slot if known.
     Counter(Option<usize>),
-    /// The program or another process.
+    /// Sent by the program or another process.
     Elsewhere,
 }
 
@@ -255,7 +255,7 @@ fn sample(recording: &Recording, slot: &Slot, free_words: u64, sample: Sample, c
     });
     let outcome = match outcome {
         _ if is_truncated => Outcome::Truncated,
-        // Python frames are complete: the writer appends them where the native frames end.
+        // Python frames are complete, so the writer appends them where the native frames end.
         Outcome::Truncated if python_frames != 0 => Outcome::Broken,
         outcome => outcome,
     };

@@ -76,7 +76,7 @@ pub(crate) fn read_clock(clock: libc::clockid_t) -> Option<u64> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: the function of that name in the vDSO, which is never unmapped, has this type.
+    // SAFETY: the vDSO is never unmapped, and its function of this name has this type.
     let function = unsafe { mem::transmute::<*mut c_void, ClockGettime>(address) };
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: `time` is writable memory for a timespec.

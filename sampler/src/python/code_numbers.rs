@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 const SETS: usize = 4096;
 /// Entries per set.
 const WAYS: usize = 4;
-/// Address of an entry that is being changed.
+/// Placeholder address of an entry that is being changed.
 const BUSY: u64 = 1;
 /// Number of a code object that has no name, because there was no space for its definition.
 pub(super) const UNNAMED_CODE: u64 = 1;
@@ -96,7 +96,7 @@ pub(super) fn next() -> u64 {
 /// Forgets all numbers before a recording. Only call while no handler runs.
 pub(super) fn clear() {
     NUMBERS.next.store(FIRST_NUMBER, Ordering::Release);
-    // Write only to used entries: in a fork child, each written page is copied.
+    // Write only to used entries, because each written page is copied in a fork child.
     for entry in NUMBERS.table.iter().flat_map(|set| &set.0).filter(|entry| entry.code.load(Ordering::Relaxed) != 0) {
         entry.code.store(0, Ordering::Release);
     }

@@ -186,7 +186,7 @@ mod tests {
     }
 
     fn copy(from: u64, to: *mut u8, size: usize) -> bool {
-        // SAFETY: copies the test's own bytes to the ring, which has space for them.
+        // SAFETY: `from` is the test's own memory, and the ring has space for the bytes.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, size) };
         true
     }
@@ -220,7 +220,7 @@ mod tests {
             });
             assert_eq!(expected, number);
         }
-        // Bytes that have become unreadable.
+        // The bytes of this name have become unreadable.
         let unreadable = CodeObject { number, name: piece(name, 1), ..CodeObject::default() };
         assert_eq!(write(&unreadable, |_, _, _| false), None);
         drain(|_| panic!("it has no number"));

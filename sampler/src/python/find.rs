@@ -1,4 +1,4 @@
-//! Finds CPython in this process: the program or library that contains its symbols.
+//! Finds CPython in this process, by its symbols in the program or a library.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_char};

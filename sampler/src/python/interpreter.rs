@@ -52,7 +52,7 @@ static PUBLISHED: AtomicPtr<Interpreter> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Returns the interpreter whose frames handlers read.
 pub(crate) fn published() -> Option<&'static Interpreter> {
-    // SAFETY: null, or leaked by `publish`.
+    // SAFETY: the pointer is null, or `publish` leaked the interpreter.
     unsafe { PUBLISHED.load(Ordering::SeqCst).as_ref() }
 }
 
@@ -107,7 +107,7 @@ impl Interpreter {
         }
         // `state` belongs to the thread's first interpreter, but the thread may now be running in another interpreter.
         match self.gil_holder() {
-            current if current != 0 && current != state && self.is_of_this_thread(current) => current,
+            current if current != 0 && current != state && self.belongs_to_this_thread(current) => current,
             _ => state,
         }
     }
@@ -118,7 +118,7 @@ impl Interpreter {
         unsafe { call_getter(self.current_state_getter) }
     }
 
-    fn is_of_this_thread(&self, state: u64) -> bool {
+    fn belongs_to_this_thread(&self, state: u64) -> bool {
         // The state may belong to another thread, which may be freeing it.
         let address = state + u64::from(self.layout.release.thread_id);
         let mut id = 0_u64;

@@ -20,11 +20,11 @@ const DEALLOC_AFTER_NAME: u16 = 24;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Release {
     pub(super) minor: u8,
-    /// Finalizing flag in `_PyRuntime`.
+    /// Offset of the finalizing flag in `_PyRuntime`.
     pub(super) finalizing: u16,
-    /// Innermost frame in the thread state; in 3.11 and 3.12 the innermost `_PyCFrame`.
+    /// Offset of the innermost frame in the thread state; in 3.11 and 3.12, of the innermost `_PyCFrame`.
     pub(super) thread_frame: u16,
-    /// Thread id in the thread state: `pthread_self()`.
+    /// Offset of the thread id (`pthread_self()`) in the thread state.
     pub(super) thread_id: u16,
     pub(super) thread_status: u16,
     pub(super) cframe_current: u16,
@@ -36,7 +36,7 @@ pub(super) struct Release {
     pub(super) frame_is_entry: u16,
     pub(super) code_file: u16,
     pub(super) code_name: u16,
-    /// First instruction in a code object; `NONE` if frames store an index instead.
+    /// Offset of the first instruction in a code object; `NONE` if frames store an index instead.
     pub(super) code_instructions: u16,
     pub(super) code_lines: u16,
     pub(super) code_first_line: u16,
@@ -46,8 +46,8 @@ pub(super) struct Release {
     pub(super) text_wide_header: u16,
 }
 
-/// Offsets for finding a thread's state in the interpreter's lists, from 3.14 on. The thread-local variable may not be
-/// allocated yet in a thread, and its first access would allocate.
+/// Offsets for finding a thread's state in the interpreter's lists, from 3.14 on. Reading
+/// CPython's thread-local variable instead could allocate, at a thread's first access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Threads {
     pub(super) interpreters_head: u16,
@@ -60,13 +60,13 @@ pub(super) struct Threads {
 /// Offsets for following suspended coroutines, from 3.14 on, and for reading a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Coroutines {
-    /// Frame in the coroutine.
+    /// Offset of the frame in a coroutine.
     pub(super) frame: u16,
-    /// State in the coroutine.
+    /// Offset of the state in a coroutine.
     pub(super) state: u16,
     /// Values of `state` for `FRAME_SUSPENDED_YIELD_FROM`, and its variant with a lock.
     pub(super) suspended: [i8; 2],
-    /// Stack pointer in the frame.
+    /// Offset of the stack pointer in a frame.
     pub(super) stack_pointer: u16,
     /// Position of the awaited object, in words below the top of the stack.
     pub(super) awaited_below_top: u8,

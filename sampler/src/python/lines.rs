@@ -20,7 +20,7 @@ pub(super) fn runs(minor: u8, first_line: u32, table: &[u8]) -> Runs {
     runs.runs
 }
 
-/// A line table being decoded.
+/// State of decoding a line table.
 struct Decoder {
     runs: Runs,
     line: i64,

@@ -61,7 +61,7 @@ static CURRENT: AtomicPtr<Recording> = AtomicPtr::new(ptr::null_mut());
 
 /// Returns the running recording, or the last one. Safe in a signal handler.
 pub(crate) fn last() -> Option<&'static Recording> {
-    // SAFETY: null, or leaked by `publish`.
+    // SAFETY: the pointer is null, or `publish` leaked the recording.
     unsafe { CURRENT.load(Ordering::SeqCst).as_ref() }
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn sampling() -> Option<&'static Recording> {
     last().filter(|recording| recording.is_sampling())
 }
 
-/// Returns the recording if it samples this process: not in a vfork child, which shares its parent's memory.
+/// Returns the recording if it samples this process. `None` in a vfork child, which shares its parent's memory.
 pub(crate) fn own() -> Option<&'static Recording> {
     sampling().filter(|recording| recording.is_of_this_process())
 }

@@ -15,7 +15,7 @@ const FILE_OWNER_VARIABLE: &str = "JITLISTEN_RECORD_BEGUN";
 /// Environment variable that requests a recording; its value is parsed by [`Options`].
 const RECORD_VARIABLE: &str = "JITLISTEN_RECORD";
 
-/// The processes besides the named one that inherit the request in the environment.
+/// Processes, other than the named one, that inherit a recording request from the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InheritedBy {
     /// No other process: children are recorded only with the option `children`.
@@ -40,8 +40,8 @@ pub fn is_launcher(pid: &str) -> bool {
     LAUNCHERS.contains(&base_name)
 }
 
-/// Starts a recording if the environment requests one for this process. Only call from a constructor: no other thread
-/// may use the environment.
+/// Starts a recording if the environment requests one for this process. Only call from a constructor, when no other
+/// thread can use the environment.
 ///
 /// # Errors
 /// Any [`Error`], if a recording is requested and cannot start.
@@ -72,20 +72,21 @@ pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
     set_variable(FILE_OWNER_VARIABLE, std::ffi::OsStr::new(&own_pid));
     // A fork child has its parent's environment, which says nothing about the child's file. Before its first sample
     // this process may have left an earlier recording in place.
-    let continues = |file: &Path| (is_child || file_owner.as_ref() == Some(&own_pid)) && is_of_this_process(file);
+    let continues =
+        |file: &Path| (is_child || file_owner.as_ref() == Some(&own_pid)) && was_created_by_this_process(file);
     recorder::start_with(options, Start { is_child, gives_signal_stacks, inherited: None }, continues)?;
     Ok(true)
 }
 
 /// Returns true if this process created the file before its exec(2), because no other process can have had this PID
 /// since the process started.
-fn is_of_this_process(path: &Path) -> bool {
+fn was_created_by_this_process(path: &Path) -> bool {
     let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
     output::first_process(path) == Some(std::process::id())
         && process_start_time().is_some_and(|began| modified.is_ok_and(|modified| modified >= began))
 }
 
 fn set_variable(name: &str, value: &std::ffi::OsStr) {
-    // SAFETY: called from a constructor, before the program has threads.
+    // SAFETY: the caller is a constructor, which runs before the program has threads.
     unsafe { std::env::set_var(name, value) };
 }

@@ -103,7 +103,7 @@ impl Counter {
         }
     }
 
-    /// Opens the counter for a thread (0: the calling one). It does not count yet.
+    /// Opens the counter for a thread (0: the calling thread) without enabling it.
     fn open(&self, tid: u32, hz: u32) -> io::Result<c_int> {
         let attributes = Attributes {
             kind: self.kind,

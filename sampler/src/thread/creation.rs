@@ -93,7 +93,7 @@ fn allocate_start(start_info: ThreadStart) -> Option<*mut ThreadStart> {
 /// Entry point of a sampled thread. Nothing in this frame has a destructor, because `pthread_exit` and cancellation
 /// unwind through it.
 extern "C-unwind" fn run_sampled(start_info: *mut c_void) -> *mut c_void {
-    // SAFETY: created by `pthread_create` for this thread alone.
+    // SAFETY: `pthread_create` allocated this memory for this thread alone.
     let ThreadStart { start, argument, stack_size } = unsafe { start_info.cast::<ThreadStart>().read() };
     // SAFETY: the memory came from `malloc`, and its contents have been read.
     unsafe { libc::free(start_info) };
@@ -161,7 +161,7 @@ pub(crate) fn signal_stack() -> *mut c_void {
 /// or is free.
 unsafe extern "C" fn handle_thread_exit(slot: *mut c_void) {
     let _host_state = HostStateGuard::enter();
-    // SAFETY: set by `adopt_this_thread`; slots live forever.
+    // SAFETY: `adopt_this_thread` stored the address of a slot, and slots live forever.
     let slot = unsafe { &*slot.cast::<Slot>() };
     if slot.state.tid() == clock::own_tid() {
         arming::retire_slot(slot);

@@ -27,7 +27,7 @@ impl Pace {
         self.intervals_to_skip.store(0, Ordering::Relaxed);
     }
 
-    /// Returns true if this signal, whose period is `intervals` long, is to be skipped.
+    /// Returns true if this signal, whose period is `intervals` long, should be skipped.
     pub(crate) fn take_skip(&self, intervals: u64) -> bool {
         let to_skip = self.intervals_to_skip.load(Ordering::Relaxed);
         self.intervals_to_skip.store(to_skip.saturating_sub(intervals), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The ring of one thread's samples: its handler writes them, the writer thread reads them.
+//! A ring of samples of one thread, written by its signal handler and read by the writer thread.
 //!
 //! ```text
 //!   handler (one thread) --words--> ring --words--> writer

@@ -69,7 +69,7 @@ pub(crate) struct Scan {
     link_count: u64,
     /// Number of passes since the last full scan.
     skipped_scans: u64,
-    /// Threads without a timer at the last scan: they may be about to arm themselves.
+    /// Threads without a timer at the last scan, which may be about to arm themselves.
     previously_unarmed: BTreeSet<u32>,
 }
 

@@ -99,7 +99,7 @@ impl Slot {
         self.source.take_unaccounted(self.state.tid())
     }
 
-    /// Enables the counter again after a signal, if there is one.
+    /// Re-enables the slot's counter, if any, after a signal.
     pub(crate) fn resume_counter(&self) {
         if let Some(counter) = self.source.counter() {
             counter.resume();

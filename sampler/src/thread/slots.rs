@@ -1,4 +1,4 @@
-//! All slots of the process. They are allocated in blocks that are never unmapped: a signal may arrive late, and a
+//! All slots of the process. They are allocated in blocks that are never unmapped, because a signal may arrive late, and a
 //! thread may use the signal stack in its slot.
 
 use std::ffi::c_void;
@@ -19,7 +19,7 @@ struct Slots {
     used: AtomicUsize,
     /// Index below which all slots are in use, except recently released ones.
     first_free_hint: AtomicUsize,
-    /// Owner of each slot, in one array: the slots themselves are far apart, and visiting thousands of them is slow.
+    /// Owner of each slot. An array, because slots are far apart in memory, so visiting thousands of them is slow.
     owners: [AtomicU32; MAX_SLOTS],
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn find_by_tid(tid: u32) -> impl Iterator<Item = (usize, &'static Slo
 }
 
 /// Claims a slot for a thread and leaves it [`State::Claimed`]. Returns `None` if all are in use. Prefers the thread's
-/// previous slot: the thread may still use the signal stack in it.
+/// previous slot, because the thread may still use the signal stack in it.
 pub(crate) fn claim(tid: u32) -> Option<(usize, &'static Slot)> {
     for (index, slot) in find_by_tid(tid) {
         if slot.state.change(State::Ended, State::Claimed) {
@@ -99,8 +99,8 @@ fn make_block(number: usize) -> Option<()> {
     let entry = SLOTS.blocks.get(number)?;
     let published = entry.compare_exchange(ptr::null_mut(), block.cast(), Ordering::AcqRel, Ordering::Acquire);
     if published.is_err() {
-        // SAFETY: the block was mapped above and is not published: another thread has allocated this block in the
-        // meantime.
+        // SAFETY: the block was mapped above and is not published, because another thread has published
+        // one in the meantime.
         unsafe { libc::munmap(block, size) };
     }
     Some(())

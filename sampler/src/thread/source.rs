@@ -71,7 +71,7 @@ impl Source {
         }
     }
 
-    /// Stops the signals. A counter stays open: a handler may be using it.
+    /// Stops the signals. A counter stays open, because a handler may be using it.
     pub(super) fn stop(&self) {
         match self.counter() {
             Some(counter) => counter.stop(),

@@ -143,7 +143,7 @@ pub(crate) fn install_if_default(signal: c_int, handler: Handler) -> bool {
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handler as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // Block all signals: a handler of the host that nested in ours might jump out of it.
+    // Block all signals, because a host handler nested in ours might jump out of it.
     // SAFETY: `sigfillset` initializes the set.
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
     for fault in FAULT_SIGNALS {
@@ -183,7 +183,7 @@ mod tests {
     /// Reads the mask from the kernel: `sigaction(3)` might have removed signals silently.
     #[test]
     fn nothing_but_faults_comes_while_the_handler_runs() {
-        // Not the highest real-time signal: other tests record with it.
+        // Not the highest real-time signal, because other tests record with it.
         let signal = libc::SIGRTMIN() + 5;
         assert!(install_if_default(signal, ignore_signal));
         // The kernel's `sigaction`: handler, flags, restorer, mask.

@@ -136,7 +136,7 @@ pub(crate) fn restore_default(signal: c_int) {
     unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), no_old_action, 8_usize) };
 }
 
-/// Sends the signal again with its default disposition: the process ends as soon as the handler has returned.
+/// Sends the signal again with its default disposition, so that the process ends when the handler returns.
 pub(crate) fn end_process(signal: c_int) {
     restore_default(signal);
     // SAFETY: `tgkill` takes only integers.

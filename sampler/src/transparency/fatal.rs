@@ -56,7 +56,7 @@ pub(crate) fn install_handler(signal: c_int) {
     }
     // SAFETY: all zeros is a valid `sigaction`: the default disposition.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    // SAFETY: only reads the current disposition into `action`.
+    // SAFETY: the call only reads the current disposition into `action`.
     let result = unsafe { next::sigaction(signal, ptr::null(), &raw mut action) };
     if result != 0 || action.sa_sigaction != libc::SIG_DFL {
         return;
@@ -74,7 +74,7 @@ pub(crate) fn restore_defaults() {
     for signal in FATAL_SIGNALS {
         // SAFETY: all zeros is a valid `sigaction`: the default disposition.
         let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-        // SAFETY: only reads the current disposition into `action`.
+        // SAFETY: the call only reads the current disposition into `action`.
         let result = unsafe { next::sigaction(signal, ptr::null(), &raw mut action) };
         if result == 0 && visible_handler(action.sa_sigaction) != action.sa_sigaction {
             restore_default(signal);

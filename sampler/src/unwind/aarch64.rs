@@ -33,9 +33,9 @@ pub(crate) const HAS_TRAMPOLINE: bool = false;
 pub(crate) const FRAME_RECORD_IS_LOWEST: bool = true;
 /// Distance from the stack pointer to `x0` in the kernel's signal frame (`struct rt_sigframe` and `struct sigcontext`).
 /// The other registers, `sp` and the program counter follow.
-const SIGNAL_REGISTERS: u64 = 312;
+const SIGNAL_REGISTERS_OFFSET: u64 = 312;
 /// Size of the kernel's signal frame.
-const SIGNAL_FRAME: u64 = 4688;
+const SIGNAL_FRAME_BYTES: u64 = 4688;
 
 /// Strips the signature from a return address.
 pub(crate) const fn code_address(value: u64) -> u64 {
@@ -56,7 +56,7 @@ pub(crate) fn unwind_signal_return(registers: &mut Registers, memory: &mut impl 
 /// Reads the interrupted registers from the kernel's signal frame.
 fn read_signal_frame(frame: u64, memory: &mut impl Memory) -> Option<[u64; REGISTERS]> {
     let mut values = [0; REGISTERS];
-    let mut address = frame.wrapping_add(SIGNAL_REGISTERS);
+    let mut address = frame.wrapping_add(SIGNAL_REGISTERS_OFFSET);
     for value in &mut values {
         (*value, address) = (memory.read(address)?, address.wrapping_add(8));
     }
@@ -68,7 +68,7 @@ fn read_signal_frame(frame: u64, memory: &mut impl Memory) -> Option<[u64; REGIS
 /// match the saved registers.
 fn read_registers_by_record(registers: &Registers, memory: &mut impl Memory) -> Option<[u64; REGISTERS]> {
     let record = registers.get(FRAME as u64)?;
-    let values = read_signal_frame(record.wrapping_sub(SIGNAL_FRAME), memory)?;
+    let values = read_signal_frame(record.wrapping_sub(SIGNAL_FRAME_BYTES), memory)?;
     let saved = [memory.read(record)?, memory.read(record.wrapping_add(8))?];
     (saved == [values[FRAME], values[RETURN_COLUMN]]).then_some(values)
 }

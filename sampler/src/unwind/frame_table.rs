@@ -13,7 +13,7 @@ use jitlisten_unwinder::{Entry, Header, Section};
 #[derive(Debug)]
 pub struct FrameTable {
     bytes: Cow<'static, [u8]>,
-    /// Address of the section in the process: pointers in it are relative to themselves.
+    /// Address of the section in the process, for resolving its PC-relative pointers.
     address: u64,
     /// Base address of the offsets in the index.
     base: u64,

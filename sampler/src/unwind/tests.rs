@@ -12,7 +12,7 @@ fn assert_same_rule(ours: Rule, theirs: Option<RegisterRule<usize>>, register: u
     match (ours, theirs.clone()) {
         (Rule::Same, None | Some(RegisterRule::SameValue)) => true,
         (Rule::Undefined, Some(RegisterRule::Undefined)) => true,
-        // gimli has the same value for both if no rule is given.
+        // Without a rule, gimli returns the same value for both.
         (Rule::Same, Some(RegisterRule::Undefined)) => true,
         (Rule::Offset(ours), Some(RegisterRule::Offset(theirs))) => i64::from(ours) == theirs,
         (Rule::ValueOffset(ours), Some(RegisterRule::ValOffset(theirs))) => i64::from(ours) == theirs,

@@ -87,7 +87,7 @@ fn classify_existing(path: &Path) -> io::Result<ExistingFile> {
     Ok(if may_have_sample(&file, metadata.len()) { ExistingFile::Recording } else { ExistingFile::Replaceable })
 }
 
-/// Returns true if a recording, ours or perf's, may contain a sample.
+/// Returns true if a recording by jitlisten or perf may contain a sample.
 fn may_have_sample(file: &File, length: u64) -> bool {
     let read_word = |offset: u64| {
         let mut bytes = [0; 8];

@@ -247,7 +247,7 @@ impl Writer {
         let Recording { wake, requests, .. } = self.recording;
         let next = self.next_drain.min(self.next_watch);
         wake.wait(wake_count, Duration::from_nanos(next.saturating_sub(clock::monotonic())));
-        // Libraries are often loaded in quick succession: wait for more. A caller that ends the recording must not
+        // Libraries are often loaded in quick succession, so wait for more. A caller that ends the recording must not
         // wait.
         let is_caller_waiting = wake.is_drain_requested()
             || [&requests.stop, &requests.abandon].iter().any(|request| request.load(Ordering::Acquire));

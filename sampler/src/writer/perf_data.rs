@@ -179,7 +179,7 @@ impl Batch {
 
     fn task(&mut self, kind: u32, id: SampleId) {
         self.record_with_id(kind, 0, id, |bytes| {
-            // pid, ppid, tid, ptid: the parent of a thread is the process itself.
+            // pid, ppid, tid, ptid: the process itself is the parent of a thread.
             for number in [id.pid, id.pid, id.tid, id.pid] {
                 put_u32(bytes, number);
             }
@@ -317,7 +317,7 @@ pub(crate) fn header(attribute: &Attribute, data_size: u64, features: &[u32]) ->
     put_u64(&mut bytes, bits);
     bytes.resize(HEADER_SIZE as usize, 0);
     bytes.extend(attribute.bytes());
-    // No ids: the file has a single event.
+    // There are no ids, because the file has a single event.
     put_u64(&mut bytes, HEADER_SIZE);
     put_u64(&mut bytes, 0);
     bytes

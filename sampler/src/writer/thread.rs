@@ -30,7 +30,7 @@ pub(crate) struct WriterTask {
 /// Waits until the paused writer thread has exited. Returns its work to the first caller only.
 pub(crate) fn join_paused(recording: &Recording) -> Option<WriterTask> {
     let work = recording.writer.join().cast::<WriterTask>();
-    // SAFETY: null, or from `Box::into_raw` in `run`; joining makes this the only owner.
+    // SAFETY: the pointer came from `Box::into_raw` in `run`, and joining makes this thread its only owner.
     (!work.is_null()).then(|| *unsafe { Box::from_raw(work) })
 }
 
@@ -52,14 +52,14 @@ pub(crate) fn start(recording: &Recording, work: WriterTask) -> Result<(), (i32,
         // SAFETY: no thread was created, so the box is still ours.
         return Err((error, *unsafe { Box::from_raw(work) }));
     }
-    // SAFETY: `pthread_create` has succeeded and initialized it.
+    // SAFETY: `pthread_create` has succeeded and initialized `thread`.
     recording.writer.set_thread(unsafe { thread.assume_init() });
     Ok(())
 }
 
 /// Entry point of the thread. Returns its work if it is paused; else null.
 extern "C-unwind" fn run(work: *mut c_void) -> *mut c_void {
-    // SAFETY: created by `start` for this thread alone.
+    // SAFETY: `start` created the box for this thread alone.
     let WriterTask { recording, writer, observation } = *unsafe { Box::from_raw(work.cast::<WriterTask>()) };
     let _own = OwnThread::begin();
     // SAFETY: the name is NUL-terminated and shorter than 16 bytes.
@@ -74,7 +74,7 @@ extern "C-unwind" fn run(work: *mut c_void) -> *mut c_void {
     }));
     match result {
         Err(_) => recording.set_sampling(false),
-        // The last thread determines the exit status of the process: it has to be the program's.
+        // The last thread determines the exit status of the process, which has to be the program's.
         Ok(Ok(End::LastThread)) => end_as_main_thread(),
         Ok(Ok(End::Finished | End::Abandoned)) => {}
         Ok(Err(writer)) => return Box::into_raw(Box::new(WriterTask { recording, writer, observation })).cast(),
