@@ -38,9 +38,9 @@ pub(crate) fn record_launcher() {
     let Some(library) = run_environment::library_for_program() else { return };
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: the call creates a mapping at an address that the kernel chooses.
-    let shared = unsafe { libc::mmap(ptr::null_mut(), size_of::<AtomicBool>(), protection, flags, -1, 0) };
-    if shared != libc::MAP_FAILED {
-        WARNING_IS_PRINTED.store(shared.cast(), Ordering::Release);
+    let shared_memory = unsafe { libc::mmap(ptr::null_mut(), size_of::<AtomicBool>(), protection, flags, -1, 0) };
+    if shared_memory != libc::MAP_FAILED {
+        WARNING_IS_PRINTED.store(shared_memory.cast(), Ordering::Release);
         let starts_children = jitlisten_sampler::is_launcher("self");
         let _ = LAUNCHER.set(Launcher { pid: std::process::id(), starts_children, library });
     }

@@ -81,7 +81,7 @@ pub unsafe extern "C" fn jitlisten_object_loaded(
         let sections = unsafe { borrowed::read_array(sections, section_count, "sections") }?;
         // SAFETY: the caller guarantees that the sections' names are readable.
         let id = unsafe { load_object(session, bytes.to_vec(), sections) }?;
-        // SAFETY: checked above; the caller vouches that it is writable.
+        // SAFETY: the pointer was checked above, and the caller vouches that it is writable.
         unsafe { object.write(to_number(id)) };
         Ok(())
     })
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn jitlisten_code_loaded(code: *const CCode, object: *mut 
         let code = unsafe { borrowed::copy_sized(code, size_of::<usize>() * 3, "code") }?;
         // SAFETY: the caller guarantees that the memory that `code` points to is readable.
         let id = unsafe { load_code(session, &code) }?;
-        // SAFETY: checked above; the caller vouches that it is writable.
+        // SAFETY: the pointer was checked above, and the caller vouches that it is writable.
         unsafe { object.write(to_number(id)) };
         Ok(())
     })
@@ -171,13 +171,13 @@ pub extern "C" fn jitlisten_owns_pages(object: u64) -> i32 {
     with_active_session(|session| Ok(session.reported_owns_pages(parse_id(object)?)?))
 }
 
-/// Reports *finalized*.
+/// Reports that an object's code is executable (*finalized*).
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_finalized(object: u64) -> i32 {
     with_active_session(|session| Ok(session.reported_finalized(parse_id(object)?)?))
 }
 
-/// Reports *freeing*.
+/// Reports that an object's code is about to be freed (*freeing*).
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_freeing(object: u64) -> i32 {
     with_active_session(|session| Ok(session.reported_freeing(parse_id(object)?)?))

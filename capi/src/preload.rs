@@ -58,7 +58,7 @@ static DESTRUCTOR: extern "C" fn() = destructor;
 /// Runs in `exit(3)`. If the process is killed or calls `_exit(2)`, this destructor does not run; only a recording is
 /// finished.
 extern "C" fn destructor() {
-    // The program's seccomp filter may kill it for an unexpected system call.
+    // The program's seccomp filter may kill the process for an unexpected system call.
     if jitlisten_sampler::is_confined() {
         return;
     }

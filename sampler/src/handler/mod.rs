@@ -107,7 +107,7 @@ pub(crate) extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_
     unsafe { errno.write(saved_errno) };
 }
 
-/// Returns true if a dequeued signal is a sampler tick, for which no sample will be taken.
+/// Returns true if a dequeued signal is a sampler tick; no sample is taken for it.
 pub(crate) fn discard_tick(info: &libc::siginfo_t) -> bool {
     // SAFETY: `info` is a valid `siginfo_t`.
     match unsafe { signal_source(info) } {

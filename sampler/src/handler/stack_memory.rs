@@ -153,7 +153,7 @@ fn next_page(address: u64) -> u64 {
     (address & !(PAGE - 1)).saturating_add(PAGE)
 }
 
-/// Copies up to `size` bytes from `count` ranges, up to the first unreadable byte. Returns the number of bytes.
+/// Copies up to `size` bytes from `count` ranges, up to the first unreadable byte. Returns the number of copied bytes.
 fn fetch(pid: u32, buffer: *mut c_void, size: u64, ranges: *const libc::iovec, count: u64) -> Option<u64> {
     let local = libc::iovec { iov_base: buffer, iov_len: size as usize };
     // SAFETY: the call writes at most `size` bytes to the buffer; a bad source address is an error, not a fault.

@@ -117,7 +117,7 @@ unsafe extern "C" fn dealloc_hook(code: *mut c_void) {
     let original = NUMBERS.original_dealloc.load(Ordering::Acquire);
     // SAFETY: `original` is the replaced `tp_dealloc`. It was set before the hook was installed, and is never reset.
     let original = unsafe { std::mem::transmute::<*mut c_void, Dealloc>(original) };
-    // SAFETY: passes the caller's argument on.
+    // SAFETY: the caller's argument is passed on unchanged.
     unsafe { original(code) };
 }
 

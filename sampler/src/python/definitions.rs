@@ -32,7 +32,7 @@ static RING: Ring = Ring {
 /// A part of a record, in the interpreter's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Piece {
-    /// Address of the bytes.
+    /// Start address of the piece in the interpreter's memory.
     pub(super) address: u64,
     pub(super) size: u32,
     /// Bytes per character of a string; unused for other pieces.
@@ -221,8 +221,8 @@ mod tests {
             assert_eq!(expected, number);
         }
         // The bytes of this name have become unreadable.
-        let unreadable = CodeObject { number, name: piece(name, 1), ..CodeObject::default() };
-        assert_eq!(write(&unreadable, |_, _, _| false), None);
+        let unreadable_object = CodeObject { number, name: piece(name, 1), ..CodeObject::default() };
+        assert_eq!(write(&unreadable_object, |_, _, _| false), None);
         drain(|_| panic!("it has no number"));
     }
 }

@@ -163,18 +163,19 @@ mod tests {
                 (state >> 16) as usize % limit.max(1)
             };
             for _ in 0..400 {
-                let mut damaged = seed.clone();
+                let mut damaged_input = seed.clone();
                 for _ in 0..1 + random(6) {
                     let target = 8 + random(seed.len() - 8) / 8 * 8;
                     let source = 8 + random(seed.len() - 8) / 8 * 8;
                     let word: [u8; 8] = seed[source..source + 8].try_into().unwrap();
                     match random(3) {
-                        0 => damaged[target + random(8)] ^= 1 << random(8),
-                        1 => damaged[target..target + 8].copy_from_slice(&word),
-                        _ => damaged[target..target + 8].copy_from_slice(&(random(usize::MAX) as u64).to_le_bytes()),
+                        0 => damaged_input[target + random(8)] ^= 1 << random(8),
+                        1 => damaged_input[target..target + 8].copy_from_slice(&word),
+                        _ => damaged_input[target..target + 8]
+                            .copy_from_slice(&(random(usize::MAX) as u64).to_le_bytes()),
                     }
                 }
-                frames(&damaged);
+                frames(&damaged_input);
             }
         }
     }

@@ -53,7 +53,7 @@ pub(crate) struct Requests {
     pub(crate) abandon: AtomicBool,
     /// Create the file now, even without a sample.
     pub(crate) file: AtomicBool,
-    /// Exit for a while: one of the modes in `pause.rs`.
+    /// Pause the writer thread: one of the modes in `pause.rs`.
     pub(crate) pause: AtomicU32,
 }
 

@@ -9,8 +9,8 @@ use crate::recording::options::Options;
 use crate::recording::recorder::{self, Error, Start};
 use crate::writer::output;
 
-/// Environment variable with the PID of the process that created the file, by which that process recognizes itself
-/// after `exec(2)`.
+/// Environment variable with the PID of the process that created the file. That process recognizes itself after
+/// `exec(2)` by this variable.
 const FILE_OWNER_VARIABLE: &str = "JITLISTEN_RECORD_BEGUN";
 /// Environment variable that requests a recording; its value is parsed by [`Options`].
 const RECORD_VARIABLE: &str = "JITLISTEN_RECORD";
@@ -25,7 +25,7 @@ pub enum InheritedBy {
 }
 
 /// Programs that start another program as a child and wait for it. Children of any other program are not
-/// recorded: otherwise a `popen` would take over the recording.
+/// recorded, because otherwise a `popen` would take over the recording.
 const LAUNCHERS: [&str; 22] = [
     "bash", "busybox", "dash", "fish", "gdb", "ksh", "lldb", "ltrace", "make", "mksh", "perf", "rr", "script",
     "setsid", "sh", "strace", "tcsh", "time", "timeout", "unshare", "watch", "zsh",
@@ -78,8 +78,8 @@ pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Returns true if this process created the file before its exec(2), because no other process can have had this PID
-/// since the process started.
+/// Returns true if this process created the file before its exec(2). The file must name this PID and be newer than the
+/// process, since when no other process can have had this PID.
 fn was_created_by_this_process(path: &Path) -> bool {
     let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
     output::first_process(path) == Some(std::process::id())

@@ -309,8 +309,8 @@ impl HeldAcrossFork for HeldLocks {
     }
 }
 
-/// Resets the recorder in a fork child: timers, writer and file belong to the parent. If the child is recorded, it
-/// keeps the published libraries and interpreter, which are still valid.
+/// Resets the recorder in a fork child, because timers, writer and file belong to the parent. If the child is recorded,
+/// it keeps the published libraries and interpreter, which are still valid.
 fn become_child(parent: &Recording, is_recorded: bool) {
     parent.set_sampling(false);
     parent.writer.forget();

@@ -10,7 +10,7 @@ use crate::thread::slots;
 use crate::thread::timer::{self, Timer};
 use crate::transparency::disposition;
 
-/// Starts a timer for a thread. `None` if it already has one, or none is available.
+/// Starts a timer or counter for a thread. `None` if the thread already has one, or none is available.
 pub(crate) fn arm(recording: &Recording, tid: u32) -> Option<&'static Slot> {
     if is_armed(tid, usize::MAX) {
         return None;

@@ -36,11 +36,11 @@ pub unsafe fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     if current::sampling().is_none() {
-        // SAFETY: passes the caller's arguments on.
+        // SAFETY: the caller's arguments are passed on unchanged.
         return unsafe { next::pthread_create(thread, attributes, start, argument) };
     }
     let Some(start_info) = allocate_start(ThreadStart { start, argument, stack_size: stack_size(attributes) }) else {
-        // SAFETY: passes the caller's arguments on.
+        // SAFETY: the caller's arguments are passed on unchanged.
         return unsafe { next::pthread_create(thread, attributes, start, argument) };
     };
     // SAFETY: the arguments are the caller's except for the function: `run_sampled` takes the `ThreadStart` and calls
@@ -59,7 +59,7 @@ pub(crate) unsafe fn create_unsampled(
     start: ThreadFunction,
     argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: passes the caller's arguments on.
+    // SAFETY: the caller's arguments are passed on unchanged.
     unsafe { next::pthread_create(thread, ptr::null(), start, argument) }
 }
 

@@ -17,7 +17,7 @@ use crate::thread::arming::{arm, disarm};
 use crate::thread::slot_state::State;
 use crate::thread::slots;
 
-/// Maximum number of threads up to which every pass of the writer lists all threads.
+/// Maximum number of threads to list in every pass of the writer.
 pub(crate) const SMALL_THREAD_COUNT: u64 = 64;
 
 /// Returns true if the main thread has exited. The kernel then clears the list of robust mutexes that glibc registers
@@ -29,8 +29,8 @@ fn main_thread_has_ended(pid: u32) -> bool {
     result == 0 && list.is_null()
 }
 
-/// Returns true if the calling thread, which is about to exit, is the program's last one: all others except the writer
-/// have exited or are about to.
+/// Returns true if the calling thread, which is about to exit, is the program's last thread: all other threads
+/// except the writer have exited or are about to.
 pub(crate) fn is_last_program_thread(recording: &Recording) -> bool {
     let (own_tid, pid) = (clock::own_tid(), std::process::id());
     let is_ending = |tid: &u32| {

@@ -106,14 +106,14 @@ impl Slot {
         }
     }
 
-    /// Appends a sample without a stack, for the time that the thread has waited at the last one. Called when the
-    /// thread has moved on.
+    /// Appends a sample without a stack, for the time that the thread has waited since the last sample. Called
+    /// when the thread has moved on.
     ///
     /// # Safety
     /// Same contract as [`Ring::finish_sample`].
     pub(crate) unsafe fn flush_idle(&self, time: u64) {
         if self.wait.idle_ns() != 0 && self.ring.free_words().is_some() {
-            // SAFETY: the caller upholds this function's contract, and there is space.
+            // SAFETY: the caller upholds this function's contract, and the ring has space for a sample.
             unsafe { self.ring.repeat_last(time, self.wait.take_idle()) };
         }
     }

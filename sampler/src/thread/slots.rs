@@ -1,5 +1,5 @@
-//! All slots of the process. They are allocated in blocks that are never unmapped, because a signal may arrive late, and a
-//! thread may use the signal stack in its slot.
+//! All slots of the process. They are allocated in blocks that are never unmapped, because a signal may arrive late, and
+//! a thread may use the signal stack in its slot.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -16,7 +16,7 @@ const MAX_SLOTS: usize = SLOTS_PER_BLOCK * MAX_BLOCKS;
 struct Slots {
     blocks: [AtomicPtr<Slot>; MAX_BLOCKS],
     /// Number of slots that were ever used.
-    used: AtomicUsize,
+    used_slots: AtomicUsize,
     /// Index below which all slots are in use, except recently released ones.
     first_free_hint: AtomicUsize,
     /// Owner of each slot. An array, because slots are far apart in memory, so visiting thousands of them is slow.
@@ -25,7 +25,7 @@ struct Slots {
 
 static SLOTS: Slots = Slots {
     blocks: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_BLOCKS],
-    used: AtomicUsize::new(0),
+    used_slots: AtomicUsize::new(0),
     first_free_hint: AtomicUsize::new(0),
     owners: [const { AtomicU32::new(0) }; MAX_SLOTS],
 };
@@ -42,12 +42,12 @@ pub(crate) fn get(index: usize) -> Option<&'static Slot> {
 
 /// Iterates over all slots that were ever used, with their indexes.
 pub(crate) fn iter() -> impl Iterator<Item = (usize, &'static Slot)> {
-    (0..SLOTS.used.load(Ordering::Acquire)).filter_map(|index| Some((index, get(index)?)))
+    (0..SLOTS.used_slots.load(Ordering::Acquire)).filter_map(|index| Some((index, get(index)?)))
 }
 
 /// Iterates over the slots whose last owner is this thread.
 pub(crate) fn find_by_tid(tid: u32) -> impl Iterator<Item = (usize, &'static Slot)> {
-    let owners = SLOTS.owners.iter().take(SLOTS.used.load(Ordering::Acquire)).enumerate();
+    let owners = SLOTS.owners.iter().take(SLOTS.used_slots.load(Ordering::Acquire)).enumerate();
     let slots = owners.filter(move |(_, owner)| owner.load(Ordering::Acquire) == tid);
     slots.filter_map(|(index, _)| Some((index, get(index)?)))
 }
@@ -73,7 +73,7 @@ pub(crate) fn claim(tid: u32) -> Option<(usize, &'static Slot)> {
             }
         };
         if slot.state.change(State::Free, State::Claimed) {
-            SLOTS.used.fetch_max(index + 1, Ordering::AcqRel);
+            SLOTS.used_slots.fetch_max(index + 1, Ordering::AcqRel);
             SLOTS.first_free_hint.fetch_max(index + 1, Ordering::AcqRel);
             if reset_for_owner(index, slot, tid) {
                 // A slot that was passed over, because a late handler was still in it, will be free soon.

@@ -120,7 +120,7 @@ const GLIBC_SIGNALS: u64 = 0b11 << 31;
 /// process by default.
 const COUNTER_SIGNALS: [c_int; 2] = [libc::SIGSTKFLT, libc::SIGPWR];
 
-/// Returns true if `signal` suits counters (`for_counter`), or else timers.
+/// Returns true if `signal` is suitable for counters (if `for_counter`) or for timers (otherwise).
 pub(crate) fn is_suitable(signal: c_int, for_counter: bool) -> bool {
     COUNTER_SIGNALS.contains(&signal) == for_counter
 }
@@ -186,7 +186,7 @@ mod tests {
         // Not the highest real-time signal, because other tests record with it.
         let signal = libc::SIGRTMIN() + 5;
         assert!(install_if_default(signal, ignore_signal));
-        // The kernel's `sigaction`: handler, flags, restorer, mask.
+        // Fields of the kernel's `sigaction`: handler, flags, restorer, mask.
         let mut action = [0_u64; 4];
         let no_new_action: *const u64 = ptr::null();
         // SAFETY: the array is as large as the kernel's structure on x86_64, which is the largest of all architectures,

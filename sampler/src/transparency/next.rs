@@ -1,4 +1,4 @@
-//! Calls libc functions that this library interposes: the next definition of each name in the loader's search order.
+//! Calls the next definition of each interposed libc function, after this library in the loader's search order.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 use std::mem;
@@ -119,7 +119,7 @@ fn resolve(name: &str, cached: &AtomicPtr<c_void>) -> *mut c_void {
     address
 }
 
-/// Ends the process if libc's own exit function has no known address.
+/// Ends the process by a system call, in case libc's own exit function was not found.
 fn exit_group(status: c_int) -> ! {
     loop {
         // SAFETY: `exit_group` ends the process.
@@ -137,7 +137,7 @@ macro_rules! interpose {
         /// Same contract as libc's function.
         #[allow(non_snake_case)]
         pub unsafe fn $name($($argument: $type),*) -> $result {
-            // SAFETY: passes the caller's arguments on.
+            // SAFETY: the caller's arguments are passed on unchanged.
             let $call = || unsafe { $crate::transparency::next::$name($($argument),*) };
             $body
         }

@@ -32,8 +32,8 @@ impl Sanitizers {
     }
 }
 
-/// Returns true if the read-only data of a program or library contains this string. A string is searched because gcc
-/// exports no symbol of a statically linked runtime.
+/// Returns true if the read-only data of a program or library contains this string. Detects statically linked
+/// runtimes, whose symbols gcc does not export.
 fn contains_text(object: *const u8, text: &[u8]) -> bool {
     const PT_LOAD: u32 = 1;
     const PF_W: u32 = 2;

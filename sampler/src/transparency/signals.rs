@@ -59,12 +59,12 @@ pub unsafe extern "C-unwind" fn sigaction(
 ) -> c_int {
     if !is_sampling_signal(signal) {
         if !fatal::may_have_handler(signal) {
-            // SAFETY: passes the caller's arguments on.
+            // SAFETY: the caller's arguments are passed on unchanged.
             return unsafe { next::sigaction(signal, action, old) };
         }
         // SAFETY: the caller guarantees a valid pointer. Read it before writing `old`, which may be the same memory.
         let sets_default = unsafe { action.as_ref() }.is_some_and(|action| action.sa_sigaction == libc::SIG_DFL);
-        // SAFETY: passes the caller's arguments on.
+        // SAFETY: the caller's arguments are passed on unchanged.
         let result = unsafe { next::sigaction(signal, action, old) };
         if result == 0 {
             if let Some(old) =
@@ -100,10 +100,10 @@ pub unsafe extern "C-unwind" fn sigaction(
 pub unsafe extern "C-unwind" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
     if !is_sampling_signal(signal) {
         if !fatal::may_have_handler(signal) {
-            // SAFETY: passes the caller's arguments on.
+            // SAFETY: the caller's arguments are passed on unchanged.
             return unsafe { next::signal(signal, handler) };
         }
-        // SAFETY: passes the caller's arguments on.
+        // SAFETY: the caller's arguments are passed on unchanged.
         let old = unsafe { next::signal(signal, handler) };
         if handler == libc::SIG_DFL && old != libc::SIG_ERR {
             fatal::install_handler(signal);

@@ -57,7 +57,7 @@ impl Registers {
         Registers { values, known_mask: (1 << REGISTERS) - 1 }
     }
 
-    /// Creates registers in which only the stack pointer and the program counter are known.
+    /// Creates registers with a known stack pointer and program counter, and no other known values.
     pub fn with_stack_and_program(stack: u64, program: u64) -> Self {
         let mut registers = Registers { values: [0; REGISTERS], known_mask: 0 };
         registers.set(STACK, Some(stack));
@@ -353,7 +353,7 @@ fn apply_row(
     }
     let address = next.get(RETURN_COLUMN as u64).map(code_address);
     let (Some(address), Some(_)) = (address, next.get(STACK as u64)) else { return Step::Broken };
-    // A zero return address ends a stack in which no entry marks the outermost frame.
+    // A zero return address ends a stack whose outermost frame is not marked by an entry.
     if address == 0 {
         return Step::Outermost;
     }

@@ -1,8 +1,8 @@
 //! A per-thread cache of unwind rules.
 //!
-//! It holds plain rules only, and nearly all rules are plain. In a plain rule, the canonical frame address is a register
-//! plus an offset, the return address lies right below it (x86_64), and the callee-saved registers and the return
-//! address are unchanged or saved in the frame.
+//! It holds plain rules only, and nearly all rules are plain. In a plain rule, the canonical frame address is a
+//! register plus an offset, the return address lies right below it (x86_64), and the callee-saved registers and the
+//! return address are unchanged or saved in the frame.
 
 #![forbid(unsafe_code)]
 

@@ -203,7 +203,7 @@ impl Module {
         let header_address = self.bias.wrapping_add(header_start);
         let header = self.bytes(header_address, segment.p_memsz.get(LE))?;
         let section_address = FrameTable::section_address(&header, header_address)?;
-        // The header does not store the section's size. The section extends to the end of its segment, or to the header.
+        // The header does not store the section's size: it extends to the end of its segment, or to the header.
         let section_offset = section_address.wrapping_sub(self.bias);
         let load_ranges = segments_of_kind(PT_LOAD).map(|segment| (segment.p_vaddr.get(LE), segment.p_memsz.get(LE)));
         let (start, load_size) =

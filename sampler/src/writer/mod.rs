@@ -88,7 +88,7 @@ pub(crate) struct Writer {
     /// True if the mappings have changed since they were last stored in [`INHERITED`].
     has_new_mappings: bool,
     scan: Scan,
-    /// End of the recording by [`clock::monotonic`].
+    /// Time at which the recording ends, by [`clock::monotonic`].
     deadline: Option<u64>,
     /// The process whose exit ends the recording.
     recorder: Option<Process>,

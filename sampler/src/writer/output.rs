@@ -54,7 +54,7 @@ impl Output {
         else {
             return Ok(None);
         };
-        // The features of the earlier part follow its records: cut them off.
+        // The features of the earlier part follow its records, so truncate the file before them.
         file.set_len(DATA_OFFSET + data)?;
         let output = Output::from_file(path, file, attribute.clone(), data)?;
         output.file()?.write_all_at(&perf_data::header(&output.attribute, data, &[]), 0)?;

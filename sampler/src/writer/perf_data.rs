@@ -61,7 +61,7 @@ pub(crate) struct BuildId {
 }
 
 impl BuildId {
-    /// Returns `None` if the id is empty or longer than a recording has space for.
+    /// Returns `None` if the id is empty or longer than the file format allows.
     pub(crate) fn new(id: &[u8]) -> Option<BuildId> {
         let mut bytes = [0; 20];
         bytes.get_mut(..id.len())?.copy_from_slice(id);

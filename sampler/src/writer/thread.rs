@@ -17,7 +17,7 @@ use crate::writer::{End, Writer};
 pub(crate) const RUN: u32 = 0;
 /// Mode of the writer: exit as soon as possible, and leave the work for the next writer thread.
 pub(crate) const PAUSE: u32 = 1;
-/// Mode of the writer: the work has been handed over, the thread is exiting.
+/// Mode of the writer: the work has been handed over, and the thread is exiting.
 pub(crate) const PAUSED: u32 = 2;
 
 /// The writer, and the other state that its thread needs.

@@ -1,4 +1,4 @@
-//! Wakes the writer and waits for it. Uses a futex, because hooks wake the writer too, even under locks of the loader.
+//! Wakes the writer and waits for it. Uses a futex, because hooks also wake the writer while they hold loader locks.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
