@@ -1,5 +1,5 @@
-//! All slots of the process. They are allocated in blocks that are never unmapped, because a signal may arrive late, and
-//! a thread may use the signal stack in its slot.
+//! All slots of the process. They are allocated in blocks that are never unmapped, because a signal may arrive late,
+//! and a thread may use the signal stack in its slot.
 
 use std::ffi::c_void;
 use std::ptr;
