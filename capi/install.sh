@@ -3,9 +3,9 @@
 #
 #   [PREFIX=/usr/local] [LIBDIR=$PREFIX/lib] [DESTDIR=] capi/install.sh install|uninstall
 #
-# rustc passes its own version script to the linker, without versions, and linkers refuse a second one. The installed
-# shared library is therefore linked here from the static one: the same code, with the version JITLISTEN_0.1 on its
-# exports. The shared library in target/release has no versions.
+# rustc passes an unversioned version script to the linker, and linkers accept only one. The installed shared library is
+# therefore linked here from the static library. It contains the same code, with the version JITLISTEN_0.1 on its
+# exports. The shared library in target/release has no symbol versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +17,7 @@ version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 soname=libjitlisten.so.${version%%.*}
 private='-lgcc_s -lutil -lrt -lpthread -lm -ldl'
 
-# Removes the files of install_all, of any version.
+# Removes all files that install_all installs, whatever their version.
 remove() {
     local file
     for file in "$lib/libjitlisten.so".[0-9]*; do
@@ -33,7 +33,7 @@ install_all() {
     work=$(mktemp -d)
     # shellcheck disable=SC2064 # expand now: the variable is out of scope at exit
     trap "rm -rf '$work'" EXIT
-    # shellcheck disable=SC2086 # several words
+    # shellcheck disable=SC2086 # the variable holds several arguments
     "${CC:-cc}" -shared -o "$work/libjitlisten.so" -Wl,-soname,"$soname" -Wl,--version-script=capi/jitlisten.map \
         -Wl,--gc-sections -Wl,-z,nodelete -Wl,-z,relro,-z,now \
         -Wl,--whole-archive "$built/libjitlisten.a" -Wl,--no-whole-archive $private

@@ -1,5 +1,5 @@
-//! Entry point of the thread that `jitlisten record -p` starts in this process (`cli/src/inject.rs`). Both sides share
-//! this memory:
+//! Entry point of the thread that `jitlisten record -p` starts in this process (`cli/src/inject.rs`). The command and
+//! this thread share the following memory:
 //!
 //! ```text
 //!   0      state: 0 requested, 1 running, 2 done; 3 cancelled
@@ -31,7 +31,7 @@ const DEFAULT_SINKS: &str = "perfmap,image,unwind";
 /// `memory` must be laid out as the module documentation describes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_attached(memory: *mut c_void) -> *mut c_void {
-    // SAFETY: the calling thread's own handle, which no thread joins.
+    // SAFETY: `pthread_self` returns the calling thread's own handle, and no thread joins it.
     unsafe { libc::pthread_detach(libc::pthread_self()) };
     // SAFETY: the caller guarantees the layout of `memory`, and a mapping is aligned.
     let state = unsafe { AtomicU64::from_ptr(memory.cast()) };

@@ -37,7 +37,8 @@ pub(crate) unsafe fn read_array<'a, T: Plain>(
     let size = count.checked_mul(size_of::<T>()).filter(|&size| isize::try_from(size).is_ok());
     let size = size.ok_or_else(|| Failure::argument(format_args!("{argument}: {count} of them cannot be")))?;
     check_range(start.cast(), size, argument)?;
-    // SAFETY: aligned, not null, at most `isize::MAX` bytes; the caller vouches for the rest.
+    // SAFETY: the pointer is aligned and not null, the size is at most `isize::MAX` bytes, and the caller vouches for
+    // the rest.
     Ok(unsafe { std::slice::from_raw_parts(start, count) })
 }
 
@@ -45,7 +46,7 @@ pub(crate) unsafe fn read_array<'a, T: Plain>(
 /// a newer caller knows must be zero.
 ///
 /// # Safety
-/// As many bytes as the first member says must be readable, unless the pointer is null or misaligned.
+/// The number of bytes given by the first member must be readable, unless the pointer is null or misaligned.
 pub(crate) unsafe fn copy_sized<T: Plain>(start: *const T, min_size: usize, argument: &str) -> Result<T, Failure> {
     // SAFETY: the caller vouches for at least the first member.
     let size = unsafe { read_array(start.cast::<SizeField>(), 1, argument) }?.first().map_or(0, |size| size.0);
@@ -61,7 +62,7 @@ pub(crate) unsafe fn copy_sized<T: Plain>(start: *const T, min_size: usize, argu
         return Err(Failure::argument(format_args!("{argument}: a member is set that this version does not know")));
     }
     let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: copies at most the size of a T into a T.
+    // SAFETY: at most `size_of::<T>()` bytes are copied into a `T`.
     unsafe { known_bytes.as_ptr().copy_to_nonoverlapping(value.as_mut_ptr().cast(), known_bytes.len()) };
     // SAFETY: the value was zeroed, and every bit pattern of a `Plain` type is valid.
     Ok(unsafe { value.assume_init() })
@@ -91,7 +92,7 @@ pub(crate) unsafe fn read_bytes<'a>(start: *const u8, size: usize, argument: &st
     if isize::try_from(size).is_err() {
         return Err(Failure::argument(format_args!("{argument}: {range} is more than there can be")));
     }
-    // SAFETY: not null, at most `isize::MAX` bytes; the caller vouches for the rest.
+    // SAFETY: the pointer is not null, the size is at most `isize::MAX` bytes, and the caller vouches for the rest.
     Ok(unsafe { std::slice::from_raw_parts(start, size) })
 }
 
@@ -118,7 +119,7 @@ pub(crate) unsafe fn read_text<'a>(start: *const c_char, argument: &str) -> Resu
     if start.is_null() {
         return Err(Failure::argument(format_args!("{argument}: the pointer is null")));
     }
-    // SAFETY: not null; the caller vouches for the rest.
+    // SAFETY: the pointer is not null, and the caller guarantees a C string.
     let text = unsafe { CStr::from_ptr(start) }.to_bytes();
     if text.len() >= MAX_TEXT_BYTES {
         return Err(Failure::argument(format_args!("{argument}: no terminator within {MAX_TEXT_BYTES} bytes")));

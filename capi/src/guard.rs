@@ -56,7 +56,8 @@ pub(crate) fn with_active_session(work: impl FnOnce(&'static Session) -> Result<
     with_session(|session| if session.options().active { work(session) } else { Err(Status::SwitchedOff.into()) })
 }
 
-/// Routes panics to the log. Only this library uses this copy of the standard library; its panics must not be printed.
+/// Routes panics to the log instead of standard error. The hook affects only this library's copy of the standard
+/// library.
 pub(crate) fn silence_panics() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if !DONE.swap(true, Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! The functions of libc that the sampler needs to see: this library exports them, so that a program calls ours first.
+//! Exports the libc functions that the sampler interposes, so that the program calls our versions first.
 
 use std::ffi::{c_char, c_int, c_long, c_ulong, c_void};
 
@@ -6,7 +6,7 @@ use jitlisten_sampler::{CStringArray, ThreadFunction};
 
 use crate::missing_preload::warn;
 
-/// Exports functions that forward to those of the same name in `jitlisten_sampler`, after an optional call.
+/// Exports functions that forward to the functions of the same name in `jitlisten_sampler`, after an optional call.
 macro_rules! interpose {
     ($(
         extern $abi:literal fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty $(, after $before:expr)?;
@@ -18,7 +18,7 @@ macro_rules! interpose {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
         pub unsafe extern $abi fn $name($($argument: $type),*) -> $result {
-            // SAFETY: has the same contract as the interposed call.
+            // SAFETY: `$before` has the same contract as the interposed call.
             $(unsafe { $before };)?
             // SAFETY: forwards the caller's arguments under the same contract.
             unsafe { jitlisten_sampler::$name($($argument),*) }
@@ -26,42 +26,44 @@ macro_rules! interpose {
     )*};
 }
 
-type Text = *const c_char;
-type User = libc::uid_t;
-type Set = libc::sigset_t;
-type Info = libc::siginfo_t;
+type CharPointer = *const c_char;
+type UserId = libc::uid_t;
+type SignalSet = libc::sigset_t;
+type SignalInfo = libc::siginfo_t;
 
 interpose! {
     extern "C-unwind" fn sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     extern "C-unwind" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
-    extern "C-unwind" fn sigtimedwait(set: *const Set, info: *mut Info, time: *const libc::timespec) -> c_int;
-    extern "C-unwind" fn sigwaitinfo(set: *const Set, info: *mut Info) -> c_int;
-    extern "C-unwind" fn sigwait(set: *const Set, number: *mut c_int) -> c_int;
-    extern "C-unwind" fn signalfd(descriptor: c_int, set: *const Set, flags: c_int) -> c_int;
-    extern "C-unwind" fn sigpending(set: *mut Set) -> c_int;
-    extern "C-unwind" fn sigsuspend(set: *const Set) -> c_int;
+    extern "C-unwind" fn sigtimedwait(
+        set: *const SignalSet, info: *mut SignalInfo, time: *const libc::timespec
+    ) -> c_int;
+    extern "C-unwind" fn sigwaitinfo(set: *const SignalSet, info: *mut SignalInfo) -> c_int;
+    extern "C-unwind" fn sigwait(set: *const SignalSet, number: *mut c_int) -> c_int;
+    extern "C-unwind" fn signalfd(descriptor: c_int, set: *const SignalSet, flags: c_int) -> c_int;
+    extern "C-unwind" fn sigpending(set: *mut SignalSet) -> c_int;
+    extern "C-unwind" fn sigsuspend(set: *const SignalSet) -> c_int;
     extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *mut libc::stack_t) -> c_int;
     extern "C" fn _exit(status: c_int) -> !;
     extern "C" fn _Exit(status: c_int) -> !;
     extern "C" fn quick_exit(status: c_int) -> !;
-    extern "C" fn execv(file: Text, arguments: CStringArray) -> c_int, after warn(file, std::ptr::null());
-    extern "C" fn execve(file: Text, arguments: CStringArray, environment: CStringArray) -> c_int,
+    extern "C" fn execv(file: CharPointer, arguments: CStringArray) -> c_int, after warn(file, std::ptr::null());
+    extern "C" fn execve(file: CharPointer, arguments: CStringArray, environment: CStringArray) -> c_int,
         after warn(file, environment);
-    extern "C" fn execvp(file: Text, arguments: CStringArray) -> c_int, after warn(file, std::ptr::null());
-    extern "C" fn execvpe(file: Text, arguments: CStringArray, environment: CStringArray) -> c_int,
+    extern "C" fn execvp(file: CharPointer, arguments: CStringArray) -> c_int, after warn(file, std::ptr::null());
+    extern "C" fn execvpe(file: CharPointer, arguments: CStringArray, environment: CStringArray) -> c_int,
         after warn(file, environment);
     extern "C" fn fexecve(file: c_int, arguments: CStringArray, environment: CStringArray) -> c_int;
     extern "C" fn execveat(
-        directory: c_int, file: Text, arguments: CStringArray, environment: CStringArray, flags: c_int
+        directory: c_int, file: CharPointer, arguments: CStringArray, environment: CStringArray, flags: c_int
     ) -> c_int;
-    extern "C" fn setuid(user: User) -> c_int;
-    extern "C" fn seteuid(user: User) -> c_int;
-    extern "C" fn setreuid(real: User, effective: User) -> c_int;
-    extern "C" fn setresuid(real: User, effective: User, saved: User) -> c_int;
-    extern "C" fn chroot(path: Text) -> c_int;
+    extern "C" fn setuid(user: UserId) -> c_int;
+    extern "C" fn seteuid(user: UserId) -> c_int;
+    extern "C" fn setreuid(real: UserId, effective: UserId) -> c_int;
+    extern "C" fn setresuid(real: UserId, effective: UserId, saved: UserId) -> c_int;
+    extern "C" fn chroot(path: CharPointer) -> c_int;
     extern "C" fn unshare(flags: c_int) -> c_int;
     extern "C" fn setns(descriptor: c_int, kind: c_int) -> c_int;
-    // The arguments of these two are words, whatever their number.
+    // `prctl` and `syscall` are variadic, but all their arguments are words, so the maximum number is always forwarded.
     extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
     extern "C" fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
     extern "C" fn pthread_create(
@@ -70,8 +72,8 @@ interpose! {
     ) -> c_int;
 }
 
-/// Defines variadic functions whose arguments are all words. The replacement gets the first argument and an array of
-/// the others: the registers are stored next to the arguments that the caller has put on the stack.
+/// Defines variadic functions whose arguments are all words. Each stores its argument registers next to the stack
+/// arguments, then passes the first argument and an array of the others to the replacement.
 macro_rules! interpose_variadic_exec_functions {
     ($($name:ident = $replacement:ident;)*) => {$(
         #[doc = concat!("Interposes `", stringify!($name), "(3)`.")]

@@ -2,7 +2,7 @@
 //!
 //! Exported functions enter the guard, check pointers and call safe Rust; they contain no logic.
 
-// Code in the host's process must not panic; where a panic is impossible, a comment gives the reason.
+// Code in the host's process must not panic. An exception to these lints carries a comment that explains why it cannot.
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
 
 pub mod attached;

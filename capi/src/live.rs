@@ -1,4 +1,4 @@
-//! Live functions and observed LLVMs, passed to a callback one by one, without a lock.
+//! Enumerates live functions and observed LLVM instances. The callback runs without a lock held.
 
 use std::ffi::{CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -22,10 +22,10 @@ pub struct CLiveFunction {
 
 const _: () = assert!(size_of::<CLiveFunction>() == 6 * 8);
 
-/// `jitlisten_function_callback`: called with a live function.
+/// `jitlisten_function_callback`: called once per live function.
 pub type FunctionCallback = Option<unsafe extern "C-unwind" fn(user: *mut c_void, function: *const CLiveFunction)>;
 
-/// Passes every live function to `callback`, in order of address.
+/// Passes every live function to `callback`, in address order.
 ///
 /// # Safety
 /// `callback` must be null or a function of that type that may be called with `user`.
@@ -66,10 +66,10 @@ pub struct CLlvm {
 
 const _: () = assert!(size_of::<CLlvm>() == 5 * 8);
 
-/// `jitlisten_llvm_callback`: called with an observed LLVM.
+/// `jitlisten_llvm_callback`: called once per observed LLVM instance.
 pub type LlvmCallback = Option<unsafe extern "C-unwind" fn(user: *mut c_void, llvm: *const CLlvm)>;
 
-/// Passes every observed LLVM to `callback`.
+/// Passes every observed LLVM instance to `callback`.
 ///
 /// # Safety
 /// `callback` must be null or a function of that type that may be called with `user`.
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn jitlisten_llvms(callback: LlvmCallback, user: *mut c_vo
     status
 }
 
-/// Collects `items` under the guard, so that callbacks can run after it.
+/// Collects `items` under the guard, so that callbacks run after the guard is released.
 fn collect<T>(has_callback: bool, items: &mut Vec<T>, list_items: impl FnOnce(&'static Session) -> Vec<T>) -> i32 {
     with_session(|session| {
         if !has_callback {

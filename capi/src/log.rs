@@ -1,4 +1,4 @@
-//! Log messages for programs with their own log: see [`log_callback`].
+//! Lets the program receive log messages through a callback: see [`log_callback`].
 
 use std::ffi::c_void;
 

@@ -1,7 +1,7 @@
 //! Delivers log messages to a callback of the program.
 //!
-//! Messages arise under locks, so they wait in a queue. They are delivered at the end of an API call, when no lock is
-//! held, by one thread at a time. This module uses no lock, because a child of a fork would inherit it held.
+//! Messages are logged while locks are held, so they are queued. They are delivered at the end of an API call, when no
+//! lock is held, by one thread at a time. This module uses no lock, because a fork child could inherit it locked.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
@@ -19,14 +19,15 @@ struct Callback {
     previous: *mut Callback,
 }
 
-/// Maximum number of messages per delivery. A callback that causes messages by calling us would never end otherwise.
+/// Maximum number of messages per delivery. Without this limit, a callback that calls us and so causes new messages
+/// would never return to the program.
 const MAX_MESSAGES_PER_DELIVERY: usize = 4096;
 
 /// Current callback; null if none is set.
 static CALLBACK: AtomicPtr<Callback> = AtomicPtr::new(ptr::null_mut());
 /// Head of the list of all callbacks that were ever set.
 static ALL_CALLBACKS: AtomicPtr<Callback> = AtomicPtr::new(ptr::null_mut());
-/// Thread that delivers messages: process in the upper half, thread in the lower half; 0 if none.
+/// Thread that delivers messages: PID in the upper half, TID in the lower half; 0 if none.
 static DELIVERING_THREAD: AtomicU64 = AtomicU64::new(0);
 /// Number of callback calls that have returned.
 static RETURN_COUNT: AtomicU64 = AtomicU64::new(0);
@@ -61,7 +62,7 @@ fn wait_for_running_callback() {
     }
 }
 
-/// Delivers the queued messages. Call it with no lock of ours held.
+/// Delivers the queued messages. Call with none of our locks held.
 pub(crate) fn deliver_messages() {
     let mut remaining = MAX_MESSAGES_PER_DELIVERY;
     // If another thread is delivering, leave the messages to it. That thread checks the queue again when it is done.
@@ -81,7 +82,7 @@ fn call_callback(level: Level, text: String) {
     let text = CString::new(text).unwrap_or_default();
     // SAFETY: the pointer is null or a callback, and callbacks are never freed.
     if let Some(callback) = unsafe { CALLBACK.load(SeqCst).as_ref() } {
-        // SAFETY: the program vouches for its callback; the text lives until the callback returns.
+        // SAFETY: the program vouches for its callback; the message lives until the callback returns.
         unsafe { (callback.function)(callback.user, level as i32, text.as_ptr()) };
     }
     RETURN_COUNT.fetch_add(1, SeqCst);
@@ -96,7 +97,7 @@ impl DeliveryRight {
         let (holder, current_thread) = (DELIVERING_THREAD.load(SeqCst), this_thread());
         // After a fork, the holder may be a thread of the parent, which never releases the right in the child.
         let is_free = !are_in_same_process(holder, current_thread);
-        // `then_some` would create a value first, whose drop releases the right of another thread.
+        // Not `then_some`, which would always create a value; dropping that value would release another thread's right.
         (is_free && DELIVERING_THREAD.compare_exchange(holder, current_thread, SeqCst, SeqCst).is_ok())
             .then(|| DeliveryRight)
     }

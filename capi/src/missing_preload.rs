@@ -18,28 +18,29 @@ unsafe extern "C" {
     static environ: CStringArray;
 }
 
-/// A process that `jitlisten run` or `record` has started before the program.
+/// A launcher process: `jitlisten run` or `record` started it, but it is not the program yet.
 struct Launcher {
     pid: u32,
-    /// True to watch its children as well. Otherwise only the process itself counts, because its children may start
-    /// unrelated programs.
+    /// True if the program may be started by a child of the launcher. Otherwise only the launcher's own `exec` calls
+    /// count, because its children may start unrelated programs.
     starts_children: bool,
     /// Path of this library in `LD_PRELOAD`.
     library: Vec<u8>,
 }
 
 static LAUNCHER: OnceLock<Launcher> = OnceLock::new();
-/// True once this process or one of its children has printed the warning. The memory is shared between them.
+/// True once this process or one of its children has printed the warning. The flag lies in memory that they share.
 static WARNING_IS_PRINTED: AtomicPtr<AtomicBool> = AtomicPtr::new(ptr::null_mut());
 
-/// Records whether this process is before the program. For the constructor, before the environment changes.
+/// Records this process as a launcher, if it is not the program yet. Call in the constructor, before the environment
+/// changes.
 pub(crate) fn record_launcher() {
     let Some(library) = run_environment::library_for_program() else { return };
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: new memory, at an address of the kernel's choice.
-    let shared = unsafe { libc::mmap(ptr::null_mut(), size_of::<AtomicBool>(), protection, flags, -1, 0) };
-    if shared != libc::MAP_FAILED {
-        WARNING_IS_PRINTED.store(shared.cast(), Ordering::Release);
+    // SAFETY: the call creates a mapping at an address that the kernel chooses.
+    let shared_memory = unsafe { libc::mmap(ptr::null_mut(), size_of::<AtomicBool>(), protection, flags, -1, 0) };
+    if shared_memory != libc::MAP_FAILED {
+        WARNING_IS_PRINTED.store(shared_memory.cast(), Ordering::Release);
         let starts_children = jitlisten_sampler::is_launcher("self");
         let _ = LAUNCHER.set(Launcher { pid: std::process::id(), starts_children, library });
     }
@@ -55,7 +56,7 @@ pub(crate) unsafe fn warn(file: *const c_char, environment: CStringArray) {
     let _ = catch_unwind(|| {
         let is_watched = |launcher: &&Launcher| launcher.starts_children || launcher.pid == std::process::id();
         let Some(launcher) = LAUNCHER.get().filter(is_watched).filter(|_| !file.is_null()) else { return };
-        // SAFETY: libc's variable, which the calling thread may read, as `execve` itself does.
+        // SAFETY: `environ` is libc's variable, which the calling thread may read, as `execve` itself does.
         let environment = if environment.is_null() { unsafe { environ } } else { environment };
         // SAFETY: the caller passes an environment like that of `execve(2)`.
         let preload = unsafe { find_variable(environment, b"LD_PRELOAD=") }.unwrap_or_default();
@@ -67,7 +68,7 @@ pub(crate) unsafe fn warn(file: *const c_char, environment: CStringArray) {
         if path.components().count() > 1 && !path.is_file() {
             return;
         }
-        // SAFETY: if a launcher is set, this points to shared memory that is never unmapped; zero is `false`.
+        // SAFETY: if a launcher is set, the pointer refers to shared memory that is never unmapped; zero is `false`.
         if unsafe { &*WARNING_IS_PRINTED.load(Ordering::Acquire) }.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -79,7 +80,7 @@ pub(crate) unsafe fn warn(file: *const c_char, environment: CStringArray) {
     });
 }
 
-/// Prints to standard error, like the command: a session with a log may not exist in this process.
+/// Prints to standard error, as the command does, because this process may have no session and thus no log.
 fn print(line: &str) {
     // SAFETY: `line` is readable for its length.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };

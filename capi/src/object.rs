@@ -81,7 +81,7 @@ pub unsafe extern "C" fn jitlisten_object_loaded(
         let sections = unsafe { borrowed::read_array(sections, section_count, "sections") }?;
         // SAFETY: the caller guarantees that the sections' names are readable.
         let id = unsafe { load_object(session, bytes.to_vec(), sections) }?;
-        // SAFETY: checked above; the caller vouches that it is writable.
+        // SAFETY: the pointer was checked above, and the caller vouches that it is writable.
         unsafe { object.write(to_number(id)) };
         Ok(())
     })
@@ -100,7 +100,7 @@ unsafe fn load_object(session: &'static Session, elf: Vec<u8>, sections: &[CSect
             placed_sections.push(Placed::new(name, Address(section.address)));
         }
     }
-    // Without given sections, `from_object_at` is not called: it fails if the section table is unreadable.
+    // Without given sections, do not call `from_object_at`, which fails if the section table is unreadable.
     let code = match placed_sections.is_empty() {
         true => LoadedCode::from_object(session, Producer::Llvm, elf),
         false => LoadedCode::from_object_at(session, Producer::Llvm, elf, &placed_sections),
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn jitlisten_code_loaded(code: *const CCode, object: *mut 
         let code = unsafe { borrowed::copy_sized(code, size_of::<usize>() * 3, "code") }?;
         // SAFETY: the caller guarantees that the memory that `code` points to is readable.
         let id = unsafe { load_code(session, &code) }?;
-        // SAFETY: checked above; the caller vouches that it is writable.
+        // SAFETY: the pointer was checked above, and the caller vouches that it is writable.
         unsafe { object.write(to_number(id)) };
         Ok(())
     })
@@ -155,29 +155,29 @@ unsafe fn load_code(session: &'static Session, code: &CCode) -> Result<ObjectId,
     Ok(LoadedCode::from_raw(session, &raw_code)?.into_id())
 }
 
-/// Number of an object in the C API: one more than its id, because 0 is never an object.
+/// Converts an object id to its number in the C API, which is one more than the id because 0 never denotes an object.
 fn to_number(id: ObjectId) -> u64 {
     id.0 + 1
 }
 
-/// Id of an object from its number in the C API.
+/// Converts an object's number in the C API to its id.
 fn parse_id(object: u64) -> Result<ObjectId, Failure> {
     object.checked_sub(1).map(ObjectId).ok_or_else(|| Failure::argument("0 is never an object"))
 }
 
-/// Records the caller's promise that the object's pages hold no other code.
+/// Records the caller's promise that the object's pages contain no other code.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_owns_pages(object: u64) -> i32 {
     with_active_session(|session| Ok(session.reported_owns_pages(parse_id(object)?)?))
 }
 
-/// Reports *finalized*.
+/// Reports that an object's code is executable (*finalized*).
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_finalized(object: u64) -> i32 {
     with_active_session(|session| Ok(session.reported_finalized(parse_id(object)?)?))
 }
 
-/// Reports *freeing*.
+/// Reports that an object's code is about to be freed (*freeing*).
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_freeing(object: u64) -> i32 {
     with_active_session(|session| Ok(session.reported_freeing(parse_id(object)?)?))

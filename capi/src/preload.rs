@@ -1,4 +1,4 @@
-//! Constructor and destructor of the library. If the library was preloaded, the constructor runs before the program's.
+//! Constructor and destructor of the library. In a preloaded library, the constructor runs before the program's.
 //!
 //! A program that links to the library decides when to call `jitlisten_open`. Only an `LD_PRELOAD` that contains this
 //! library, by any file name, starts it automatically. In a set-user-ID program the environment is not trusted: the
@@ -37,9 +37,9 @@ extern "C" fn constructor() {
     });
 }
 
-/// Starts a recording if the environment asks for it. If the session is switched off, the program is not sampled. A
-/// tool before the program of `jitlisten record` is sampled, and leaves the file to the program when that starts; the
-/// program's children are not sampled.
+/// Starts a recording if the environment requests one. If the session is switched off, the program is not sampled. A
+/// tool that `jitlisten record` starts before the program is sampled as well, and hands the file over once the program
+/// starts. The program's children are not sampled.
 fn start_recording_from_environment() {
     if !Session::process().is_some_and(|session| session.options().active) {
         return;
@@ -55,9 +55,10 @@ fn start_recording_from_environment() {
 #[unsafe(link_section = ".fini_array")]
 static DESTRUCTOR: extern "C" fn() = destructor;
 
-/// Runs in `exit(3)`. If the process is killed or calls `_exit(2)`, only a recording is ended.
+/// Runs in `exit(3)`. If the process is killed or calls `_exit(2)`, this destructor does not run; only a recording is
+/// finished.
 extern "C" fn destructor() {
-    // The program's seccomp filter may kill it for an unexpected system call.
+    // The program's seccomp filter may kill the process for an unexpected system call.
     if jitlisten_sampler::is_confined() {
         return;
     }
@@ -72,7 +73,7 @@ extern "C" fn destructor() {
     });
 }
 
-/// Returns true if `LD_PRELOAD` (names divided by spaces or colons, `ld.so(8)`) contains a file with this library's
+/// Returns true if `LD_PRELOAD` (names separated by spaces or colons, `ld.so(8)`) contains a file with this library's
 /// file name.
 fn is_preloaded() -> bool {
     let Some(own_path) = own_file() else { return false };
@@ -85,8 +86,8 @@ fn is_preloaded() -> bool {
             .any(contains_us)
 }
 
-/// Returns the environment as the loader saw it. Another preloaded library may have removed us before our constructor
-/// (heaptrack does, so that the program's children are not preloaded).
+/// Returns the environment as the loader saw it. Another preloaded library may have removed this library from
+/// `LD_PRELOAD` before our constructor ran (heaptrack does, so that the program's children are not preloaded).
 fn initial_environment() -> Vec<u8> {
     std::fs::read("/proc/self/environ").unwrap_or_default()
 }
@@ -98,13 +99,13 @@ fn file_name(path: &[u8]) -> Option<&[u8]> {
 /// Path by which the loader found this library.
 fn own_file() -> Option<Vec<u8>> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: an address of our code, and writable memory for the result.
+    // SAFETY: `own_file` is an address in our code, and `info` is writable.
     let result = unsafe { libc::dladdr(own_file as *const c_void, info.as_mut_ptr()) };
-    // SAFETY: zeros are a valid result, whatever was written over them.
+    // SAFETY: `info` was zeroed, and it is valid whether or not `dladdr` has written to it.
     let info = unsafe { info.assume_init() };
     if result == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the loader's name of a library that is never unloaded.
+    // SAFETY: `dli_fname` is the loader's C string for a library that is never unloaded.
     Some(unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes().to_vec())
 }

@@ -29,7 +29,7 @@ pub struct RecordOptions {
 
 const _: () = assert!(size_of::<RecordOptions>() == 40);
 
-// SAFETY: integers and a pointer, for which zero is valid.
+// SAFETY: the struct has only integers and a raw pointer.
 unsafe impl Plain for RecordOptions {}
 
 /// Starts a recording.
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn jitlisten_record_path(path: *mut c_char, size: usize) -
         if current.len() >= size {
             return Err(Failure::argument(format_args!("the path has {} bytes", current.len())));
         }
-        // SAFETY: the caller vouches for `size` bytes, which is more than the length of the path.
+        // SAFETY: the caller vouches for `size` bytes, and `size` is greater than the length of the path.
         unsafe { std::ptr::copy_nonoverlapping(current.as_ptr().cast(), path, current.len()) };
         // SAFETY: the terminator is also within those `size` bytes.
         unsafe { path.add(current.len()).write(0) };
@@ -98,15 +98,15 @@ pub unsafe extern "C" fn jitlisten_record_path(path: *mut c_char, size: usize) -
     })
 }
 
-/// Copies the counters of the current recording, or of the last one.
+/// Copies the counters of the current recording, or of the last one if none is running.
 ///
 /// # Safety
-/// `statistics` must be null, or point to as many writable bytes as its first member says.
+/// `statistics` must be null, or point to as many writable bytes as its first member specifies.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_get_record_statistics(statistics: *mut RecordStatistics) -> i32 {
     guarded(|| {
         borrowed::check_output(statistics, "statistics")?;
-        // SAFETY: not null and aligned; the caller vouches for at least the first member.
+        // SAFETY: the pointer is not null and is aligned; the caller vouches for at least the first member.
         let size = unsafe { (*statistics).size };
         if size < size_of::<usize>() {
             return Err(Failure::argument(format_args!("its size says {size}")));

@@ -1,12 +1,12 @@
-//! Restores the environment that `jitlisten run` has changed. The changes are meant for one program, but pass through
-//! every tool before it (`perf record`, `gdb --args`, `valgrind`, a shell, `env`). The program is the first Python
-//! interpreter. It restores the variables, so that its children, which may have another libc or architecture, start
-//! unchanged.
+//! Restores the environment that `jitlisten run` has changed. The changes are meant for one program, but every tool
+//! that starts before it inherits them (`perf record`, `gdb --args`, `valgrind`, a shell, `env`). The program is the
+//! first Python interpreter. It restores the variables, so that its children, which may have another libc or
+//! architecture, start unchanged.
 //!
 //! ```text
 //!   JITLISTEN_RUN = WORD+WORD..:LIBRARY     set by `jitlisten run`
-//!     program       the first Python restores the environment; without this word (`-s`) no process does
-//!     run=PID-START-NAMESPACE   the process that became the command: its files are kept until it has ended
+//!     program       the first Python restores the environment; without this keyword (`-s`), no process does
+//!     run=PID-START-NAMESPACE   the process that became the command: its files are kept until it exits
 //!     sinks         JITLISTEN was not set before
 //!     lines         our sitecustomize is first in PYTHONPATH; it restores PYTHONPATH (python/jitlisten/_site)
 //! ```
@@ -20,7 +20,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 const RUN_VARIABLE: &str = "JITLISTEN_RUN";
 const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
-/// Restores the environment if this process is the program. Call it in the constructor only: no other thread may use
+/// Restores the environment if this process is the program. Call only in the constructor, when no other thread can use
 /// the environment.
 pub(crate) fn restore_environment() {
     let Some(run) = env::var_os(RUN_VARIABLE) else { return };
@@ -39,15 +39,15 @@ pub(crate) fn restore_environment() {
     set_or_remove(RUN_VARIABLE, lines);
 }
 
-/// Returns true if this process is a tool before the program.
+/// Returns true if this process is a tool that runs before the program.
 pub(crate) fn is_before_program() -> bool {
     let run = env::var_os(RUN_VARIABLE).unwrap_or_default();
     let words = run.as_bytes().split(|byte| *byte == b':').next().unwrap_or_default();
     words.split(|byte| *byte == b'+').any(|word| word == b"program") && !jitlisten_shim::is_python()
 }
 
-/// Returns the path of this library in `LD_PRELOAD`, as set by `jitlisten run`, if this process is a tool before the
-/// program.
+/// Returns the path of this library in `LD_PRELOAD`, as set by `jitlisten run`, if this process is a tool that runs
+/// before the program.
 pub(crate) fn library_for_program() -> Option<Vec<u8>> {
     let run = env::var_os(RUN_VARIABLE).filter(|_| is_before_program())?;
     run.as_bytes().splitn(2, |byte| *byte == b':').nth(1).map(<[u8]>::to_vec)
@@ -62,7 +62,7 @@ fn set_or_remove(variable: &str, value: Option<Vec<u8>>) {
     }
 }
 
-/// Removes `path` and the divider after it from `list`, and keeps the rest as written. `None` if nothing remains.
+/// Removes `path` and the separator after it from `list`, and keeps the rest unchanged. `None` if nothing remains.
 fn remove_from_list(list: &[u8], path: &[u8]) -> Option<Vec<u8>> {
     let is_divider = |byte: &u8| matches!(byte, b' ' | b':');
     let mut offset = 0;

@@ -30,13 +30,14 @@ const _: () = assert!(size_of::<COptions>() == 7 * 8);
 // SAFETY: the struct has only integers and raw pointers.
 unsafe impl Plain for COptions {}
 
-/// Opens the session of this process with the options of the environment, and starts to observe LLVMs.
+/// Opens the session of this process with the options in the environment, and starts observing LLVM instances.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_open() -> i32 {
     open_from_environment()
 }
 
-/// Internal form of [`jitlisten_open`]: a call by the exported name may reach another copy of the library.
+/// Internal equivalent of [`jitlisten_open`], because a call by the exported name may reach another copy of the
+/// library.
 pub(crate) fn open_from_environment() -> i32 {
     guarded(|| open(&CallerOptions::default(), Listening::Process))
 }
@@ -66,7 +67,7 @@ pub(crate) fn open_with_sinks(sinks: &str) -> Result<(), Failure> {
     open(&CallerOptions(vec![("JITLISTEN", sinks.into())]), Listening::Process)
 }
 
-/// Options of the caller that replace environment variables.
+/// Caller-supplied options that override environment variables.
 #[derive(Default)]
 struct CallerOptions(Vec<(&'static str, OsString)>);
 
@@ -127,7 +128,7 @@ fn open(caller_options: &CallerOptions, listening: Listening) -> Result<(), Fail
     if !session.options().active {
         return Err(Status::SwitchedOff.into());
     }
-    // The first caller has chosen what to observe, so use the session's own option.
+    // The first caller has chosen which LLVM instances to observe, so use the session's own option.
     if session.options().listening == Listening::Process {
         jitlisten_shim::start(session);
     }

@@ -54,7 +54,7 @@ pub unsafe extern "C" fn jitlisten_is_enabled(name: *const c_char, enabled: *mut
         // SAFETY: the caller passes null or a C string.
         let kind = unsafe { parse_sink(name) }?;
         borrowed::check_output(enabled, "enabled")?;
-        // SAFETY: not null and aligned; the caller vouches for the rest.
+        // SAFETY: the pointer is not null and is aligned; the caller vouches for the rest.
         unsafe { enabled.write(i32::from(session.is_enabled(kind))) };
         Ok(())
     })

@@ -73,15 +73,15 @@ impl CStatistics {
     }
 }
 
-/// Copies the counters. Copies of the library also find each other by the name of this function.
+/// Copies the counters. Multiple copies of the library also find each other by this function's name.
 ///
 /// # Safety
-/// `statistics` must be null, or point to as many writable bytes as its first member says.
+/// `statistics` must be null, or point to as many writable bytes as its first member specifies.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_get_statistics(statistics: *mut CStatistics) -> i32 {
     with_session(|session| {
         borrowed::check_output(statistics, "statistics")?;
-        // SAFETY: not null and aligned; the caller vouches for at least the first member.
+        // SAFETY: the pointer is not null and is aligned; the caller vouches for at least the first member.
         let size = unsafe { (*statistics).size };
         if size < size_of::<usize>() {
             return Err(Failure::argument(format_args!("its size says {size}")));

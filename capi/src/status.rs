@@ -42,7 +42,7 @@ impl Status {
     }
 }
 
-/// Reason why a call fails: its status, and details of this failure.
+/// A failed call: its status, and details of the failure.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: Status,
@@ -54,7 +54,7 @@ impl Failure {
         Failure { status, message: message.to_string() }
     }
 
-    /// Failure because of an invalid argument.
+    /// Creates a failure caused by an invalid argument.
     pub(crate) fn argument(message: impl fmt::Display) -> Failure {
         Failure::new(Status::InvalidArgument, message)
     }

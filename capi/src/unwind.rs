@@ -1,4 +1,4 @@
-//! Registration of unwind tables without a session.
+//! Registers unwind tables without a session.
 
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn jitlisten_unwind_register(
         // SAFETY: the caller vouches for the tables, and for deregistering them in time.
         let registered = unsafe { Registry::process().register(&section) };
         let registration = registered.map_err(|error| Failure::new(Status::NotUnderstood, error))?;
-        // SAFETY: checked above; the caller vouches that it is writable. 0 is never a registration.
+        // SAFETY: the pointer was checked above, and the caller vouches that it is writable. 0 is never a registration.
         unsafe { out.write(registration.into_number() + 1) };
         Ok(())
     })

@@ -8,21 +8,21 @@
 //! ```
 //!
 //! Given a file name and a rate ([`Options`]), it produces a file that `perf report`, `perf script` and `jitlisten
-//! lines` can read. It uses no `perf_event_open` (unless an event is counted), no ptrace and no root. x86_64 and
-//! AArch64.
+//! lines` can read. It uses no `perf_event_open` (unless an event is counted), no ptrace and no root privileges. It
+//! supports x86_64 and AArch64.
 //!
 //! The handler allocates nothing, takes no lock and is bounded ([`unwind`]). The host can see one real-time signal in
-//! use and a thread named `jitlisten`. Lock order: this crate's locks, then the session's; the session's callbacks take
-//! none of ours (`writer/code_events.rs`).
+//! use and a thread named `jitlisten`. Lock order: this crate's locks come before the session's, and the session's
+//! callbacks take none of ours (`writer/code_events.rs`).
 //!
-//! | folder | content |
+//! | directory | content |
 //! | --- | --- |
 //! | `recording/` | starts and stops a recording: options, event, the recorded process |
-//! | `thread/` | what a sampled thread has: slot, timer or counter, pace; its creation |
-//! | `handler/` | the signal handler, and what it reads: stack, code, clock |
+//! | `thread/` | state of each sampled thread: slot, timer or counter, pace; thread creation |
+//! | `handler/` | the signal handler and its inputs: stack, code, clock |
 //! | `unwind/`, `python/` | native frames, and frames of CPython |
 //! | `writer/` | the writer thread: mappings, records, the file |
-//! | `transparency/` | what the program must not notice: signals, exits, privileges, sanitizers |
+//! | `transparency/` | hides the sampler from the program: signals, exits, privileges, sanitizers |
 //!
 //! To try it: `JITLISTEN_RECORD=f.data LD_PRELOAD=libjitlisten.so python program.py; perf report -i f.data`.
 

@@ -1,8 +1,8 @@
-//! Lock of the heap: a word and `futex(2)`.
+//! The heap lock: a futex word.
 //!
 //! This is the innermost lock: its holder calls only the kernel. The lock uses neither thread-local variables nor
-//! `pthread` keys, which might allocate on first use. The forking thread holds it across `fork(2)`, so the child finds
-//! the heap consistent. Meanwhile that thread may allocate, because other `pthread_atfork` handlers run.
+//! `pthread` keys, which might allocate on first use. The forking thread holds the lock across `fork(2)`, so the child
+//! finds the heap consistent. That thread may allocate in the meantime, because other `pthread_atfork` handlers run.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -44,11 +44,11 @@ pub(crate) fn acquire() -> Held {
     Held { must_release: true }
 }
 
-/// Calls `futex(2)` on the lock's word, and preserves the host's `errno`.
+/// Calls `futex(2)` on the lock word, and preserves the host's `errno`.
 fn futex(operation: i32, value: u32) {
     let operation = operation | libc::FUTEX_PRIVATE_FLAG;
     jitlisten::plumbing::preserving_errno(|| {
-        // SAFETY: a static word; no time limit.
+        // SAFETY: the lock word is static, and the null pointer means no timeout.
         unsafe { libc::syscall(libc::SYS_futex, STATE.as_ptr(), operation, value, ptr::null::<libc::timespec>()) };
     });
 }
@@ -58,8 +58,8 @@ fn this_thread() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
-/// Installs fork handlers that hold the lock across `fork(2)`. They must be the first of our fork handlers: `prepare`
-/// handlers run in reverse order, and this lock comes after all others.
+/// Installs fork handlers that hold the lock across `fork(2)`. Must be called before our other fork handlers are
+/// installed: `prepare` handlers run in reverse order, and this lock is acquired last.
 pub(crate) fn follow_forks() {
     jitlisten::plumbing::follow_forks::<AcrossFork>();
 }

@@ -1,8 +1,8 @@
-//! The library's own heap: it never calls the program's `malloc`.
+//! The library's own heap, which never calls the program's `malloc`.
 //!
-//! That `malloc` may belong to a profiler, which takes locks, walks stacks and calls the loader, while we allocate
-//! under the loader's lock and LLVM's. Therefore `libjitlisten.so` gets its own pages by system calls, under its own
-//! innermost lock.
+//! The program's `malloc` may belong to a profiler that takes locks, walks stacks and calls the loader. We allocate
+//! while holding loader and LLVM locks, so calling that `malloc` could deadlock. `libjitlisten.so` therefore gets its
+//! pages directly from the kernel, and protects its heap with its own innermost lock.
 //!
 //! | request | source | |
 //! | --- | --- | --- |
@@ -28,7 +28,7 @@ use pages::Pages;
 
 /// Minimum size of an allocation that gets its own mapping.
 const MIN_MAPPED_BYTES: usize = 128 << 10;
-/// Alignment of mappings on every machine.
+/// Minimum alignment of mappings, on every architecture.
 const PAGE_ALIGNMENT: usize = 4096;
 /// Number of bytes that `dlmalloc` requests from the kernel at a time.
 const GRANULARITY_BYTES: usize = 256 << 10;
@@ -93,10 +93,10 @@ unsafe impl GlobalAlloc for Heap {
             return;
         }
         if is_large(layout.size(), layout.align()) {
-            // SAFETY: mapped by `alloc` or `realloc`; the caller releases it.
+            // SAFETY: `alloc` or `realloc` mapped this memory with this size, and the caller no longer uses it.
             unsafe { unmap_pages(memory, layout.size()) };
         } else {
-            // SAFETY: allocated from the small heap, with this layout.
+            // SAFETY: the memory was allocated from the small heap, with this layout.
             self.with_small_heap(|small_heap| unsafe { small_heap.free(memory, layout.size(), layout.align()) });
         }
     }
@@ -108,7 +108,7 @@ unsafe impl GlobalAlloc for Heap {
                 // SAFETY: the block was mapped with this size.
                 unsafe { pages::remap(memory, layout.size(), size, true) }
             } else {
-                // SAFETY: allocated from the small heap, with this layout.
+                // SAFETY: the memory was allocated from the small heap, with this layout.
                 self.with_small_heap(|small_heap| unsafe {
                     small_heap.realloc(memory, layout.size(), layout.align(), size)
                 })
@@ -122,7 +122,7 @@ unsafe impl GlobalAlloc for Heap {
         if !moved.is_null() {
             // SAFETY: both blocks have at least this size, and one is new.
             unsafe { ptr::copy_nonoverlapping(memory, moved, layout.size().min(size)) };
-            // SAFETY: the caller releases the old block.
+            // SAFETY: the caller no longer uses the old block.
             unsafe { self.dealloc(memory, layout) };
         }
         moved

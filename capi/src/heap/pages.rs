@@ -18,7 +18,7 @@ pub(crate) unsafe fn remap(memory: *mut u8, old: usize, new: usize, can_move: bo
     if start == -1 { ptr::null_mut() } else { ptr::with_exposed_provenance_mut(start as usize) }
 }
 
-// SAFETY: memory returned by `alloc` is mapped, zeroed, otherwise unused, and stays so until `free` or `free_part`.
+// SAFETY: `alloc` returns memory that is mapped, zeroed and unused, and remains mapped until `free` or `free_part`.
 unsafe impl dlmalloc::Allocator for Pages {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         (map_pages(size), size, 0)

@@ -1,4 +1,4 @@
-//! The clock of the samples' time stamps (`-k mono` of perf): the vDSO's if available, else jitlisten's system call.
+//! The clock for sample time stamps (perf's `-k mono`): read through the vDSO if available, else by a system call.
 
 use crate::handler::vdso;
 

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   libraries   replaced as a whole when libraries are loaded or unloaded
-//!   compiled    one more entry for each code range
+//!   compiled    grows by one entry for each code range
 //! ```
 //!
-//! Freed code is only marked, and the rule caches start a new generation.
+//! Entries of freed code are only marked as dead; a new generation number invalidates the rule caches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,11 +83,11 @@ impl Entry {
 /// A published table, and the live entries of each object.
 type Entries = Published<Entry, BTreeMap<u64, Vec<Arc<Entry>>>>;
 
-/// All code that is known.
+/// All code known to the handler.
 struct KnownCode {
     libraries: Entries,
     compiled: Entries,
-    /// Number of changes that make cached rules stale.
+    /// Generation of the code; incremented by each change that makes cached rules stale.
     generation: AtomicU64,
     /// Set when a sample hits unknown code; the writer then reads the mappings again.
     has_unknown: AtomicBool,
@@ -114,7 +114,7 @@ pub(crate) fn publish_compiled(range: CodeRange) {
     change.add(entry);
 }
 
-/// Marks the code of an object that is about to be freed.
+/// Marks an object's code as dead, before the object is freed.
 pub(crate) fn free_compiled(owner: u64) {
     for entry in CODE.compiled.change().writer_data().remove(&owner).unwrap_or_default() {
         entry.freed.store(true, Ordering::Release);
@@ -132,7 +132,7 @@ pub(crate) fn clear() {
     CODE.generation.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Like [`clear`], in a fork child. Keeps the parent's libraries on request: they are the child's as well.
+/// Like [`clear`], in a fork child. Keeps the parent's libraries on request, because the child has the same mappings.
 pub(crate) fn clear_in_child(keep_libraries: bool) {
     for (published, is_kept) in [(&CODE.libraries, keep_libraries), (&CODE.compiled, false)] {
         let mut change = published.change_in_child(BTreeMap::new());
@@ -146,11 +146,11 @@ pub(crate) fn clear_in_child(keep_libraries: bool) {
 
 /// True if any library is published.
 pub(crate) fn has_libraries() -> bool {
-    // SAFETY: called by the only thread that changes the table.
+    // SAFETY: only the calling thread changes the table.
     unsafe { CODE.libraries.entries() }.next().is_some()
 }
 
-/// Frees replaced tables, if no handler can be using them. `no_handler_is_running` is called after the exchange.
+/// Frees replaced tables if `no_handler_is_running`, which is checked after the new tables have been published.
 pub(crate) fn reclaim(no_handler_is_running: impl Fn() -> bool) {
     for published in [&CODE.libraries, &CODE.compiled] {
         published.change().reclaim(&no_handler_is_running);
@@ -176,7 +176,7 @@ pub(crate) struct ProcessCode;
 
 impl CodeMap for ProcessCode {
     fn find(&self, address: u64) -> Option<Code<'_>> {
-        // SAFETY: running handlers are counted, and the writer does not walk stacks while it reclaims: see
+        // SAFETY: running handlers are counted, and the writer does not walk stacks while it frees tables: see
         // `slots::no_handler_is_running`.
         let find = |published: &'static Entries| unsafe { published.find(address) };
         find(&CODE.compiled).or_else(|| find(&CODE.libraries)).map(|entry| entry.code(address))

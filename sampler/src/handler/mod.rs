@@ -1,10 +1,10 @@
-//! The signal handler: puts a stack into a ring.
+//! The signal handler, which stores a stack sample in the thread's ring.
 //!
 //! It allocates nothing, takes no lock and uses no thread-local variable except `errno`. It reads its slot, published
 //! tables, and the stack. In steady state it makes no system call: the vDSO reads the time, the signal carries the
-//! sample's period, and the bounds of the thread's stack are known. A counter needs four calls. One more wakes the
-//! writer when the ring fills up, and during the first 0.1 s. `stack_memory` makes at most two, if the bounds are
-//! unknown.
+//! sample's period, and the bounds of the thread's stack are known. With a perf counter, it makes four calls. One more
+//! call wakes the writer when the ring fills up, and during the first 0.1 s. `stack_memory` makes at most two, if the
+//! stack bounds are unknown.
 
 pub(crate) mod clock;
 pub(crate) mod code_map;
@@ -56,17 +56,18 @@ const MIN_STACK_BYTES: usize = 4096;
 
 /// The origin of a signal.
 enum SignalSource {
-    /// Slot, its generation, and the number of missed intervals.
+    /// Sent by a sampling timer: its slot, the slot's generation, and the number of missed intervals.
     Timer { index: usize, generation: u32, overrun: c_int },
-    /// A perf counter, with the index of its slot if it is known.
+    /// Sent by a perf counter, with the index of its slot if known.
     Counter(Option<usize>),
-    /// The program or another process.
+    /// Sent by the program or another process.
     Elsewhere,
 }
 
 /// Decodes the origin of a signal.
+///
 /// # Safety
-/// `info` is the kernel's.
+/// `info` must be a valid `siginfo_t` from the kernel.
 unsafe fn signal_source(info: *const libc::siginfo_t) -> SignalSource {
     // SAFETY: a timer signal has these fields; for any other signal they are still within siginfo_t.
     let timer = unsafe { &*info.cast::<TimerInfo>() };
@@ -82,23 +83,23 @@ unsafe fn signal_source(info: *const libc::siginfo_t) -> SignalSource {
 }
 
 pub(crate) extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: errno is a thread-local of libc at a fixed address.
+    // SAFETY: `__errno_location` has no precondition.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: `errno` points to a thread-local of this thread.
     let saved_errno = unsafe { errno.read() };
     let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: the kernel has created it for a handler with SA_SIGINFO.
+    // SAFETY: the kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO.
     match unsafe { signal_source(info) } {
         SignalSource::Elsewhere => disposition::forward_signal(signal, info, context),
         // Ignore a late signal meant for the slot's previous owner.
         SignalSource::Timer { index, generation, overrun } => {
             let is_owner = |slot: &Slot| slot.state.generation() == generation;
-            // SAFETY: provided by the kernel, and valid as long as the handler runs.
+            // SAFETY: the kernel provides the context, which is valid while the handler runs.
             record_if_armed(slots::get(index), is_owner, overrun, unsafe { &mut *context });
         }
         SignalSource::Counter(index) => {
             let is_owner = |slot: &Slot| slot.state.tid() == clock::own_tid();
-            // SAFETY: provided by the kernel, and valid as long as the handler runs.
+            // SAFETY: the kernel provides the context, which is valid while the handler runs.
             record_if_armed(index.and_then(slots::get), is_owner, 0, unsafe { &mut *context });
         }
     }
@@ -106,7 +107,7 @@ pub(crate) extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_
     unsafe { errno.write(saved_errno) };
 }
 
-/// Returns true if a dequeued signal is one of ours. No sample is taken for it.
+/// Returns true if a dequeued signal is a sampler tick; no sample is taken for it.
 pub(crate) fn discard_tick(info: &libc::siginfo_t) -> bool {
     // SAFETY: `info` is a valid `siginfo_t`.
     match unsafe { signal_source(info) } {
@@ -119,8 +120,8 @@ pub(crate) fn discard_tick(info: &libc::siginfo_t) -> bool {
     }
 }
 
-/// Dequeues the sampler's signals that are pending because the calling thread blocks them. Signals of the program with
-/// the same number are sent again in their order.
+/// Dequeues the sampler's signals that are pending because the calling thread blocks them. The program's signals with
+/// the same number are queued again in their original order.
 pub(crate) fn drain_pending_ticks() {
     const MAX_SIGNALS: usize = 32;
     let signal = disposition::sampling_signal();
@@ -130,18 +131,18 @@ pub(crate) fn drain_pending_ticks() {
     let (set, no_timeout) = (1_u64 << (signal - 1), libc::timespec { tv_sec: 0, tv_nsec: 0 });
     let (mut program_signals, mut count) = ([MaybeUninit::<libc::siginfo_t>::zeroed(); MAX_SIGNALS], 0);
     while let Some(info) = program_signals.get_mut(count) {
-        // SAFETY: reads the set and the timeout, writes the dequeued signal's information.
+        // SAFETY: the call reads the set and the timeout, and writes to `info`.
         let result = unsafe {
             libc::syscall(libc::SYS_rt_sigtimedwait, &raw const set, info.as_mut_ptr(), &raw const no_timeout, 8_usize)
         };
         if result != signal.into() {
             break;
         }
-        // SAFETY: the call above has initialized it.
+        // SAFETY: the call above has initialized `info`.
         count += usize::from(!discard_tick(unsafe { info.assume_init_ref() }));
     }
     for info in program_signals.iter().take(count) {
-        // SAFETY: the kernel has initialized all of it.
+        // SAFETY: the kernel has initialized all of `info`.
         let is_directed_at_thread = unsafe { info.assume_init_ref() }.si_code == libc::SI_TKILL;
         let (pid, tid) = (std::process::id(), clock::own_tid());
         // SAFETY: a process may queue a signal with any information to itself.
@@ -155,7 +156,7 @@ pub(crate) fn drain_pending_ticks() {
     }
 }
 
-/// Takes a sample if the slot belongs to the calling thread. A slot with a new owner must not be written to.
+/// Takes a sample if the slot belongs to the calling thread. The handler must not write to a slot with a new owner.
 fn record_if_armed(
     slot: Option<&Slot>,
     is_owner: impl Fn(&Slot) -> bool,
@@ -181,18 +182,19 @@ fn record_if_armed(
     }
 }
 
-/// Returns false if too little is left of the signal stack: it may be the program's, and small or in use.
+/// Returns false if the signal stack has too little free space. It may be the program's own stack: small, or already in
+/// use.
 fn has_stack_space(stack: &libc::stack_t) -> bool {
     let local = 0_u8;
     let remaining = (&raw const local as usize).wrapping_sub(stack.ss_sp as usize);
     remaining >= stack.ss_size || remaining >= MIN_STACK_BYTES
 }
 
-// Not inlined: its stack frame and those of its callees must come after the check for space.
+// Not inlined, so that its stack frame and those of its callees are allocated after the space check.
 #[inline(never)]
 fn record(recording: &Recording, slot: &Slot, overrun: c_int, context: &libc::ucontext_t) {
     let period = slot.source.take_pending() + slot.source.take_signal_period(slot.state.tid(), overrun);
-    // In wall-clock mode: a duplicate signal.
+    // A period of zero in wall-clock mode means a duplicate signal.
     if period == 0 && slot.source.counter().is_none() {
         return;
     }
@@ -235,7 +237,7 @@ fn sample(recording: &Recording, slot: &Slot, free_words: u64, sample: Sample, c
         }
         count < free_words
     };
-    // SAFETY: this is the handler of the slot's thread, their only user, and it does not nest.
+    // SAFETY: this handler runs in the slot's thread, is the only user of both fields, and does not nest.
     let (cache, anchors) = unsafe { (&mut *slot.cache(), &mut *slot.anchors()) };
     let mut evaluators = Evaluators::read(slot, sample.time, anchors, free_words / 4 * 3, |word| {
         let _ = put(word);
@@ -253,7 +255,7 @@ fn sample(recording: &Recording, slot: &Slot, free_words: u64, sample: Sample, c
     });
     let outcome = match outcome {
         _ if is_truncated => Outcome::Truncated,
-        // Python frames are complete: the writer appends them where the native frames end.
+        // Python frames are complete, so the writer appends them where the native frames end.
         Outcome::Truncated if python_frames != 0 => Outcome::Broken,
         outcome => outcome,
     };
@@ -261,7 +263,7 @@ fn sample(recording: &Recording, slot: &Slot, free_words: u64, sample: Sample, c
     unsafe { slot.ring.finish_sample(Sample { outcome, count, ..sample }) };
 }
 
-/// Returns the registers at the moment of the signal, in DWARF's order.
+/// Returns the registers at the time of the signal, indexed by DWARF register number.
 #[cfg(target_arch = "aarch64")]
 fn registers(context: &libc::ucontext_t) -> Registers {
     let saved = &context.uc_mcontext;
@@ -271,10 +273,10 @@ fn registers(context: &libc::ucontext_t) -> Registers {
     Registers::new(values)
 }
 
-/// Returns the registers at the moment of the signal, in DWARF's order.
+/// Returns the registers at the time of the signal, indexed by DWARF register number.
 #[cfg(target_arch = "x86_64")]
 fn registers(context: &libc::ucontext_t) -> Registers {
-    /// Registers in DWARF's order: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, rip.
+    /// Context registers by DWARF register number: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, rip.
     const ORDER: [c_int; REGISTERS] = [
         libc::REG_RAX,
         libc::REG_RDX,

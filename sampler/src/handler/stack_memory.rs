@@ -3,14 +3,14 @@
 //! ```text
 //!   low                stack pointer                      high
 //!   |    own stack     | this thread's frames             |      in place: mapped as long as the thread runs
-//!   the page of the stack pointer, on any other stack            in place: no thread unmaps the page below another
+//!   the page of the stack pointer, on any other stack            in place: no thread unmaps a page in use by another
 //!   anywhere else                                                a copy by the kernel: 16 KiB, then 64 KiB
 //! ```
 //! The bounds of the main thread's own stack come from `/proc/self/maps` and `RLIMIT_STACK`; those of a thread that
 //! `pthread_create` has started during the recording come from its attributes. Any other thread's stack is probed:
-//! glibc keeps the thread's block (`pthread_self`) right above the frames, so if every page from the stack pointer up
-//! to that block is readable, they are one stack. A coroutine's stack is not contiguous with the block, and another
-//! thread may unmap it at any time: it is always copied.
+//! glibc keeps the thread's block (`pthread_self`) right above the frames. If every page from the stack pointer up to
+//! that block is readable, the pages form one stack. A coroutine's stack is not contiguous with the block, and another
+//! thread may unmap it at any time, so it is always copied.
 
 use std::ffi::c_void;
 
@@ -18,13 +18,13 @@ use crate::thread::slot::{STACK_COPY_BYTES, Slot};
 use crate::unwind::Memory;
 
 const PAGE: u64 = 4096;
-/// Limit for the system calls of one walk.
+/// Maximum number of system calls per walk.
 const MAX_CALLS_PER_WALK: u32 = 2;
 /// Size of the first copy of a walk. The second copy fills the buffer.
 const FIRST_COPY_BYTES: u64 = 16 << 10;
-/// Bytes to copy below the requested address, for values that the function has saved there.
+/// Number of bytes to copy below the requested address, where the function may have saved registers.
 const COPY_MARGIN_BYTES: u64 = 256;
-/// Limit for the pages of one probe: `UIO_MAXIOV`.
+/// Maximum number of pages per probe: `UIO_MAXIOV`.
 const MAX_PROBED_PAGES: u64 = 1024;
 /// Readable stack memory of a sampled thread. Only for the handler of the slot's thread.
 pub(crate) struct StackMemory<'a> {
@@ -64,7 +64,7 @@ impl<'a> StackMemory<'a> {
         if (low..high).contains(&stack_pointer) {
             return Some(high);
         }
-        // SAFETY: has no precondition; POSIX lists it as async-signal-safe.
+        // SAFETY: `pthread_self` has no precondition, and POSIX lists it as async-signal-safe.
         let high = if high == 0 { next_page(unsafe { libc::pthread_self() } as u64) } else { high };
         let (probe_start, known_start) = (next_page(stack_pointer), if low == 0 { high } else { low });
         let pages = known_start.checked_sub(probe_start)? / PAGE;
@@ -76,7 +76,7 @@ impl<'a> StackMemory<'a> {
         Some(high)
     }
 
-    /// Returns true if all these pages are mapped: the kernel copies one byte of each.
+    /// Returns true if all these pages are mapped. Lets the kernel copy one byte of each page.
     fn is_readable(&mut self, start: u64, pages: u64) -> bool {
         self.remaining_calls -= 1;
         // The buffer has space for the iovec list, followed by the bytes.
@@ -99,7 +99,7 @@ impl<'a> StackMemory<'a> {
         let lowest_start = if address >= self.mapped_start { self.mapped_start } else { address & !(PAGE - 1) };
         let start = (address.saturating_sub(COPY_MARGIN_BYTES) & !7).max(lowest_start);
         let end = start.checked_add(size)?;
-        // One iovec per page: the copy ends before the first unmapped one.
+        // Use one iovec per page, so that the copy ends before the first unmapped page.
         let mut pages =
             [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; STACK_COPY_BYTES / PAGE as usize + 1];
         let (mut page_start, mut count) = (start, 0);
@@ -119,9 +119,9 @@ impl<'a> StackMemory<'a> {
         if address < self.copy_start || end > self.copy_end {
             return None;
         }
-        // SAFETY: within the copy in the buffer, which belongs to the handler.
+        // SAFETY: the word lies within the copy in the buffer, which belongs to the handler.
         let word = unsafe { self.slot.stack_copy().byte_add((address - self.copy_start) as usize) };
-        // SAFETY: eight copied bytes start at `address`: `end` was checked.
+        // SAFETY: `end` was checked, so eight copied bytes start at this address.
         Some(unsafe { word.read_unaligned() })
     }
 }
@@ -130,8 +130,8 @@ impl Memory for StackMemory<'_> {
     fn read(&mut self, address: u64) -> Option<u64> {
         let end = address.checked_add(8)?;
         if address & 7 == 0 && self.mapped_start <= address && end <= self.mapped_end {
-            // SAFETY: part of the stack that this thread runs on: the page of its stack pointer, or known to be its
-            // own.
+            // SAFETY: the address is on the stack that this thread runs on: in the page of its stack pointer, or within
+            // the known bounds of its own stack.
             return Some(unsafe { (address as *const u64).read_volatile() });
         }
         if let Some(word) = self.read_copy(address, end) {
@@ -142,7 +142,7 @@ impl Memory for StackMemory<'_> {
     }
 
     fn handle_stack_change(&mut self, stack_pointer: u64) {
-        // The red zone below the stack pointer, where a leaf function keeps data (x86-64 psABI, 3.2.2).
+        // Include the red zone below the stack pointer, where a leaf function keeps data (x86-64 psABI, 3.2.2).
         self.mapped_start = stack_pointer.wrapping_sub(128) & !(PAGE - 1);
         self.mapped_end = self.own_stack_end(stack_pointer).unwrap_or_else(|| next_page(stack_pointer));
     }
@@ -153,10 +153,10 @@ fn next_page(address: u64) -> u64 {
     (address & !(PAGE - 1)).saturating_add(PAGE)
 }
 
-/// Copies up to `size` bytes from `count` ranges, up to the first unreadable byte. Returns the number of bytes.
+/// Copies up to `size` bytes from `count` ranges, up to the first unreadable byte. Returns the number of copied bytes.
 fn fetch(pid: u32, buffer: *mut c_void, size: u64, ranges: *const libc::iovec, count: u64) -> Option<u64> {
     let local = libc::iovec { iov_base: buffer, iov_len: size as usize };
-    // SAFETY: writes at most `size` bytes to the buffer; a bad source address is an error, not a fault.
+    // SAFETY: the call writes at most `size` bytes to the buffer; a bad source address is an error, not a fault.
     let copied = unsafe {
         libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1_usize, ranges, count as usize, 0_usize)
     };
@@ -171,7 +171,7 @@ mod tests {
 
     fn map(pages: u64) -> u64 {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: maps new memory.
+        // SAFETY: the call creates a new mapping.
         let stack =
             unsafe { libc::mmap(std::ptr::null_mut(), (pages * PAGE) as usize, protection, flags, -1, 0) } as u64;
         for number in 0..pages * PAGE / 8 {
@@ -191,7 +191,7 @@ mod tests {
         memory.remaining_calls = MAX_CALLS_PER_WALK;
         assert_eq!(memory.read(stack + 256), Some(32));
         assert_eq!(memory.read(stack + 2 * PAGE + 8), Some(1025));
-        // SAFETY: unmaps a part of the memory mapped above.
+        // SAFETY: the call unmaps a part of the memory mapped above.
         unsafe { libc::munmap((stack + PAGE) as *mut c_void, 63 * PAGE as usize) };
         assert_eq!((memory.read(stack + 264), memory.read(stack + 40 * PAGE)), (Some(33), None));
         assert_eq!(memory.remaining_calls, 0);
@@ -208,7 +208,7 @@ mod tests {
             let words = || (0..100 * PAGE / 8).map(|number| stack + number * 8).skip(32);
             let words_read = words().filter(|&address| memory.read(address) == Some((address - stack) / 8)).count();
             assert_eq!(memory.remaining_calls, 0);
-            // If this thread's own stack is not far above, the probe takes the place of the first copy.
+            // If this thread's own stack is not far above, the probe replaces the first copy.
             assert!(
                 words_read as u64 * 8 >= PAGE - 256 + STACK_COPY_BYTES as u64 - COPY_MARGIN_BYTES,
                 "{words_read} words"
@@ -217,7 +217,7 @@ mod tests {
         slot.state.set(State::Free);
     }
 
-    /// A frame of 300,000 bytes in a thread with unknown stack bounds.
+    /// Walks a frame of 300,000 bytes in a thread with unknown stack bounds.
     #[test]
     fn a_threads_own_stack_is_known_after_one_question() {
         let _lock = slots::lock_for_test();

@@ -1,9 +1,9 @@
-//! `clock_gettime` of the vDSO: the kernel's clock without a system call, and unaffected by libfaketime. On AArch64
-//! also the address that signal handlers return to.
+//! The vDSO's `clock_gettime`, which reads the kernel's clock without a system call and is unaffected by libfaketime.
+//! On AArch64, this module also finds the address that signal handlers return to.
 //!
-//! The functions are found in a copy of the vDSO. `unwind_register::DynamicSection` would not do: it trusts loaded
-//! libraries and reads in place. A kernel, emulator or debugger (gVisor, rr) may provide an unusual vDSO, which must
-//! not crash the program.
+//! The functions are found in a copy of the vDSO. `unwind_register::DynamicSection` is unsuitable, because it trusts
+//! loaded libraries and reads them in place. A kernel, emulator or debugger (gVisor, rr) may provide an unusual vDSO,
+//! which must not crash the program.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};
@@ -17,16 +17,16 @@ use jitlisten::plumbing::elf::{self, Dynamic, LE, ProgramHeader, Symbol};
 use jitlisten::{Address, AddressRange};
 use object::elf::{DT_STRTAB, DT_SYMTAB, PT_DYNAMIC, PT_LOAD};
 
-/// Limit for the copied image. The vDSO is two pages on x86_64, and a few at most on any kernel.
+/// Maximum size of the copied image. The vDSO is two pages on x86_64, and a few pages at most on any kernel.
 const MAX_IMAGE_BYTES: u64 = 1 << 16;
 const PAGE: u64 = 4096;
-/// Name of the function (`vdso(7)`).
+/// Symbol name of the clock function (`vdso(7)`).
 const CLOCK_GETTIME_NAME: &[u8] =
     if cfg!(target_arch = "x86_64") { b"__vdso_clock_gettime\0" } else { b"__kernel_clock_gettime\0" };
 
 type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
 
-/// Name of the function that a signal handler returns to.
+/// Symbol name of the function that a signal handler returns to.
 #[cfg(target_arch = "aarch64")]
 const SIGNAL_RETURN_NAME: &[u8] = b"__kernel_rt_sigreturn\0";
 
@@ -47,7 +47,7 @@ static FUNCTIONS: Functions = Functions {
     signal_return: AtomicU64::new(u64::MAX),
 };
 
-/// Finds the functions, once. Not for a signal handler.
+/// Finds the vDSO functions on the first call. Not for use in a signal handler.
 pub(crate) fn find_functions() {
     if FUNCTIONS.is_searched.swap(true, Ordering::AcqRel) {
         return;
@@ -76,19 +76,19 @@ pub(crate) fn read_clock(clock: libc::clockid_t) -> Option<u64> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: the function of that name in the vDSO, which is never unmapped, has this type.
+    // SAFETY: the vDSO is never unmapped, and its function of this name has this type.
     let function = unsafe { mem::transmute::<*mut c_void, ClockGettime>(address) };
     let mut time = MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: writable memory for a timespec.
+    // SAFETY: `time` is writable memory for a timespec.
     if unsafe { function(clock, time.as_mut_ptr()) } != 0 {
         return None;
     }
-    // SAFETY: the call above has succeeded and initialized it.
+    // SAFETY: the call above has succeeded and initialized `time`.
     let time = unsafe { time.assume_init() };
     Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Copies the vDSO, as large as its headers say: other mappings may follow it.
+/// Copies the vDSO. Its headers determine the size, because other mappings may follow it.
 fn copy_image(base: u64) -> Option<Vec<u8>> {
     let read = |size| checked_read::copy(AddressRange::new(Address(base), size)?).ok();
     let first_page = if base == 0 { None } else { read(PAGE) }?;
@@ -105,8 +105,8 @@ fn segments(image: &[u8]) -> Option<impl Iterator<Item = ProgramHeader>> {
     Some(elf::structures(headers).take(header.e_phnum.get(LE).into()))
 }
 
-/// Returns the offset of a function in the image; `name` includes its NUL. The symbol table ends at the string table,
-/// as all linkers lay them out.
+/// Returns the offset of a function in the image; `name` includes its NUL. Assumes that the string table follows the
+/// symbol table, as in the output of all linkers.
 fn find_symbol(image: &[u8], name: &[u8]) -> Option<u64> {
     let load = segments(image)?.find(|segment| segment.p_type.get(LE) == PT_LOAD)?;
     let dynamic = segments(image)?.filter(|segment| segment.p_type.get(LE) == PT_DYNAMIC).last()?;

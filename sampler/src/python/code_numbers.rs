@@ -1,11 +1,11 @@
-//! Numbers of code objects: a table for handlers, and a hook that removes freed ones.
+//! Numbers of code objects: a table for handlers, and a hook that removes freed code objects.
 //!
 //! ```text
 //!   handler: code object ---> number          no lock; on a miss, the object is numbered and defined (`definitions`)
 //!   hook on PyCode_Type.tp_dealloc: code object ---> removed
 //! ```
 //! A frame holds a reference to its code object, so an object on a stack is not freed. A freed object is no longer in
-//! the table when another one gets its address. Numbers are never reused within a recording.
+//! the table when another object is allocated at its address. Numbers are never reused within a recording.
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;
@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 const SETS: usize = 4096;
 /// Entries per set.
 const WAYS: usize = 4;
-/// Address of an entry that is being changed.
+/// Placeholder address of an entry that is being changed.
 const BUSY: u64 = 1;
-/// Number of a code object without a name: there was no space to define it.
+/// Number of a code object that has no name, because there was no space for its definition.
 pub(super) const UNNAMED_CODE: u64 = 1;
 /// Number of a code object internal to the interpreter, which is not shown.
 pub(super) const HIDDEN_CODE: u64 = 2;
@@ -39,7 +39,7 @@ struct Set([Entry; WAYS]);
 struct CodeNumbers {
     table: [Set; SETS],
     next: AtomicU64,
-    /// CPython's `code_dealloc`, while the hook is installed or a call of it runs.
+    /// CPython's `code_dealloc`, while the hook is installed or still running.
     original_dealloc: AtomicPtr<c_void>,
 }
 
@@ -51,7 +51,7 @@ static NUMBERS: CodeNumbers = CodeNumbers {
 
 /// Returns the set that may contain a code object.
 fn set_of(code: u64) -> &'static [Entry; WAYS] {
-    // Code objects are aligned to 16 bytes and have similar sizes.
+    // Mix the address, because code objects are aligned to 16 bytes and have similar sizes.
     let hash = (code >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     NUMBERS.table.get(hash as usize % SETS).map_or(&NUMBERS.table[0].0, |set| &set.0)
 }
@@ -65,7 +65,7 @@ pub(super) fn find(code: u64) -> Option<u64> {
     (entry.code.load(Ordering::Acquire) == code).then_some(number)
 }
 
-/// Adds a code object. In a full set it replaces another one, which gets a new number at its next sample.
+/// Adds a code object. In a full set, replaces another code object, which gets a new number at its next sample.
 pub(super) fn insert(code: u64, number: u64) {
     let entries = set_of(code);
     let free_entry = entries.iter().find(|entry| entry.code.load(Ordering::Relaxed) == 0);
@@ -96,7 +96,7 @@ pub(super) fn next() -> u64 {
 /// Forgets all numbers before a recording. Only call while no handler runs.
 pub(super) fn clear() {
     NUMBERS.next.store(FIRST_NUMBER, Ordering::Release);
-    // Write only to used entries: in a fork child, each written page is copied.
+    // Write only to used entries, because each written page is copied in a fork child.
     for entry in NUMBERS.table.iter().flat_map(|set| &set.0).filter(|entry| entry.code.load(Ordering::Relaxed) != 0) {
         entry.code.store(0, Ordering::Release);
     }
@@ -111,13 +111,13 @@ pub(super) fn used_numbers() -> BTreeSet<u64> {
 
 type Dealloc = unsafe extern "C" fn(*mut c_void);
 
-/// Substitute for `tp_dealloc` of code objects: forgets the number, then calls the original.
+/// Replacement for `tp_dealloc` of code objects, which forgets the number and then calls the original function.
 unsafe extern "C" fn dealloc_hook(code: *mut c_void) {
     remove(code as u64);
     let original = NUMBERS.original_dealloc.load(Ordering::Acquire);
-    // SAFETY: set before the hook, and never reset: the replaced function.
+    // SAFETY: `original` is the replaced `tp_dealloc`. It was set before the hook was installed, and is never reset.
     let original = unsafe { std::mem::transmute::<*mut c_void, Dealloc>(original) };
-    // SAFETY: passes the caller's argument on.
+    // SAFETY: the caller's argument is passed on unchanged.
     unsafe { original(code) };
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Size of the ring in words.
 const RING_WORDS: usize = 1 << 16;
-/// Limit for one record.
+/// Maximum size of one record, in words.
 const MAX_RECORD_WORDS: u64 = 1 << 13;
 /// Words before the pieces of a record.
 const HEADER_WORDS: u64 = 6;
@@ -32,10 +32,10 @@ static RING: Ring = Ring {
 /// A part of a record, in the interpreter's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Piece {
-    /// Address of the bytes.
+    /// Start address of the piece in the interpreter's memory.
     pub(super) address: u64,
     pub(super) size: u32,
-    /// Bytes per character, if it is text.
+    /// Bytes per character of a string; unused for other pieces.
     pub(super) state: u32,
 }
 
@@ -71,7 +71,7 @@ fn piece_words(piece: Piece) -> u64 {
 
 /// Reserves contiguous space for a record. Returns its position; `None` if the ring is full.
 fn reserve(words: u64) -> Option<u64> {
-    // Several attempts: other threads may reserve space at the same time.
+    // Retry, because other threads may reserve space at the same time.
     for _ in 0..16 {
         let start = RING.write_position.load(Ordering::Relaxed);
         let words_to_end = RING_WORDS as u64 - start % RING_WORDS as u64;
@@ -90,8 +90,8 @@ fn reserve(words: u64) -> Option<u64> {
     None
 }
 
-/// Writes a record. `copy` copies bytes to an address and may fail; the record then has no number. `None` if that
-/// happens, or there is no space.
+/// Writes a record. `copy` copies bytes to an address. If it fails, the record is written without a number. `None` in
+/// that case, or if there is no space.
 pub(super) fn write(code_object: &CodeObject, mut copy: impl FnMut(u64, *mut u8, usize) -> bool) -> Option<()> {
     let pieces = [code_object.name, code_object.file, code_object.lines];
     let words = HEADER_WORDS + pieces.into_iter().map(piece_words).sum::<u64>();
@@ -116,7 +116,7 @@ pub(super) fn write(code_object: &CodeObject, mut copy: impl FnMut(u64, *mut u8,
         position += piece_words(piece);
     }
     if !is_whole {
-        // Number 0 is never looked up.
+        // The writer never looks up number 0.
         ring_word(start + 1).store(0, Ordering::Relaxed);
     }
     ring_word(start).store(words << 1 | 1, Ordering::Release);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     fn copy(from: u64, to: *mut u8, size: usize) -> bool {
-        // SAFETY: copies the test's own bytes to the ring, which has space for them.
+        // SAFETY: `from` is the test's own memory, and the ring has space for the bytes.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, size) };
         true
     }
@@ -220,9 +220,9 @@ mod tests {
             });
             assert_eq!(expected, number);
         }
-        // Bytes that have become unreadable.
-        let unreadable = CodeObject { number, name: piece(name, 1), ..CodeObject::default() };
-        assert_eq!(write(&unreadable, |_, _, _| false), None);
+        // The bytes of this name have become unreadable.
+        let unreadable_object = CodeObject { number, name: piece(name, 1), ..CodeObject::default() };
+        assert_eq!(write(&unreadable_object, |_, _, _| false), None);
         drain(|_| panic!("it has no number"));
     }
 }

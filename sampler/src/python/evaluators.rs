@@ -18,8 +18,8 @@ pub(crate) struct Evaluators<'a> {
 }
 
 impl<'a> Evaluators<'a> {
-    /// Reads the Python frames, at most `max_frames`, of the slot's thread, which must be the caller. `put` gets a word
-    /// for each.
+    /// Reads at most `max_frames` Python frames of the slot's thread, which must be the caller. Passes one word per
+    /// frame to `put`.
     pub(crate) fn read(
         slot: &Slot,
         time: u64,
@@ -45,8 +45,9 @@ impl<'a> Evaluators<'a> {
         Evaluators { interpreter: Some(interpreter), anchors, previous_address: 0, previous_stack: 0, walked }
     }
 
-    /// Returns the number of evaluators that the previous native frame was; `stack` is the stack pointer in this frame.
-    /// The stack grows downwards, so the previous frame's data lies between the two stack pointers.
+    /// Returns the number of evaluators that the previous native frame stands for, given the address and stack pointer
+    /// of the current frame. The stack grows downwards, so the previous frame's data lies between the two stack
+    /// pointers.
     pub(crate) fn count_before(&mut self, address: u64, stack: u64) -> usize {
         let passed_count = self.anchors.iter().take_while(|anchor| **anchor < stack).count();
         let (passed_anchors, rest) = self.anchors.split_at(passed_count);

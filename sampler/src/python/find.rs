@@ -1,4 +1,4 @@
-//! Finds CPython in this process: the program or library that contains its symbols.
+//! Finds CPython in this process, by its symbols in the program or a library.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_char};
@@ -21,8 +21,8 @@ use crate::writer::perf_data::Mapping;
 const RUNTIME_SYMBOL: &str = "_PyRuntime";
 const EVALUATOR_SYMBOL: &str = "_PyEval_EvalFrameDefault";
 const THIS_STATE_SYMBOL: &str = "PyGILState_GetThisThreadState";
-/// Functions that only pass arguments to an evaluator. Called by an evaluator or by C, they add nothing to the Python
-/// function.
+/// Functions that only pass arguments to an evaluator. Whether an evaluator or C code calls them, they add nothing to
+/// the Python function.
 const GLUE_FUNCTIONS: [&str; 27] = [
     EVALUATOR_SYMBOL,
     "_PyEval_EvalFrame",
@@ -56,7 +56,7 @@ const GLUE_FUNCTIONS: [&str; 27] = [
 /// The reason why Python frames cannot be read.
 pub(super) type Refusal = String;
 
-/// An interpreter, and what the writer needs to know about it.
+/// An interpreter, with the data that the writer needs about it.
 pub(super) struct FoundInterpreter {
     pub(super) interpreter: Interpreter,
     /// Address ranges of glue functions, sorted.
@@ -80,8 +80,8 @@ pub(super) fn find(maps_text: &[u8], new_mappings: &[Mapping]) -> Option<Result<
     lines.iter().filter(is_candidate).find_map(|line| find_in_file(line, &lines))
 }
 
-/// Symbols of the last interpreter, for fork children: reading them takes longer than the rest of the start of a
-/// recording. A fork cannot happen while it is locked: the recorder's locks are held.
+/// Symbols of the last interpreter, kept for fork children: reading them takes longer than all other work at the start
+/// of a recording. A fork cannot happen while this mutex is locked, because its holder also holds the recorder's locks.
 static LAST_SYMBOLS: Mutex<Option<(Vec<u8>, Arc<Symbols>)>> = Mutex::new(None);
 
 /// Relevant symbols of one file, with their addresses in this process.
@@ -106,7 +106,7 @@ impl Symbols {
         let mut symbols = Symbols { addresses: BTreeMap::new(), glue: Vec::new() };
         for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
             let Ok(table) = sections.symbols(endian, &cache, kind) else { continue };
-            // Read all names in one call: one read per name would take longer than the rest of the start.
+            // Read all names in one call, because one read per name would dominate the start of a recording.
             let names = sections.section(table.string_section()).and_then(|section| section.data(endian, &cache));
             let Ok(names) = names else { continue };
             let name = |symbol: &elf::Sym64<Endianness>| names.get(symbol.st_name(endian) as usize..);
@@ -118,7 +118,7 @@ impl Symbols {
                 let name = name(symbol).and_then(|name| CStr::from_bytes_until_nul(name).ok()?.to_str().ok());
                 let Some(name) = name else { continue };
                 let (address, size) = (bias.wrapping_add(symbol.st_value(endian)), symbol.st_size(endian));
-                // A copy that the compiler made: `call_function.lto_priv.0`.
+                // Strip the suffix of compiler-generated copies, such as `call_function.lto_priv.0`.
                 let base_name = name.split(".lto_priv").next().unwrap_or(name);
                 if GLUE_FUNCTIONS.contains(&base_name) {
                     symbols.glue.push(address..address.wrapping_add(size));
@@ -205,7 +205,7 @@ fn build_interpreter(symbols: &Symbols, lines: &[MapsLine<'_>], path: &Path) -> 
     Ok(FoundInterpreter { interpreter, glue: symbols.glue.clone(), dealloc, name: format!("CPython 3.{minor}") })
 }
 
-/// Returns asyncio's offsets, if the mapped file has them.
+/// Returns asyncio's offsets, if the mapped file contains them.
 pub(super) fn find_tasks(mapping: &Mapping) -> Option<Tasks> {
     let cache = ReadCache::new(File::open(OsStr::from_bytes(&mapping.path)).ok()?);
     let file = ElfFile64::<Endianness, _>::parse(&cache).ok()?;
@@ -229,11 +229,11 @@ fn read_minor_version(symbols: &Symbols) -> Option<u8> {
     }
     let function = Some(symbols.get("Py_GetVersion")).filter(|&address| address != 0)?;
     type GetVersion = unsafe extern "C" fn() -> *const c_char;
-    // SAFETY: the function of that name; it may be called before `Py_Initialize`.
+    // SAFETY: `Py_GetVersion` has this type, and may be called before `Py_Initialize`.
     let function = unsafe { std::mem::transmute::<usize, GetVersion>(function as usize) };
     // SAFETY: `Py_GetVersion` takes no argument and formats a constant.
     let text = unsafe { function() };
-    // SAFETY: a NUL-terminated text that is never freed.
+    // SAFETY: the result is a NUL-terminated string that is never freed.
     let text = unsafe { CStr::from_ptr(text) }.to_str().ok()?;
     text.strip_prefix("3.")?.split('.').next()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Walks the interpreter's frames of the sampled thread: code objects, and instructions in them.
+//! Walks the interpreter's frames of the sampled thread, and reads their code objects and current instructions.
 //!
 //! ```text
 //!   thread state ---> frame ---> previous ---> ...             3.8 to 3.10: PyFrameObject; later _PyInterpreterFrame
@@ -8,10 +8,10 @@
 //! ```
 //! The coroutine of a running task is followed by the coroutines that await it (`tasks`).
 //!
-//! A walk yields one word per frame, innermost first. An evaluator, that is a call of `_PyEval_EvalFrameDefault`, runs
-//! one or more frames; the outermost of them is marked [`ENTRY_FRAME`]. From 3.12 on, a frame on the C stack follows
-//! it; in 3.11 the frame has a flag; before, each frame has its own evaluator. If an evaluator keeps data on the C
-//! stack, the address of that data is an *anchor*: it tells which native frame is the evaluator's.
+//! A walk yields one word per frame, innermost first. An evaluator, that is, a call of `_PyEval_EvalFrameDefault`, runs
+//! one or more frames; the outermost of them is marked [`ENTRY_FRAME`]. Since 3.12, a frame on the C stack follows the
+//! entry frame; in 3.11, the entry frame has a flag; before 3.11, each frame has its own evaluator. If an evaluator
+//! keeps data on the C stack, the address of that data is an *anchor*, which identifies the evaluator's native frame.
 
 #![forbid(unsafe_code)]
 
@@ -25,26 +25,26 @@ use crate::recording::counters::{Count, Counters};
 use crate::recording::current;
 use crate::thread::slot::MAX_ANCHORS;
 
-/// Limit for the Python frames of one stack.
+/// Maximum number of Python frames per stack.
 pub(crate) const MAX_PYTHON_FRAMES: u64 = 6144;
-/// Limit for consecutive frames that are not shown.
+/// Maximum number of consecutive hidden frames.
 const MAX_HIDDEN_FRAMES: u32 = 16;
-/// Limit for code objects that one sample may define.
+/// Maximum number of code objects that one sample may define.
 const MAX_DEFINITIONS: u32 = 256;
 
-/// Bit of a word that is a Python frame or a mark, not a native address.
+/// Bit set in words that hold a Python frame or a mark; clear in native addresses.
 const PYTHON_FRAME: u64 = 1 << 63;
-/// Bit of the outermost frame that its evaluator runs.
+/// Bit set in the outermost frame that an evaluator runs.
 const ENTRY_FRAME: u64 = 1 << 62;
 /// Bit position of the code object's number.
 const NUMBER_SHIFT: u32 = 24;
 /// Mask of the instruction index.
 const INSTRUCTION_MASK: u64 = (1 << NUMBER_SHIFT) - 1;
-/// Mark after a native frame that is an evaluator.
+/// Mark that follows a native frame which is an evaluator.
 pub(crate) const EVALUATOR_MARK: u64 = PYTHON_FRAME;
-/// Longer names and paths are truncated.
+/// Maximum length of a name or path; longer ones are truncated.
 const MAX_TEXT_CHARACTERS: u32 = 1024;
-/// Longer line tables are dropped.
+/// Maximum size of a line table; larger tables are dropped.
 const MAX_LINE_TABLE_BYTES: u32 = 48 << 10;
 
 /// A Python frame as stored in the ring.
@@ -85,7 +85,7 @@ pub(crate) struct WalkSummary {
     pub(crate) is_truncated: bool,
 }
 
-/// Counts an event of the recording.
+/// Increments a counter of the recording.
 fn count(counter: impl Fn(&Counters) -> &Count) {
     if let Some(recording) = current::last() {
         counter(&recording.counters).add(1);
@@ -134,7 +134,7 @@ struct Walk<'a, F> {
     max_frames: u64,
     definitions: u32,
     walked: WalkSummary,
-    /// A frame not passed on yet: the next one shows whether it is an entry frame.
+    /// Frame that is held back until the next frame shows whether it is an entry frame.
     pending_frame: Option<FrameWord>,
 }
 
@@ -202,7 +202,7 @@ impl<F: FnMut(u64)> Walk<'_, F> {
         Some(())
     }
 
-    /// Adds a suspended coroutine and those that it awaits, innermost first.
+    /// Adds a suspended coroutine and the coroutines that it awaits, innermost first.
     fn walk_suspended(&mut self, outermost: u64, coroutines: &Coroutines) -> Option<()> {
         let mut suspended_coroutines = [0; MAX_COROUTINES];
         let (mut coroutine, mut count) = (outermost, 0);
@@ -273,8 +273,8 @@ impl<F: FnMut(u64)> Walk<'_, F> {
         }
     }
 
-    /// Adds the anchors of 3.11, where each evaluator has a `_PyCFrame` on the C stack. The outermost one belongs to
-    /// the thread.
+    /// Adds the anchors of CPython 3.11, where each evaluator has a `_PyCFrame` on the C stack. The outermost
+    /// `_PyCFrame` belongs to the thread.
     fn add_cframe_anchors(&mut self, mut cframe: u64) {
         let offset = u64::from(self.interpreter.layout.release.cframe_previous);
         for _ in 0..MAX_ANCHORS {
@@ -291,7 +291,7 @@ impl<F: FnMut(u64)> Walk<'_, F> {
         let release = &layout.release;
         let address = frame_address.checked_add(u64::from(release.frame_instruction))?;
         if release.code_instructions == NONE {
-            // `f_lasti`: a byte offset before 3.10; negative before the first instruction.
+            // `f_lasti` is a byte offset before 3.10, and negative before the first instruction.
             let index = self.reader.read_half_word(address)? as i32;
             let index = u64::try_from(index).unwrap_or(0);
             return Some(if release.minor < 10 { index / 2 } else { index });
@@ -333,8 +333,8 @@ impl<F: FnMut(u64)> Walk<'_, F> {
         address.and_then(|address| self.reader.read_word(address)) == Some(object_type)
     }
 
-    /// True if the object has not been freed: then a pointer replaces its reference count. Free-threaded builds count
-    /// differently, so there the check is skipped.
+    /// True if the object has not been freed. A freed object has a pointer in place of its reference count.
+    /// Free-threaded builds store reference counts differently, so this check is skipped for them.
     fn is_alive(&mut self, code: u64) -> bool {
         let is_counted_apart = self.interpreter.layout.object_type != 8;
         let is_count = |count: u64| count != 0 && !(1 << 40..1 << 48).contains(&count);
@@ -359,7 +359,7 @@ impl<F: FnMut(u64)> Walk<'_, F> {
         Some(number)
     }
 
-    /// Locates the characters of a `str`.
+    /// Locates the characters of a `str` object.
     fn find_text(&mut self, object: u64) -> Option<Piece> {
         if !self.has_type(object, self.interpreter.types.text) {
             return None;
@@ -374,7 +374,7 @@ impl<F: FnMut(u64)> Walk<'_, F> {
         Some(Piece { address: object.checked_add(u64::from(header))?, size, state: u32::from(state.width) })
     }
 
-    /// Locates the contents of a `bytes`; an empty piece if it is too long.
+    /// Locates the contents of a `bytes` object; an empty piece if it is too long.
     fn find_bytes(&mut self, object: u64) -> Option<Piece> {
         if !self.has_type(object, self.interpreter.types.bytes) {
             return None;

@@ -1,5 +1,5 @@
-//! The writer's side of Python frames: turns definitions into functions of images, and frame words into addresses in
-//! them.
+//! The writer's side of Python frames: turns definitions into functions in images, and frame words into addresses in
+//! those images.
 //!
 //! Images lie at addresses where no process has memory: above the user space of x86_64 with four-level paging and of
 //! AArch64, and below the largest integer that JavaScript represents exactly. An image is rewritten as functions are
@@ -26,11 +26,11 @@ use crate::writer::perf_data::Mapping;
 const IMAGE_BASE: u64 = 1 << 52;
 /// Distance between two images.
 const IMAGE_STRIDE: u64 = 1 << 28;
-/// Limit for the functions of one image: each added function rewrites all of it.
+/// Maximum number of functions per image, because each added function rewrites the whole image.
 const MAX_FUNCTIONS_PER_IMAGE: usize = 256;
-/// Number of code object numbers above which unused ones are forgotten.
+/// Maximum count of code object numbers before unused ones are forgotten.
 const MAX_NUMBERS: usize = 1 << 16;
-/// Limit for functions that are recognized by their contents.
+/// Maximum number of functions that are recognized by their contents.
 const MAX_KNOWN_FUNCTIONS: usize = 1 << 17;
 
 /// True if the address is a Python frame.
@@ -51,7 +51,7 @@ impl PlacedFunction {
         let index = self.runs.partition_point(|(from, _)| *from <= instruction);
         let line =
             index.checked_sub(1).and_then(|run_index| self.runs.get(run_index)).map_or(0, |(_, line)| u64::from(*line));
-        // The middle of a line's bytes: a reader may subtract one from a return address.
+        // Use the middle of the line's bytes, because a reader may subtract one from a return address.
         self.start + line * LINE_BYTES + LINE_BYTES / 2
     }
 }
@@ -63,8 +63,9 @@ pub(crate) struct Functions {
     directory: PathBuf,
     /// File name of this process's images, without the number.
     stem: String,
-    /// Functions by code object number.
+    /// Directory that relative script paths are based on.
     working_directory: PathBuf,
+    /// Functions by code object number.
     numbers: BTreeMap<u64, Arc<PlacedFunction>>,
     /// Functions by a hash of their contents.
     by_contents: BTreeMap<u64, Arc<PlacedFunction>>,
@@ -72,7 +73,7 @@ pub(crate) struct Functions {
     functions: Vec<Function>,
     image: u64,
     is_written: bool,
-    /// Definition time of the first function that no mapping covers; 0 if none.
+    /// Definition time of the first function that is not covered by a mapping; 0 if none.
     unmapped_since: u64,
     /// Size of the part of the image that mappings cover.
     mapped: u64,
@@ -116,7 +117,7 @@ impl Functions {
         }
     }
 
-    /// Emits a mapping of the part of the image that has none.
+    /// Emits a mapping for the part of the image that is not mapped yet.
     fn emit_mapping(&mut self, mapping: &mut impl FnMut(u64, Mapping)) {
         let end = self.size();
         if end <= self.mapped {
@@ -140,7 +141,7 @@ impl Functions {
     }
 
     fn start_next_image(&mut self) {
-        // On a full disk, writing the recording fails as well and reports it.
+        // Ignore the error, because on a full disk writing the recording fails as well and reports it.
         let _ = self.write();
         self.functions.clear();
         self.image += 1;
@@ -198,13 +199,13 @@ impl Functions {
         PlacedFunction { start: IMAGE_BASE + self.image * IMAGE_STRIDE + start, runs }
     }
 
-    /// Makes a script's path absolute: before 3.9 it may be as given on the command line.
+    /// Makes a script's path absolute. Before CPython 3.9, the path may be as given on the command line.
     fn absolute(&self, file: String) -> String {
         let path = self.working_directory.join(&file);
         if file.starts_with(['/', '<']) || !path.is_file() { file } else { path.to_string_lossy().into_owned() }
     }
 
-    /// Forgets numbers that no handler uses any more. The newest ones may still be in a ring.
+    /// Forgets numbers that handlers no longer use. Keeps the newest numbers, which may still be in a ring.
     fn forget_unused_numbers(&mut self) {
         let used_numbers = code_numbers::used_numbers();
         let oldest_kept = self.numbers.keys().rev().nth(MAX_NUMBERS / 4).copied().unwrap_or(0);

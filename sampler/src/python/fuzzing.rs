@@ -1,4 +1,4 @@
-//! Entry points of the fuzz target: an interpreter with arbitrary memory.
+//! Entry points of the fuzz target, which simulates an interpreter with arbitrary memory.
 //!
 //! ```text
 //!   byte 0      release
@@ -26,7 +26,7 @@ const RELEASES: RangeInclusive<u8> = 8..=15;
 /// Word index of the running task in the thread state.
 const RUNNING_TASK_WORD: u64 = 5;
 
-/// Substitute for `_PyRuntime`, larger than any 16-bit offset.
+/// Stand-in for `_PyRuntime`, larger than any 16-bit offset.
 static RUNTIME: [u64; (1 << 13) + 1] = [0; (1 << 13) + 1];
 
 extern "C" fn no_state() -> *mut c_void {
@@ -89,8 +89,8 @@ pub fn frames(data: &[u8]) -> usize {
     frame_count
 }
 
-/// Returns a valid input, from which mutations start: two frames of one code object, and a third one in a task that
-/// awaits the second one's task.
+/// Returns a valid input, from which mutations start: two frames of one code object, and a third frame in a task that
+/// awaits the second frame's task.
 pub fn seed(minor: u8) -> Vec<u8> {
     let Some(layout) = Layout::example(minor) else { return Vec::new() };
     let release = &layout.release;
@@ -163,18 +163,19 @@ mod tests {
                 (state >> 16) as usize % limit.max(1)
             };
             for _ in 0..400 {
-                let mut damaged = seed.clone();
+                let mut damaged_input = seed.clone();
                 for _ in 0..1 + random(6) {
                     let target = 8 + random(seed.len() - 8) / 8 * 8;
                     let source = 8 + random(seed.len() - 8) / 8 * 8;
                     let word: [u8; 8] = seed[source..source + 8].try_into().unwrap();
                     match random(3) {
-                        0 => damaged[target + random(8)] ^= 1 << random(8),
-                        1 => damaged[target..target + 8].copy_from_slice(&word),
-                        _ => damaged[target..target + 8].copy_from_slice(&(random(usize::MAX) as u64).to_le_bytes()),
+                        0 => damaged_input[target + random(8)] ^= 1 << random(8),
+                        1 => damaged_input[target..target + 8].copy_from_slice(&word),
+                        _ => damaged_input[target..target + 8]
+                            .copy_from_slice(&(random(usize::MAX) as u64).to_le_bytes()),
                     }
                 }
-                frames(&damaged);
+                frames(&damaged_input);
             }
         }
     }

@@ -38,7 +38,7 @@ impl Function {
     }
 }
 
-/// Encodes an image. `None` if it does not fit into the formats.
+/// Encodes an image. `None` if the image exceeds a limit of the file formats.
 pub(super) fn encode(functions: &[Function]) -> Option<Vec<u8>> {
     let size = functions.last().map_or(0, |last| last.start + last.size());
     let debug = debug_sections(functions, size)?;
@@ -131,12 +131,12 @@ pub(super) fn encode(functions: &[Function]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Returns the symbol name, in the form of CPython's trampolines.
+/// Returns the symbol name, in the format of CPython's perf trampolines (`py::name:file`).
 fn symbol(function: &Function) -> Vec<u8> {
     printable(&format!("py::{}:{}", function.name, function.file))
 }
 
-/// Replaces control characters: a NUL would end a name, and perf would break a line at a newline.
+/// Replaces control characters, because a NUL would end the name and a newline would break perf's output lines.
 fn printable(text: &str) -> Vec<u8> {
     text.bytes().map(|byte| if byte < b' ' { b'?' } else { byte }).collect()
 }

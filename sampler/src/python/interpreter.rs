@@ -11,9 +11,9 @@ use crate::thread::slot::Slot;
 
 /// Bit `active` of `_status` in a thread state: the thread holds the GIL, or is attached.
 const STATUS_ACTIVE: u32 = 1 << 4;
-/// Limit for the interpreters that are searched.
+/// Maximum number of interpreters to search.
 const MAX_INTERPRETERS: u32 = 64;
-/// Limit for the threads that are searched, of all interpreters.
+/// Maximum number of threads to search, in all interpreters together.
 const MAX_THREADS: u32 = 4096;
 
 type GetState = unsafe extern "C" fn() -> *mut c_void;
@@ -47,12 +47,12 @@ pub(crate) struct Interpreter {
     pub(super) tasks: OnceLock<Tasks>,
 }
 
-/// The interpreter that handlers read. Never freed, because there are only few.
+/// The interpreter that handlers read. Never freed, because only few are ever published.
 static PUBLISHED: AtomicPtr<Interpreter> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Returns the interpreter whose frames handlers read.
 pub(crate) fn published() -> Option<&'static Interpreter> {
-    // SAFETY: null, or leaked by `publish`.
+    // SAFETY: the pointer is null, or `publish` leaked the interpreter.
     unsafe { PUBLISHED.load(Ordering::SeqCst).as_ref() }
 }
 
@@ -69,7 +69,7 @@ pub(super) fn withdraw() {
 /// Calls a function without arguments that returns a pointer.
 ///
 /// # Safety
-/// There must be such a function at that address.
+/// The address must be that of such a function.
 unsafe fn call_getter(function: u64) -> u64 {
     // SAFETY: the caller upholds this function's contract.
     let function = unsafe { std::mem::transmute::<usize, GetState>(function as usize) };
@@ -83,7 +83,7 @@ impl Interpreter {
         self.layout.release.minor <= 10 && self.evaluator.contains(&address)
     }
 
-    /// True if the code may be an evaluator's. Greenlet's own code also has interpreter data on its stack.
+    /// True if the code may belong to an evaluator. Greenlet's own code also has interpreter data on its stack.
     pub(super) fn has_code(&self, address: u64) -> bool {
         self.code.contains(&address)
     }
@@ -94,31 +94,31 @@ impl Interpreter {
         unsafe { (address as *const u64).read_volatile() != 0 }
     }
 
-    /// Returns the state of the calling thread; the last used one if it has several, 0 if it has none.
+    /// Returns the calling thread's state: the most recently used one if it has several, 0 if it has none.
     pub(crate) fn thread_state(&self, slot: &Slot) -> u64 {
         if self.this_state_getter == 0 {
             return self.search_state(slot);
         }
-        // SAFETY: the function of that name reads the process's key and this thread's value for it, by
+        // SAFETY: `PyGILState_GetThisThreadState` reads the process's key and this thread's value for it by
         // `pthread_getspecific`, which takes no lock and allocates nothing.
         let state = unsafe { call_getter(self.this_state_getter) };
         if self.current_state_getter == 0 {
             return state;
         }
-        // That is the state of the thread's first interpreter; it may now be running in another one.
+        // `state` belongs to the thread's first interpreter, but the thread may now be running in another interpreter.
         match self.gil_holder() {
-            current if current != 0 && current != state && self.is_of_this_thread(current) => current,
+            current if current != 0 && current != state && self.belongs_to_this_thread(current) => current,
             _ => state,
         }
     }
 
-    /// Returns the state that holds the GIL, up to 3.11.
+    /// Returns the thread state that holds the GIL, up to 3.11.
     fn gil_holder(&self) -> u64 {
-        // SAFETY: the function of that name only reads one variable.
+        // SAFETY: `_PyThreadState_UncheckedGet` only reads a variable.
         unsafe { call_getter(self.current_state_getter) }
     }
 
-    fn is_of_this_thread(&self, state: u64) -> bool {
+    fn belongs_to_this_thread(&self, state: u64) -> bool {
         // The state may belong to another thread, which may be freeing it.
         let address = state + u64::from(self.layout.release.thread_id);
         let mut id = 0_u64;
@@ -127,7 +127,7 @@ impl Interpreter {
         super::memory::fetch(address, (&raw mut id).cast(), size_of::<u64>()).is_some() && id == own_id
     }
 
-    /// True if the state holds the GIL, or is attached: no other thread frees it then.
+    /// True if the state holds the GIL or is attached, so that no other thread frees it.
     pub(super) fn is_held(&self, state: u64, reader: &mut Reader) -> bool {
         match self.layout.release.thread_status {
             NONE => self.gil_holder() == state,

@@ -1,5 +1,5 @@
-//! Offsets of the interpreter's structures: from a table up to 3.12; since 3.13 from `_Py_DebugOffsets` at the start of
-//! `_PyRuntime`.
+//! Field offsets in the interpreter's structures: from a table up to 3.12; since 3.13 from `_Py_DebugOffsets` at the
+//! start of `_PyRuntime`.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use table::RELEASES;
 pub(super) const NONE: u16 = u16::MAX;
 /// `_Py_Debug_Cookie`, the first word of `_Py_DebugOffsets`.
 const COOKIE: &[u8; 8] = b"xdebugpy";
-/// Size of the part of `_Py_DebugOffsets` that is read.
+/// Number of bytes of `_Py_DebugOffsets` that are read.
 pub(super) const DEBUG_OFFSETS_BYTES: u64 = 8 * 104;
 /// Distance from `tp_name` to `tp_dealloc`: `tp_basicsize` and `tp_itemsize` lie between them.
 const DEALLOC_AFTER_NAME: u16 = 24;
@@ -20,11 +20,11 @@ const DEALLOC_AFTER_NAME: u16 = 24;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Release {
     pub(super) minor: u8,
-    /// Finalizing flag in `_PyRuntime`.
+    /// Offset of the finalizing flag in `_PyRuntime`.
     pub(super) finalizing: u16,
-    /// Innermost frame in the thread state; in 3.11 and 3.12 the innermost `_PyCFrame`.
+    /// Offset of the innermost frame in the thread state; in 3.11 and 3.12, of the innermost `_PyCFrame`.
     pub(super) thread_frame: u16,
-    /// Thread id in the thread state: `pthread_self()`.
+    /// Offset of the thread id (`pthread_self()`) in the thread state.
     pub(super) thread_id: u16,
     pub(super) thread_status: u16,
     pub(super) cframe_current: u16,
@@ -36,7 +36,7 @@ pub(super) struct Release {
     pub(super) frame_is_entry: u16,
     pub(super) code_file: u16,
     pub(super) code_name: u16,
-    /// First instruction in a code object; `NONE` if frames store an index instead.
+    /// Offset of the first instruction in a code object; `NONE` if frames store an index instead.
     pub(super) code_instructions: u16,
     pub(super) code_lines: u16,
     pub(super) code_first_line: u16,
@@ -46,8 +46,8 @@ pub(super) struct Release {
     pub(super) text_wide_header: u16,
 }
 
-/// Offsets for finding a thread's state in the interpreter's lists, from 3.14 on. The thread-local variable may not be
-/// allocated yet in a thread, and its first access would allocate.
+/// Offsets for finding a thread's state in the interpreter's lists, from 3.14 on. Reading
+/// CPython's thread-local variable instead could allocate, at a thread's first access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Threads {
     pub(super) interpreters_head: u16,
@@ -60,13 +60,13 @@ pub(super) struct Threads {
 /// Offsets for following suspended coroutines, from 3.14 on, and for reading a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Coroutines {
-    /// Frame in the coroutine.
+    /// Offset of the frame in a coroutine.
     pub(super) frame: u16,
-    /// State in the coroutine.
+    /// Offset of the state in a coroutine.
     pub(super) state: u16,
     /// Values of `state` for `FRAME_SUSPENDED_YIELD_FROM`, and its variant with a lock.
     pub(super) suspended: [i8; 2],
-    /// Stack pointer in the frame.
+    /// Offset of the stack pointer in a frame.
     pub(super) stack_pointer: u16,
     /// Position of the awaited object, in words below the top of the stack.
     pub(super) awaited_below_top: u8,
@@ -86,8 +86,8 @@ pub(super) struct Layout {
     pub(super) bytes_size: u16,
     pub(super) bytes_value: u16,
     pub(super) threads: Threads,
-    /// Free-threaded, from 3.14 on: each thread has a copy of the instructions. Offsets of its index in the frame, and
-    /// of the copies in the code object.
+    /// Offsets of the thread's copy index in the frame, and of the copies in the code object. Set for free-threaded
+    /// builds since 3.14, where each thread has a copy of the instructions.
     pub(super) copies: Option<(u16, u16)>,
     pub(super) coroutines: Option<Coroutines>,
 }
@@ -116,7 +116,7 @@ impl Layout {
         })
     }
 
-    /// Parses the start of `_PyRuntime`. `None` if it has no offsets, or not in a known form.
+    /// Parses the start of `_PyRuntime`. `None` if the offsets are missing or in an unknown format.
     pub(super) fn parse(runtime: &[u8]) -> Option<Layout> {
         let word = |index: usize| Some(u64::from_le_bytes(runtime.get(index * 8..index * 8 + 8)?.try_into().ok()?));
         let offset = |index: usize| u16::try_from(word(index)?).ok().filter(|&offset| offset != NONE);
@@ -125,8 +125,9 @@ impl Layout {
         }
         let version = word(1)?;
         let (minor, is_free_threaded) = ((version >> 16) as u8, word(2)? != 0);
-        // `_interpreter_state` begins at word 6. In 3.14 it has three more words, frames two and code objects one. In
-        // 3.15 threads have seven more, three of them before `thread_id`; a word for exceptions follows.
+        // `_interpreter_state` begins at word 6. In 3.14, that section has three more words, the frame section two and
+        // the code object section one. In 3.15, the thread section has seven more, three of them before `thread_id`; a
+        // word for exceptions follows the section.
         let (thread, thread_id, frame, code, object) = match (version >> 24, minor) {
             (3, 13) => (19, 24, 28, 34, 44),
             (3, 14) => (22, 27, 31, 39, 50),
@@ -153,10 +154,11 @@ impl Layout {
             code_lines: offset(code + 4)?,
             code_first_line: offset(code + 5)?,
             text_header: offset(objects.text + 3)?,
-            // `utf8_length` and `utf8` follow it.
+            // `PyCompactUnicodeObject` adds `utf8_length` and `utf8` to the ASCII header.
             text_wide_header: offset(objects.text + 3)? + 16,
         };
-        // The set is twelve words before `bytes_object`; `gc` follows the texts, then the coroutines.
+        // The set section begins twelve words before `bytes_object`. The `gc` section follows the string section, and
+        // the coroutine section follows `gc`.
         let (set, coroutine) = (objects.bytes - 12, objects.text + if minor >= 15 { 10 } else { 6 });
         let coroutines = || {
             Some(Coroutines {
@@ -191,7 +193,7 @@ impl Layout {
         layout.is_plausible().then_some(layout)
     }
 
-    /// Checks invariants of all releases: wrong offsets violate them.
+    /// Checks invariants that hold in all releases, and that wrong offsets would violate.
     fn is_plausible(&self) -> bool {
         let release = &self.release;
         let words = [release.code_file, release.code_name, release.code_lines, release.frame_code];
@@ -222,12 +224,12 @@ impl Objects {
     }
 }
 
-/// Words of `_Py_DebugOffsets` as in interpreters for x86_64.
+/// Words of `_Py_DebugOffsets`, as in x86_64 builds of the interpreter.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn example(minor: u8) -> Option<Vec<u8>> {
     let mut words = vec![u64::from_le_bytes(*COOKIE), 0x0300_02f0 | u64::from(minor) << 16, 0];
     match minor {
-        // CPython 3.13.0; the fields that are read have the values of its headers.
+        // CPython 3.13.0. The fields that we read have the values from its headers.
         13 => {
             words.extend([1000, 608, 632]);
             words.extend([6000, 0, 8, 16, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
@@ -237,7 +239,7 @@ pub(super) fn example(minor: u8) -> Option<Vec<u8>> {
             words.extend([16, 8, 416, 24, 88, 168, 32, 24, 16, 40, 24, 16, 48, 32, 40, 24, 16, 32, 16, 24]);
             words.extend([40, 16, 32, 64, 32, 16, 40, 100, 8]);
         }
-        // CPython 3.14.10 of Debian.
+        // Debian's CPython 3.14.10.
         14 => {
             words.extend([316_616, 784, 808]);
             words.extend([225_864, 7280, 7272, 7344, 7360, 7408, 7688, 7672, 7680, 16, 7784, 0, 7800, 7792, 7992, 0]);
@@ -246,7 +248,7 @@ pub(super) fn example(minor: u8) -> Option<Vec<u8>> {
             words.extend([16, 8, 416, 24, 88, 168, 40, 32, 16, 40, 24, 16, 200, 24, 40, 32, 48, 32, 40, 24, 16]);
             words.extend([32, 16, 24, 40, 16, 32, 64, 32, 16, 40, 264, 192, 160, 24, 72, 67]);
         }
-        // CPython 3.15.2 of Debian.
+        // Debian's CPython 3.15.2.
         15 => {
             words.extend([346_568, 912, 936]);
             words.extend([226_240, 7272, 7264, 7336, 7352, 7400, 7592, 7576, 7584, 16, 7736, 0, 7752, 7744, 7944, 0]);

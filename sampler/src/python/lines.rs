@@ -5,8 +5,8 @@
 
 #![forbid(unsafe_code)]
 
-/// Pairs of first instruction, in units of two bytes, and line; sorted. An instruction without a line has the line
-/// before it.
+/// Pairs of first instruction, in units of two bytes, and line; sorted. An instruction without a line belongs to the
+/// preceding line.
 pub(super) type Runs = Vec<(u64, u32)>;
 
 /// Decodes the line table of a code object of CPython 3.`minor`, up to the first malformed byte.
@@ -20,7 +20,7 @@ pub(super) fn runs(minor: u8, first_line: u32, table: &[u8]) -> Runs {
     runs.runs
 }
 
-/// A line table being decoded.
+/// State of decoding a line table.
 struct Decoder {
     runs: Runs,
     line: i64,
@@ -91,7 +91,7 @@ impl Decoder {
     }
 }
 
-/// Reads a number in groups of six bits, the lowest first; bit 6 is set in all but the last.
+/// Reads a number stored in groups of six bits, lowest group first. Bit 6 is set in all groups but the last.
 fn read_varint(table: &[u8], position: &mut usize) -> Option<u64> {
     let mut number = 0;
     for shift in (0..60).step_by(6) {
@@ -109,7 +109,7 @@ fn read_varint(table: &[u8], position: &mut usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Tables of the three kinds for `def f(a):` on line 3, `b = a + 1` on 4, `return b` on 5.
+    /// Line tables in the three formats for `def f(a):` on line 3, `b = a + 1` on 4, `return b` on 5.
     #[test]
     fn one_function_of_three_kinds() {
         let expected = vec![(0, 4), (4, 5)];

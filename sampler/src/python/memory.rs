@@ -1,9 +1,9 @@
 //! Reads the interpreter's memory in the handler without faulting.
 //!
 //! A thread that holds the GIL (or is attached, in a free-threaded build) is stopped in our handler. Its frames, their
-//! code objects and their texts stay mapped, because no other thread frees them. Each page is checked once, as a
+//! code objects and their strings stay mapped, because no other thread frees them. Each page is checked once, as a
 //! protection against torn pointers, and then read in place. The thread that finalizes the interpreter may free the
-//! state of any other thread: then the kernel copies the memory instead.
+//! state of any other thread. In that case, the kernel copies the memory instead.
 
 use std::ffi::{c_int, c_void};
 
@@ -13,9 +13,9 @@ use crate::transparency::next::errno;
 const PAGE: u64 = 4096;
 /// Invalid first argument of `SYS_rt_sigprocmask`: the kernel reads the set, then returns an error.
 const INVALID_HOW: c_int = -1;
-/// Number of checked pages that are remembered.
+/// Number of checked pages to remember.
 const REMEMBERED_PAGES: usize = 16;
-/// Words that are copied in one call.
+/// Number of words to copy in one call.
 const COPIED_WORDS: usize = 32;
 
 /// Reads words of the interpreter's memory.
@@ -32,7 +32,7 @@ impl Reader {
         Reader { is_held, pages: [1; REMEMBERED_PAGES], copy_start: 1, copy: [0; COPIED_WORDS] }
     }
 
-    /// Sets whether other threads are kept from freeing the memory that is read.
+    /// Sets whether the memory is held, so that no other thread can free it while it is read.
     pub(super) fn set_held(&mut self, is_held: bool) {
         self.is_held = is_held;
     }
@@ -41,7 +41,7 @@ impl Reader {
         self.is_held
     }
 
-    /// Returns true if the page of `address` is readable, which is checked once.
+    /// Returns true if the page of `address` is readable. Checks each page only once.
     fn check_page(&mut self, address: u64) -> bool {
         let page = address & !(PAGE - 1);
         let Some(checked_page) = self.pages.get_mut((page / PAGE) as usize % REMEMBERED_PAGES) else { return false };
@@ -115,26 +115,26 @@ impl Reader {
     }
 }
 
-/// Returns true if a page is readable. The kernel copies the signal set before it checks `how`, and returns `EINVAL`
-/// for that. Any other result shows nothing: at address zero no set is read, and a seccomp filter may refuse the call.
+/// Returns true if a page is readable. The kernel copies the signal set before it rejects `how` with `EINVAL`. Any
+/// other result proves nothing, because no set is read at address zero, and a seccomp filter may refuse the call.
 fn is_readable(page: u64) -> bool {
     let no_old_set: *mut c_void = std::ptr::null_mut();
-    // SAFETY: changes nothing: `how` is invalid.
+    // SAFETY: the call changes nothing, because `how` is invalid.
     let result = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, INVALID_HOW, page, no_old_set, 8_usize) };
     result == -1 && errno() == libc::EINVAL
 }
 
-/// True if the last [`fetch`] failed for another reason than a bad address.
+/// True if the last [`fetch`] failed for a reason other than a bad address.
 fn was_refused() -> bool {
     errno() != libc::EFAULT
 }
 
-/// Lets the kernel copy memory that may be unmapped at any time. `to` must have space for `size` bytes.
+/// Copies memory that may be unmapped at any time, through the kernel. `to` must have space for `size` bytes.
 pub(super) fn fetch(address: u64, to: *mut u8, size: usize) -> Option<()> {
     let local = libc::iovec { iov_base: to.cast(), iov_len: size };
     let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: size };
     let pid = current::last().map_or(0, |recording| recording.pid);
-    // SAFETY: writes our own memory; a bad source address is an error, not a fault.
+    // SAFETY: the call writes to our own memory; a bad source address is an error, not a fault.
     let copied = unsafe {
         libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1_usize, &raw const remote, 1_usize, 0_usize)
     };

@@ -37,7 +37,7 @@ pub(crate) fn merge(words: &[u64], outcome: Outcome, names: &impl FrameAddresses
     groups.reverse();
     let evaluators = native.iter().filter(|&&word| word == EVALUATOR_MARK).count();
     // An evaluator has no frame during its first and last instructions. Further evaluators without a frame are the
-    // outermost ones, of the interpreter or greenlet that called this one.
+    // outermost ones, and belong to the interpreter or greenlet that called the innermost one.
     let is_one_more = evaluators == groups.len() + 1;
     let mut frameless_evaluators = usize::from(outcome == Outcome::Complete && is_one_more);
     let push_group = |group: Option<&[u64]>, merged: &mut Vec<u64>| {
@@ -74,8 +74,8 @@ pub(crate) fn merge(words: &[u64], outcome: Outcome, names: &impl FrameAddresses
 pub(crate) struct StackBases(BTreeMap<usize, (u64, Vec<u64>)>);
 
 impl StackBases {
-    /// Remembers the base of a complete stack, or appends it to one whose native frames end early. `merged` is the
-    /// result of [`merge`] for `words`; `is_frame` returns true for the address of a Python frame.
+    /// Remembers the base of a complete stack, or appends the remembered base to a stack whose native frames end early.
+    /// `merged` is the result of [`merge`] for `words`; `is_frame` returns true for the address of a Python frame.
     pub(crate) fn complete(
         &mut self,
         slot: usize,
@@ -172,10 +172,10 @@ mod tests {
         let complete_words = [5, 8, EVALUATOR_MARK, 6, 8, EVALUATOR_MARK, 7, 9, 10];
         assert_eq!(complete(0, 12, &complete_words, Outcome::Complete), [5, 1011, 6, 1012, 9, 10]);
         assert_eq!(complete(0, 12, &complete_words[..3], Outcome::Broken), [5, 1011, 1012, 9, 10]);
-        // Stacks of another greenlet, and of another thread.
+        // Stacks of another greenlet and of another thread.
         assert_eq!(complete(0, 13, &complete_words[..3], Outcome::Broken), [5, 1011, 1013]);
         assert_eq!(complete(1, 12, &complete_words[..3], Outcome::Broken), [5, 1011, 1012]);
-        // A greenlet with another caller the next time.
+        // A greenlet that has another caller the next time.
         let greenlet_words = [5, 8, EVALUATOR_MARK, 6, 8, EVALUATOR_MARK, 7, 9, 8, EVALUATOR_MARK, 10];
         complete(1, 12, &greenlet_words, Outcome::Complete);
         assert_eq!(complete(1, 12, &complete_words[..3], Outcome::Broken), [5, 1011, 1012]);

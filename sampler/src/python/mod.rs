@@ -1,4 +1,4 @@
-//! Functions that CPython interprets: 3.8 to 3.15, with the GIL and free-threaded.
+//! Frames of functions that CPython interprets: CPython 3.8 to 3.15, with the GIL or free-threaded.
 //!
 //! ```text
 //!   handler    frames  -->  a word for each frame, in the sample       code_numbers, memory
@@ -8,16 +8,16 @@
 //! ```
 //!
 //! In the recording, a frame of an interpreted function is an address in a mapping of
-//! `FILE.images/python-PID-TIME-N.so`. That ELF file has the function as the symbol `py::QUALIFIED_NAME:FILE`, and its
-//! line in the line table. So `perf report` and `perf script -F +srcline` show such frames, too. The mapped file thus
-//! gives the kind of code: *python* for such a file, *compiled* for any other file in `FILE.images`, *native* for the
-//! rest.
+//! `FILE.images/python-PID-TIME-N.so`. In that ELF file, the function is the symbol `py::QUALIFIED_NAME:FILE`, and the
+//! line table contains its lines. So `perf report` and `perf script -F +srcline` show such frames, too. The mapped file
+//! thus identifies the kind of code: *python* for such a file, *compiled* for any other file in `FILE.images`, *native*
+//! for the rest.
 //!
-//! The stack also shows the state of the thread. It *runs* in its innermost frame. It *waits* if that is a system call
-//! in libc below a frame of kind python or native; below `take_gil`, `pthread_cond_timedwait` waits for the GIL. It
-//! *collects garbage* below `gc_collect_main` or `gc_collect_region`. It *imports* below `_find_and_load` of `<frozen
-//! importlib._bootstrap>`, whose caller's line is the `import`. It *compiles* below `Dispatcher.compile`,
-//! `_compile_for_args` (Numba) or a frame of LLVM.
+//! The stack also shows the state of the thread. A thread *runs* in its innermost frame. It *waits* if its innermost
+//! frame is a system call in libc below a frame of kind python or native; below `take_gil`, `pthread_cond_timedwait`
+//! waits for the GIL. It *collects garbage* below `gc_collect_main` or `gc_collect_region`. It *imports* below
+//! `_find_and_load` of `<frozen importlib._bootstrap>`, whose caller's line is the `import`. It *compiles* below
+//! `Dispatcher.compile`, `_compile_for_args` (Numba) or an LLVM frame.
 //!
 //! Code objects are not kept alive: names and lines are copied at a code object's first sample, and a hook on
 //! `tp_dealloc` forgets it when it is freed. The type of every object is checked, so wrong offsets yield no names
@@ -76,8 +76,8 @@ pub(crate) struct Inherited {
 }
 
 impl Python {
-    /// Searches new mappings for an interpreter; `maps` lists all of them. Then handlers read its frames. Images are
-    /// stored in `directory`.
+    /// Searches new mappings for an interpreter; `maps` lists all mappings. Handlers then read frames of the
+    /// interpreter that was found. Images are stored in `directory`.
     pub(crate) fn find(maps: &[u8], new_mappings: &[Mapping], directory: &Path) -> Option<Python> {
         let cpython = match find::find(maps, new_mappings)? {
             Ok(cpython) => cpython,
@@ -92,7 +92,7 @@ impl Python {
             dealloc: cpython.dealloc,
         };
         forget_numbers();
-        // SAFETY: located through the type of code objects, in writable memory.
+        // SAFETY: `inherited.dealloc` is the address of `PyCode_Type.tp_dealloc`, which lies in writable memory.
         if !unsafe { code_numbers::install_hook(inherited.dealloc) } {
             log_line!(Warn, "Python functions are not shown: another tool has hooked their code");
             return None;
@@ -163,7 +163,7 @@ impl Python {
     /// Stops reading frames, and removes the hook.
     pub(crate) fn end(self) {
         interpreter::withdraw();
-        // SAFETY: the slot that `install_hook` has changed; the interpreter stays mapped.
+        // SAFETY: `inherited.dealloc` is the slot that `install_hook` overwrote, and the interpreter stays mapped.
         unsafe { code_numbers::remove_hook(self.inherited.dealloc) };
         let Some(counters) = current::last().map(|recording| &recording.counters) else { return };
         let (unreadable, unnamed) = (counters.unreadable_stacks.get(), counters.unnamed_frames.get());
@@ -188,7 +188,7 @@ impl merge::FrameAddresses for Python {
     }
 }
 
-/// Restarts the numbers of code objects, for the files of a new recording. Only call while no handler runs.
+/// Restarts the numbering of code objects, for the files of a new recording. Only call while no handler runs.
 fn forget_numbers() {
     code_numbers::clear();
     definitions::clear();
@@ -199,7 +199,7 @@ pub(crate) fn is_published() -> bool {
     interpreter::published().is_some()
 }
 
-/// Stops reading frames in a fork child that is not recorded, and after a recording that has ended otherwise.
+/// Stops reading frames in a fork child that is not recorded, or after a recording that ended without [`Python::end`].
 pub(crate) fn withdraw() {
     interpreter::withdraw();
 }

@@ -5,9 +5,9 @@
 //!                           |
 //!                       awaited by ---> future (of gather) ---> task ---> coroutine ---> coroutine that it awaits
 //! ```
-//! The section `.AsyncioDebug` of `_asyncio`, a library or a part of the interpreter, contains the offsets
-//! (`Modules/_asynciomodule.c`). Older releases only store callbacks in a future, and those of `gather` and `TaskGroup`
-//! are Python functions, so their tasks are not followed.
+//! The `.AsyncioDebug` section of `_asyncio`, which is a library or a part of the interpreter, contains the offsets
+//! (`Modules/_asynciomodule.c`). Older releases only store callbacks in a future. The callbacks of `gather` and
+//! `TaskGroup` are Python functions, so their tasks are not followed.
 
 #![forbid(unsafe_code)]
 
@@ -18,11 +18,11 @@ use super::memory::Reader;
 pub(super) const SECTION: &str = ".AsyncioDebug";
 /// Size of the section: 13 words.
 pub(super) const SECTION_SIZE: u64 = 13 * 8;
-/// Limit for the tasks and futures that are followed from one task.
+/// Maximum number of tasks and futures that are followed from one task.
 pub(super) const MAX_WAITERS: u32 = 64;
-/// Limit for the coroutines in one task that await each other.
+/// Maximum number of coroutines in one task that await each other.
 pub(super) const MAX_COROUTINES: usize = 48;
-/// Limit for the entries of a set's table that are searched.
+/// Maximum number of entries in a set's table that are searched.
 const MAX_SET_ENTRIES: u64 = 32;
 
 /// Field offsets in a task and in the thread state.
@@ -94,7 +94,7 @@ impl Coroutines {
         Some(awaited & !7)
     }
 
-    /// Returns the member of a set that has only one.
+    /// Returns the only member of a set. `None` if the set does not have exactly one.
     fn only_member(&self, set: u64, reader: &mut Reader) -> Option<u64> {
         let mut field = |offset: u16| reader.read_word(set.checked_add(u64::from(offset))?);
         let (used_count, table, mask) = (field(self.set_used)?, field(self.set_table)?, field(self.set_mask)?);
@@ -111,7 +111,7 @@ impl Coroutines {
     }
 }
 
-/// The section of CPython 3.14.10 of Debian on x86_64, except for the offset of the running task.
+/// The section in Debian's CPython 3.14.10 for x86_64, except for the offset of the running task.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn example_section(running_task: u64) -> Vec<u8> {
     let words = [168, 136, 96, 108, 109, 128, 152, 225_864, 10_880, 936, 864, running_task, 880];

@@ -26,7 +26,7 @@ pub struct Statistics {
     pub failures: u64,
 }
 
-/// A number that several threads count.
+/// A counter that several threads increment.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -54,11 +54,11 @@ pub(crate) struct Counters {
     /// Signals skipped because samples take too long.
     pub(crate) skipped: Count,
     pub(crate) threads: Count,
-    /// Threads for which no timer or no slot was available.
+    /// Threads that could not be sampled, because no timer or no slot was available.
     pub(crate) threads_without_timer: Count,
     pub(crate) bytes: Count,
     pub(crate) failures: Count,
-    /// Walks of Python frames that ended at an unreadable one.
+    /// Walks of Python frames that ended at an unreadable frame.
     pub(crate) unreadable_stacks: Count,
     /// Python frames whose code object could not be defined.
     pub(crate) unnamed_frames: Count,
@@ -84,7 +84,7 @@ impl Counters {
     }
 }
 
-/// The counters that show how complete the samples are, for `report/src/recording/format.rs` and for people.
+/// Counters that show how complete the samples are, for `report/src/recording/format.rs` and for human readers.
 impl fmt::Display for Counters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

@@ -1,10 +1,10 @@
 //! The recording of this process: one at a time, published for handlers, hooks and interposed functions.
 //!
 //! ```text
-//!   CURRENT --> Recording     plain fields: what it was started with; atomic ones: how far it is
+//!   CURRENT --> Recording     plain fields: its parameters; atomic fields: its progress
 //! ```
 //! A thread may hold a reference at any time, so a recording is never freed; it takes a few hundred bytes. It stays
-//! published after its end, and in the child of a fork, for its counters and for what the next one takes over.
+//! published after its end, and in a fork child, for its counters and for the facts that the next recording takes over.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -29,7 +29,7 @@ pub(crate) struct Recording {
     pub(crate) counter: Option<Counter>,
     /// True if new threads may get a signal stack: see `sanitizer.rs`.
     pub(crate) gives_signal_stacks: bool,
-    /// Thread-specific key whose destructor reports a thread's end; `None` if none was left.
+    /// Thread-specific key whose destructor reports a thread's exit; `None` if no key was available.
     pub(crate) exit_key: Option<libc::pthread_key_t>,
     /// Stack of the main thread.
     pub(crate) main_stack: StackBounds,
@@ -44,16 +44,16 @@ pub(crate) struct Recording {
     is_abandoned: AtomicBool,
 }
 
-/// What other threads ask the writer for.
+/// Requests from other threads to the writer.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     /// Finish the file, and exit.
     pub(crate) stop: AtomicBool,
-    /// The same, but no thread waits for the writer.
+    /// Finish the file and exit, without a thread that waits for the writer.
     pub(crate) abandon: AtomicBool,
     /// Create the file now, even without a sample.
     pub(crate) file: AtomicBool,
-    /// Exit for a while: one of the modes in `pause.rs`.
+    /// Pause the writer thread: one of the modes in `pause.rs`.
     pub(crate) pause: AtomicU32,
 }
 
@@ -61,7 +61,7 @@ static CURRENT: AtomicPtr<Recording> = AtomicPtr::new(ptr::null_mut());
 
 /// Returns the running recording, or the last one. Safe in a signal handler.
 pub(crate) fn last() -> Option<&'static Recording> {
-    // SAFETY: null, or leaked by `publish`.
+    // SAFETY: the pointer is null, or `publish` leaked the recording.
     unsafe { CURRENT.load(Ordering::SeqCst).as_ref() }
 }
 
@@ -70,13 +70,13 @@ pub(crate) fn sampling() -> Option<&'static Recording> {
     last().filter(|recording| recording.is_sampling())
 }
 
-/// Returns the recording if it samples this process: not in a vfork child, which shares its parent's memory.
+/// Returns the recording if it samples this process. `None` in a vfork child, which shares its parent's memory.
 pub(crate) fn own() -> Option<&'static Recording> {
     sampling().filter(|recording| recording.is_of_this_process())
 }
 
 impl Recording {
-    /// Creates a recording of this process, which takes over what the last one knew about the process.
+    /// Creates a recording of this process, which takes over the last recording's facts about the process.
     pub(crate) fn new(clock: Clock, hz: u32, counter: Option<Counter>, gives_signal_stacks: bool) -> Recording {
         let main_stack = StackBounds::unknown();
         if let Some(last) = last() {
@@ -133,7 +133,7 @@ impl Recording {
         self.is_sampling.store(is_sampling, Ordering::SeqCst);
     }
 
-    /// True once the file exists, and an earlier recording of that name has been renamed.
+    /// True once the file exists, and any earlier recording of that name has been renamed.
     pub(crate) fn has_file(&self) -> bool {
         self.has_file.load(Ordering::Acquire)
     }
@@ -142,7 +142,7 @@ impl Recording {
         self.has_file.store(true, Ordering::Release);
     }
 
-    /// True once everything is written and the writer thread is about to exit.
+    /// True once everything has been written and the writer thread is about to exit.
     pub(crate) fn is_written(&self) -> bool {
         self.is_written.load(Ordering::Acquire)
     }
@@ -153,7 +153,7 @@ impl Recording {
         self.wake.complete_last_pass();
     }
 
-    /// True if the recording has ended by itself, because its recorder has exited, and no longer observes code.
+    /// True if the recording has ended by itself because its recorder exited, and no longer observes code.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.is_abandoned.load(Ordering::Acquire)
     }

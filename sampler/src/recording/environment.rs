@@ -10,12 +10,12 @@ use crate::recording::recorder::{self, Error, Start};
 use crate::writer::output;
 
 /// Environment variable with the PID of the process that created the file. That process recognizes itself after
-/// `exec(2)`.
+/// `exec(2)` by this variable.
 const FILE_OWNER_VARIABLE: &str = "JITLISTEN_RECORD_BEGUN";
 /// Environment variable that requests a recording; its value is parsed by [`Options`].
 const RECORD_VARIABLE: &str = "JITLISTEN_RECORD";
 
-/// The processes besides the named one that inherit the request in the environment.
+/// Processes, other than the named one, that inherit a recording request from the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InheritedBy {
     /// No other process: children are recorded only with the option `children`.
@@ -25,14 +25,14 @@ pub enum InheritedBy {
 }
 
 /// Programs that start another program as a child and wait for it. Children of any other program are not
-/// recorded: otherwise a `popen` would take over the recording.
+/// recorded, because otherwise a `popen` would take over the recording.
 const LAUNCHERS: [&str; 22] = [
     "bash", "busybox", "dash", "fish", "gdb", "ksh", "lldb", "ltrace", "make", "mksh", "perf", "rr", "script",
     "setsid", "sh", "strace", "tcsh", "time", "timeout", "unshare", "watch", "zsh",
 ];
 
-/// Returns true if the program of a process is a known launcher, with or without a version in its name (`perf_6.1`).
-/// `pid` may be `self`.
+/// Returns true if a process runs a known launcher, with or without a version in its name (`perf_6.1`). `pid` may be
+/// `self`.
 pub fn is_launcher(pid: &str) -> bool {
     let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else { return false };
     let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -40,11 +40,11 @@ pub fn is_launcher(pid: &str) -> bool {
     LAUNCHERS.contains(&base_name)
 }
 
-/// Starts a recording if the environment requests one for this process. Only call from a constructor: no other thread
-/// may use the environment.
+/// Starts a recording if the environment requests one for this process. Only call from a constructor, when no other
+/// thread can use the environment.
 ///
 /// # Errors
-/// One of [`Error`], if a recording is requested and cannot start.
+/// Any [`Error`], if a recording is requested and cannot start.
 pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
     let Some(value) = std::env::var_os(RECORD_VARIABLE) else { return Ok(false) };
     let mut options = Options::parse(&value).map_err(Error::Options)?.absolute();
@@ -55,13 +55,14 @@ pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
         Some(_) if is_child && !options.children => return Ok(false),
         Some(_) if is_child => options = options.for_child(),
         Some(_) => {}
-        // A child of a program that is already recorded. A Python that a launcher starts is still recorded.
+        // Do not record the child of a program that is already recorded. A Python that a launcher starts is still
+        // recorded.
         None if inherited_by == InheritedBy::Descendants
             && file_owner.as_deref().is_some_and(|owner| owner != own_pid && !is_launcher(owner)) =>
         {
             return Ok(false);
         }
-        // Name this process: a program that it executes is recorded as well, its children are not.
+        // Store this process's PID, so that a program that it executes is recorded as well, but its children are not.
         None if inherited_by == InheritedBy::NoProcess => {
             set_variable(RECORD_VARIABLE, &Options { pid: Some(pid), ..options.clone() }.to_value());
         }
@@ -71,20 +72,21 @@ pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
     set_variable(FILE_OWNER_VARIABLE, std::ffi::OsStr::new(&own_pid));
     // A fork child has its parent's environment, which says nothing about the child's file. Before its first sample
     // this process may have left an earlier recording in place.
-    let continues = |file: &Path| (is_child || file_owner.as_ref() == Some(&own_pid)) && is_of_this_process(file);
+    let continues =
+        |file: &Path| (is_child || file_owner.as_ref() == Some(&own_pid)) && was_created_by_this_process(file);
     recorder::start_with(options, Start { is_child, gives_signal_stacks, inherited: None }, continues)?;
     Ok(true)
 }
 
-/// Returns true if this process created the file before its exec(2): no other process can have had its PID since it
-/// started.
-fn is_of_this_process(path: &Path) -> bool {
+/// Returns true if this process created the file before its exec(2). The file must name this PID and be newer than the
+/// process, since when no other process can have had this PID.
+fn was_created_by_this_process(path: &Path) -> bool {
     let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
     output::first_process(path) == Some(std::process::id())
         && process_start_time().is_some_and(|began| modified.is_ok_and(|modified| modified >= began))
 }
 
 fn set_variable(name: &str, value: &std::ffi::OsStr) {
-    // SAFETY: called from a constructor, before the program has threads.
+    // SAFETY: the caller is a constructor, which runs before the program has threads.
     unsafe { std::env::set_var(name, value) };
 }

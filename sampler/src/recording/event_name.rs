@@ -54,8 +54,8 @@ const CACHES: [(&str, u64); 7] =
 const OPERATIONS: [(&str, u64); 3] = [("load", 0), ("store", 1), ("prefetch", 2)];
 
 impl Counter {
-    /// Parses an event name: a hardware, software or cache event of `perf list`, or `r` and a raw number in
-    /// hexadecimal. The suffix `:u` excludes events in the kernel.
+    /// Parses an event name: a hardware, software or cache event of `perf list`, or `r` followed by a raw hexadecimal
+    /// number. The suffix `:u` excludes events in the kernel.
     ///
     /// # Errors
     /// A message, if the event is unknown.
@@ -109,7 +109,7 @@ fn parse_event(name: &str) -> Option<(u32, u64)> {
 mod tests {
     use super::*;
 
-    /// The numbers are those that `perf record -e NAME -vv` prints.
+    /// The expected numbers are those that `perf record -e NAME -vv` prints.
     #[test]
     fn names_are_perfs() {
         for (name, kind, config) in [

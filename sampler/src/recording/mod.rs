@@ -1,4 +1,4 @@
-//! Starts and stops recordings, with their options.
+//! Starts and stops recordings, and parses their options.
 
 pub(crate) mod counters;
 pub(crate) mod current;

@@ -1,12 +1,12 @@
-//! Options of a recording, and their form in the environment.
+//! Options of a recording, and their encoding in the environment.
 //!
 //! ```text
 //! JITLISTEN_RECORD=FILE[,hz=N][,wall][,children][,no-images][,no-python][,event=NAME][,seconds=N][,pid=N]
 //!                  [,recorder=PID:START]
 //! ```
-//! Words are parsed from the end for as long as they are known, so a file name may contain commas. An empty word ends
-//! them, so a name may end like a word: `bench,wall,,hz=99`. In the name, `%p` is the PID, `%h` the host, and `%%` a
-//! percent sign.
+//! Options are parsed from the end of the value until an unknown one is found, so a file name may contain commas. An
+//! empty option ends the list, so a file name may end with text that looks like an option: `bench,wall,,hz=99`. In the
+//! name, `%p` is the PID, `%h` the host, and `%%` a percent sign.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,8 @@ use std::path::PathBuf;
 use crate::recording::event_name::Counter;
 use crate::recording::process::Process;
 
-/// Default sampling rate per second. It does not divide the usual tick rates, so samples are not in step with ticks.
+/// Default number of samples per second. It does not divide common tick rates, so samples do not run in step with
+/// ticks.
 const DEFAULT_HZ: u32 = 199;
 const MAX_HZ: u32 = 10_000;
 
@@ -27,7 +28,7 @@ pub enum Clock {
     /// CPU time of the thread. Waiting threads are not disturbed.
     #[default]
     Cpu,
-    /// Elapsed time, including the time that threads wait (`wall_clock`).
+    /// Elapsed time, including the time that threads spend waiting (`wall_clock`).
     Wall,
 }
 
@@ -105,7 +106,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Applies one parsed word, such as `hz=99`.
+    /// Applies one parsed option, such as `hz=99`.
     fn apply_word(&mut self, word: &str) -> Result<(), String> {
         match word.split_once('=') {
             Some(("hz", value)) => self.hz = checked_hz(parse_number(word, value)?)?,
@@ -127,7 +128,7 @@ impl Options {
         Ok(())
     }
 
-    /// Formats the options as a value that [`Options::parse`] reads back, whatever the name is.
+    /// Formats the options as a value that [`Options::parse`] reads back, for any file name.
     pub fn to_value(&self) -> OsString {
         let mut value = self.pattern.clone();
         value.push(format!(",,hz={}", self.hz));
@@ -145,14 +146,14 @@ impl Options {
         value
     }
 
-    /// Makes the pattern absolute: the program, or a child, may change its working directory.
+    /// Makes the pattern absolute, because the program or a child may change its working directory.
     #[must_use]
     pub fn absolute(mut self) -> Options {
         if self.pattern.as_bytes().first() != Some(&b'/')
             && let Ok(directory) = std::env::current_dir()
         {
             let literal = directory.as_os_str().as_bytes().iter().flat_map(|&byte| {
-                // Percent signs of the directory are not part of the pattern.
+                // Escape percent signs of the directory, which are not part of the pattern.
                 std::iter::repeat_n(byte, if byte == b'%' { 2 } else { 1 })
             });
             let pattern = literal.chain([b'/']).chain(self.pattern.as_bytes().iter().copied()).collect();

@@ -24,7 +24,7 @@ use crate::writer::thread::{self, PAUSE, PAUSED, RUN};
 /// before the call, and a new writer resumes its work afterwards. If resuming fails, the recording ends.
 pub(crate) fn without_writer<R>(call: impl FnOnce() -> R) -> R {
     let Some(recording) = current::own().filter(|_| scan::may_be_single_threaded()) else { return call() };
-    // A signal handler of the program that forks would otherwise wait for the state.
+    // Block signals: a program's signal handler that forks would wait for the recorder's lock, which this thread holds.
     let host_state = HostStateGuard::enter();
     let state = recorder::try_lock();
     if state.is_some() {

@@ -1,13 +1,13 @@
-//! The identity of another process, and facts about this one. Names are read by system calls, which take a tenth of the
-//! time of a file in /proc.
+//! The identity of another process, and facts about this process. Names are read by system calls, which are ten times
+//! as fast as reading a file in /proc.
 
 use std::ffi::{CStr, c_void};
 use std::fs;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// A process: its PID, and its start time in clock ticks since boot (`starttime` in `proc_pid_stat(5)`). Distinguishes
-/// it from a later process with the same PID.
+/// A process: its PID, and its start time in clock ticks since boot (`starttime` in `proc_pid_stat(5)`). The start time
+/// distinguishes it from a later process with the same PID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
     /// PID in the PID namespace of the calling process.
@@ -24,7 +24,7 @@ impl Process {
         (1..=i32::MAX as u32).contains(&process.pid).then_some(process)
     }
 
-    /// Returns true if the process has exited; false if the system does not tell.
+    /// Returns true if the process has exited; false if that cannot be determined.
     pub(crate) fn has_ended(self) -> bool {
         // SAFETY: signal 0 only checks that the target exists.
         let result = unsafe { libc::kill(self.pid as libc::pid_t, 0) };
@@ -36,24 +36,24 @@ impl Process {
     }
 }
 
-/// Returns memory of the library that has code in `code`, at the address in its own headers, if it is this library or
-/// libc. Their file contents need no copy: our handlers never run after either of them is unmapped.
+/// Returns a section of this library or libc in place; `None` if `code` belongs to another library. The address comes
+/// from the library's own headers. No copy is needed, because our handlers never run after either library is unmapped.
 pub(crate) fn section_in_place(code: &Range<u64>, address: u64, size: u64) -> Option<&'static [u8]> {
     let known_functions = [section_in_place as *const () as u64, libc::getpid as *const () as u64];
     if !known_functions.iter().any(|function| code.contains(function)) {
         return None;
     }
-    // SAFETY: the loader has mapped it as these headers say, read-only, and never unmaps it.
+    // SAFETY: the loader has mapped the section read-only at this address, and never unmaps it.
     Some(unsafe { std::slice::from_raw_parts(address as *const u8, usize::try_from(size).ok()?) })
 }
 
-/// Returns the load address of the library or program that contains `address`. Calls the loader: not under locks, nor
-/// in a fork child.
+/// Returns the load address of the library or program that contains `address`. Calls the loader, so it must not be
+/// called under locks or in a fork child.
 pub(crate) fn object_base(address: *const c_void) -> Option<*const u8> {
     let mut object = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: any address, and writable memory for the result.
+    // SAFETY: `dladdr` accepts any address, and `object` is writable.
     let result = unsafe { libc::dladdr(address, object.as_mut_ptr()) };
-    // SAFETY: zeros are a valid result, whatever was written over them.
+    // SAFETY: `object` was zeroed, and it is valid whether or not `dladdr` has written to it.
     (result != 0).then(|| unsafe { object.assume_init() }.dli_fbase.cast_const().cast())
 }
 
@@ -69,8 +69,8 @@ pub(crate) fn main_thread_status() -> i32 {
     fields_after_name(&stat).and_then(Iterator::last).and_then(|code| code.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the maximal size of the main thread's stack. Below its end the kernel keeps at least 128 MiB free of other
-/// mappings (`mmap_base` in the kernel's `arch/x86/mm/mmap.c`, `mm/util.c`).
+/// Returns the maximum size of the main thread's stack. The kernel keeps at least 128 MiB below the stack's end free of
+/// other mappings (`mmap_base` in the kernel's `arch/x86/mm/mmap.c`, `mm/util.c`).
 pub(crate) fn main_stack_limit() -> u64 {
     const DEFAULT_BYTES: u64 = 8 << 20;
     const MAX_BYTES: u64 = 128 << 20;

@@ -37,7 +37,7 @@ pub enum Error {
     Output(std::path::PathBuf, std::io::Error),
     /// Every candidate signal already has a handler.
     NoSignal,
-    /// The writer thread cannot be created; the `errno` value.
+    /// The writer thread cannot be created; contains the `errno` value.
     NoThread(i32),
     /// This processor architecture is unsupported.
     Machine,
@@ -83,24 +83,24 @@ fn state() -> MutexGuard<'static, Option<Running>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps recordings from starting and stopping. `None` if another thread does so now.
+/// Prevents recordings from starting and stopping. `None` if another thread is starting or stopping one now.
 pub(super) fn try_lock() -> Option<impl Drop> {
     STATE.try_lock().ok()
 }
 
-/// What a recording begins with, besides its options.
+/// Initial state of a recording, besides its options.
 pub(super) struct Start {
     /// True for a child, which leaves no file if it ends before its first sample.
     pub(super) is_child: bool,
     pub(super) gives_signal_stacks: bool,
-    /// Set in the child of a fork, which has a single thread.
+    /// State inherited from the parent; set in a fork child, which has a single thread.
     pub(super) inherited: Option<Inherited>,
 }
 
 /// Starts a recording.
 ///
 /// # Errors
-/// One of [`Error`], if the recording cannot start.
+/// Any [`Error`], if the recording cannot start.
 pub fn start(options: Options) -> Result<(), Error> {
     let gives_signal_stacks = inspect_process()?;
     start_with(options, Start { is_child: false, gives_signal_stacks, inherited: None }, |_| false)
@@ -139,8 +139,8 @@ pub fn request_end() -> u32 {
     }
 }
 
-/// Ends the recording. The state stays locked until the writer has exited, so no other thread starts a recording
-/// before.
+/// Ends the recording. The state stays locked until the writer has exited, so that no other thread can start a
+/// recording before then.
 fn stop_in(state: &mut Option<Running>) -> Result<Statistics, Error> {
     let Running { recording, observation, .. } = state.take().ok_or(Error::NotRecording)?;
     recording.request(&recording.requests.stop);
@@ -180,7 +180,7 @@ fn start_in(
     if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         return Err(Error::Machine);
     }
-    // The request is too late: the requesting process no longer waits for it.
+    // The request is too late, because the requesting process no longer waits for it.
     if options.recorder.is_some_and(Process::has_ended) {
         return Err(Error::RecorderGone);
     }
@@ -244,14 +244,15 @@ fn run(
     Ok(Running { recording, options, path, observation })
 }
 
-/// Returns the counter in the variant that the kernel permits.
+/// Returns the counter, restricted to user mode if the kernel requires that.
 fn permitted_counter(options: &Options) -> Result<Option<Counter>, Error> {
     let Some(counter) = &options.counter else { return Ok(None) };
     let permitted = counter.clone().permitted(options.hz);
     permitted.map(Some).map_err(|error| Error::Counter(counter.name(), error))
 }
 
-/// Returns the signal of the last recording, if it is still ours and suits this one; else installs a new one.
+/// Returns the signal of the last recording if our handler is still installed for it and it suits this recording; else
+/// installs the handler for a new signal.
 fn choose_signal(for_counter: bool) -> Option<i32> {
     let last = disposition::sampling_signal();
     let is_still_ours = last != 0 && timer::is_installed(last, handler::handler);
@@ -267,7 +268,7 @@ fn choose_signal(for_counter: bool) -> Option<i32> {
 }
 
 /// Ends the recording because the process exits, and writes all pending samples. Returns immediately if another thread
-/// holds the recorder.
+/// holds the recorder's lock.
 pub fn finish_at_exit() {
     if let Ok(mut state) = STATE.try_lock()
         && state.as_ref().is_some_and(|running| running.recording.is_of_this_process())
@@ -308,8 +309,8 @@ impl HeldAcrossFork for HeldLocks {
     }
 }
 
-/// Resets the recorder in a fork child: timers, writer and file belong to the parent. If the child is recorded, it
-/// keeps the published libraries and interpreter, which are still valid.
+/// Resets the recorder in a fork child, because timers, writer and file belong to the parent. If the child is recorded,
+/// it keeps the published libraries and interpreter, which are still valid.
 fn become_child(parent: &Recording, is_recorded: bool) {
     parent.set_sampling(false);
     parent.writer.forget();
@@ -335,7 +336,7 @@ mod tests {
 
     use super::*;
 
-    /// The recorder was killed and did not stop the recording: the next one may start.
+    /// A new recording may start after the recorder was killed without stopping the previous recording.
     #[test]
     fn a_recording_ends_with_its_recorder() {
         let _lock = slots::lock_for_test();

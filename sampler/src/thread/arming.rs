@@ -1,4 +1,4 @@
-//! Arms and disarms threads: each armed one has a slot with a timer or a counter.
+//! Arms and disarms threads. An armed thread has a slot with a timer or a counter.
 
 use crate::handler::clock;
 use crate::recording::current::Recording;
@@ -10,7 +10,7 @@ use crate::thread::slots;
 use crate::thread::timer::{self, Timer};
 use crate::transparency::disposition;
 
-/// Starts a timer for a thread. `None` if it already has one, or none is available.
+/// Starts a timer or counter for a thread. `None` if the thread already has one, or none is available.
 pub(crate) fn arm(recording: &Recording, tid: u32) -> Option<&'static Slot> {
     if is_armed(tid, usize::MAX) {
         return None;
@@ -19,7 +19,7 @@ pub(crate) fn arm(recording: &Recording, tid: u32) -> Option<&'static Slot> {
         recording.counters.threads_without_timer.add(1);
         return None;
     };
-    // The thread itself and the scan may both arm it at the same time: the lower slot wins.
+    // The thread itself and the scan may both arm it at the same time, so the lower slot wins.
     if is_armed(tid, index) {
         slots::release(index, slot);
         return None;
@@ -62,7 +62,7 @@ fn start_clock_timer(recording: &Recording, index: usize, slot: &'static Slot, t
     let first = first_expiry(period, tid);
     slot.source.prepare_timer(clock, period, first);
     slot.take_unaccounted();
-    // Set the state before the timer runs: its first signal may come immediately.
+    // Set the state before the timer runs, because its first signal may come immediately.
     slot.state.set(State::Armed);
     let Ok(timer) = Timer::new(clock, tid, disposition::sampling_signal(), value) else { return false };
     // In wall-clock mode, the writer sets the timer.
@@ -71,7 +71,7 @@ fn start_clock_timer(recording: &Recording, index: usize, slot: &'static Slot, t
         return false;
     }
     slot.source.set_timer(timer);
-    // If sampling ended in the meantime, no timer was found to delete: delete it here.
+    // If sampling ended in the meantime, this timer did not exist yet when timers were deleted, so delete it here.
     if !slot.state.is_armed() {
         slot.source.delete_timer();
     }
@@ -83,7 +83,7 @@ fn start_counter(counter: &Counter, hz: u32, index: usize, slot: &'static Slot, 
     let signal = disposition::sampling_signal();
     let Ok(running) = counter.prepare(tid, signal, index, hz) else { return false };
     slot.source.set_counter(running);
-    // Set the state before the counter runs: its first signal may come immediately.
+    // Set the state before the counter runs, because its first signal may come immediately.
     slot.state.set(State::Armed);
     let is_running = running.resume();
     if !is_running {
@@ -92,7 +92,7 @@ fn start_counter(counter: &Counter, hz: u32, index: usize, slot: &'static Slot, 
     is_running
 }
 
-/// Returns a random time within the first period, so that threads are not sampled in step.
+/// Returns a random time within the first period, so that threads are not sampled in lockstep.
 fn first_expiry(period: u64, tid: u32) -> u64 {
     let mut random = clock::monotonic() ^ u64::from(tid) << 32;
     for shift in [13, 7, 17] {
@@ -101,20 +101,20 @@ fn first_expiry(period: u64, tid: u32) -> u64 {
     (random.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11).checked_rem(period).unwrap_or(0).max(1)
 }
 
-/// Ends the sampling of the calling thread, which is about to exit and owns this slot.
+/// Stops sampling the calling thread, which is about to exit and owns this slot.
 pub(crate) fn retire_slot(slot: &Slot) {
-    // Stop the timer first: its handler and this function must never use the slot together.
+    // Stop the timer first, because its handler and this function must never use the slot at the same time.
     slot.source.stop();
     // From here on the handler ignores a pending signal.
     if slot.state.change(State::Armed, State::Claimed) {
-        // SAFETY: called in the slot's thread, and the handler checks the state first.
+        // SAFETY: this is the slot's thread, and its handler checks the state first.
         unsafe { slot.close_ring(clock::monotonic()) };
         slot.state.set(State::Ended);
     }
     close_counter(slot);
 }
 
-/// Ends the sampling of the calling thread, if it is sampled.
+/// Stops sampling the calling thread, if it is sampled.
 pub(crate) fn retire_caller() {
     if let Some(slot) = find_armed(clock::own_tid()) {
         retire_slot(slot);
@@ -129,7 +129,7 @@ pub(crate) fn flush_caller() {
     if !slot.state.change(State::Armed, State::Claimed) {
         return;
     }
-    // SAFETY: called in the slot's thread, and the handler checks the state first.
+    // SAFETY: this is the slot's thread, and its handler checks the state first.
     unsafe { slot.close_ring(clock::monotonic()) };
     slot.source.restart_timer();
     slot.state.set(State::Armed);
@@ -150,7 +150,7 @@ pub(crate) fn unmute_caller() {
     }
 }
 
-/// Ends the sampling of a thread. The samples in its ring will still be written.
+/// Stops sampling a thread. The samples in its ring will still be written.
 pub(crate) fn disarm(slot: &Slot) {
     if slot.state.change(State::Armed, State::Ended) {
         slot.source.stop();

@@ -58,7 +58,7 @@ struct SignalTarget {
     tid: c_int,
 }
 
-/// Slot index plus one for each descriptor; 0 if none. A signal carries the descriptor.
+/// Slot index plus one by descriptor; 0 if none. A signal carries the descriptor, not the slot.
 static SLOT_BY_DESCRIPTOR: [AtomicU32; output::MAX_DESCRIPTORS] =
     [const { AtomicU32::new(0) }; output::MAX_DESCRIPTORS];
 
@@ -103,7 +103,7 @@ impl Counter {
         }
     }
 
-    /// Opens the counter for a thread (0: the calling one). It does not count yet.
+    /// Opens the counter for a thread (0: the calling thread) without enabling it.
     fn open(&self, tid: u32, hz: u32) -> io::Result<c_int> {
         let attributes = Attributes {
             kind: self.kind,
@@ -117,7 +117,7 @@ impl Counter {
             breakpoint: 0,
             config1: 0,
         };
-        // SAFETY: `perf_event_open` reads the attributes. Any processor, no group.
+        // SAFETY: `perf_event_open` reads the attributes. The other arguments mean any processor and no group.
         let descriptor =
             unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attributes, tid, -1, -1, CLOEXEC) };
         if descriptor < 0 {
@@ -140,9 +140,9 @@ impl Counter {
 
 fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Result<OpenCounter> {
     let slot = SLOT_BY_DESCRIPTOR.get(descriptor as usize).ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
-    // SAFETY: `fcntl` takes an integer here.
+    // SAFETY: for this command, `fcntl` takes an integer.
     let has_signal = set_signal_target(descriptor, tid) && unsafe { libc::fcntl(descriptor, F_SETSIG, signal) } == 0;
-    // SAFETY: `fcntl` takes flags here.
+    // SAFETY: for this command, `fcntl` takes flags.
     if !has_signal || unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -151,7 +151,7 @@ fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Resu
     Ok(OpenCounter { descriptor, id })
 }
 
-/// Sets the thread that receives a descriptor's signals; 0: none. The kernel queues signals under the owner's lock, so
+/// Sets the thread that receives a descriptor's signals (0: none). The kernel queues signals under the owner's lock, so
 /// the previous owner receives none after this call.
 fn set_signal_target(descriptor: c_int, tid: u32) -> bool {
     let owner = SignalTarget { kind: F_OWNER_TID, tid: tid as c_int };
@@ -180,7 +180,7 @@ impl OpenCounter {
 
     /// Enables the counter until its next overflow.
     pub(crate) fn resume(self) -> bool {
-        // SAFETY: `ioctl` takes an integer here; a file other than a counter refuses the request.
+        // SAFETY: for this request, `ioctl` takes an integer; a file other than a counter refuses the request.
         self.is_open() && unsafe { libc::ioctl(self.descriptor, IOC_REFRESH, 1) } == 0
     }
 
@@ -206,7 +206,7 @@ impl OpenCounter {
     pub(crate) fn stop(self) {
         self.mute();
         if self.is_open() {
-            // SAFETY: `ioctl` takes an integer here; a file other than a counter refuses the request.
+            // SAFETY: for this request, `ioctl` takes an integer; a file other than a counter refuses the request.
             unsafe { libc::ioctl(self.descriptor, IOC_DISABLE, 0) };
         }
     }

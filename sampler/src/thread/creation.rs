@@ -1,8 +1,8 @@
 //! Interposed `pthread_create`: a new thread arms itself before its function runs.
 //!
-//! The preloaded library exports a `pthread_create` that calls this one; outside a recording it only calls the real
-//! one. A periodic scan alone is not enough, because threads may have exited by then: of 100 threads of 20 ms, a scan
-//! every 50 ms saw 40 %.
+//! The preloaded library exports a `pthread_create` that calls this function; outside a recording, it only calls
+//! libc's. A periodic scan alone is not enough, because threads may have exited by then: a scan every 50 ms saw only 40
+//! of 100 threads that ran for 20 ms.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ use crate::thread::slot::{SIGNAL_STACK_BYTES, Slot};
 use crate::transparency::exit;
 use crate::transparency::next::{self, ThreadFunction};
 
-/// Start information of a new thread, in memory from `malloc`: it is freed in another thread, or never.
+/// Start information of a new thread. Allocated with `malloc`, because another thread frees it, or no thread does.
 struct ThreadStart {
     start: ThreadFunction,
     argument: *mut c_void,
@@ -36,15 +36,15 @@ pub unsafe fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     if current::sampling().is_none() {
-        // SAFETY: passes the caller's arguments on.
+        // SAFETY: the caller's arguments are passed on unchanged.
         return unsafe { next::pthread_create(thread, attributes, start, argument) };
     }
     let Some(start_info) = allocate_start(ThreadStart { start, argument, stack_size: stack_size(attributes) }) else {
-        // SAFETY: passes the caller's arguments on.
+        // SAFETY: the caller's arguments are passed on unchanged.
         return unsafe { next::pthread_create(thread, attributes, start, argument) };
     };
-    // SAFETY: the caller's arguments except for the function: `run_sampled` takes the `ThreadStart` and calls the
-    // caller's function.
+    // SAFETY: the arguments are the caller's except for the function: `run_sampled` takes the `ThreadStart` and calls
+    // the caller's function.
     let error = unsafe { next::pthread_create(thread, attributes, run_sampled, start_info.cast()) };
     if error != 0 {
         // SAFETY: no thread was created.
@@ -59,7 +59,7 @@ pub(crate) unsafe fn create_unsampled(
     start: ThreadFunction,
     argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: passes the caller's arguments on.
+    // SAFETY: the caller's arguments are passed on unchanged.
     unsafe { next::pthread_create(thread, ptr::null(), start, argument) }
 }
 
@@ -67,7 +67,7 @@ pub(crate) unsafe fn create_unsampled(
 fn stack_size(attributes: *const libc::pthread_attr_t) -> usize {
     let (mut default_attributes, mut size) = (MaybeUninit::<libc::pthread_attr_t>::uninit(), 0);
     let attributes = if attributes.is_null() {
-        // SAFETY: writes the attributes; glibc allocates nothing for them.
+        // SAFETY: the call initializes the attributes; glibc allocates nothing for them.
         if unsafe { libc::pthread_attr_init(default_attributes.as_mut_ptr()) } != 0 {
             return 0;
         }
@@ -75,7 +75,7 @@ fn stack_size(attributes: *const libc::pthread_attr_t) -> usize {
     } else {
         attributes
     };
-    // SAFETY: the caller's attributes, or those initialized above; writes a number.
+    // SAFETY: the attributes are the caller's, or were initialized above; the call writes an integer.
     if unsafe { libc::pthread_attr_getstacksize(attributes, &raw mut size) } == 0 { size } else { 0 }
 }
 
@@ -85,7 +85,7 @@ fn allocate_start(start_info: ThreadStart) -> Option<*mut ThreadStart> {
     if memory.is_null() {
         return None;
     }
-    // SAFETY: new memory of that size, aligned for any type.
+    // SAFETY: the memory is new, has this size, and is aligned for any type.
     unsafe { memory.write(start_info) };
     Some(memory)
 }
@@ -93,22 +93,22 @@ fn allocate_start(start_info: ThreadStart) -> Option<*mut ThreadStart> {
 /// Entry point of a sampled thread. Nothing in this frame has a destructor, because `pthread_exit` and cancellation
 /// unwind through it.
 extern "C-unwind" fn run_sampled(start_info: *mut c_void) -> *mut c_void {
-    // SAFETY: created by `pthread_create` for this thread alone.
+    // SAFETY: `pthread_create` allocated this memory for this thread alone.
     let ThreadStart { start, argument, stack_size } = unsafe { start_info.cast::<ThreadStart>().read() };
-    // SAFETY: the memory is from `malloc`, and has been read.
+    // SAFETY: the memory came from `malloc`, and its contents have been read.
     unsafe { libc::free(start_info) };
     let _ = std::panic::catch_unwind(|| adopt_this_thread(start as usize as u64, stack_size));
     start(argument)
 }
 
-/// Samples the calling thread until it exits. It runs `start` on a stack of `stack_size` bytes (0: unknown).
+/// Samples the calling thread until it exits. The thread runs `start` on a stack of `stack_size` bytes (0: unknown).
 pub(crate) fn adopt_this_thread(start: u64, stack_size: usize) {
     let Some(recording) = current::sampling() else { return };
     let _host_state = HostStateGuard::enter();
     let tid = clock::own_tid();
     // On a busy machine the scan may have found the thread before it ran.
     if let Some(slot) = arming::arm(recording, tid).or_else(|| arming::find_armed(tid)) {
-        // The recording may have ended in the meantime, when no timer existed to be deleted.
+        // The recording may have ended in the meantime, before this timer existed and could be deleted.
         if !recording.is_sampling() {
             arming::disarm(slot);
         }
@@ -116,7 +116,7 @@ pub(crate) fn adopt_this_thread(start: u64, stack_size: usize) {
         record_stack_bounds(slot, stack_size as u64);
         install_signal_stack(recording, slot);
         if let Some(key) = recording.exit_key {
-            // SAFETY: a key that is never deleted; the slot lives forever.
+            // SAFETY: the key is never deleted, and the slot lives forever.
             unsafe { libc::pthread_setspecific(key, ptr::from_ref(slot).cast()) };
         }
     }
@@ -136,11 +136,11 @@ fn record_stack_bounds(slot: &Slot, size: u64) {
     }
 }
 
-/// Installs a signal stack if the thread has none: the thread may be close to overflowing its own stack.
+/// Installs a signal stack if the thread has none, because the thread may be close to overflowing its own stack.
 fn install_signal_stack(recording: &Recording, slot: &Slot) {
     if recording.gives_signal_stacks && signal_stack().is_null() {
         let stack = libc::stack_t { ss_sp: slot.signal_stack().cast(), ss_flags: 0, ss_size: SIGNAL_STACK_BYTES };
-        // SAFETY: memory that is never unmapped, and that no other thread uses while this one exists.
+        // SAFETY: the memory is never unmapped, and no other thread uses it while this thread exists.
         unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) };
     }
 }
@@ -152,16 +152,16 @@ pub(crate) fn signal_stack() -> *mut c_void {
     if unsafe { libc::sigaltstack(ptr::null(), stack.as_mut_ptr()) } != 0 {
         return ptr::null_mut();
     }
-    // SAFETY: the call above has initialized it.
+    // SAFETY: the call above has initialized `stack`.
     let stack = unsafe { stack.assume_init() };
     if stack.ss_flags & libc::SS_DISABLE != 0 { ptr::null_mut() } else { stack.ss_sp }
 }
 
-/// Ends the sampling of an exiting thread. The slot may date from before a fork: then it belongs to another thread or
-/// to none.
+/// Stops sampling an exiting thread. The slot may date from before a fork; in that case it belongs to another thread,
+/// or is free.
 unsafe extern "C" fn handle_thread_exit(slot: *mut c_void) {
     let _host_state = HostStateGuard::enter();
-    // SAFETY: set by `adopt_this_thread`; slots live forever.
+    // SAFETY: `adopt_this_thread` stored the address of a slot, and slots live forever.
     let slot = unsafe { &*slot.cast::<Slot>() };
     if slot.state.tid() == clock::own_tid() {
         arming::retire_slot(slot);
@@ -169,8 +169,8 @@ unsafe extern "C" fn handle_thread_exit(slot: *mut c_void) {
     }
 }
 
-/// Creates the key whose destructor reports the end of a thread, however it exits. `None` if none is left: then the
-/// scan notices the end of threads.
+/// Creates the thread-specific key whose destructor reports a thread's exit, however the thread ends. `None` if no key
+/// is available; the thread scan then notices the exit of threads.
 pub(crate) fn create_exit_key() -> Option<libc::pthread_key_t> {
     let mut key = 0;
     // SAFETY: the destructor is a function of this library, which is never unloaded.
@@ -190,7 +190,7 @@ mod tests {
         for (tid, state) in [(clock::own_tid() + 1, State::Armed), (clock::own_tid(), State::Ended)] {
             let slot = slots::claim(tid).unwrap().1;
             slot.state.set(State::Armed);
-            // SAFETY: passes the address of a slot, as the key does.
+            // SAFETY: the argument is the address of a slot, as for the key's destructor.
             unsafe { handle_thread_exit(ptr::from_ref(slot).cast_mut().cast()) };
             assert!(slot.state.change(state, State::Free));
         }

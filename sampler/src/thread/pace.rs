@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The handler may use this fraction of the time.
+/// Divisor of the elapsed time that yields the handler's maximum share.
 const HANDLER_TIME_DIVISOR: u64 = 20;
 
 /// Pacing state of one thread, for its handler. All zeros before the first sample.
@@ -17,7 +17,7 @@ pub(crate) struct Pace {
     last_cost_ns: AtomicU64,
     /// Number of intervals that are still to be skipped.
     intervals_to_skip: AtomicU64,
-    /// Signals skipped since the writer last looked.
+    /// Number of signals skipped since the writer last checked.
     skipped: AtomicU64,
 }
 
@@ -27,7 +27,7 @@ impl Pace {
         self.intervals_to_skip.store(0, Ordering::Relaxed);
     }
 
-    /// Returns true if this signal, whose period is `intervals` long, is to be skipped.
+    /// Returns true if this signal, whose period is `intervals` long, should be skipped.
     pub(crate) fn take_skip(&self, intervals: u64) -> bool {
         let to_skip = self.intervals_to_skip.load(Ordering::Relaxed);
         self.intervals_to_skip.store(to_skip.saturating_sub(intervals), Ordering::Relaxed);
@@ -46,8 +46,8 @@ impl Pace {
         self.last_cost_ns.load(Ordering::Relaxed)
     }
 
-    /// Records that a sample took `cost` ns of an interval. A single long one may have been preempted, so the cheaper
-    /// of the last two counts.
+    /// Records that a sample took `cost` ns of an interval. A single expensive sample may have been preempted, so the
+    /// cheaper of the last two counts.
     pub(crate) fn record_cost(&self, cost: u64, interval: u64) {
         let typical_cost = cost.min(self.last_cost_ns.swap(cost, Ordering::Relaxed));
         let min_interval_sum = typical_cost.saturating_mul(HANDLER_TIME_DIVISOR);

@@ -1,28 +1,28 @@
-//! The ring of one thread's samples: its handler writes them, the writer thread reads them.
+//! A ring of samples of one thread, written by its signal handler and read by the writer thread.
 //!
 //! ```text
 //!   handler (one thread) --words--> ring --words--> writer
 //!   word 0: word count << 8 | outcome of the walk    1: time    2: period
 //!   3..: Python frames, then native addresses, innermost first (`python`); no words: the stack of the previous sample
 //! ```
-//! Words before `write_position` belong to the writer, as far as it has not read them; all others to the handler. A
-//! sample under construction lies behind `write_position`.
+//! Unread words before `write_position` belong to the writer, all other words to the handler. A sample under
+//! construction lies after `write_position`.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::unwind::Outcome;
 
-/// Words in a ring: space for one sample of maximal depth and about a second of ordinary ones. Untouched pages
-/// take no memory.
+/// Number of words in a ring: space for one sample of maximum depth, or about a second of ordinary samples. Untouched
+/// pages take no memory.
 const RING_WORDS: usize = 1 << 15;
 /// Words before the stack of a sample.
 const HEADER_WORDS: u64 = 3;
 /// A sample is dropped if the ring has fewer free words than this.
 const MIN_FREE_WORDS: u64 = 256;
-/// Limit for the native frames of one sample.
+/// Maximum number of native frames per sample.
 pub(crate) const MAX_NATIVE_FRAMES: u64 = 4096;
-/// Limit for the words of one sample: native frames, Python frames and evaluator marks.
+/// Maximum number of words per sample: native frames, Python frames and evaluator marks.
 const MAX_SAMPLE_WORDS: u64 = 3 * MAX_NATIVE_FRAMES;
 
 /// A sample read from a ring.
@@ -40,12 +40,12 @@ pub(crate) struct Ring {
     last_sample: AtomicU64,
     write_position: AtomicU64,
     read_position: AtomicU64,
-    /// Samples dropped for lack of space since the writer last looked.
+    /// Samples dropped for lack of space since the writer last checked.
     lost: AtomicU64,
     words: UnsafeCell<[u64; RING_WORDS]>,
 }
 
-// SAFETY: the handler owns the free part of `words`, the writer the filled part; the positions say which is which.
+// SAFETY: the handler owns the free part of `words`, the writer the filled part; the positions separate them.
 unsafe impl Sync for Ring {}
 
 impl Ring {
@@ -132,7 +132,7 @@ impl Ring {
         let mut sample = Sample { time, period, outcome: Outcome::Complete, count: 0 };
         match self.last_sample.load(Ordering::Relaxed).checked_sub(1) {
             Some(last_start) => {
-                // The last sample is not overwritten yet: the ring is much larger than a sample.
+                // The last sample has not been overwritten yet, because the ring is much larger than a sample.
                 // SAFETY: only this thread writes to the ring.
                 let head = unsafe { self.word(last_start).read() };
                 sample.count = (head >> 8).min(MAX_SAMPLE_WORDS).min(free_words);

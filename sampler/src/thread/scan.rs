@@ -17,11 +17,11 @@ use crate::thread::arming::{arm, disarm};
 use crate::thread::slot_state::State;
 use crate::thread::slots;
 
-/// Up to this number of threads, each pass of the writer lists all of them.
+/// Maximum number of threads to list in every pass of the writer.
 pub(crate) const SMALL_THREAD_COUNT: u64 = 64;
 
-/// Returns true if the main thread has exited. The kernel then clears its list of robust mutexes, which glibc registers
-/// in every thread. False if the kernel does not allow the query.
+/// Returns true if the main thread has exited. The kernel then clears the list of robust mutexes that glibc registers
+/// for every thread. False if the kernel does not allow the query.
 fn main_thread_has_ended(pid: u32) -> bool {
     let (mut list, mut size) = (ptr::dangling_mut::<c_void>(), 0_usize);
     // SAFETY: `get_robust_list` writes a pointer and a size.
@@ -29,8 +29,8 @@ fn main_thread_has_ended(pid: u32) -> bool {
     result == 0 && list.is_null()
 }
 
-/// Returns true if the calling thread, which is about to exit, is the program's last one: all others except the writer
-/// have exited or are about to.
+/// Returns true if the calling thread, which is about to exit, is the program's last thread: all other threads
+/// except the writer have exited or are about to.
 pub(crate) fn is_last_program_thread(recording: &Recording) -> bool {
     let (own_tid, pid) = (clock::own_tid(), std::process::id());
     let is_ending = |tid: &u32| {
@@ -52,7 +52,7 @@ fn count_task_links() -> u64 {
     fs::metadata("/proc/self/task").map_or(0, |metadata| metadata.nlink())
 }
 
-/// Lists all threads. Lists only the sampled ones if /proc is unusable: after chroot, or in another PID namespace.
+/// Lists all threads, or only the sampled threads if /proc is unusable (after chroot, or in another PID namespace).
 fn list_threads(own_tid: u32) -> Vec<u32> {
     let tasks: Vec<u32> = read_task_ids().collect();
     if tasks.contains(&own_tid) {
@@ -67,9 +67,9 @@ fn list_threads(own_tid: u32) -> Vec<u32> {
 pub(crate) struct Scan {
     writer_tid: u32,
     link_count: u64,
-    /// Passes since the last full scan.
+    /// Number of passes since the last full scan.
     skipped_scans: u64,
-    /// Threads without a timer at the last scan: they may be about to arm themselves.
+    /// Threads without a timer at the last scan, which may be about to arm themselves.
     previously_unarmed: BTreeSet<u32>,
 }
 
@@ -79,7 +79,7 @@ impl Scan {
         Scan { writer_tid, ..Scan::default() }
     }
 
-    /// Returns true if every other thread has exited, whether or not it reported its end. The process then ends with
+    /// Returns true if every other thread has exited, whether or not it reported its exit. The process then ends with
     /// the writer.
     pub(crate) fn is_writer_last(&self) -> bool {
         let pid = std::process::id();
@@ -89,8 +89,8 @@ impl Scan {
                 .all(|tid| [self.writer_tid, pid].contains(tid) || !thread_exists(pid, *tid))
     }
 
-    /// Returns true if a full scan is due. As many threads may have started as have exited, so a scan also runs without
-    /// a change of the link count; the more threads, the less often.
+    /// Returns true if a full scan is due. Equal numbers of threads may have started and exited, so a scan also runs
+    /// periodically without a change of the link count, less often with more threads.
     fn is_due(&mut self, link_count: u64) -> bool {
         self.skipped_scans += 1;
         let is_due = link_count != self.link_count
@@ -113,7 +113,7 @@ impl Scan {
         if !tasks.contains(&self.writer_tid) {
             return;
         }
-        // Include ended slots: no timer was available for the thread, or it is about to exit.
+        // Include ended slots, because no timer was available for their threads, or the threads are about to exit.
         let armed_tids: BTreeSet<u32> = slots::iter()
             .filter(|(_, slot)| slot.state.get() != State::Free)
             .map(|(_, slot)| slot.state.tid())
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use crate::recording::current;
 
-    /// A pool of threads may be replaced by another one of the same size.
+    /// A thread pool may be replaced by another pool of the same size.
     #[test]
     fn threads_are_looked_at_where_their_number_stays() {
         let mut scan = Scan::ignoring(1);
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(count_scans(&mut scan, 402), 15);
     }
 
-    /// After chroot, a list without the scanning thread is not of this process.
+    /// After chroot, a thread list that lacks the scanning thread belongs to another process.
     #[test]
     fn a_proc_that_is_not_ours_ends_nothing() {
         let _lock = slots::lock_for_test();

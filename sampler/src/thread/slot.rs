@@ -11,7 +11,7 @@ use crate::thread::stack_bounds::StackBounds;
 use crate::thread::wait::Wait;
 use crate::unwind::RuleCache;
 
-/// Limit for the anchors of one stack. Evaluators beyond it are joined in order.
+/// Maximum number of anchors per stack. Evaluators beyond the limit are matched with Python frames by their order.
 pub(crate) const MAX_ANCHORS: usize = MAX_NATIVE_FRAMES as usize;
 /// Size of the signal stack for a thread that has none.
 pub(crate) const SIGNAL_STACK_BYTES: usize = 64 << 10;
@@ -47,17 +47,17 @@ unsafe impl Sync for Slot {}
 #[derive(Debug)]
 pub(crate) struct PythonThread {
     state: AtomicU64,
-    /// Number of searches that found none.
+    /// Number of searches that found no state.
     misses: AtomicU32,
 }
 
 impl PythonThread {
-    /// State that the last search has found; 0 if none.
+    /// State that the last search found; 0 if none.
     pub(crate) fn last(&self) -> u64 {
         self.state.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a state is to be searched for: for a thread without one, not at every sample.
+    /// Returns true if this sample should search for the state. Threads without a state skip most searches.
     pub(crate) fn may_search(&self) -> bool {
         let misses = self.misses.fetch_add(1, Ordering::Relaxed);
         misses <= 4 || misses.is_multiple_of(32)
@@ -69,8 +69,8 @@ impl PythonThread {
 }
 
 impl Slot {
-    /// Resets the slot for a new owner or recording. Returns false if a late handler of the previous owner is still in
-    /// it.
+    /// Resets the slot for a new owner or recording. Returns false if a late handler of the previous owner is still
+    /// using it.
     pub(super) fn reset_for_owner(&self, tid: u32) -> bool {
         let is_mine = self.state.change_owner(tid);
         if is_mine {
@@ -87,7 +87,7 @@ impl Slot {
         is_mine
     }
 
-    /// Resets the slot in the child of a fork: the timer is the parent's, and so are the samples.
+    /// Resets the slot in a fork child, because the timer and the samples belong to the parent.
     pub(super) fn reset_in_child(&self) {
         self.state.forget_handlers();
         self.ring.discard_unread();
@@ -99,21 +99,21 @@ impl Slot {
         self.source.take_unaccounted(self.state.tid())
     }
 
-    /// Enables the counter again after a signal, if there is one.
+    /// Re-enables the slot's counter, if any, after a signal.
     pub(crate) fn resume_counter(&self) {
         if let Some(counter) = self.source.counter() {
             counter.resume();
         }
     }
 
-    /// Appends a sample without a stack, for the time that the thread has waited at the last one. Called when the
-    /// thread has moved on.
+    /// Appends a sample without a stack, for the time that the thread has waited since the last sample. Called
+    /// when the thread has moved on.
     ///
     /// # Safety
     /// Same contract as [`Ring::finish_sample`].
     pub(crate) unsafe fn flush_idle(&self, time: u64) {
         if self.wait.idle_ns() != 0 && self.ring.free_words().is_some() {
-            // SAFETY: the caller upholds this function's contract, and there is space.
+            // SAFETY: the caller upholds this function's contract, and the ring has space for a sample.
             unsafe { self.ring.repeat_last(time, self.wait.take_idle()) };
         }
     }

@@ -6,19 +6,20 @@
 //!               +----------+---------+        while the owner writes its last sample; when the owner claims it again
 //! ```
 //! A signal may arrive after its slot has got another owner. So a handler first announces itself, then checks the owner
-//! and the state; whoever changes the owner does it the other way round. All orderings are sequentially consistent.
+//! and the state. A thread that changes the owner first changes it, then checks for announced handlers. All orderings
+//! are sequentially consistent.
 
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
-/// What a slot is used for.
+/// Lifecycle state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum State {
     /// Free for any thread.
     Free,
-    /// Being filled in, or the owner writes its last sample.
+    /// Being initialized, or the owner writes its last sample.
     Claimed,
     /// The timer is running.
     Armed,
@@ -60,7 +61,7 @@ impl SlotState {
         self.state.store(state as u32, SeqCst);
     }
 
-    /// Changes the state, unless it is no longer `from`. Returns true if it has.
+    /// Changes the state, unless it is no longer `from`. Returns true if the state was changed.
     pub(crate) fn change(&self, from: State, to: State) -> bool {
         self.state.compare_exchange(from as u32, to as u32, SeqCst, SeqCst).is_ok()
     }
@@ -88,7 +89,7 @@ impl SlotState {
         self.tid.store(tid, SeqCst);
     }
 
-    /// Gives a claimed slot to a thread. Returns false if a late handler of the previous owner is still in it.
+    /// Gives a claimed slot to a thread. Returns false if a late handler of the previous owner is still using it.
     pub(super) fn change_owner(&self, tid: u32) -> bool {
         self.tid.store(tid, SeqCst);
         self.generation.fetch_add(1, SeqCst);

@@ -1,5 +1,5 @@
-//! All slots of the process. They are allocated in blocks that are never unmapped: a signal may arrive late, and a
-//! thread may use the signal stack in its slot.
+//! All slots of the process. They are allocated in blocks that are never unmapped, because a signal may arrive late,
+//! and a thread may use the signal stack in its slot.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -16,16 +16,16 @@ const MAX_SLOTS: usize = SLOTS_PER_BLOCK * MAX_BLOCKS;
 struct Slots {
     blocks: [AtomicPtr<Slot>; MAX_BLOCKS],
     /// Number of slots that were ever used.
-    used: AtomicUsize,
+    used_slots: AtomicUsize,
     /// Index below which all slots are in use, except recently released ones.
     first_free_hint: AtomicUsize,
-    /// Owner of each slot, in one array: the slots themselves are far apart, and visiting thousands of them is slow.
+    /// Owner of each slot. An array, because slots are far apart in memory, so visiting thousands of them is slow.
     owners: [AtomicU32; MAX_SLOTS],
 }
 
 static SLOTS: Slots = Slots {
     blocks: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_BLOCKS],
-    used: AtomicUsize::new(0),
+    used_slots: AtomicUsize::new(0),
     first_free_hint: AtomicUsize::new(0),
     owners: [const { AtomicU32::new(0) }; MAX_SLOTS],
 };
@@ -36,24 +36,24 @@ pub(crate) fn get(index: usize) -> Option<&'static Slot> {
     if block.is_null() {
         return None;
     }
-    // SAFETY: a block has this many slots, is never unmapped, and all zeros is a valid slot.
+    // SAFETY: a block contains this many slots and is never unmapped, and all zeros is a valid slot.
     Some(unsafe { &*block.add(index % SLOTS_PER_BLOCK) })
 }
 
 /// Iterates over all slots that were ever used, with their indexes.
 pub(crate) fn iter() -> impl Iterator<Item = (usize, &'static Slot)> {
-    (0..SLOTS.used.load(Ordering::Acquire)).filter_map(|index| Some((index, get(index)?)))
+    (0..SLOTS.used_slots.load(Ordering::Acquire)).filter_map(|index| Some((index, get(index)?)))
 }
 
 /// Iterates over the slots whose last owner is this thread.
 pub(crate) fn find_by_tid(tid: u32) -> impl Iterator<Item = (usize, &'static Slot)> {
-    let owners = SLOTS.owners.iter().take(SLOTS.used.load(Ordering::Acquire)).enumerate();
+    let owners = SLOTS.owners.iter().take(SLOTS.used_slots.load(Ordering::Acquire)).enumerate();
     let slots = owners.filter(move |(_, owner)| owner.load(Ordering::Acquire) == tid);
     slots.filter_map(|(index, _)| Some((index, get(index)?)))
 }
 
 /// Claims a slot for a thread and leaves it [`State::Claimed`]. Returns `None` if all are in use. Prefers the thread's
-/// previous slot: the thread may still use the signal stack in it.
+/// previous slot, because the thread may still use the signal stack in it.
 pub(crate) fn claim(tid: u32) -> Option<(usize, &'static Slot)> {
     for (index, slot) in find_by_tid(tid) {
         if slot.state.change(State::Ended, State::Claimed) {
@@ -73,7 +73,7 @@ pub(crate) fn claim(tid: u32) -> Option<(usize, &'static Slot)> {
             }
         };
         if slot.state.change(State::Free, State::Claimed) {
-            SLOTS.used.fetch_max(index + 1, Ordering::AcqRel);
+            SLOTS.used_slots.fetch_max(index + 1, Ordering::AcqRel);
             SLOTS.first_free_hint.fetch_max(index + 1, Ordering::AcqRel);
             if reset_for_owner(index, slot, tid) {
                 // A slot that was passed over, because a late handler was still in it, will be free soon.
@@ -91,7 +91,7 @@ fn make_block(number: usize) -> Option<()> {
     let size = SLOTS_PER_BLOCK * size_of::<Slot>();
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: new memory at an address that the kernel chooses.
+    // SAFETY: the call creates a mapping at an address that the kernel chooses.
     let block = unsafe { libc::mmap(ptr::null_mut(), size, protection, flags, -1, 0) };
     if block == libc::MAP_FAILED {
         return None;
@@ -99,8 +99,8 @@ fn make_block(number: usize) -> Option<()> {
     let entry = SLOTS.blocks.get(number)?;
     let published = entry.compare_exchange(ptr::null_mut(), block.cast(), Ordering::AcqRel, Ordering::Acquire);
     if published.is_err() {
-        // Another thread has allocated this block in the meantime.
-        // SAFETY: mapped above, and not published.
+        // SAFETY: the block was mapped above and is not published, because another thread has published
+        // one in the meantime.
         unsafe { libc::munmap(block, size) };
     }
     Some(())

@@ -1,7 +1,7 @@
-//! What sends a thread's signals, a timer or a counter, and the time or events that its samples account for.
+//! The source of a thread's signals (a timer or a counter), and the time or events that its samples account for.
 //!
-//! The periods of all samples add up to the thread's time, or to its counted events: what no sample has accounted for
-//! yet is part of the next one's period.
+//! The periods of all samples add up to the thread's time, or to its counted events. Time or events that no sample has
+//! accounted for yet are part of the next sample's period.
 
 #![forbid(unsafe_code)]
 
@@ -21,13 +21,13 @@ pub(crate) struct Source {
     counter_id: AtomicU64,
     /// Thread time, or counter value, that the periods of all samples so far add up to.
     accounted_total: AtomicU64,
-    /// True for a timer of elapsed time.
+    /// True for a timer that measures elapsed time.
     is_wall_clock: AtomicBool,
     /// Timer period in ns.
     period: AtomicU64,
     /// Delay before the timer's first signal in ns; 0 after that signal.
     first_period: AtomicU64,
-    /// Time or events of skipped signals, and in wall-clock mode of the last check.
+    /// Time or events of skipped signals; in wall-clock mode, the time up to the writer's last check.
     pending: AtomicU64,
 }
 
@@ -71,7 +71,7 @@ impl Source {
         }
     }
 
-    /// Stops the signals. A counter stays open: a handler may be using it.
+    /// Stops the signals. A counter stays open, because a handler may be using it.
     pub(super) fn stop(&self) {
         match self.counter() {
             Some(counter) => counter.stop(),
@@ -88,7 +88,7 @@ impl Source {
         }
     }
 
-    /// Starts a new interval of the CPU timer, after a sample that no signal has caused.
+    /// Starts a new interval of the CPU timer, after a sample that was not caused by a signal.
     pub(super) fn restart_timer(&self) {
         if let Some(timer) = self.timer().filter(|_| !self.is_wall_clock()) {
             let period = self.period.load(Ordering::Relaxed);
@@ -122,7 +122,7 @@ impl Source {
             return self.take_unaccounted(tid);
         }
         if self.is_wall_clock() {
-            // The writer has added it to `pending`.
+            // The writer has already added the period to `pending`.
             return 0;
         }
         let period = self.period.load(Ordering::Relaxed);
@@ -148,14 +148,14 @@ impl Source {
         total.saturating_sub(self.accounted_total.swap(total, Ordering::Relaxed))
     }
 
-    /// Forgets what is not accounted for, for a new owner.
+    /// Forgets unaccounted time or events, for a new owner.
     pub(super) fn reset(&self) {
         self.first_period.store(0, Ordering::Relaxed);
         self.pending.store(0, Ordering::Relaxed);
     }
 
-    /// Forgets the parent's timer, in the child of a fork: a timer of that id is the program's. The child has a copy of
-    /// a counter's descriptor.
+    /// Forgets the parent's timer in a fork child, where a timer with that id belongs to the program. A counter is
+    /// kept, because the child has a copy of its descriptor.
     pub(super) fn forget_timer(&self) {
         if self.counter_id.load(Ordering::Relaxed) == 0 {
             self.handle.store(0, Ordering::Relaxed);

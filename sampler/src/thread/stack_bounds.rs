@@ -1,6 +1,7 @@
-//! The bounds of a thread's own stack: above a stack pointer between them, everything is mapped while the thread runs.
+//! The bounds of a thread's own stack. All memory from a stack pointer between them up to the upper bound stays mapped
+//! while the thread runs.
 //!
-//! They are known exactly, or else probed when a sample needs them; see `handler/stack_memory.rs`.
+//! The bounds are either known exactly, or probed when a sample needs them; see `handler/stack_memory.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Value of `probes` for bounds that are known exactly.
 const EXACT: u32 = u32::MAX;
-/// Limit for probes at consecutive samples; after that only each [`SAMPLES_PER_RETRY`]th sample probes.
+/// Maximum number of probes at consecutive samples; after that, only every [`SAMPLES_PER_RETRY`]th sample probes.
 const MAX_CONSECUTIVE_PROBES: u32 = 8;
 const SAMPLES_PER_RETRY: u32 = 64;
 

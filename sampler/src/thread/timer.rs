@@ -50,7 +50,7 @@ impl Timer {
         };
         let event = SigEvent { value, signal, notify: SIGEV_THREAD_ID, tid: tid as c_int, padding: [0; 11] };
         let mut number: c_int = 0;
-        // SAFETY: reads a sigevent and writes an id.
+        // SAFETY: the call reads a sigevent and writes an id.
         let result = unsafe { libc::syscall(libc::SYS_timer_create, clock, &raw const event, &raw mut number) };
         if result != 0 {
             return Err(io::Error::last_os_error());
@@ -63,8 +63,8 @@ impl Timer {
     pub(crate) fn set(self, first: u64, period: u64) -> io::Result<()> {
         let spec = TimerSpec { interval: timespec(period), value: timespec(first.max(1)) };
         let no_old_spec: *mut TimerSpec = ptr::null_mut();
-        // SAFETY: reads the specification, and the old one is not requested. If the timer has been deleted, the kernel
-        // does not reuse its id before it has used all others.
+        // SAFETY: the call reads the specification, and does not return the old one. If the timer has been deleted, the
+        // kernel does not reuse its id before it has used all others.
         match unsafe { libc::syscall(libc::SYS_timer_settime, self.0, 0, &raw const spec, no_old_spec) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -73,13 +73,13 @@ impl Timer {
 
     /// Deletes the timer. A signal that is already pending is still delivered.
     pub(crate) fn delete(self) {
-        // SAFETY: the id of a timer, or of a deleted one.
+        // SAFETY: the id belongs to this timer, or to no timer if it has already been deleted.
         unsafe { libc::syscall(libc::SYS_timer_delete, self.0) };
     }
 }
 
 impl Clock {
-    /// Checks that the kernel gives this process a timer: their number is limited (`RLIMIT_SIGPENDING`).
+    /// Checks that this process can create a timer, because the number of timers is limited (`RLIMIT_SIGPENDING`).
     ///
     /// # Errors
     /// The error of `timer_create(2)`.
@@ -88,7 +88,7 @@ impl Clock {
     }
 }
 
-/// Tag in the values of our signals: the program may send the same signal.
+/// Tag in the values of our signals, because the program may send the same signal.
 const SIGNAL_VALUE_TAG: u64 = 0x6a6c;
 
 /// Encodes the value that our signal carries: a slot and the generation of its owner.
@@ -120,7 +120,7 @@ const GLIBC_SIGNALS: u64 = 0b11 << 31;
 /// process by default.
 const COUNTER_SIGNALS: [c_int; 2] = [libc::SIGSTKFLT, libc::SIGPWR];
 
-/// Returns true if `signal` suits counters (`for_counter`), or else timers.
+/// Returns true if `signal` is suitable for counters (if `for_counter`) or for timers (otherwise).
 pub(crate) fn is_suitable(signal: c_int, for_counter: bool) -> bool {
     COUNTER_SIGNALS.contains(&signal) == for_counter
 }
@@ -143,7 +143,7 @@ pub(crate) fn install_if_default(signal: c_int, handler: Handler) -> bool {
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handler as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // Block all signals: a handler of the host that nested in ours might jump out of it.
+    // Block all signals, because a host handler nested in ours might jump out of it.
     // SAFETY: `sigfillset` initializes the set.
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
     for fault in FAULT_SIGNALS {
@@ -165,11 +165,11 @@ pub(crate) fn is_installed(signal: c_int, handler: Handler) -> bool {
 /// Returns the installed handler of `signal`.
 fn current_handler(signal: c_int) -> Option<libc::sighandler_t> {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: writable memory for the disposition; nothing is changed.
+    // SAFETY: `action` is writable, and the call changes no disposition.
     if unsafe { next::sigaction(signal, ptr::null(), action.as_mut_ptr()) } != 0 {
         return None;
     }
-    // SAFETY: the call above has initialized it.
+    // SAFETY: the call above has initialized `action`.
     Some(unsafe { action.assume_init() }.sa_sigaction)
 }
 
@@ -183,13 +183,14 @@ mod tests {
     /// Reads the mask from the kernel: `sigaction(3)` might have removed signals silently.
     #[test]
     fn nothing_but_faults_comes_while_the_handler_runs() {
-        // Not the highest real-time signal: other tests record with it.
+        // Not the highest real-time signal, because other tests record with it.
         let signal = libc::SIGRTMIN() + 5;
         assert!(install_if_default(signal, ignore_signal));
-        // The kernel's `sigaction`: handler, flags, restorer, mask.
+        // Fields of the kernel's `sigaction`: handler, flags, restorer, mask.
         let mut action = [0_u64; 4];
         let no_new_action: *const u64 = ptr::null();
-        // SAFETY: writable memory for the kernel's structure on x86_64, which is the largest one; nothing is changed.
+        // SAFETY: the array is as large as the kernel's structure on x86_64, which is the largest of all architectures,
+        // and the call changes no disposition.
         let result =
             unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, no_new_action, action.as_mut_ptr(), 8_usize) };
         assert_eq!(result, 0);

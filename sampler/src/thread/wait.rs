@@ -1,10 +1,10 @@
-//! Wall-clock mode: what the writer and the handler of a waiting thread tell each other; see `writer/wall_clock.rs`.
+//! State shared by the writer and the handler of a waiting thread in wall-clock mode; see `writer/wall_clock.rs`.
 
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A system call in which a signal finds the thread.
+/// A system call that a signal interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InterruptedCall {
     /// Return address of the call.
@@ -14,7 +14,7 @@ pub(crate) struct InterruptedCall {
     pub(crate) stack: u64,
 }
 
-/// The wait of one thread. All zeros: it has not waited.
+/// Waiting state of one thread. All zeros: the thread has not waited.
 #[derive(Debug)]
 pub(crate) struct Wait {
     /// Time the thread has waited at the stack of its last sample, in ns.

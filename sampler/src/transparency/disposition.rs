@@ -1,4 +1,4 @@
-//! The program's disposition of the signal that the sampler uses, as the handler and `signals.rs` see it.
+//! The program's disposition of the sampling signal, used by the handler and by `signals.rs`.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -12,7 +12,7 @@ struct ProgramAction {
     handler: AtomicUsize,
     /// `sa_flags`
     flags: AtomicI32,
-    /// The kernel's part of `sa_mask`: signals 1 to 64.
+    /// Part of `sa_mask` that the kernel reads: signals 1 to 64.
     mask: AtomicU64,
 }
 
@@ -20,9 +20,9 @@ struct ProgramAction {
 struct Dispositions {
     /// The signal that timers or counters send; 0 before the first recording.
     sampling_signal: AtomicI32,
-    /// What the program wants for this signal.
+    /// The program's disposition of this signal.
     program: ProgramAction,
-    /// True if the program's calls of `sigaction` reach `signals.rs`.
+    /// True if the program's calls to `sigaction` reach `signals.rs`.
     are_interposed: AtomicBool,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn set_sampling_signal(signal: c_int) {
     DISPOSITIONS.sampling_signal.store(signal, Ordering::Release);
 }
 
-/// Returns true if the program's calls of `sigaction` reach `signals.rs`.
+/// Returns true if the program's calls to `sigaction` reach `signals.rs`.
 pub(super) fn are_interposed() -> bool {
     DISPOSITIONS.are_interposed.load(Ordering::Relaxed)
 }
@@ -84,8 +84,8 @@ pub(crate) fn kernel_mask_word(set: *const SignalSet) -> *mut u64 {
     set.cast_mut().cast()
 }
 
-/// Restores the program's disposition of a signal. By now no timer or counter sends it. A signal
-/// that is still pending in a thread is dropped: the kernel drops pending signals when they become ignored.
+/// Restores the program's disposition of a signal, once no timer or counter sends the signal. A signal that is still
+/// pending in a thread is dropped: the kernel drops pending signals when they become ignored.
 pub(crate) fn return_to_program(signal: c_int) {
     // SAFETY: all zeros is a valid `sigaction`: the default disposition.
     let default: libc::sigaction = unsafe { mem::zeroed() };
@@ -94,7 +94,7 @@ pub(crate) fn return_to_program(signal: c_int) {
     unsafe { next::sigaction(signal, &raw const ignored, ptr::null_mut()) };
     let action = program_action();
     set_program_action(&default);
-    // SAFETY: the program's own disposition.
+    // SAFETY: `action` is the program's own disposition.
     unsafe { next::sigaction(signal, &raw const action, ptr::null_mut()) };
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn forward_signal(signal: c_int, info: *mut SignalInfo, context: *mut
                 program.handler.store(libc::SIG_DFL, Ordering::Release);
             }
             let own_bit = if flags & libc::SA_NODEFER == 0 { signal_bit(signal) } else { 0 };
-            // SAFETY: provided by the kernel, which restores this mask when the handler returns.
+            // SAFETY: the kernel provides the context, and restores this mask when the handler returns.
             let old_mask = unsafe { kernel_mask_word(&raw const (*context).uc_sigmask).read() };
             let mask = old_mask | program.mask.load(Ordering::Relaxed) | own_bit;
             let no_old_mask: *mut u64 = ptr::null_mut();
@@ -119,7 +119,7 @@ pub(crate) fn forward_signal(signal: c_int, info: *mut SignalInfo, context: *mut
             unsafe {
                 libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, no_old_mask, 8_usize);
             }
-            // SAFETY: the program's handler; without SA_SIGINFO it takes only the first argument.
+            // SAFETY: this is the program's handler; without SA_SIGINFO it takes only the first argument.
             let handler =
                 unsafe { mem::transmute::<usize, extern "C-unwind" fn(c_int, *mut SignalInfo, *mut c_void)>(handler) };
             handler(signal, info, context.cast());
@@ -129,14 +129,14 @@ pub(crate) fn forward_signal(signal: c_int, info: *mut SignalInfo, context: *mut
 
 /// Installs the default disposition, with a system call that is safe in a handler.
 pub(crate) fn restore_default(signal: c_int) {
-    // The kernel's `sigaction`: handler (SIG_DFL), flags, restorer, mask.
+    // Fields of the kernel's `sigaction`: handler (SIG_DFL), flags, restorer, mask.
     let action = [0_u64; 4];
     let no_old_action: *mut u64 = ptr::null_mut();
-    // SAFETY: reads the kernel's structure, which is the largest on x86_64.
+    // SAFETY: the array is as large as the kernel's structure on x86_64, which is the largest of all architectures.
     unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), no_old_action, 8_usize) };
 }
 
-/// Sends the signal again with its default disposition: the process ends as soon as the handler has returned.
+/// Sends the signal again with its default disposition, so that the process ends when the handler returns.
 pub(crate) fn end_process(signal: c_int) {
     restore_default(signal);
     // SAFETY: `tgkill` takes only integers.

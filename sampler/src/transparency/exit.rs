@@ -1,10 +1,10 @@
-//! Interposed functions that end or replace the program: the recording is finished first.
+//! Interposed functions that end or replace the program, after finishing the recording.
 //!
 //! `_exit(2)`, `_Exit(3)` and `quick_exit(3)` skip the library's destructor, so the recording ends here. It also ends
-//! before the program's last thread exits, by `pthread_exit(3)` or the system call `exit`. `execve(2)` and its variants
-//! kill the writer, so all samples are written first; if the call fails, the recording continues. No counter signal may
-//! be pending in the calling thread at that moment: unlike a timer's, the kernel keeps it for the next program, which
-//! has no handler.
+//! before the program's last thread exits, by `pthread_exit(3)` or the `exit` system call. `execve(2)` and its variants
+//! kill the writer, so all samples are written first; if the call fails, the recording continues. At that moment, no
+//! counter signal may be pending in the calling thread. Unlike a timer signal, it would stay pending for the next
+//! program, which has no handler.
 //!
 //! These functions may be called while any lock is held: in a signal handler, or in a fork child. So they resolve no
 //! symbol, take no lock, and wait for the writer with a timeout.
@@ -18,8 +18,8 @@ use crate::recording::current::{self, Recording};
 use crate::thread::{arming, scan};
 use crate::transparency::next::{CStringArray, errno, interpose, set_errno};
 
-/// Limit for waiting for the writer, in ns. The writer usually needs one or two milliseconds, unless the caller's
-/// thread holds a lock of `malloc`.
+/// Maximum time to wait for the writer, in ns. The writer usually needs one or two milliseconds, unless the calling
+/// thread holds a `malloc` lock.
 pub(crate) const WRITER_TIMEOUT_NS: u64 = 250_000_000;
 
 /// Ends the recording of this process, if there is one.
@@ -38,7 +38,7 @@ fn end(recording: &Recording) {
     });
 }
 
-/// Prepares for the exit of the calling thread by the system call `exit`, without libc.
+/// Prepares for the exit of the calling thread by the `exit` system call, without libc.
 pub(crate) fn end_thread() {
     if current::own().is_none() {
         return;
@@ -66,9 +66,10 @@ pub(crate) fn end_recording_and_writer(recording: &Recording) {
     }
 }
 
-/// Returns true if the exec may succeed. libc searches for a name without a slash in several directories.
+/// Returns true if the exec may succeed. A name without a slash is assumed to exist in one of libc's search
+/// directories.
 fn may_be_executed(file: *const c_char, is_searched: bool) -> bool {
-    // SAFETY: libc's search reads this string as well.
+    // SAFETY: the exec function itself reads this C string.
     let is_search_name = |file| !unsafe { CStr::from_ptr(file) }.to_bytes().contains(&b'/');
     // SAFETY: the kernel returns an error for a bad address, as it does for the call itself.
     !file.is_null() && (is_searched && is_search_name(file) || unsafe { libc::access(file, libc::X_OK) } == 0)
@@ -101,7 +102,7 @@ pub(crate) fn resume_after_failed_exec() {
     set_errno(saved_errno);
 }
 
-/// Executes another program by `call`, with all samples written.
+/// Executes another program by `call`, after writing all samples.
 fn execute(may_be_executed: impl FnOnce() -> bool, call: impl FnOnce() -> c_int) -> c_int {
     prepare_exec(may_be_executed);
     let result = call();
@@ -129,7 +130,7 @@ interpose! {
         end_recording();
         call()
     };
-    // The functions that it calls are not recorded.
+    // The handlers that `quick_exit` calls are not recorded.
     quick_exit(status: c_int) -> !, |call| {
         end_recording();
         call()

@@ -1,8 +1,9 @@
-//! Signals that end the process by default: the recording ends first, as before `_exit(2)`.
+//! Finishes the recording when a signal is about to end the process by default, as before `_exit(2)`.
 //!
-//! If the program's calls of `sigaction(2)` reach `signals.rs`, such a signal gets our handler while its disposition is
-//! the default; the program still sees the default. The handler waits for the writer, restores the default, and sends
-//! the signal to its thread again with the same `siginfo_t`, so that a core file is the same as without the sampler.
+//! If the program's calls to `sigaction(2)` reach `signals.rs`, our handler is installed for a fatal signal as long as
+//! its disposition is the default; the program still sees the default. The handler waits for the writer, restores the
+//! default, and sends the signal to its thread again with the same `siginfo_t`. A core file is therefore the same as
+//! without the sampler.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -29,8 +30,8 @@ const FATAL_SIGNALS: [c_int; 11] = [
     libc::SIGTERM,
 ];
 
-/// Detects whether this library's `sigaction` is the one that the program calls. Calls the loader: not under locks, nor
-/// in a fork child.
+/// Detects whether the program's calls to `sigaction` reach this library. Calls the loader, so it must not be called
+/// under locks or in a fork child.
 pub(crate) fn detect_interposition() {
     let calls_ours = process::symbol_object_base(c"sigaction")
         .is_some_and(|owner| object_base(detect_interposition as *const c_void) == Some(owner));
@@ -43,7 +44,7 @@ pub(crate) fn install_handlers() {
     FATAL_SIGNALS.into_iter().for_each(install_handler);
 }
 
-/// True if the signal may have our handler, now or from an earlier recording.
+/// True if our handler may be installed for the signal, by this or an earlier recording.
 pub(crate) fn may_have_handler(signal: c_int) -> bool {
     disposition::are_interposed() && FATAL_SIGNALS.contains(&signal)
 }
@@ -55,7 +56,7 @@ pub(crate) fn install_handler(signal: c_int) {
     }
     // SAFETY: all zeros is a valid `sigaction`: the default disposition.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    // SAFETY: only reads the current disposition into `action`.
+    // SAFETY: the call only reads the current disposition into `action`.
     let result = unsafe { next::sigaction(signal, ptr::null(), &raw mut action) };
     if result != 0 || action.sa_sigaction != libc::SIG_DFL {
         return;
@@ -64,7 +65,7 @@ pub(crate) fn install_handler(signal: c_int) {
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     // SAFETY: `sigfillset` initializes the set.
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
-    // SAFETY: a handler of this library, which is never unloaded, and is safe in every thread.
+    // SAFETY: the handler is a function of this library, which is never unloaded, and it is safe in every thread.
     unsafe { next::sigaction(signal, &raw const action, ptr::null_mut()) };
 }
 
@@ -73,7 +74,7 @@ pub(crate) fn restore_defaults() {
     for signal in FATAL_SIGNALS {
         // SAFETY: all zeros is a valid `sigaction`: the default disposition.
         let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-        // SAFETY: only reads the current disposition into `action`.
+        // SAFETY: the call only reads the current disposition into `action`.
         let result = unsafe { next::sigaction(signal, ptr::null(), &raw mut action) };
         if result == 0 && visible_handler(action.sa_sigaction) != action.sa_sigaction {
             restore_default(signal);
@@ -81,7 +82,7 @@ pub(crate) fn restore_defaults() {
     }
 }
 
-/// Returns the handler that the program is to see.
+/// Returns the handler that the program should see.
 pub(crate) fn visible_handler(disposition: libc::sighandler_t) -> libc::sighandler_t {
     if disposition == handler as *const () as libc::sighandler_t { libc::SIG_DFL } else { disposition }
 }
@@ -89,7 +90,8 @@ pub(crate) fn visible_handler(disposition: libc::sighandler_t) -> libc::sighandl
 extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     exit::end_recording();
     restore_default(signal);
-    // SAFETY: numbers, and the kernel's `siginfo_t`: a thread may queue a signal with any information to itself.
+    // SAFETY: the arguments are integers and the kernel's `siginfo_t`; a thread may queue a signal with any information
+    // to itself.
     let result = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), clock::own_tid(), signal, info) };
     if result != 0 {
         end_process(signal);

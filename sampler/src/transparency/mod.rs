@@ -1,5 +1,5 @@
-//! What a recorded program must not notice: signals, exits, changed privileges, sanitizers. The interposed functions of
-//! libc.
+//! Interposed libc functions that hide the sampler from the recorded program: signals, exits, privilege changes,
+//! sanitizers.
 
 pub(crate) mod disposition;
 pub(crate) mod exit;

@@ -1,4 +1,4 @@
-//! The functions of libc that the interposed ones call: the next of each name after this library.
+//! Calls the next definition of each interposed libc function, after this library in the loader's search order.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 use std::mem;
@@ -11,13 +11,13 @@ pub type CStringArray = *const *const c_char;
 pub type ThreadFunction = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 pub(crate) type SignalSet = libc::sigset_t;
 pub(crate) type SignalInfo = libc::siginfo_t;
-type Text = *const c_char;
+type CharPointer = *const c_char;
 type Thread = libc::pthread_t;
-type Time = libc::timespec;
+type Timespec = libc::timespec;
 
-/// Defines a function for each one of libc, and their table. `resolved` ones are looked up at their first call;
-/// `cached` ones, which may be called under any lock, only by [`resolve_libc_functions`]. Without an address the
-/// function sets `ENOSYS` and returns the given value.
+/// Defines a function for each libc function, and a table of their addresses. A `resolved` function is looked up at its
+/// first call. A `cached` function may be called under any lock, so only [`resolve_libc_functions`] looks it up.
+/// Without an address, the function sets `ENOSYS` and returns the given value.
 macro_rules! define_next_functions {
     ($($lookup:ident $name:ident($($argument:ident: $type:ty),*) -> $result:ty, $missing:expr;)*) => {
         #[expect(non_camel_case_types, reason = "the names in libc")]
@@ -56,13 +56,14 @@ define_next_functions! {
     cached _exit(status: c_int) -> !, exit_group(status);
     cached _Exit(status: c_int) -> !, exit_group(status);
     resolved quick_exit(status: c_int) -> !, exit_group(status);
-    cached execv(file: Text, arguments: CStringArray) -> c_int, -1;
-    cached execve(file: Text, arguments: CStringArray, environment: CStringArray) -> c_int, -1;
-    cached execvp(file: Text, arguments: CStringArray) -> c_int, -1;
-    cached execvpe(file: Text, arguments: CStringArray, environment: CStringArray) -> c_int, -1;
+    cached execv(file: CharPointer, arguments: CStringArray) -> c_int, -1;
+    cached execve(file: CharPointer, arguments: CStringArray, environment: CStringArray) -> c_int, -1;
+    cached execvp(file: CharPointer, arguments: CStringArray) -> c_int, -1;
+    cached execvpe(file: CharPointer, arguments: CStringArray, environment: CStringArray) -> c_int, -1;
     cached fexecve(file: c_int, arguments: CStringArray, environment: CStringArray) -> c_int, -1;
-    cached execveat(directory: c_int, file: Text, arguments: CStringArray, environment: CStringArray, flags: c_int)
-        -> c_int, -1;
+    cached execveat(
+        directory: c_int, file: CharPointer, arguments: CStringArray, environment: CStringArray, flags: c_int
+    ) -> c_int, -1;
     resolved prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int, -1;
     resolved syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long, -1;
     resolved unshare(flags: c_int) -> c_int, -1;
@@ -71,12 +72,12 @@ define_next_functions! {
     resolved seteuid(user: libc::uid_t) -> c_int, -1;
     resolved setreuid(real: libc::uid_t, effective: libc::uid_t) -> c_int, -1;
     resolved setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int, -1;
-    resolved chroot(path: Text) -> c_int, -1;
+    resolved chroot(path: CharPointer) -> c_int, -1;
     resolved pthread_create(
         thread: *mut Thread, attributes: *const libc::pthread_attr_t, start: ThreadFunction, argument: *mut c_void
     ) -> c_int, libc::ENOSYS;
     resolved pthread_join(thread: Thread, result: *mut *mut c_void) -> c_int, libc::ENOSYS;
-    resolved pthread_timedjoin_np(thread: Thread, result: *mut *mut c_void, deadline: *const Time) -> c_int,
+    resolved pthread_timedjoin_np(thread: Thread, result: *mut *mut c_void, deadline: *const Timespec) -> c_int,
         libc::ENOSYS;
     resolved sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int, -1;
     resolved signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR;
@@ -84,7 +85,7 @@ define_next_functions! {
     resolved signalfd(descriptor: c_int, set: *const SignalSet, flags: c_int) -> c_int, -1;
     resolved sigpending(set: *mut SignalSet) -> c_int, -1;
     resolved sigsuspend(set: *const SignalSet) -> c_int, -1;
-    resolved sigtimedwait(set: *const SignalSet, info: *mut SignalInfo, time: *const Time) -> c_int, -1;
+    resolved sigtimedwait(set: *const SignalSet, info: *mut SignalInfo, time: *const Timespec) -> c_int, -1;
 }
 
 /// Resolves all functions, in a constructor.
@@ -99,7 +100,8 @@ fn cached(function: Function) -> *mut c_void {
     ADDRESSES.get(function as usize).map_or(ptr::null_mut(), |address| address.load(Ordering::Acquire))
 }
 
-/// Resolves the address. Null if the function does not exist, which does not happen with glibc.
+/// Returns the address, resolving it if necessary. Null if the function does not exist, which does not happen with
+/// glibc.
 fn resolved(function: Function) -> *mut c_void {
     let index = function as usize;
     NAMES.get(index).zip(ADDRESSES.get(index)).map_or(ptr::null_mut(), |(name, cached)| resolve(name, cached))
@@ -117,7 +119,7 @@ fn resolve(name: &str, cached: &AtomicPtr<c_void>) -> *mut c_void {
     address
 }
 
-/// Ends the process where libc has no function for it.
+/// Ends the process by a system call, in case libc's own exit function was not found.
 fn exit_group(status: c_int) -> ! {
     loop {
         // SAFETY: `exit_group` ends the process.
@@ -125,8 +127,8 @@ fn exit_group(status: c_int) -> ! {
     }
 }
 
-/// Defines interposed functions that do something besides the next function of their name. The body has a closure that
-/// calls it with the caller's arguments.
+/// Defines interposed functions that do more than call the next function of their name. The body receives a closure
+/// that calls the next function with the caller's arguments.
 macro_rules! interpose {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty, |$call:ident| $body:expr;)*) => {$(
         #[doc = concat!("Interposed `", stringify!($name), "`.")]
@@ -135,7 +137,7 @@ macro_rules! interpose {
         /// Same contract as libc's function.
         #[allow(non_snake_case)]
         pub unsafe fn $name($($argument: $type),*) -> $result {
-            // SAFETY: passes the caller's arguments on.
+            // SAFETY: the caller's arguments are passed on unchanged.
             let $call = || unsafe { $crate::transparency::next::$name($($argument),*) };
             $body
         }

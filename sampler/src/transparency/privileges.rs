@@ -1,5 +1,5 @@
-//! Interposed calls by which a program gives up rights that a recording needs, and `syscall(2)`, which can make any of
-//! them.
+//! Interposed calls by which a program gives up privileges that a recording needs, and `syscall(2)`, which can make any
+//! of these calls.
 //!
 //! ```text
 //!   prctl, seccomp                          a seccomp filter: the recording ends before the call
@@ -17,7 +17,7 @@ use crate::recording::{current, pause};
 use crate::transparency::next::interpose;
 use crate::transparency::{exit, fatal};
 
-/// True if the program has a filter that may kill it for a system call of ours.
+/// True if the program has a seccomp filter that may kill it for one of our system calls.
 static IS_CONFINED: AtomicBool = AtomicBool::new(false);
 
 /// Returns true if this process should make no system call that the program itself does not make.
@@ -44,7 +44,7 @@ struct Instruction {
 }
 
 impl Instruction {
-    /// Returns true for a return instruction whose action is not to allow, log or refuse the call.
+    /// Returns true for a return instruction whose action is anything but to allow, log or refuse the call.
     fn may_end_process(&self) -> bool {
         const RETURN: u16 = 6;
         const SOURCE: u16 = 0x18;
@@ -55,12 +55,13 @@ impl Instruction {
     }
 }
 
-/// Returns true if a filter may kill the process. The kernel refuses an unreadable one as well.
+/// Returns true if a filter may kill the process. Returns false for an unreadable filter, which the kernel refuses as
+/// well.
 fn may_end_process(filter: u64) -> bool {
-    // SAFETY: any bytes are a valid structure of integers.
+    // SAFETY: the struct has only integers, so all bytes are valid.
     let Ok(program) = (unsafe { checked_read::copy_struct::<Program>(Address(filter)) }) else { return false };
     let length = usize::from(program.length);
-    // SAFETY: any bytes are valid structures of integers.
+    // SAFETY: the struct has only integers, so all bytes are valid.
     let instructions = unsafe { checked_read::copy_structs::<Instruction>(Address(program.instructions), length) };
     instructions.is_ok_and(|instructions| instructions.iter().any(Instruction::may_end_process))
 }
@@ -89,7 +90,7 @@ pub(crate) fn prepare_seccomp_call(operation: c_long, filter: u64) {
     }
 }
 
-/// Creates the file before the process changes its user or root, because it may not be able to afterwards.
+/// Creates the file before the process changes its user or root, because it may lack the permission afterwards.
 pub(crate) fn create_pending_file() {
     let Some(recording) = current::own().filter(|recording| !recording.has_file()) else { return };
     let _host_state = HostStateGuard::enter();
@@ -104,7 +105,7 @@ fn needs_one_thread(flags: c_long) -> bool {
     flags & c_long::from(libc::CLONE_NEWUSER | libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_VM) != 0
 }
 
-/// Acts before a system call that a program makes itself, and makes it by `call`.
+/// Prepares for a system call that the program makes through `syscall(2)`, and then makes it by `call`.
 fn make_system_call(
     number: c_long,
     first: c_long,

@@ -4,16 +4,16 @@ use std::ffi::c_void;
 
 use crate::recording::process::{self, object_base};
 
-/// What the process has of sanitizers.
+/// The sanitizers in this process.
 pub(crate) struct Sanitizers {
-    /// ThreadSanitizer's runtime is in this process. It cannot see our synchronization, delays signals, and crashes in
-    /// threads that start with our function.
+    /// True if ThreadSanitizer's runtime is in this process. The runtime cannot see our synchronization, delays
+    /// signals, and crashes in threads whose start function is ours.
     pub(crate) is_thread_sanitizer: bool,
-    /// Another `pthread_create`, of a library or of the program, is called before ours.
+    /// True if another `pthread_create`, from a library or the program, is called before ours.
     has_outer_interposer: bool,
 }
 
-/// Looks for sanitizers. Calls the loader: not under locks, nor in a fork child.
+/// Detects sanitizers. Calls the loader, so it must not be called under locks or in a fork child.
 pub(crate) fn detect() -> Sanitizers {
     let first_object = process::symbol_object_base(c"pthread_create");
     let has_outer_interposer = first_object.is_some() && first_object != object_base(detect as *const c_void);
@@ -25,15 +25,15 @@ pub(crate) fn detect() -> Sanitizers {
 }
 
 impl Sanitizers {
-    /// Returns true if a new thread may get a signal stack. A sanitizer's thread that starts with our function believes
-    /// that the stack is its own, and unmaps it at the end.
+    /// Returns true if a new thread may get a signal stack. In a thread whose start function is ours, a sanitizer takes
+    /// that stack for its own and unmaps it when the thread exits.
     pub(crate) fn allow_signal_stacks(&self) -> bool {
         !self.has_outer_interposer
     }
 }
 
-/// Returns true if the constants of a program or library contain this text. gcc exports no symbol of a statically
-/// linked runtime.
+/// Returns true if the read-only data of a program or library contains this string. Detects statically linked
+/// runtimes, whose symbols gcc does not export.
 fn contains_text(object: *const u8, text: &[u8]) -> bool {
     const PT_LOAD: u32 = 1;
     const PF_W: u32 = 2;

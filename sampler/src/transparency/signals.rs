@@ -1,6 +1,6 @@
 //! Interposed signal functions: for the signal that the sampler uses, they behave as if the sampler were absent.
 //!
-//! The preloaded library exports these functions of libc. For other signals they call the real ones.
+//! The preloaded library exports these libc functions. For other signals they call libc's own versions.
 //!
 //! ```text
 //!   sigaction, signal        the program's handler is stored here; the sampler's stays installed and forwards signals
@@ -59,12 +59,12 @@ pub unsafe extern "C-unwind" fn sigaction(
 ) -> c_int {
     if !is_sampling_signal(signal) {
         if !fatal::may_have_handler(signal) {
-            // SAFETY: passes the caller's arguments on.
+            // SAFETY: the caller's arguments are passed on unchanged.
             return unsafe { next::sigaction(signal, action, old) };
         }
         // SAFETY: the caller guarantees a valid pointer. Read it before writing `old`, which may be the same memory.
         let sets_default = unsafe { action.as_ref() }.is_some_and(|action| action.sa_sigaction == libc::SIG_DFL);
-        // SAFETY: passes the caller's arguments on.
+        // SAFETY: the caller's arguments are passed on unchanged.
         let result = unsafe { next::sigaction(signal, action, old) };
         if result == 0 {
             if let Some(old) =
@@ -100,10 +100,10 @@ pub unsafe extern "C-unwind" fn sigaction(
 pub unsafe extern "C-unwind" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
     if !is_sampling_signal(signal) {
         if !fatal::may_have_handler(signal) {
-            // SAFETY: passes the caller's arguments on.
+            // SAFETY: the caller's arguments are passed on unchanged.
             return unsafe { next::signal(signal, handler) };
         }
-        // SAFETY: passes the caller's arguments on.
+        // SAFETY: the caller's arguments are passed on unchanged.
         let old = unsafe { next::signal(signal, handler) };
         if handler == libc::SIG_DFL && old != libc::SIG_ERR {
             fatal::install_handler(signal);
@@ -137,9 +137,9 @@ pub unsafe extern "C-unwind" fn sigtimedwait(
     let mut time = time;
     loop {
         let mut received = MaybeUninit::<SignalInfo>::zeroed();
-        // SAFETY: the caller's arguments, or equally valid ones.
+        // SAFETY: the arguments are the caller's, or equally valid ones.
         let signal = unsafe { next::sigtimedwait(set, received.as_mut_ptr(), time) };
-        // SAFETY: the value is zeroed, or written by the call.
+        // SAFETY: the value was zeroed, or the call has written it.
         let received = unsafe { received.assume_init() };
         if is_sampling_signal(signal) && handler::discard_tick(&received) {
             if let Some(deadline) = deadline {
@@ -199,7 +199,7 @@ pub unsafe extern "C-unwind" fn signalfd(descriptor: c_int, set: *const SignalSe
     let filtered_set =
         (sampling_signal != 0 && contains(set, sampling_signal)).then(|| copy_set(set, sampling_signal, false));
     let set = filtered_set.as_ref().map_or(set, ptr::from_ref);
-    // SAFETY: the caller's arguments, or equally valid ones.
+    // SAFETY: the arguments are the caller's, or equally valid ones.
     unsafe { next::signalfd(descriptor, set, flags) }
 }
 
@@ -208,7 +208,7 @@ pub unsafe extern "C-unwind" fn signalfd(descriptor: c_int, set: *const SignalSe
 /// # Safety
 /// Same contract as `sigpending(2)`.
 pub unsafe extern "C-unwind" fn sigpending(set: *mut SignalSet) -> c_int {
-    // SAFETY: the caller's arguments, or equally valid ones.
+    // SAFETY: the arguments are the caller's, or equally valid ones.
     let result = unsafe { next::sigpending(set) };
     let sampling_signal = sampling_signal();
     if result == 0 && sampling_signal != 0 && contains(set, sampling_signal) {
@@ -228,12 +228,12 @@ pub unsafe extern "C-unwind" fn sigsuspend(set: *const SignalSet) -> c_int {
     let extended_set =
         (sampling_signal != 0 && is_unused && !set.is_null()).then(|| copy_set(set, sampling_signal, true));
     let set = extended_set.as_ref().map_or(set, ptr::from_ref);
-    // SAFETY: the caller's arguments, or equally valid ones.
+    // SAFETY: the arguments are the caller's, or equally valid ones.
     unsafe { next::sigsuspend(set) }
 }
 
 /// Interposed `sigaltstack(2)`. If the kernel's signal frame does not fit on the new stack, any signal kills the
-/// process: the thread's sampling ends.
+/// process, so the thread is no longer sampled.
 ///
 /// # Safety
 /// Same contract as `sigaltstack(2)`.
@@ -249,13 +249,13 @@ pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *m
         arming::retire_slot(slot);
         recording.counters.threads_without_timer.add(1);
     }
-    // SAFETY: the caller's arguments, or equally valid ones.
+    // SAFETY: the arguments are the caller's, or equally valid ones.
     unsafe { next::sigaltstack(stack, old) }
 }
 
-/// True if a signal stack is too small for the kernel's signal frame. Since Linux 5.14, `AT_MINSIGSTKSZ` is the size of
-/// a frame with all processor state. AMX tiles are subtracted for a process that may not use them: the kernel does not
-/// permit AMX to a process with too small signal stacks.
+/// Returns true if a signal stack is too small for the kernel's signal frame. Since Linux 5.14, `AT_MINSIGSTKSZ` is the
+/// size of a frame with all processor state. AMX tiles are subtracted for a process that may not use them, because the
+/// kernel does not grant AMX to a process whose signal stacks are too small.
 fn is_too_small(size: usize) -> bool {
     const AT_MINSIGSTKSZ: libc::c_ulong = 51;
     // SAFETY: `getauxval` has no precondition.

@@ -1,4 +1,5 @@
-//! AArch64: registers in DWARF's order (DWARF for the Arm 64-bit Architecture, 4.1), and the differences from x86_64.
+//! AArch64: registers by DWARF register number (DWARF for the Arm 64-bit Architecture, 4.1), and differences from
+//! x86_64.
 //!
 //! | | x86_64 | AArch64 |
 //! | --- | --- | --- |
@@ -28,13 +29,13 @@ pub(crate) const SAVED_REGISTERS: [usize; 12] = [19, 20, 21, 22, 23, 24, 25, 26,
 /// Registers that a call preserves, as a mask: `x19` to `x29`.
 pub(crate) const PRESERVED_MASK: u64 = 0x7ff << 19;
 pub(crate) const HAS_TRAMPOLINE: bool = false;
-/// True if a frame's record of frame pointer and return address is its lowest part.
+/// True if the frame record (saved frame pointer and return address) is the lowest part of a frame.
 pub(crate) const FRAME_RECORD_IS_LOWEST: bool = true;
 /// Distance from the stack pointer to `x0` in the kernel's signal frame (`struct rt_sigframe` and `struct sigcontext`).
 /// The other registers, `sp` and the program counter follow.
-const SIGNAL_REGISTERS: u64 = 312;
+const SIGNAL_REGISTERS_OFFSET: u64 = 312;
 /// Size of the kernel's signal frame.
-const SIGNAL_FRAME: u64 = 4688;
+const SIGNAL_FRAME_BYTES: u64 = 4688;
 
 /// Strips the signature from a return address.
 pub(crate) const fn code_address(value: u64) -> u64 {
@@ -55,19 +56,19 @@ pub(crate) fn unwind_signal_return(registers: &mut Registers, memory: &mut impl 
 /// Reads the interrupted registers from the kernel's signal frame.
 fn read_signal_frame(frame: u64, memory: &mut impl Memory) -> Option<[u64; REGISTERS]> {
     let mut values = [0; REGISTERS];
-    let mut address = frame.wrapping_add(SIGNAL_REGISTERS);
+    let mut address = frame.wrapping_add(SIGNAL_REGISTERS_OFFSET);
     for value in &mut values {
         (*value, address) = (memory.read(address)?, address.wrapping_add(8));
     }
     Some(values)
 }
 
-/// Reads the interrupted registers of a stack that was walked by frame pointers. The kernel puts a record with the
-/// interrupted `x29` and `x30` above its frame: right above it, unless vector registers enlarge the frame. Both must
+/// Reads the interrupted registers of a stack that was walked by frame pointers. The kernel stores a record of the
+/// interrupted `x29` and `x30` right above its frame, or higher if vector registers enlarge the frame. Both values must
 /// match the saved registers.
 fn read_registers_by_record(registers: &Registers, memory: &mut impl Memory) -> Option<[u64; REGISTERS]> {
     let record = registers.get(FRAME as u64)?;
-    let values = read_signal_frame(record.wrapping_sub(SIGNAL_FRAME), memory)?;
+    let values = read_signal_frame(record.wrapping_sub(SIGNAL_FRAME_BYTES), memory)?;
     let saved = [memory.read(record)?, memory.read(record.wrapping_add(8))?];
     (saved == [values[FRAME], values[RETURN_COLUMN]]).then_some(values)
 }

@@ -1,7 +1,7 @@
 //! An `.eh_frame` section with an index of its entries.
 //!
-//! The section is copied, unless its memory is never unmapped. Copy and index are made outside the signal handler,
-//! which only reads them.
+//! The section is copied, unless its memory is never unmapped. The copy and the index are created outside the signal
+//! handler, which only reads them.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,7 @@ use jitlisten_unwinder::{Entry, Header, Section};
 #[derive(Debug)]
 pub struct FrameTable {
     bytes: Cow<'static, [u8]>,
-    /// Address of the section in the process: pointers in it are relative to themselves.
+    /// Address of the section in the process, for resolving its PC-relative pointers.
     address: u64,
     /// Base address of the offsets in the index.
     base: u64,
@@ -37,8 +37,8 @@ impl FrameTable {
         table
     }
 
-    /// Takes the index from the section's `.eh_frame_hdr`, which is loaded at `header_address`. `None` if that has no
-    /// table.
+    /// Takes the index from the section's `.eh_frame_hdr`, which is loaded at `header_address`. `None` if the header
+    /// has no search table.
     pub fn with_header(
         bytes: Cow<'static, [u8]>,
         address: u64,

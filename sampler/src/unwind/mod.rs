@@ -1,18 +1,18 @@
-//! Stack walks, from one set of registers to the outermost frame.
+//! Walks stacks, from one set of registers to the outermost frame.
 //!
 //! ```text
 //!   address --CodeMap--> FrameTable --> Entry --> Row --> caller's registers --> address ...
 //! ```
-//! The crate `jitlisten-unwinder` parses and evaluates entries.
+//! The `jitlisten-unwinder` crate parses and evaluates entries.
 //!
 //! Designed for a signal handler: nothing here allocates, takes a lock or follows an unchecked pointer, and the number
-//! of frames, instructions and operations is bounded. The handler with a walk takes less than 3 KiB of stack on x86_64
-//! (not measured on AArch64, which has twice the registers). [`Memory`] refuses to read unmapped memory. The rules are
-//! those of `.eh_frame`, with everything that compilers, linkers and C libraries emit: expressions that read memory
-//! (realigned frames), signal frames, all general registers.
+//! of frames, instructions and operations is bounded. A handler that walks a stack takes less than 3 KiB of stack on
+//! x86_64 (not measured on AArch64, which has twice the registers). [`Memory`] refuses to read unmapped memory. The
+//! unwind rules are those of `.eh_frame`, with everything that compilers, linkers and C libraries emit: expressions
+//! that read memory (realigned frames), signal frames, all general registers.
 //!
-//! A walk is [`Outcome::Complete`] only if an entry marks the outermost frame, as those of `_start` and of a thread's
-//! start function do. A missing entry is not enough.
+//! A walk is [`Outcome::Complete`] only if an entry marks the outermost frame, as the entries of `_start` and of a
+//! thread's start function do. A missing entry is not enough.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +41,7 @@ type Row = jitlisten_unwinder::Row<REGISTERS>;
 const PRESERVED_MASK: u64 = 1 << STACK | 1 << PROGRAM | machine::PRESERVED_MASK;
 /// Instructions after the call in a trampoline of x86_64, `add rsp, 8; ret`, in the upper bytes of a word.
 const TRAMPOLINE_END: u64 = u64::from_le_bytes([0x48, 0x83, 0xc4, 0x08, 0xc3, 0, 0, 0]) << 24;
-/// Limit for a frame found only through a frame pointer; a larger one is implausible.
+/// Maximum size of a frame that is found only through a frame pointer; a larger frame is implausible.
 const MAX_FRAME_BYTES: u64 = 1 << 20;
 
 /// Register values, each known or unknown.
@@ -57,7 +57,7 @@ impl Registers {
         Registers { values, known_mask: (1 << REGISTERS) - 1 }
     }
 
-    /// Creates registers of which only the stack pointer and the program counter are known.
+    /// Creates registers with a known stack pointer and program counter, and no other known values.
     pub fn with_stack_and_program(stack: u64, program: u64) -> Self {
         let mut registers = Registers { values: [0; REGISTERS], known_mask: 0 };
         registers.set(STACK, Some(stack));
@@ -123,14 +123,14 @@ pub trait CodeMap {
     /// Called when a walk reaches an unknown address.
     fn report_unknown_code(&self) {}
 
-    /// True if the kernel makes signal handlers return to `address`. Only used where unwind tables do not mark that
-    /// frame.
+    /// True if signal handlers return to `address`, by the kernel's choice. Only used where unwind tables do not mark
+    /// the signal frame.
     fn is_signal_return(&self, _address: u64) -> bool {
         false
     }
 }
 
-/// The way in which a walk ended.
+/// Result of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
@@ -174,8 +174,8 @@ pub fn walk(
             Step::UnknownCode => return Outcome::UnknownCode,
             Step::Broken => return Outcome::Broken,
             Step::Caller { was_signal_frame } => {
-                // A caller's stack pointer is higher. Exceptions: a frameless function where a call pushes nothing, and
-                // a signal handler on another stack.
+                // A caller's stack pointer must be higher, except for a frameless function on an architecture whose
+                // calls push nothing, and for a signal handler on another stack.
                 let caller_stack = registers.last_value(STACK);
                 let is_frameless = RETURN_COLUMN != PROGRAM && is_exact && caller_stack == stack_pointer;
                 if !was_signal_frame && caller_stack <= stack_pointer && !is_frameless {
@@ -207,7 +207,7 @@ fn unwind_frame(
     }
 }
 
-/// Unwinds one frame by its unwind table, or by the best substitute.
+/// Unwinds one frame by its unwind table, or by the best fallback.
 fn unwind_by_table(
     registers: &mut Registers,
     is_exact: bool,
@@ -245,7 +245,7 @@ fn unwind_by_table(
         Some(Code::Trampoline | Code::Bare) => unwind_by_frame_pointer(registers, code, memory),
         None => {
             code.report_unknown_code();
-            // It may be a trampoline that was created a moment ago.
+            // The code may be a trampoline that was only just created.
             if !is_exact
                 && machine::HAS_TRAMPOLINE
                 && memory.read(registers.last_value(PROGRAM)).is_some_and(|code| code << 24 == TRAMPOLINE_END)
@@ -315,7 +315,7 @@ fn unwind_by_frame_pointer(registers: &mut Registers, code: &impl CodeMap, memor
     }
     let step = move_to_caller(registers, memory, frame.wrapping_add(16), Some(saved));
     if machine::FRAME_RECORD_IS_LOWEST {
-        // The rest of the frame lies above the record: the caller's stack pointer is unknown.
+        // The rest of the frame lies above the record, so the caller's stack pointer is unknown.
         registers.forget(STACK);
     }
     step
@@ -353,7 +353,7 @@ fn apply_row(
     }
     let address = next.get(RETURN_COLUMN as u64).map(code_address);
     let (Some(address), Some(_)) = (address, next.get(STACK as u64)) else { return Step::Broken };
-    // A return address of zero ends a stack where no entry marks the outermost frame.
+    // A zero return address ends a stack whose outermost frame is not marked by an entry.
     if address == 0 {
         return Step::Outermost;
     }

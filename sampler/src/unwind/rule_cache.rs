@@ -1,8 +1,8 @@
 //! A per-thread cache of unwind rules.
 //!
-//! It holds plain rules only: the canonical frame address is a register plus an offset, the return address lies right
-//! below it (x86_64), and the callee-saved registers and the return address are unchanged or saved in the frame. Nearly
-//! all rules are plain.
+//! It holds plain rules only, and nearly all rules are plain. In a plain rule, the canonical frame address is a
+//! register plus an offset, the return address lies right below it (x86_64), and the callee-saved registers and the
+//! return address are unchanged or saved in the frame.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ pub(crate) struct PlainRule {
     address: u64,
     distance: i32,
     register: u8,
-    /// Locations of the saved registers, in words from the canonical frame address; or `NOT_SAVED`.
+    /// Locations of the saved registers, in words from the canonical frame address; `NOT_SAVED` if not saved.
     saved: [i16; SAVED_REGISTERS.len()],
 }
 
@@ -89,7 +89,7 @@ impl PlainRule {
         Some(PlainRule { address, distance, register, saved })
     }
 
-    /// Moves to the caller, with the same result as [`super::apply_row`] with the row.
+    /// Moves to the caller, with the same result as [`super::apply_row`] has for the original row.
     pub(super) fn apply(&self, registers: &mut Registers, memory: &mut impl Memory) -> Step {
         let Some(base) = registers.get(u64::from(self.register)) else { return Step::Broken };
         let frame_address = base.wrapping_add(i64::from(self.distance) as u64);

@@ -12,7 +12,7 @@ fn assert_same_rule(ours: Rule, theirs: Option<RegisterRule<usize>>, register: u
     match (ours, theirs.clone()) {
         (Rule::Same, None | Some(RegisterRule::SameValue)) => true,
         (Rule::Undefined, Some(RegisterRule::Undefined)) => true,
-        // gimli has the same value for both if no rule is given.
+        // Without a rule, gimli returns the same value for both.
         (Rule::Same, Some(RegisterRule::Undefined)) => true,
         (Rule::Offset(ours), Some(RegisterRule::Offset(theirs))) => i64::from(ours) == theirs,
         (Rule::ValueOffset(ours), Some(RegisterRule::ValOffset(theirs))) => i64::from(ours) == theirs,
@@ -117,7 +117,7 @@ impl CodeMap for TrampolineMap {
 #[test]
 fn trampolines_and_frame_pointers_are_followed_and_nonsense_is_not() {
     let mut values = [0; REGISTERS];
-    // Start in bare code. Its frame pointer leads to a trampoline, and that one's to bare code again.
+    // Start in bare code. Its frame pointer leads to a trampoline, whose frame pointer leads to bare code again.
     (values[PROGRAM], values[STACK], values[FRAME]) = (0x2500, 0x10000, 0x10010);
     let stack = vec![0, 0, 0x10030, 0x1006, 0, 0x2600, 0x10028, 0x7777];
     let mut addresses = Vec::new();
@@ -156,7 +156,8 @@ fn a_stack_that_ends_with_a_zero_is_complete_every_time() {
     assert!(cache.get(start).is_some());
 }
 
-/// By the stack pointer, or if that is unknown, by the kernel's frame record. One of the return addresses is signed.
+/// Unwinds by the stack pointer or, if that is unknown, by the kernel's frame record. One of the return addresses is
+/// signed.
 #[cfg(target_arch = "aarch64")]
 #[test]
 fn a_signal_handler_returns_to_where_the_program_was() {
@@ -171,8 +172,8 @@ fn a_signal_handler_returns_to_where_the_program_was() {
         }
     }
     let mut stack = vec![0; 1024];
-    // A handler's frame record; then the kernel's frame with `x29`, `x30`, `sp` and the program counter; then its
-    // record of the first two.
+    // A handler's frame record; then the kernel's frame with `x29`, `x30`, `sp` and the program counter; then the
+    // kernel's record of `x29` and `x30`.
     let (kernel_frame, record) = (20, 20 + 4688 / 8);
     let address_of = |word: usize| 0x10000 + 8 * word as u64;
     (stack[10], stack[11]) = (address_of(record), 0x4000);
@@ -213,7 +214,7 @@ impl CodeMap for CorruptedTable {
     }
 }
 
-/// Changes bytes in the tables of a real library, over a stack of plausible words: each walk ends, and nothing panics.
+/// Corrupts bytes in the tables of a real library, with a stack of plausible words: each walk ends, and nothing panics.
 #[test]
 fn damaged_tables_are_survived() {
     let program = std::fs::read("/proc/self/exe").unwrap();
@@ -302,6 +303,6 @@ fn a_function_without_an_entry_returns_to_what_lies_on_top_if_that_is_behind_a_c
     assert_eq!(walk_two_frames(return_address, relative), [library.uncovered_address, return_address]);
     assert_eq!(walk_two_frames(return_address, register), [library.uncovered_address, return_address]);
     assert_eq!(walk_two_frames(return_address, no_call), [library.uncovered_address]);
-    // No table at the return address.
+    // There is no table at the return address.
     assert_eq!(walk_two_frames(0x8000_0000, relative), [library.uncovered_address]);
 }

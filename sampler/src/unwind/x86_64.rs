@@ -1,4 +1,4 @@
-//! x86_64: registers in DWARF's order (x86-64 psABI, 3.6.2), and the location of the return address.
+//! x86_64: registers by DWARF register number (x86-64 psABI, 3.6.2), and the location of the return address.
 
 #![forbid(unsafe_code)]
 
@@ -21,9 +21,9 @@ pub(crate) const RETURN_COLUMN: usize = MACHINE.return_address();
 pub(crate) const SAVED_REGISTERS: [usize; 6] = [3, FRAME, 12, 13, 14, 15];
 /// Mask of the registers that a call preserves.
 pub(crate) const PRESERVED_MASK: u64 = 1 << 3 | 1 << FRAME | 0xf << 12;
-/// True if perf trampolines may occur: up to 3.13, CPython's have neither a frame pointer nor an entry.
+/// True if perf trampolines may occur: up to CPython 3.13, they have neither a frame pointer nor an unwind entry.
 pub(crate) const HAS_TRAMPOLINE: bool = true;
-/// True if a frame's record of frame pointer and return address is its lowest part.
+/// True if the frame record (saved frame pointer and return address) is the lowest part of a frame.
 pub(crate) const FRAME_RECORD_IS_LOWEST: bool = false;
 
 /// Returns the code address in a return address, which is not signed.

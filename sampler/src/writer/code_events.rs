@@ -14,10 +14,10 @@ use crate::recording::current;
 use crate::thread::slots;
 use crate::unwind::FrameTable;
 
-/// What a recording observes of the session.
+/// A recording's observation of the session's code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observation {
-    /// True if the image sink was disabled before.
+    /// True if [`Observation::begin`] enabled the image sink, which was disabled before.
     enabled_images: bool,
 }
 

@@ -21,16 +21,16 @@ impl Writer {
             return;
         }
         code_map::forget_unknown_code();
-        // The mappings exist since the loader's notification, or else since some time after the last read.
+        // The mappings have existed since the loader's notification, or else since some time after the last read.
         let since = if change_time != 0 { change_time } else { self.last_mapping_read + 1 };
         let has_new = self.read_mappings(since);
-        // Unknown code that stays unknown, such as that of another JIT, must not cost ever more reads.
+        // Back off: unknown code that stays unknown, such as another JIT's, must not cause ever more reads.
         self.mapping_backoff_ns =
             if has_new { 0 } else { (self.mapping_backoff_ns * 2).clamp(100_000_000, 5_000_000_000) };
         self.next_mapping_read = now + self.mapping_backoff_ns;
     }
 
-    /// Writes records for code events, and pins the images they name.
+    /// Writes records for code events, and pins the images that the events name.
     pub(super) fn write_code_events(&mut self) {
         for event in self.recording.code_events.take() {
             let id = SampleId { time: event.time, ..self.now() };

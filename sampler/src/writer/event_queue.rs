@@ -1,4 +1,5 @@
-//! Changes of code that hooks report to the writer. A lock-free list, because a fork may happen at any time.
+//! Queue of code changes that hooks report to the writer. It is a lock-free list, because a fork may happen at any
+//! time.
 
 use std::path::PathBuf;
 use std::ptr;
@@ -13,12 +14,12 @@ use crate::handler::clock;
 pub(crate) struct Event {
     pub(crate) time: u64,
     pub(crate) range: AddressRange,
-    /// The image mapped there: its path, and the file offset. `None` for anonymous memory.
+    /// Path and file offset of the image that is mapped there. `None` for anonymous memory.
     pub(crate) image: Option<(PathBuf, u64)>,
     next: *mut Event,
 }
 
-/// The changes that the writer has not seen yet.
+/// Changes that the writer has not processed yet.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     newest: AtomicPtr<Event>,
@@ -46,7 +47,7 @@ impl EventQueue {
         let mut events = Vec::new();
         let mut event_ptr = self.newest.swap(ptr::null_mut(), Ordering::AcqRel);
         while !event_ptr.is_null() {
-            // SAFETY: created by `push` and unlinked by the exchange: no other thread has it.
+            // SAFETY: `push` created the event and the exchange unlinked it, so no other thread has it.
             let event = unsafe { Box::from_raw(event_ptr) };
             event_ptr = event.next;
             events.push(*event);

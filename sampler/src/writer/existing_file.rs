@@ -5,7 +5,7 @@
 //!   FILE.images/     renamed to FILE.old.images/; refused if another user owns it or others may write to it
 //! ```
 //!
-//! A recording without a sample is neither kept nor replaces another one.
+//! A recording without a sample is not kept, and does not replace another recording.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +25,7 @@ use crate::writer::perf_data::{DATA_SIZE_OFFSET, MAGIC};
 /// Header offset of the field that holds the file offset of the data.
 const DATA_START_OFFSET: u64 = DATA_SIZE_OFFSET - 8;
 
-/// A recording without a sample has fewer records than this.
+/// Maximum number of records to search for a sample; a recording without a sample has fewer.
 const MAX_RECORDS_BEFORE_SAMPLE: usize = 100_000;
 
 /// Kind of the file that exists at the path of a new recording.
@@ -40,7 +40,7 @@ pub(crate) enum ExistingFile {
 /// Checks that this user may create a recording at `path`.
 ///
 /// # Errors
-/// The reason why a recording is refused.
+/// The reason why no recording may be created there.
 pub fn check_output(path: &Path) -> io::Result<()> {
     inspect(path).map(drop)
 }
@@ -87,7 +87,7 @@ fn classify_existing(path: &Path) -> io::Result<ExistingFile> {
     Ok(if may_have_sample(&file, metadata.len()) { ExistingFile::Recording } else { ExistingFile::Replaceable })
 }
 
-/// Returns true if a recording, ours or perf's, may contain a sample.
+/// Returns true if a recording by jitlisten or perf may contain a sample.
 fn may_have_sample(file: &File, length: u64) -> bool {
     let read_word = |offset: u64| {
         let mut bytes = [0; 8];
@@ -115,7 +115,7 @@ fn may_have_sample(file: &File, length: u64) -> bool {
     true
 }
 
-/// Creates the file with these bytes. An existing recording is renamed to FILE.old. On an error nothing has changed.
+/// Creates the file with these bytes. An existing recording is renamed to FILE.old. On error, nothing is changed.
 pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<File> {
     let mut file = Replacement::at_exact_path(path)?;
     file.file().write_all_at(bytes, 0)?;
@@ -126,7 +126,7 @@ pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<File> {
 /// Renames a recording to FILE.old, together with its images.
 ///
 /// # Errors
-/// If an existing file or directory must not be replaced. Nothing has changed then.
+/// If an existing file or directory must not be replaced. In that case, nothing is changed.
 pub fn rename_existing(path: &Path) -> io::Result<()> {
     if inspect(path)? == ExistingFile::Replaceable {
         return Ok(());
@@ -145,7 +145,7 @@ pub fn rename_existing(path: &Path) -> io::Result<()> {
     })
 }
 
-/// Opens a directory of images that may be removed, and lists it. `None` if there is no directory.
+/// Opens an image directory that may be removed, and lists its entries. `None` if there is no directory.
 fn open_removable(path: &Path) -> io::Result<Option<(OwnDirectory, Vec<OsString>)>> {
     let directory = match OwnDirectory::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -164,12 +164,12 @@ fn remove_directory(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
-/// Adds the name of a file next to the recording to an error.
+/// Adds the name of a file next to the recording to an error message.
 fn error_about(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.file_name().unwrap_or_default().display()))
 }
 
-/// The directory of images next to a recording. It keeps images, because a process's own image directory is removed
+/// The image directory next to a recording. Images are kept there, because a process's own image directory is removed
 /// some time after the process exits.
 #[derive(Debug)]
 pub(crate) struct PinnedImages {
@@ -255,7 +255,7 @@ mod tests {
             Output::open(&self.file, false, Attribute::new(&Options::new(&self.file), None))
         }
 
-        /// Writes a complete recording by the process `pid`; with an image if it has a sample.
+        /// Writes a complete recording by the process `pid`, with an image if it has a sample.
         fn record(&self, pid: u32, has_sample: bool) {
             let mut output = self.open().unwrap();
             let id = SampleId { pid, tid: pid, time: 1 };

@@ -32,8 +32,8 @@ impl Writer {
         self.append();
     }
 
-    /// Creates the file if it does not exist yet. Until then nothing is written next to it: the images of an earlier
-    /// recording may be there.
+    /// Creates the file if it does not exist yet. Until then nothing is written next to it, because the
+    /// images of an earlier recording may be there.
     pub(super) fn create_file(&mut self) {
         if self.output.as_ref().is_some_and(Output::is_deferred) {
             self.append();

@@ -1,5 +1,6 @@
-//! The writer thread as others see it. It is joined with the `pthread_join` of the library whose `pthread_create`
-//! started it: a sanitizer's `pthread_join` comes first and does not know the thread.
+//! Handle of the writer thread for other threads. The thread is joined with the `pthread_join` of the library whose
+//! `pthread_create` started it, because a sanitizer's `pthread_join` would be called first and does not know the
+//! thread.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -35,7 +36,7 @@ impl WriterHandle {
         self.thread.store(0, Ordering::Release);
     }
 
-    /// Returns the thread to one caller only.
+    /// Takes the thread's handle; only one caller gets it.
     fn take(&self) -> Option<libc::pthread_t> {
         Some(self.thread.swap(0, Ordering::AcqRel)).filter(|&thread| thread != 0)
     }
@@ -44,13 +45,13 @@ impl WriterHandle {
     pub(crate) fn join(&self) -> *mut c_void {
         let mut result = ptr::null_mut();
         if let Some(thread) = self.take() {
-            // SAFETY: a thread that nobody else joins, and a place for its result.
+            // SAFETY: no other thread joins this thread, and `result` is writable.
             unsafe { next::pthread_join(thread, &raw mut result) };
         }
         result
     }
 
-    /// Like [`WriterHandle::join`], with a timeout in ns, for a writer that is done.
+    /// Like [`WriterHandle::join`], with a timeout in ns, for a writer that has finished its work.
     pub(crate) fn join_with_timeout(&self, timeout_ns: u64) {
         let Some(thread) = self.take() else { return };
         let deadline = jitlisten::plumbing::clock_ns(libc::CLOCK_REALTIME) + timeout_ns;
@@ -58,7 +59,7 @@ impl WriterHandle {
             tv_sec: (deadline / 1_000_000_000) as libc::time_t,
             tv_nsec: (deadline % 1_000_000_000) as _,
         };
-        // SAFETY: a thread that nobody else joins; its result is not requested.
+        // SAFETY: no other thread joins this thread, and its result is not requested.
         let result = unsafe { next::pthread_timedjoin_np(thread, ptr::null_mut(), &raw const deadline) };
         if result != 0 {
             self.set_thread(thread);

@@ -22,12 +22,12 @@ use crate::recording::process;
 use crate::unwind::FrameTable;
 use crate::writer::perf_data::{BuildId, Mapping};
 
-/// Limit for the size of an unwind table; a larger one is malformed.
+/// Maximum size of an unwind table; a larger table is malformed.
 const MAX_SECTION_BYTES: u64 = 1 << 28;
 /// Machine code of CPython 3.12's `asm_trampoline.S`: `sub rsp, 8; call rcx; add rsp, 8; ret`.
 const TRAMPOLINE_CODE: [u8; 11] = [0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3];
 
-/// Limit for unmapped ranges whose unwind tables are kept.
+/// Maximum number of unmapped ranges whose unwind tables are kept.
 const MAX_UNMAPPED_RANGES: usize = 32;
 
 /// An owned line of `/proc/self/maps`.
@@ -51,7 +51,7 @@ pub(crate) struct Mappings {
     current: KnownMappings,
     /// Mappings that the parent knew before the fork, until this process reads its own.
     inherited: KnownMappings,
-    /// Unmapped ranges whose addresses have not been reused: a function of them may still be on a stack.
+    /// Unmapped ranges whose addresses have not been reused: one of their functions may still be on a stack.
     unmapped: Vec<(MappedRange, Arc<Tables>)>,
     /// The main thread's stack, which grows downwards; zeros if it was not found.
     pub(crate) main_stack: (u64, u64),
@@ -82,7 +82,7 @@ impl Mappings {
     /// Reads all mappings. Returns the text of the maps file, the executable mappings that are new, and all executable
     /// ranges with their tables.
     pub(crate) fn refresh(&mut self) -> Option<(Vec<u8>, Vec<Mapping>, Vec<CodeRange>)> {
-        // Reserve space: the kernel formats the text for each read.
+        // Reserve space, because the kernel formats the mappings again for each read.
         let mut text = Vec::with_capacity(1 << 16);
         fs::File::open("/proc/self/maps").ok()?.read_to_end(&mut text).ok()?;
         let lines: Vec<MappedRange> = MapsLine::parse_all(&text).map(MappedRange::new).collect();
@@ -229,7 +229,7 @@ impl Module {
     }
 }
 
-/// Finds the note "GNU", `NT_GNU_BUILD_ID`. `None` if the id is longer than the 20 bytes that a recording has for it.
+/// Finds the note "GNU", `NT_GNU_BUILD_ID`. `None` if the id is longer than the 20 bytes that the file format provides.
 fn build_id(notes: &[u8]) -> Option<BuildId> {
     const SIZE: usize = size_of::<NoteHeader>();
     let mut rest = notes;

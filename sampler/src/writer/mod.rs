@@ -1,7 +1,7 @@
 //! The writer: empties the rings, reads mappings and threads, appends to the file.
 //!
-//! While it holds [`INHERITED`], no other thread
-//! forks: otherwise a child might inherit a lock that is never released.
+//! While the writer holds [`INHERITED`], no other thread forks. Otherwise a child might inherit a lock that is never
+//! released.
 
 pub(crate) mod code_events;
 mod code_records;
@@ -42,12 +42,12 @@ use wall_clock::Watch;
 
 /// Time between two drains. Samples since the last drain are lost if the process is killed.
 const DRAIN_PERIOD_NS: u64 = 50_000_000;
-/// Age up to which a recording writes each sample immediately: the process may be a short-lived child that is killed
-/// before the first drain.
+/// Age up to which a recording writes each sample immediately, because the process may be a short-lived child that is
+/// killed before the first drain.
 const EAGER_WRITE_NS: u64 = 100_000_000;
-/// Minimal time between two passes of the writer.
+/// Minimum time between two passes of the writer.
 const MIN_PASS_INTERVAL: Duration = Duration::from_millis(1);
-/// The batch is written when it is larger than this.
+/// Batch size above which the batch is written to the file.
 const MAX_BATCH_BYTES: usize = 1 << 20;
 /// Waiting time after which a thread's sample is written even though the wait continues; scaled up for many threads.
 const MAX_IDLE_NS: u64 = 1_000_000_000;
@@ -88,20 +88,20 @@ pub(crate) struct Writer {
     /// True if the mappings have changed since they were last stored in [`INHERITED`].
     has_new_mappings: bool,
     scan: Scan,
-    /// End of the recording by [`clock::monotonic`].
+    /// Time at which the recording ends, by [`clock::monotonic`].
     deadline: Option<u64>,
     /// The process whose exit ends the recording.
     recorder: Option<Process>,
     passes: u64,
     /// Earliest time to read the mappings again because of unknown code.
     next_mapping_read: u64,
-    /// Time of the last read of the mappings; 0 before the first. A fork child reads them at its first sample: many
-    /// children exit without one.
+    /// Time of the last read of the mappings; 0 before the first. A fork child reads them at its first sample, because
+    /// many children exit without one.
     last_mapping_read: u64,
     /// Start of the recording; the time of the initial mappings.
     began: u64,
     next_drain: u64,
-    /// Delay between two reads of the mappings because of unknown code; grows while they find nothing new.
+    /// Delay between two reads of the mappings because of unknown code; grows while reads find nothing new.
     mapping_backoff_ns: u64,
     first_sample: u64,
     last_sample: u64,
@@ -174,7 +174,7 @@ impl Writer {
         }
         self.write_code_events();
         self.read_mappings(self.began);
-        // The kernel grows it down to the limit; no other mapping is placed there.
+        // The kernel grows the main stack down to the limit, and places no other mapping there.
         let (low, high) = self.mappings.main_stack;
         self.recording.main_stack.set_exact(low.min(high.saturating_sub(process::main_stack_limit())), high);
         self.flush();
@@ -188,7 +188,7 @@ impl Writer {
         self.last_mapping_read != 0
     }
 
-    /// Runs the writer until the recording ends. `Err` returns the writer, for another thread to continue with it.
+    /// Runs the writer until the recording ends. `Err` returns the writer, so that another thread can continue with it.
     pub(crate) fn run(mut self: Box<Self>) -> Result<End, Box<Writer>> {
         self.recording.writer.set_tid(clock::own_tid());
         self.scan = Scan::ignoring(clock::own_tid());
@@ -242,12 +242,12 @@ impl Writer {
         })
     }
 
-    /// Sleeps until the next drain, check of waiting threads, or wake-up after this count.
+    /// Sleeps until the next drain, the next check of waiting threads, or a wake-up after `wake_count`.
     fn wait_for_next_pass(&self, wake_count: u32) {
         let Recording { wake, requests, .. } = self.recording;
         let next = self.next_drain.min(self.next_watch);
         wake.wait(wake_count, Duration::from_nanos(next.saturating_sub(clock::monotonic())));
-        // Libraries are often loaded in quick succession: wait for more. A caller that ends the recording must not
+        // Libraries are often loaded in quick succession, so wait for more. A caller that ends the recording must not
         // wait.
         let is_caller_waiting = wake.is_drain_requested()
             || [&requests.stop, &requests.abandon].iter().any(|request| request.load(Ordering::Acquire));
@@ -280,7 +280,7 @@ impl Writer {
 
     /// One pass of the writer: processes events, and drains the rings when due.
     fn run_pass(&mut self) {
-        // Clear the request before reading the rings: whoever sets it has already added a sample.
+        // Clear the request before reading the rings: a thread that sets it has already added its sample.
         let is_drain_requested = self.recording.wake.take_drain_request();
         let has_begun = self.ensure_begun();
         if has_begun {
@@ -312,7 +312,7 @@ impl Writer {
         for (_, slot) in slots::iter() {
             arming::disarm(slot);
         }
-        // A handler's work is bounded, but its thread may be preempted in it: wait a limited time.
+        // A handler's work is bounded, but its thread may be preempted, so wait for a limited time.
         for _ in 0..1000 {
             if slots::no_handler_is_running() {
                 break;

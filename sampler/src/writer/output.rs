@@ -24,7 +24,7 @@ pub(crate) struct Output {
     attribute: Attribute,
     /// Bytes of records in the file.
     data_size: u64,
-    /// Set while the file has not been created: true if an existing recording will be continued.
+    /// Set while the file has not been created. True if an existing recording will be continued.
     deferred: Option<bool>,
 }
 
@@ -54,7 +54,7 @@ impl Output {
         else {
             return Ok(None);
         };
-        // The features of the earlier part follow its records: cut them off.
+        // The features of the earlier part follow its records, so truncate the file before them.
         file.set_len(DATA_OFFSET + data)?;
         let output = Output::from_file(path, file, attribute.clone(), data)?;
         output.file()?.write_all_at(&perf_data::header(&output.attribute, data, &[]), 0)?;
@@ -107,7 +107,7 @@ impl Output {
     fn verified_file(&mut self) -> io::Result<&File> {
         let identity = |file: &File| file.metadata().map(|metadata| (metadata.dev(), metadata.ino())).ok();
         if self.file.as_ref().and_then(identity) != Some(self.identity) {
-            // The descriptor is no longer ours to close.
+            // The program now owns the descriptor, so do not close it.
             std::mem::forget(self.file.take());
             let file = move_file_to_high_descriptor(jitlisten_files::open_existing(&self.path)?);
             if identity(&file) != Some(self.identity) {
@@ -180,7 +180,7 @@ impl Drop for Output {
     }
 }
 
-/// Limit for the descriptor numbers that we choose.
+/// Maximum descriptor number that we choose.
 pub(crate) const MAX_DESCRIPTORS: usize = 1 << 16;
 
 /// Moves a file to a descriptor number that programs rarely reach. A larger number would enlarge the kernel's
@@ -194,7 +194,7 @@ fn move_file_to_high_descriptor(file: File) -> File {
 /// closes the old number. Returns the old one if none is free.
 pub(crate) fn move_to_high_descriptor(descriptor: libc::c_int, max_descriptors: usize) -> libc::c_int {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
-    // SAFETY: the call writes to valid memory.
+    // SAFETY: the call writes to `limit`.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     let lowest = (limit.rlim_cur.min(max_descriptors as u64) / 4 * 3) as libc::c_int;
     // SAFETY: the descriptor is open.
@@ -202,7 +202,7 @@ pub(crate) fn move_to_high_descriptor(descriptor: libc::c_int, max_descriptors: 
     if number < 0 {
         return descriptor;
     }
-    // SAFETY: the caller's descriptor, which it no longer uses.
+    // SAFETY: the caller no longer uses this descriptor.
     unsafe { libc::close(descriptor) };
     number
 }

@@ -4,7 +4,7 @@
 //!   0     header, 104 bytes: offsets of the attributes and the data, bits of the features
 //!   104   the attribute: the contents of a sample
 //!   248   records: HEADER_FEATURE, COMM, MMAP2, SAMPLE, ...    data.size is their size in bytes
-//!   ...   the table of the features, and the features            only when the recording has ended
+//!   ...   feature table, and the features                        only when the recording has ended
 //! ```
 //! The table has to follow the records, so it cannot exist while they grow. The features known at the start are
 //! therefore also records (`HEADER_FEATURE`, as in perf's pipes), so that a killed recording keeps them.
@@ -26,9 +26,9 @@ use crate::recording::options::{Clock, Options};
 pub(crate) const DATA_OFFSET: u64 = 248;
 const HEADER_SIZE: u64 = 104;
 const ATTR_SIZE: u32 = 128;
-/// Limit for the addresses of one sample: a record's size has 16 bits, and 56 bytes precede the addresses.
+/// Maximum number of addresses per sample: a record's size has 16 bits, and 56 bytes precede the addresses.
 pub(crate) const MAX_ADDRESSES: usize = (u16::MAX as usize - 56) / 8;
-/// Limit for the command line in a record, which has at most 65,535 bytes.
+/// Maximum size of the command line in a record, which has at most 65,535 bytes.
 const MAX_COMMAND_LINE_BYTES: usize = 60 << 10;
 /// Offset of the data's size in the header.
 pub(crate) const DATA_SIZE_OFFSET: u64 = 48;
@@ -61,7 +61,7 @@ pub(crate) struct BuildId {
 }
 
 impl BuildId {
-    /// Returns `None` if the id is empty or longer than a recording has space for.
+    /// Returns `None` if the id is empty or longer than the file format allows.
     pub(crate) fn new(id: &[u8]) -> Option<BuildId> {
         let mut bytes = [0; 20];
         bytes.get_mut(..id.len())?.copy_from_slice(id);
@@ -179,7 +179,7 @@ impl Batch {
 
     fn task(&mut self, kind: u32, id: SampleId) {
         self.record_with_id(kind, 0, id, |bytes| {
-            // pid, ppid, tid, ptid: the parent of a thread is the process itself.
+            // pid, ppid, tid, ptid: the process itself is the parent of a thread.
             for number in [id.pid, id.pid, id.tid, id.pid] {
                 put_u32(bytes, number);
             }
@@ -251,7 +251,7 @@ impl Batch {
     }
 }
 
-/// Appends a NUL-terminated text, padded to eight bytes.
+/// Appends a NUL-terminated string, padded to eight bytes.
 fn put_text(bytes: &mut Vec<u8>, text: &[u8]) {
     let start = bytes.len();
     bytes.extend(text.iter().copied().take_while(|&byte| byte != 0));
@@ -295,7 +295,7 @@ impl Attribute {
         for number in [self.config, self.rate, SAMPLE_TYPE, 0, self.flags] {
             put_u64(&mut bytes, number);
         }
-        // The field clockid, at offset 92: CLOCK_MONOTONIC.
+        // The `clockid` field is at offset 92; 1 is CLOCK_MONOTONIC.
         bytes.resize(92, 0);
         put_u32(&mut bytes, 1);
         bytes.resize(ATTR_SIZE as usize, 0);
@@ -317,7 +317,7 @@ pub(crate) fn header(attribute: &Attribute, data_size: u64, features: &[u32]) ->
     put_u64(&mut bytes, bits);
     bytes.resize(HEADER_SIZE as usize, 0);
     bytes.extend(attribute.bytes());
-    // No ids: the file has a single event.
+    // There are no ids, because the file has a single event.
     put_u64(&mut bytes, HEADER_SIZE);
     put_u64(&mut bytes, 0);
     bytes
@@ -362,7 +362,7 @@ fn sections(initial: &InitialFeatures, attribute: &Attribute) -> Vec<(u32, Vec<u
     ]
 }
 
-/// Returns as many of the first words as fit into `max_bytes` of a record.
+/// Returns the leading arguments that fit into `max_bytes` of a record.
 fn truncate_words(words: &[Vec<u8>], max_bytes: usize) -> Vec<Vec<u8>> {
     let mut free_bytes = max_bytes;
     let fits = |word: &&Vec<u8>| {
@@ -388,7 +388,7 @@ fn string(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Appends a `perf_header_string`: the length, then the text padded to a multiple of 64 bytes.
+/// Appends a `perf_header_string`: the length, then the string padded to a multiple of 64 bytes.
 fn put_string(bytes: &mut Vec<u8>, text: &[u8]) {
     let length = (text.len() + 1).next_multiple_of(64);
     put_u32(bytes, length as u32);

@@ -1,4 +1,4 @@
-//! The part of the writer that reads the rings.
+//! The part of the writer that drains the rings.
 
 #![forbid(unsafe_code)]
 
@@ -44,8 +44,8 @@ impl Writer {
         }
     }
 
-    /// Replaces evaluators in a stack by the Python frames they run. Returns false if a code object is not defined yet:
-    /// another thread is still defining it.
+    /// Replaces evaluators in a stack by the Python frames they run. Returns false if a code object is not defined yet
+    /// because another thread is still defining it.
     fn merge_python_frames(
         &mut self,
         index: usize,
@@ -141,7 +141,7 @@ impl Writer {
         }
     }
 
-    /// Writes the stack of the slot's last sample again, for the time its thread has waited there.
+    /// Writes the stack of the slot's last sample again, for the time that the slot's thread has waited there.
     pub(super) fn write_idle_sample(&mut self, index: usize, slot: &Slot) {
         let period = slot.wait.take_idle();
         if period != 0 {

@@ -1,4 +1,4 @@
-//! The thread in which the writer runs. It blocks all signals, so no handler of the program runs in it.
+//! The thread that runs the writer. It blocks all signals, so that none of the program's handlers run in it.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -17,20 +17,20 @@ use crate::writer::{End, Writer};
 pub(crate) const RUN: u32 = 0;
 /// Mode of the writer: exit as soon as possible, and leave the work for the next writer thread.
 pub(crate) const PAUSE: u32 = 1;
-/// Mode of the writer: the work has been handed over, the thread is exiting.
+/// Mode of the writer: the work has been handed over, and the thread is exiting.
 pub(crate) const PAUSED: u32 = 2;
 
-/// The writer, with the state that its thread needs.
+/// The writer, and the other state that its thread needs.
 pub(crate) struct WriterTask {
     pub(crate) recording: &'static Recording,
     pub(crate) writer: Box<Writer>,
     pub(crate) observation: Observation,
 }
 
-/// Waits until the paused writer thread has exited. Returns its work, once.
+/// Waits until the paused writer thread has exited. Returns its work to the first caller only.
 pub(crate) fn join_paused(recording: &Recording) -> Option<WriterTask> {
     let work = recording.writer.join().cast::<WriterTask>();
-    // SAFETY: null, or from `Box::into_raw` in `run`; joining makes this the only owner.
+    // SAFETY: the pointer came from `Box::into_raw` in `run`, and joining makes this thread its only owner.
     (!work.is_null()).then(|| *unsafe { Box::from_raw(work) })
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn start(recording: &Recording, work: WriterTask) -> Result<(), (i32,
         (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
     // SAFETY: `sigfillset` initializes the set.
     unsafe { libc::sigfillset(all_signals.as_mut_ptr()) };
-    // SAFETY: the first set was filled, the second one is written.
+    // SAFETY: the first set was filled above, and the call writes to the second one.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all_signals.as_ptr(), old_mask.as_mut_ptr()) };
     let work = Box::into_raw(Box::new(work));
     let mut thread = MaybeUninit::uninit();
@@ -52,14 +52,14 @@ pub(crate) fn start(recording: &Recording, work: WriterTask) -> Result<(), (i32,
         // SAFETY: no thread was created, so the box is still ours.
         return Err((error, *unsafe { Box::from_raw(work) }));
     }
-    // SAFETY: `pthread_create` has succeeded and initialized it.
+    // SAFETY: `pthread_create` has succeeded and initialized `thread`.
     recording.writer.set_thread(unsafe { thread.assume_init() });
     Ok(())
 }
 
 /// Entry point of the thread. Returns its work if it is paused; else null.
 extern "C-unwind" fn run(work: *mut c_void) -> *mut c_void {
-    // SAFETY: created by `start` for this thread alone.
+    // SAFETY: `start` created the box for this thread alone.
     let WriterTask { recording, writer, observation } = *unsafe { Box::from_raw(work.cast::<WriterTask>()) };
     let _own = OwnThread::begin();
     // SAFETY: the name is NUL-terminated and shorter than 16 bytes.
@@ -74,7 +74,7 @@ extern "C-unwind" fn run(work: *mut c_void) -> *mut c_void {
     }));
     match result {
         Err(_) => recording.set_sampling(false),
-        // The last thread determines the exit status of the process: it has to be the program's.
+        // The last thread determines the exit status of the process, which has to be the program's.
         Ok(Ok(End::LastThread)) => end_as_main_thread(),
         Ok(Ok(End::Finished | End::Abandoned)) => {}
         Ok(Err(writer)) => return Box::into_raw(Box::new(WriterTask { recording, writer, observation })).cast(),
@@ -96,7 +96,7 @@ fn end_as_main_thread() {
     match status {
         0 => {}
         status => {
-            // SAFETY: ends this thread, which no longer owns anything.
+            // SAFETY: the call ends this thread, which no longer owns anything.
             unsafe { libc::syscall(libc::SYS_exit, libc::WEXITSTATUS(status)) };
         }
     }

@@ -1,4 +1,4 @@
-//! Wakes the writer and waits for it. Uses a futex, because hooks wake the writer too, even under locks of the loader.
+//! Wakes the writer and waits for it. Uses a futex, because hooks also wake the writer while they hold loader locks.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::handler::clock;
 
-/// The wake-ups of one recording's writer, and its answers.
+/// Wake-ups of a recording's writer, and the passes that the writer completes.
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
     /// Number of times the writer was woken; the futex it sleeps on.
@@ -27,8 +27,8 @@ impl Wake {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Sleeps until [`Wake::notify`] is called, has been called since [`Wake::count`] returned `count`, or the time is
-    /// over.
+    /// Sleeps until [`Wake::notify`] is called, or until `time` has elapsed. Returns immediately if it has been called
+    /// since [`Wake::count`] returned `count`.
     pub(crate) fn wait(&self, count: u32, time: Duration) {
         futex_wait(&self.count, count, time);
     }
@@ -112,13 +112,13 @@ impl Wake {
 fn futex_wait(word: &AtomicU32, value: u32, time: Duration) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: a word of a recording, which is never freed, and a timeout.
+    // SAFETY: the word belongs to a recording, which is never freed; the call reads the timeout.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, &raw const time) };
 }
 
 fn futex_wake(word: &AtomicU32) {
     let no_timeout: *const libc::timespec = ptr::null();
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: a word of a recording, which is never freed; no timeout is passed.
+    // SAFETY: the word belongs to a recording, which is never freed; no timeout is passed.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, i32::MAX, no_timeout) };
 }

@@ -5,7 +5,7 @@
 //!                                                                              yes: set its timer, to send a signal
 //!   handler                        takes a sample, and restarts the system call that it has interrupted
 //! ```
-//! A thread that starts to wait receives one signal. The kernel then restarts most system calls. Those that fail with
+//! A thread that starts to wait receives one signal. The kernel then restarts most system calls. Calls that fail with
 //! `EINTR` instead, such as `pause` and `poll`, are restarted by [`restart_system_call`], on x86_64. A transfer that
 //! may have begun, such as a `write` to a full pipe, would be cut short. A thread in such a call receives no signal;
 //! the writer reads its stack, without Python frames. The same applies on aarch64 to a thread in `pause`.
@@ -25,17 +25,17 @@ use crate::thread::wait::InterruptedCall;
 use crate::unwind::{Memory, Outcome, Registers, RuleCache, walk};
 use crate::writer::mappings;
 
-/// Longest time between two checks of a waiting thread.
+/// Maximum time between two checks of a waiting thread.
 const MAX_CHECK_INTERVAL_NS: u64 = 50_000_000;
-/// A waiting thread is checked again after this fraction of the time it has waited so far.
+/// Divisor of a thread's waiting time so far that yields the delay until its next check.
 const WAIT_TIME_DIVISOR: u64 = 16;
 /// CPU time that a thread needs to return from the handler into its system call, without the handler itself.
 const SYSCALL_RETURN_NS: u64 = 50_000;
-/// A thread that was in a transfer at the last check and has used less CPU time since is still in it.
+/// CPU time below which a thread that was in a transfer at the last check is assumed to be still in it.
 const MAX_BRIEF_RUN_NS: u64 = 200_000;
-/// Checks of a running thread that may find it on no processor before it is signalled anyway.
+/// Number of checks that may find a running thread off the processor before it is signalled anyway.
 const MAX_MISSED_CHECKS: u32 = 3;
-/// Limit for the copied part of a waiting thread's stack.
+/// Maximum number of bytes to copy from a waiting thread's stack.
 const MAX_STACK_COPY_BYTES: u64 = 64 << 10;
 
 /// The system call in which a thread waits, as in `/proc/self/task/TID/syscall`.
@@ -123,7 +123,7 @@ impl SystemCall {
     /// True if a signal may end the call with part of the data transferred.
     fn is_transfer(&self) -> bool {
         /// System calls that transfer data. `Some`: index of the flags argument; only calls with `MSG_WAITALL` count.
-        const TRANSFERS: [(i64, Option<usize>); 13] = [
+        const TRANSFER_SYSCALLS: [(i64, Option<usize>); 13] = [
             (libc::SYS_write, None),
             (libc::SYS_writev, None),
             (libc::SYS_pwrite64, None),
@@ -140,7 +140,7 @@ impl SystemCall {
         ];
         let has_waitall =
             |argument: usize| self.arguments.get(argument).is_some_and(|flags| flags & libc::MSG_WAITALL as u64 != 0);
-        TRANSFERS.iter().any(|(number, flags)| *number == self.number && flags.is_none_or(has_waitall))
+        TRANSFER_SYSCALLS.iter().any(|(number, flags)| *number == self.number && flags.is_none_or(has_waitall))
     }
 }
 
@@ -150,14 +150,14 @@ struct WatchedThread {
     generation: u32,
     /// Time of the next check.
     next_check: u64,
-    /// Time at which it was last seen to have run.
+    /// Time when the thread was last found to have run.
     waiting_since: u64,
     /// CPU time at the last check.
     last_cpu_ns: u64,
     /// CPU time when a sample was last requested; 0 if never.
     sampled_cpu_ns: u64,
     call: Option<SystemCall>,
-    /// Number of checks at which it had run since the previous check and was on no processor.
+    /// Number of checks at which the thread had run since the previous check but was not on a processor.
     missed_checks: u32,
 }
 
@@ -180,7 +180,7 @@ impl WatchedThread {
         self.is_sampled(slot) && cpu_ns == self.last_cpu_ns
     }
 
-    /// Checks a thread that is due. Returns a system call whose stack the writer is to read.
+    /// Checks a thread that is due. Returns the system call that it waits in if the writer should read its stack.
     fn check(&mut self, slot: &Slot, now: u64) -> Option<SystemCall> {
         let elapsed_ns = slot.take_unaccounted();
         let cpu_ns = clock::thread_cpu(slot.state.tid());
@@ -189,7 +189,7 @@ impl WatchedThread {
             return None;
         }
         let call = SystemCall::read(slot.state.tid());
-        // The thread was awake for a moment, in the middle of a transfer.
+        // A brief run means that the thread was only awake for a moment, in the middle of a transfer.
         let was_brief = cpu_ns.saturating_sub(self.last_cpu_ns) < MAX_BRIEF_RUN_NS;
         let call = call.or(self.call.filter(|call| was_brief && call.is_interruption_visible()));
         let is_same_call = call.is_some() && call == self.call;
@@ -214,7 +214,7 @@ impl WatchedThread {
     }
 
     /// True if the thread is running now, according to its CPU time, or has been missed too often. A runnable thread,
-    /// which may be leaving a system call, does not count. On a single processor no other thread ever runs.
+    /// which may be leaving a system call, does not count as running. On a single processor, no other thread ever runs.
     fn is_on_processor(&mut self, slot: &Slot, has_run: bool) -> bool {
         let is_running = clock::thread_cpu(slot.state.tid()) > self.last_cpu_ns;
         self.missed_checks += u32::from(has_run);
@@ -239,7 +239,7 @@ impl WatchedThread {
     }
 }
 
-/// All sampled threads, as the writer sees them.
+/// Watches all sampled threads on behalf of the writer.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     threads: Vec<WatchedThread>,
@@ -247,7 +247,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Checks the threads that are due. Passes stacks that were read to `sample`. Returns the time of the next check.
+    /// Checks the threads that are due. Passes the stacks that were read to `sample`. Returns the time of the next
+    /// check.
     pub(crate) fn check(
         &mut self,
         recording: &Recording,
@@ -347,7 +348,7 @@ pub(crate) fn restart_system_call(slot: &Slot, context: &mut libc::ucontext_t) {
         && register_equals(libc::REG_RSP, call.stack);
     if is_interrupted && !crate::transparency::disposition::is_signal_pending(&raw const context.uc_sigmask) {
         let registers = &mut context.uc_mcontext.gregs;
-        // Go back to the two-byte `syscall` instruction, and put the call's number into the result register. The
+        // Move back to the two-byte `syscall` instruction, and put the call's number into the result register. The
         // arguments are still in place.
         registers[libc::REG_RIP as usize] -= 2;
         registers[libc::REG_RAX as usize] = call.number as i64;
