@@ -1,4 +1,4 @@
-//! Copy of an object's memory, read once for all sinks.
+//! Copy of an object's code and unwind tables, read once for all sinks.
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +34,7 @@ impl CodeSnapshot {
         CodeSnapshot { pid, ranges, read: OnceCell::new() }
     }
 
-    /// Process that is read. Cached, because querying it takes a system call.
+    /// PID of the process whose memory is read. Cached, because querying it takes a system call.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
@@ -56,7 +56,7 @@ impl CodeSnapshot {
         let hull = self.hull().and_then(|hull| Some((hull, checked_read::copy_in(self.pid, hull).ok()?)));
         match hull {
             Some((hull, bytes)) => Read::Whole(hull, bytes),
-            // A range, or a gap between ranges, is not mapped; the other ranges may be readable.
+            // One range, or a gap between ranges, is not mapped. The other ranges may still be readable.
             None => Read::Apart(self.ranges.iter().map(|&range| checked_read::copy_in(self.pid, range).ok()).collect()),
         }
     }

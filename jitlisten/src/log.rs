@@ -1,4 +1,4 @@
-//! The log. Silent unless `JITLISTEN_LOG` is set, because the process is not ours.
+//! jitlisten's log. It is silent unless `JITLISTEN_LOG` is set, because the process belongs to the host.
 //!
 //! ```text
 //! JITLISTEN_LOG=/var/tmp/jit.log          warnings and errors
@@ -11,11 +11,11 @@
 //! A program may receive the messages with [`set_queue_level`].
 //!
 //! Each line is a single `write(2)` on a descriptor opened with `O_APPEND`, so several processes may share the file.
-//! The target must be a regular file of ours with a single link, a terminal, or `/dev/null`. The file is opened, and
-//! created if needed, when the first line is written: a launcher that runs as root, or `/bin/true`, must not leave a
-//! file that the program cannot write to. Lines that cannot be written are counted in the statistics; the first few are
-//! kept, and written before the next line or at exit. Standard error is abandoned silently once the host has replaced
-//! it.
+//! The target must be a terminal, `/dev/null`, or a regular file that we own and that has a single link. The file is
+//! opened, and created if needed, when the first line is written: a launcher that runs as root, or `/bin/true`, must
+//! not leave a file that the program cannot write to. Lines that cannot be written are counted in the statistics; the
+//! first few are kept, and written before the next line or at exit. Standard error is abandoned silently once the host
+//! has replaced it.
 
 #![forbid(unsafe_code)]
 
@@ -43,7 +43,7 @@ pub enum Level {
     Error = 1,
     /// Something may differ from what the user expects.
     Warn,
-    /// LLVMs and libraries detected, and the actions taken.
+    /// LLVM instances and libraries that were detected, and the actions taken.
     Info,
     /// Events of every object.
     Debug,
@@ -116,7 +116,7 @@ const MAX_KEPT_LINES: usize = 32;
 
 enum Log {
     Stderr(FileIdentity),
-    /// Path, and the file once the first line has opened it.
+    /// Path of the log, and its file once the first line has opened it.
     File(PathBuf, OnceBox<CheckedFile>),
 }
 
@@ -214,7 +214,7 @@ fn write(text: &str) -> io::Result<()> {
         },
         Some(Log::File(path, opened)) => {
             if opened.get().is_none() {
-                // Another thread may have opened it in the meantime.
+                // Another thread may have opened the file in the meantime.
                 let _ = opened.set(Box::new(open_file(path)?));
             }
             match opened.get().and_then(|file| file.get()) {

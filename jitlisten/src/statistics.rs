@@ -37,8 +37,8 @@ pub struct Statistics {
     pub functions: u64,
     /// Functions without a frame pointer.
     pub functions_without_frame_pointer: u64,
-    /// Objects with such functions although frame pointers were requested: cached by an earlier process, or compiled
-    /// before jitlisten was loaded.
+    /// Objects that contain functions without a frame pointer although frame pointers were requested. The code was
+    /// cached by an earlier process, or compiled before jitlisten was loaded.
     pub objects_without_frame_pointers: u64,
     /// Functions without an entry in the object's `.eh_frame`.
     pub functions_without_unwind_table: u64,

@@ -17,7 +17,7 @@ pub(crate) struct Unwindability {
     pub(crate) without_frame_pointer: u64,
     /// Number of functions without an entry in the `.eh_frame` in memory.
     pub(crate) without_unwind_table: u64,
-    /// Unwind rules for these functions, as far as they can be derived from the code.
+    /// Unwind rules for these functions, where they can be derived from the code.
     pub(crate) derived_rules: Vec<FunctionRules>,
 }
 

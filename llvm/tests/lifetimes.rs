@@ -1,7 +1,7 @@
-//! Lifetimes in the Rust integrations: the session's counters when engines and listeners are created and dropped in
-//! every order.
+//! Lifetime tests for the Rust integrations: engines and listeners are created and dropped in every order, and the
+//! session's counters are checked.
 //!
-//! Needs an LLVM: `cargo test -p jitlisten-llvm --test lifetimes --features llvm22-1,inkwell/llvm22-1-prefer-dynamic`.
+//! Requires LLVM: `cargo test -p jitlisten-llvm --test lifetimes --features llvm22-1,inkwell/llvm22-1-prefer-dynamic`.
 
 #![cfg(feature = "_llvm")]
 

@@ -1,4 +1,4 @@
-//! System calls of the host that change its memory and have not returned.
+//! System calls in progress with which the host changes its memory.
 //!
 //! The hooks cannot hold the session's lock across the host's system call. Instead, a hook adds the call to this list
 //! before, and removes it after, each time under the lock. While the lock is held, memory that no listed call covers
@@ -16,8 +16,8 @@ use crate::AddressRange;
 #[must_use = "no image is made there until it ends"]
 pub struct MemoryChange(u64);
 
-/// System calls in progress. A call whose thread leaves by `siglongjmp` stays in the list forever; this is harmless,
-/// its memory just gets no images.
+/// System calls in progress. If a thread leaves a call by `siglongjmp`, the call stays in the list forever. This is
+/// harmless, because its memory merely gets no images.
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone, PartialEq, Eq, PartialOrd, Ord))]
 pub(crate) struct MemoryChanges {

@@ -24,9 +24,9 @@ type RelaEntry = elf::Rela64<LittleEndian>;
 /// Name and bytes of a section.
 pub(crate) type NamedSection<'data> = (Box<str>, Cow<'data, [u8]>);
 
-/// All `.debug_*` sections of a debug object, relocated, in the order of the file.
+/// All `.debug_*` sections of a debug object, relocated, in file order.
 ///
-/// Compressed sections are omitted: no JIT writes them.
+/// Compressed sections are omitted, because no JIT writes them.
 ///
 /// # Errors
 /// If the object is malformed, or has an unsupported relocation type.
@@ -34,7 +34,7 @@ pub(crate) fn relocated_sections(debug_object: &[u8]) -> Result<Vec<NamedSection
     relocated_where(debug_object, |name| name.starts_with(b".debug_"))
 }
 
-/// Sections whose name satisfies `is_wanted`, loaded or not, relocated. Undefined symbols count as 0.
+/// Relocated sections whose name satisfies `is_wanted`, whether loaded or not. Undefined symbols have the value 0.
 pub(crate) fn relocated_where(data: &[u8], is_wanted: fn(&[u8]) -> bool) -> Result<Vec<NamedSection<'_>>, Error> {
     let Some(copy) = super::elf::aligned_copy(data) else {
         return relocated(data, is_wanted);
@@ -65,7 +65,7 @@ fn relocated(data: &[u8], is_wanted: fn(&[u8]) -> bool) -> Result<Vec<NamedSecti
     Ok(sections_found)
 }
 
-/// Relocation entries (`SHT_RELA`) by target section. Linked files have none left to apply.
+/// Relocation entries (`SHT_RELA`) by target section. Linked files have no relocations left to apply.
 fn relocations_by_target<'data>(elf: &Elf<'data>) -> Result<BTreeMap<usize, Vec<&'data [RelaEntry]>>, Error> {
     let mut by_target: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for section in elf.sections.iter().filter(|_| elf.relocatable) {
@@ -100,7 +100,7 @@ fn kind(machine: Machine, r_type: elf::RelocationType) -> Result<Option<Kind>, E
             (4, Value::Absolute)
         }
         (Machine::X86_64, elf::R_X86_64_PC64) | (Machine::Aarch64, elf::R_AARCH64_PREL64) => (8, Value::Relative),
-        // A PLT is optional: the symbol may be reached directly.
+        // A PLT entry is optional, because the field may refer to the symbol directly.
         (Machine::X86_64, elf::R_X86_64_PC32 | elf::R_X86_64_PLT32) | (Machine::Aarch64, elf::R_AARCH64_PREL32) => {
             (4, Value::Relative)
         }

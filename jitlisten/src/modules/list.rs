@@ -34,7 +34,7 @@ impl Ranged for Module {
     }
 }
 
-/// Data of the thread that changes the list.
+/// Bookkeeping of the list's writers, protected by the table's lock.
 struct WriterData {
     /// Most recently withdrawn modules, oldest first.
     withdrawn: VecDeque<Arc<Module>>,
@@ -58,7 +58,7 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Modules that are listed.
+    /// All listed modules.
     pub fn modules(&self) -> impl Iterator<Item = &Module> {
         // SAFETY: this reader stays counted until it is dropped, and no table is freed while a reader is counted.
         unsafe { self.list.published.entries() }
@@ -107,7 +107,7 @@ impl ModuleList {
 
     /// Withdraws every module that overlaps `range`.
     pub(super) fn withdraw(&self, range: AddressRange) {
-        // Most memory changes concern no module.
+        // Memory may change often, so skip the lock in processes that have never listed a module.
         if self.counts() == Counts::default() {
             return;
         }
@@ -169,7 +169,7 @@ mod tests {
     fn what_is_listed_is_found_and_what_is_withdrawn_is_not() {
         let list = ModuleList::new();
         let all_starts: Vec<u64> = (1..=1000).map(|number| number * 0x2000).collect();
-        // In neither ascending nor descending order.
+        // The publishing order is neither ascending nor descending.
         (0..1000).for_each(|number| list.publish(module(all_starts[number * 7 % 1000])));
         assert_eq!(starts(&list), all_starts);
         let find_start = |address| list.read().find(Address(address)).map(|module| module.mapped().start().0);

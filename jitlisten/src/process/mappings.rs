@@ -79,7 +79,7 @@ pub struct Mapping {
     pub executable: bool,
     /// True if the mapping is shared (`MAP_SHARED`), so that other processes may write to it.
     pub shared: bool,
-    /// True if its pages come from a file.
+    /// True if the mapping's pages come from a file.
     pub is_file_backed: bool,
 }
 
@@ -151,7 +151,7 @@ fn query(maps: &File, address: Address) -> io::Result<Option<Mapping>> {
     }))
 }
 
-/// Finds the mapping that contains `address` by reading the text, up to the first mapping after it.
+/// Finds the mapping that contains `address` by reading `/proc/self/maps`, up to the first mapping after it.
 fn search(address: Address) -> io::Result<Option<Mapping>> {
     for line in BufReader::with_capacity(1 << 16, File::open("/proc/self/maps")?).split(b'\n') {
         let line = line?;

@@ -73,7 +73,8 @@ pub(super) fn sections(
     Ok(debug_sections)
 }
 
-/// Functions without overlaps: each ends where the next begins. If several have the same start, the first is kept.
+/// Returns the functions without overlaps: each ends before the next begins. If several have the same start, the first
+/// is kept.
 fn disjoint<'a>(functions: &[Function<'a>]) -> Vec<Function<'a>> {
     let mut disjoint_functions: Vec<Function<'a>> = Vec::new();
     for &function in functions {

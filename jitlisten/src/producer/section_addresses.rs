@@ -54,12 +54,12 @@ impl<'a> Placed<'a> {
 pub fn set_section_addresses(object: &mut [u8], placed: &[Placed<'_>]) -> Result<(), Error> {
     let mut fields = Vec::new();
     {
-        // The reader needs aligned structures.
+        // The ELF reader requires aligned structures.
         let aligned = object.to_vec();
         let header = Header::parse(&*aligned)?;
         let sections = header.sections(LE, &*aligned)?;
         let table = usize::try_from(header.e_shoff(LE)).unwrap_or(usize::MAX);
-        // A map, because large objects have one section per function.
+        // Use a map, because large objects have one section per function.
         let mut addresses: BTreeMap<&[u8], VecDeque<Address>> = BTreeMap::new();
         for entry in placed {
             addresses.entry(entry.name).or_default().push_back(entry.address);

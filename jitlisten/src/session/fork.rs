@@ -1,4 +1,4 @@
-//! Fork and change of the user: after `fork(2)`, `_Fork`, `clone(2)` and `setuid(2)` the sinks write new files.
+//! Handling of forks and user changes: after `fork(2)`, `_Fork`, `clone(2)` and `setuid(2)` the sinks write new files.
 //!
 //! In the child of a fork, the sinks close the parent's files. Before the first object of its own, the child writes all
 //! live objects to its own files, in writes of a megabyte. Two alternatives were rejected:
@@ -77,7 +77,7 @@ impl Session {
     }
 }
 
-/// The locked session, held by the forking thread in the parent and then in the child. A parent just drops it.
+/// The locked session, held by the forking thread in the parent and then in the child. The parent just drops it.
 pub struct ForkGuard {
     session: &'static Session,
     state: MutexGuard<'static, State>,
