@@ -1,6 +1,6 @@
 """The log of the native library, `JITLISTEN_LOG=[LEVEL:]PATH` or `[LEVEL:]stderr`; silent without the variable.
 
-A line of it: `jitlisten[4711] warn: no lines: unsupported Numba 0.99.0`
+Example: `jitlisten[4711] warn: no lines: unsupported Numba 0.99.0`
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def _wrap(
 
 
 def _marks_module() -> Any:
-    """Returns the module `marks` if it is loaded; otherwise nothing can be marked."""
+    """Returns the `marks` module if it is loaded; otherwise no code has marks."""
     return sys.modules.get("jitlisten._coverage.marks")
 
 
@@ -130,7 +130,7 @@ def _is_measured(collector: Any, path: str) -> bool:
 
 
 def _fake_frame(path: str) -> Any:
-    """Imitates a frame for `should_trace`, which reads the name of its module."""
+    """Imitates a frame for `should_trace`, which reads the frame's module name."""
     for module in list(sys.modules.values()):
         namespace = getattr(module, "__dict__", {})
         if namespace.get("__file__") == path:

@@ -15,7 +15,7 @@ from numba.core.analysis import compute_cfg_from_blocks
 
 
 def find_short_loops(blocks: Dict[int, Any]) -> Dict[int, FrozenSet[int]]:
-    """Maps the label of each block in such a loop to the labels of all blocks of the loop."""
+    """Finds short innermost loops. Maps the label of each block in one to the labels of all blocks of its loop."""
     loops = list(compute_cfg_from_blocks(blocks).loops().values())
     values = _find_constants(blocks)
     body_by_label = {}

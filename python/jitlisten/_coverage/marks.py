@@ -31,7 +31,7 @@ from llvmlite import binding
 
 PREFIX = "jitlisten.coverage.1:"
 _SYMBOL = re.compile(re.escape(PREFIX).encode() + rb"[!-{]+\|")
-# Untouched anonymous memory costs nothing.
+# Size of the memory for marks. Untouched anonymous memory costs nothing.
 _REGION_BYTES = 64 << 20
 
 

@@ -25,7 +25,7 @@ class _Current(threading.local):
         # Statement that is being lowered, and the name of its function.
         self.loc: Any = None
         self.function = ""
-        # Location of the head of its function.
+        # Location of the head of that function.
         self.head: Optional[Node] = None
 
 
@@ -44,7 +44,7 @@ def _statement() -> Optional[Origin]:
 
 
 def is_head(location: Any) -> bool:
-    """Returns true if arguments are being unpacked: debuggers stop after that."""
+    """Returns true for the unpacking of arguments. Debuggers stop after it."""
     return location is _current.head
 
 
@@ -54,14 +54,14 @@ def within_loop(lowerer: Any, parfor: Any) -> Iterator[None]:
     try:
         # Nested loops belong to the function of the outermost one, because the text of a kernel is generated.
         function = _current.loops[-1].function if _current.loops else names.qualified_name(lowerer)
-        # A loop that replaces a NumPy function is at the call of that function.
+        # A loop that replaces a NumPy function has the location of the call to that function.
         loc = outermost(parfor.loc)
         loop = Origin(loc.filename, loc.line, function)
     except AttributeError:
         loop = Origin(GENERATED, 0, "")
     _current.loops.append(loop)
-    # Numba lowers a loop without calling `mark_location`: the code that starts the threads would have the line of the
-    # previous statement.
+    # Numba lowers a loop without calling `mark_location`. Without this call, the code that starts the threads would
+    # have the line of the previous statement.
     if isinstance(lowerer.debuginfo, LineBuilder):
         lowerer.debuginfo.mark_location(lowerer.builder, lowerer.loc.line)
     try:
@@ -71,7 +71,7 @@ def within_loop(lowerer: Any, parfor: Any) -> Iterator[None]:
 
 
 def install_builder(lowerer: Any) -> None:
-    """Replaces a lowerer's builder by ours, unless it has a real one or compiles for something else than this
+    """Replaces a lowerer's builder with ours, unless it has a real one or compiles for a target other than this
     process."""
     try:
         from numba.core import codegen, cpu, debuginfo
@@ -124,11 +124,11 @@ class LineBuilder:
         # Call sites by identity of the inlined call, which is kept alive here.
         self._calls: Dict[int, Tuple[Inlined, Node]] = {}
         self._last: Tuple[Any, int, Optional[Node]] = (None, 0, None)
-        # The method that Numba calls most often.
+        # Bound directly, because Numba calls this method most often.
         self.mark_variable = empty.mark_variable
 
     def mark_subprogram(self, function: Any, qualname: str, *_: Any, **__: Any) -> None:
-        """Describes the function that begins."""
+        """Describes the function whose lowering begins."""
         self._subprogram = None
         self._locations, self._calls, self._last = {}, {}, (None, 0, None)
         try:

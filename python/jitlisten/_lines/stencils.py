@@ -3,8 +3,9 @@
 In parallel code, Numba replaces the call of a stencil by a loop with the location of the argument, which is often that
 of the function's head. Here the loop is shown at the call.
 
-Numba also turns a stencil's kernel into a function, and rewrites the reads of neighbours (`a[0, 1]`). They have the
-location of the block, which begins with the decorator. Here they are shown at the statement that uses them.
+Numba also turns a stencil's kernel into a function, and rewrites the reads of neighbours (`a[0, 1]`). The rewritten
+reads have the location of the block, which begins with the decorator. Here they are shown at the statement that uses
+the values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What lines, coverage and the log of compilations share in Numba. Importing this package does not import Numba.
+"""Support for Numba, shared by lines, coverage and the compilation log. Importing this package does not import Numba.
 
 seams.py        functions of Numba that are replaced, and who subscribes to them
 imports.py      calls a function when a module has been imported

@@ -26,7 +26,7 @@ class Inlined(NamedTuple):
 
 
 class SourceLocation(NamedTuple):
-    """Line of a statement, and the inlined call that it comes from. Without one, it is the function's own."""
+    """Line of a statement, and the inlined call that it comes from. Without a call, it is the function's own."""
 
     filename: str
     line: int

@@ -10,7 +10,7 @@ from typing import Optional
 
 
 class Unsupported(Exception):
-    """This Numba is not supported; the message is the reason."""
+    """The installed Numba is not supported; the message is the reason."""
 
 
 COMPARED = frozenset(
