@@ -41,7 +41,8 @@ impl CodeSnapshot {
 
     /// Bytes of `range`, which must lie within a requested range; `None` if unreadable.
     pub(crate) fn get(&self, range: AddressRange) -> Option<&[u8]> {
-        // Text ranges do not overlap. If an `.eh_frame` overlaps one, parts of it may not be found.
+        // Text ranges do not overlap. If an `.eh_frame` overlaps a text range, parts of the `.eh_frame` may not be
+        // found.
         let index = self.ranges.partition_point(|candidate| candidate.start() <= range.start()).checked_sub(1)?;
         self.ranges.get(index).filter(|candidate| candidate.covers(range))?;
         let (start, bytes) = match self.read.get_or_init(|| self.read()) {

@@ -1,4 +1,4 @@
-//! Errors about reported objects and about files.
+//! Error type for reported objects and for files.
 
 #![forbid(unsafe_code)]
 

@@ -23,8 +23,8 @@ pub(crate) enum Origin {
     /// `.eh_frame`. The session keeps the debug object.
     Unlisted,
     /// LLVM, but the host has copied the code elsewhere, so LLVM's registrations refer to the old address. libgcc is
-    /// treated as if it had the `.eh_frame`, but is never queried: it would read tables whose memory the host may have
-    /// freed. The session keeps the debug object.
+    /// treated as if it had the `.eh_frame`, but is never queried, because it would read tables whose memory the host
+    /// may have freed. The session keeps the debug object.
     Moved,
     /// LLVM's event listener. libgcc has the `.eh_frame`. The session keeps the debug object.
     Llvm,

@@ -151,7 +151,7 @@ impl LlvmSource {
 impl LlvmSources {
     /// All methods.
     pub const ALL: LlvmSources = LlvmSources(u32::MAX);
-    /// Empty set: no LLVM is observed.
+    /// Empty set, with which no copy of LLVM is observed.
     pub const NONE: LlvmSources = LlvmSources(0);
 
     /// Returns true if the set contains `source`.
@@ -319,7 +319,7 @@ impl Options {
 
     fn read_directory(&mut self, directory: PathBuf, complaints: &mut Vec<String>) {
         match std::fs::metadata(&directory) {
-            // Resolve the path now: the host may change its working directory before the first file is created.
+            // Resolve the path now, because the host may change its working directory before the first file is created.
             Ok(metadata) if metadata.is_dir() => self.directory = std::path::absolute(&directory).ok(),
             Ok(_) => complaints.push(format!("JITLISTEN_DIR: {} is not a directory", directory.display())),
             Err(error) => complaints.push(format!("JITLISTEN_DIR: {}: {error}", directory.display())),

@@ -104,7 +104,7 @@ impl std::fmt::Debug for Session {
 
 #[derive(Default)]
 struct State {
-    /// Process that this state belongs to; see [`Session::lock_for_this_process`].
+    /// PID of the process that this state belongs to; see [`Session::lock_for_this_process`].
     pid: u32,
     next_id: u64,
     objects: BTreeMap<ObjectId, Record>,
@@ -209,8 +209,8 @@ impl Session {
         }
     }
 
-    /// Lets waiting threads acquire the lock after a long operation. The mutex is unfair: without this, a program that
-    /// switches sinks in a loop would starve them.
+    /// Lets waiting threads acquire the lock after a long operation. The mutex is unfair, so without this call, a
+    /// program that switches sinks in a loop would starve them.
     fn yield_to_waiters(&self) {
         for _ in 0..MAX_YIELDS {
             if self.waiting_threads.load(Ordering::Relaxed) == 0 {

@@ -36,7 +36,7 @@ impl Unwindability {
             for function in functions {
                 let start = (function.range.start().0 - text.range.start().0) as usize;
                 let Some(code) = code.get(start..start + function.range.size() as usize) else { continue };
-                // Find the last range that starts at or before the function: only that one can cover it.
+                // Find the last range that starts at or before the function, because no other range can cover it.
                 let next_index = covered.partition_point(|range| range.start() <= function.range.start());
                 let is_described = covered[..next_index].last().is_some_and(|range| range.covers(function.range));
                 gaps.add(object, function, code, is_described);

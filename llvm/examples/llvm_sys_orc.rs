@@ -194,7 +194,7 @@ unsafe fn check_error(error: LLVMErrorRef) -> Result<(), String> {
     if error.is_null() {
         return Ok(());
     }
-    // SAFETY: an LLVM error, consumed once.
+    // SAFETY: `error` is an LLVM error, which is consumed once.
     unsafe {
         let message = LLVMGetErrorMessage(error);
         let text = CStr::from_ptr(message).to_string_lossy().into_owned();

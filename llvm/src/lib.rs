@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The first of these calls opens the session of the process with the options of the environment, unless it is open
-//! already. Listeners keep no engine alive, and the order of drops does not matter: LLVM's side of a listener exists as
-//! long as LLVM may call it.
+//! already. Listeners keep no engine alive. The order of drops does not matter, because LLVM's side of a listener
+//! exists as long as LLVM may call it.
 //!
 //! MCJIT registers its objects with gdb. ORC does so if enabled: `LLVMOrcLLJITEnableDebugSupport`, or
 //! `LLVMOrcRTDyldObjectLinkingLayerRegisterJITEventListener` with `LLVMCreateGDBRegistrationListener`.

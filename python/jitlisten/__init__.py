@@ -120,7 +120,7 @@ class Recording(NamedTuple):
     samples: int
     #: Samples whose stack does not reach the start of the thread.
     incomplete: int
-    #: Samples whose stack was too deep: only the innermost frames are recorded.
+    #: Samples whose stack was too deep, so that only the innermost frames are recorded.
     truncated: int
     #: Samples dropped because a buffer was full.
     lost: int
@@ -170,7 +170,7 @@ def disable() -> None:
 
 
 def status() -> Status:
-    """Returns the active sinks, the counters and the observed LLVMs."""
+    """Returns the active sinks, the counters and the observed copies of LLVM."""
     from . import _session
 
     return _session.status()

@@ -236,8 +236,8 @@ def _record_lookup(cache: Any, sig: Any, context: Any, overload: Any, start: Tup
 
 
 def _why_missed(cache: Any, sig: Any, context: Any) -> str:
-    """Returns `new` if the cache has no entry, `lines` if it only has one from before lines were enabled
-    (`_numba/cache_keys.py`)."""
+    """Returns the reason of a cache miss: `new` if the cache has no entry, `lines` if its only entry is from before
+    lines were enabled (`_numba/cache_keys.py`)."""
 
     def without_marker(key: Any) -> Any:
         return key[0], tuple(part for part in key[1] if not str(part).startswith("jitlisten-lines-"))

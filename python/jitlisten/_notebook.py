@@ -171,7 +171,7 @@ def _parse_number(options: Dict[str, str], name: str, default: int, max_value: i
 
 
 def _execute(shell: Any, text: str, lines_above: int) -> Any:
-    """Runs the text as a separate cell and returns the value of its last expression."""
+    """Runs `text` as a separate cell and returns the value of its last expression."""
     text = "\n" * lines_above + shell.transform_cell(text)
     # The running cell is the one that was compiled last.
     counts = getattr(shell.compile, "_filename_map", {}).values()

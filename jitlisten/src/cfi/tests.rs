@@ -134,8 +134,8 @@ fn compare(image: &Image) -> Comparison {
     Comparison { analysed, functions: functions.len(), instructions, differences }
 }
 
-/// LLVM's tables are inaccurate around `push` and `add rsp`: a row may start an instruction late. In libLLVM-14 this
-/// affects 255 of 11.9 million instructions, in 137 places; in each of them the derived rule is right.
+/// LLVM's tables are inaccurate around `push` and `add rsp`, because a row may start an instruction late. In libLLVM-14
+/// this affects 255 of 11.9 million instructions, in 137 places; in each of them the derived rule is right.
 #[test]
 fn agrees_with_rustc_about_this_program() {
     let compare: fn(&Image) -> Comparison = if cfg!(target_arch = "aarch64") { compare_aarch64 } else { compare };

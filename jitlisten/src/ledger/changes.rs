@@ -38,7 +38,7 @@ impl MemoryChanges {
         self.in_progress.remove(change);
     }
 
-    /// Returns true if a call in progress covers a byte of `range`.
+    /// Returns true if a system call in progress may change a byte of `range`.
     pub(crate) fn overlap(&self, range: AddressRange) -> bool {
         self.in_progress.values().any(|changed_range| changed_range.overlaps(range))
     }

@@ -117,7 +117,7 @@ impl Ledger {
         outcome
     }
 
-    /// Adds an object that its producer reported. Its memory is not watched.
+    /// Adds an object that its producer reported. The object's memory is not watched.
     pub(crate) fn reported(&mut self, code: LinkedCode) {
         self.pending.insert_unwatched(code);
     }

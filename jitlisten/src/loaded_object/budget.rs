@@ -1,4 +1,4 @@
-//! Limit on the memory for one object: names and copies stay proportional to the object's size.
+//! Memory limit for one object, which keeps names and copies proportional to the object's size.
 
 use crate::Error;
 

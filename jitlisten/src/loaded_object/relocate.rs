@@ -1,8 +1,8 @@
 //! Debug sections with their relocations applied.
 //!
 //! LLVM relocates only loaded sections. The `.debug_*` sections of a debug object are as the assembler wrote them:
-//! zeros in place of addresses and offsets, with relocations in `.rela.debug_*`. They are relocated here as by a
-//! debugger that reads a `.o` file: `S + A` (absolute) or `S + A - P` (relative). `S` is `sh_addr + st_value` of the
+//! zeros in place of addresses and offsets, with relocations in `.rela.debug_*`. They are relocated here as a debugger
+//! does when it reads a `.o` file: `S + A` (absolute) or `S + A - P` (relative). `S` is `sh_addr + st_value` of the
 //! symbol: an address for text, an offset for another debug section, whose `sh_addr` is 0.
 //!
 //! Sources: x86-64 psABI 4.4.1; AAELF64 5.7.5; `RuntimeDyldELF::resolveX86_64Relocation`.
@@ -143,8 +143,8 @@ fn apply(
     Ok(())
 }
 
-/// Address of the symbol's section, and `st_value`. Both are zero for a relocation without a symbol, or with an
-/// undefined one.
+/// Returns the address of the symbol's section, and the symbol's `st_value`. Both are zero for a relocation without a
+/// symbol, or with an undefined symbol.
 fn symbol_value(elf: &Elf<'_>, symbols: &SymbolTable<'_, Header>, entry: &RelaEntry) -> Result<(u64, u64), Error> {
     let Some(index) = Rela::symbol(entry, LE, false) else { return Ok((0, 0)) };
     let symbol = symbols.symbol(index)?;

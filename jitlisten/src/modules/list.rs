@@ -51,8 +51,8 @@ pub(super) struct ModuleList {
     subs: AtomicU64,
 }
 
-/// A registered reader. A reader that is left by `longjmp` stays registered forever, and so does another thread's
-/// reader in the child of a fork; no table is freed from then on.
+/// A registered reader. If a thread leaves a read by `longjmp`, its reader stays registered forever, and no table is
+/// freed from then on. The same applies in the child of a fork to the readers of other threads.
 pub struct Reading<'a> {
     list: &'a ModuleList,
 }

@@ -16,9 +16,9 @@ pub struct LinkMap {
     pub addr: u64,
     /// Path of the file.
     pub name: *const c_char,
-    /// Dynamic section; always an empty one.
+    /// Address of the dynamic section, which is always empty.
     pub ld: *const [u64; 2],
-    /// Always null: the entry is not in the loader's list.
+    /// Always null, because the entry is not in the loader's list.
     pub next: *const LinkMap,
     /// Always null, like `next`.
     pub prev: *const LinkMap,

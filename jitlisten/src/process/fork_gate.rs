@@ -1,7 +1,7 @@
 //! Delays `fork(2)` while one of our threads enumerates the process's libraries.
 //!
-//! Such a thread holds a lock of the loader. glibc resets its other locks in the child of a fork, but not this one
-//! (`dl_load_write_lock`, 2.36): the child would hang at its next `dlopen` or C++ exception. Therefore a fork waits
+//! Such a thread holds one of the loader's locks (`dl_load_write_lock`). glibc 2.36 resets its other locks in the child
+//! of a fork, but not this one, so the child would hang at its next `dlopen` or C++ exception. Therefore a fork waits
 //! until no thread of ours enumerates libraries, and none starts meanwhile.
 //!
 //! This is not a lock: some threads enumerate while they hold the loader's locks, others acquire these locks during the

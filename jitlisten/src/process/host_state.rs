@@ -30,8 +30,8 @@ const PTHREAD_CANCEL_DISABLE: c_int = 1;
 /// Signal exempt from deferral, see [`exempt_signal`]; 0 if none.
 static EXEMPT: AtomicI32 = AtomicI32::new(0);
 
-/// Exempts a signal from deferral. Used for the sampler's signal: its handler takes no lock and changes no state, and
-/// it should sample time that threads spend in our code.
+/// Exempts a signal from deferral. Used for the sampler's signal, whose handler takes no lock, changes no state, and
+/// should sample time that threads spend in our code.
 pub fn exempt_signal(signal: c_int) {
     EXEMPT.store(signal, Ordering::Relaxed);
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 /// Maximum number of unsorted entries, before they are merged.
 const MAX_NEWEST: usize = 128;
 
-/// Table entry: a range of addresses.
+/// Entry of a table, which covers a range of addresses.
 pub trait Ranged {
     /// First address of the range.
     fn start(&self) -> u64;
@@ -131,8 +131,8 @@ impl<T: Ranged, Own> Published<T, Own> {
         Changing { published: self, change }
     }
 
-    /// Locks the entries in the child of a fork, without waiting: the parent's threads do not exist there, even if one
-    /// held the lock. In that case the table is abandoned (leaked) and replaced by an empty one with the data `fresh`.
+    /// Locks the entries in the child of a fork, without waiting, because the parent's threads do not exist there. If
+    /// one of them held the lock, the table is abandoned (leaked) and replaced by an empty one with the data `fresh`.
     pub fn change_in_child(&self, fresh: Own) -> Changing<'_, T, Own> {
         let change = match self.lock().try_lock() {
             Ok(change) => change,

@@ -21,11 +21,11 @@ const MEMORY_PER_OBJECT_BYTE: usize = 8;
 #[repr(align(4096))]
 struct Reserve(UnsafeCell<[u8; RESERVE_BYTES]>);
 
-// SAFETY: each byte has at most one owner, see `take_from_reserve`.
+// SAFETY: `take_from_reserve` hands out each byte to at most one owner.
 unsafe impl Sync for Reserve {}
 
 static RESERVE: Reserve = Reserve(UnsafeCell::new([0; RESERVE_BYTES]));
-/// Number of bytes handed out. They are never returned.
+/// Number of bytes of the reserve that have been handed out. They are never returned.
 static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns true if there is memory to process an object of `size` bytes.

@@ -103,7 +103,7 @@ pub(crate) fn duplicate_high(file: BorrowedFd<'_>) -> Option<File> {
 /// Guard for signals that are blocked in this thread.
 struct BlockedSignals {
     old_mask: libc::sigset_t,
-    /// Signals that were pending before our calls and belong to the host.
+    /// Signals that were pending before our calls and therefore belong to the host.
     pending: libc::sigset_t,
 }
 

@@ -1,4 +1,4 @@
-//! Code of a producer, from *loaded* to *freeing*.
+//! Handle for code that a producer has reported, from *loaded* to *freeing*.
 
 #![forbid(unsafe_code)]
 

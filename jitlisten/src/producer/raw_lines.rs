@@ -48,7 +48,7 @@ pub(super) fn sections(
 ) -> Result<Vec<DebugSection>, Error> {
     let mut rows: Vec<&Line<'_>> = lines.iter().collect();
     rows.sort_by_key(|row| row.address);
-    let functions_with_rows: Vec<(Function<'_>, &[&Line<'_>])> = disjoint(functions)
+    let functions_with_rows: Vec<(Function<'_>, &[&Line<'_>])> = remove_overlaps(functions)
         .into_iter()
         .map(|function| (function, rows_in(&rows, function.range)))
         .filter(|(_, rows)| !rows.is_empty())
@@ -75,7 +75,7 @@ pub(super) fn sections(
 
 /// Returns the functions without overlaps: each ends before the next begins. If several have the same start, the first
 /// is kept.
-fn disjoint<'a>(functions: &[Function<'a>]) -> Vec<Function<'a>> {
+fn remove_overlaps<'a>(functions: &[Function<'a>]) -> Vec<Function<'a>> {
     let mut disjoint_functions: Vec<Function<'a>> = Vec::new();
     for &function in functions {
         let start = function.range.start();

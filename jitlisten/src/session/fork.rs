@@ -38,9 +38,10 @@ impl Session {
         across_fork::follow_forks::<ForkGuard>();
     }
 
-    /// Detaches the session from the parent process after a fork: the parent's files are abandoned, never written. Runs
-    /// in constant time and writes nothing, because most children call `exec`, or only run inherited code. The first
-    /// object that the child finalizes triggers the replay of all live objects into its own files.
+    /// Detaches the session from the parent process after a fork. The child abandons the parent's files and never
+    /// writes to them. Runs in constant time and writes nothing, because most children call `exec`, or only run
+    /// inherited code. The first object that the child finalizes triggers the replay of all live objects into its own
+    /// files.
     pub(super) fn become_child(&self, state: &mut State) {
         state.pid = std::process::id();
         state.forked_at = clock::monotonic();

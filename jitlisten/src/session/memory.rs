@@ -43,8 +43,8 @@ impl Session {
         self.release_memory(range, |ledger| ledger.unmapped(range))
     }
 
-    /// Records that `range` is about to be replaced by executable memory. Pending objects stay: the new mapping may be
-    /// a second mapping of their code.
+    /// Records that `range` is about to be replaced by executable memory. Pending objects stay, because the new mapping
+    /// may be a second mapping of their code.
     #[doc(hidden)]
     pub fn replaced_by_code(&self, range: AddressRange) -> Outcome {
         self.release_memory(range, |ledger| ledger.not_executable(range))
@@ -241,11 +241,11 @@ mod tests {
         assert!(!session.is_alive(discovered.id) && session.is_alive(reported));
         // The object is linked again and is pending. If its memory is unmapped while it is pending, the next report
         // describes a new object.
-        let again = session.loaded(object(BASE), None, None).unwrap().id;
-        assert_eq!(session.loaded(object(BASE), None, None).unwrap().id, again);
-        assert!(session.unmapped(pages(1)).is_empty() && session.is_alive(again));
-        assert_ne!(session.loaded(object(BASE), None, None).unwrap().id, again);
-        assert_eq!(session.overdue(again).freed, [again]);
+        let relinked_id = session.loaded(object(BASE), None, None).unwrap().id;
+        assert_eq!(session.loaded(object(BASE), None, None).unwrap().id, relinked_id);
+        assert!(session.unmapped(pages(1)).is_empty() && session.is_alive(relinked_id));
+        assert_ne!(session.loaded(object(BASE), None, None).unwrap().id, relinked_id);
+        assert_eq!(session.overdue(relinked_id).freed, [relinked_id]);
         assert!(session.is_alive(reported));
     }
 }

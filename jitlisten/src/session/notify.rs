@@ -52,8 +52,8 @@ impl Session {
     /// Flushes the sinks at process exit. They stay enabled, because other threads may still compile.
     #[doc(hidden)]
     pub fn flush_sinks(&self) {
-        // Do not wait for the lock: a signal handler that calls `exit` may have interrupted its holder in this very
-        // thread.
+        // Do not wait for the lock, because a signal handler that calls `exit` may have interrupted its holder on this
+        // very thread.
         if let Ok(mut state) = self.state.try_lock()
             && state.pid == std::process::id()
         {

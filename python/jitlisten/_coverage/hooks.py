@@ -153,7 +153,7 @@ def _mark_stencil(stencil_ir: Any, stencil: Any, target: Any) -> List[Any]:
 
 
 def _mark_result(nodes: Any, returns: Optional[List[Any]]) -> None:
-    """Measures the assignment to the result as the only `return`."""
+    """Makes the assignment to the result count as the only `return` of the stencil."""
     if returns is None or len(returns) != 1:
         return
     for node in nodes:

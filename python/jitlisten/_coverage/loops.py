@@ -2,7 +2,7 @@
 
 A store is most expensive in a short loop. LLVM then neither vectorises the loop nor converts its branches to
 arithmetic, and threads that run the loop write to the same cache line. In such loops, marks are bits of a local
-variable. Loops that call functions of the user are excluded: such a call may take long, or never return.
+variable. Loops that call user functions are excluded, because such a call may take long, or never return.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ class Lowering:
         return bits
 
     def _store_loop_marks(self, builder: Any) -> None:
-        """Stores the marks of the loop without a branch: a mark that is not set goes to a dummy byte."""
+        """Stores the marks of the loop without a branch, by storing unset marks to a dummy byte."""
         bits = self._bits_of_loop()
         if bits is None or not bits.marks:
             return
@@ -245,7 +245,7 @@ def _measured_function(lowerer: Any) -> Optional[Function]:
     path = paths.measured_path(filename)
     if path is None and filename.startswith("<"):
         unmeasured.add("code without a file", lowerer)
-    # One of Numba's own functions may contain the user's lines, too, if it inlines a call of the user's function.
+    # One of Numba's own functions may also contain the user's lines, if it inlines a user function.
     function = Function(Code(filename, identity.firstlineno, identity.func_qualname), paths.measured_path)
     function.midway_lines = lines_entered_midway(identity.code)
     positions = getattr(func_ir, PART, None)

@@ -37,9 +37,9 @@ _REGION_BYTES = 64 << 20
 
 class Mark(NamedTuple):
     path: str
-    # Negative: the entry of a function. 0: any line.
+    # Line before the step; negative for the entry of a function, 0 for any line.
     from_line: int
-    # Negative: the exit of a function.
+    # Line after the step; negative for the exit of a function.
     to_line: int
 
 

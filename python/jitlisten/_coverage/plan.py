@@ -26,7 +26,7 @@ from .._numba.locations import Inlined, own_location
 from .marks import Mark
 
 _RAISE_TYPES = tuple(getattr(ir, name) for name in ("Raise", "StaticRaise", "DynamicRaise") if hasattr(ir, name))
-# Attribute of a part of a function (a lifted loop, or the body of a `with objmode`): the positions before and after.
+# Attribute that keeps the positions before and after a part of a function: a lifted loop or a `with objmode` body.
 PART = "_jitlisten_part"
 _TRY_HELPERS = ("mark_try_block", "end_try_block", "exception_check")
 
@@ -66,7 +66,8 @@ class BlockInfo:
 
     @property
     def last_before_jump(self) -> Optional[Position]:
-        """Returns the last position before the final jump: a jump to the next block has the line of that block."""
+        """Returns the last position before the final jump, because a jump to the next block has the line of that
+        block."""
         return next((position for index, position in reversed(self.positions) if index < self.end), None)
 
 
@@ -156,8 +157,8 @@ class Plan:
         )
 
     def _find_parts(self, info: BlockInfo, block: Any) -> None:
-        """Finds the parts of the function that are compiled separately, each called in a block of its own, and the
-        positions at which they begin and end."""
+        """Finds the parts of the function that are compiled separately, each called in its own block, and the positions
+        at which they begin and end."""
         part = next(filter(None, map(_find_part, block.body)), None)
         if part is None or not info.positions:
             return
@@ -346,7 +347,7 @@ def lines_entered_midway(code: Any) -> FrozenSet[int]:
 
 
 class Function:
-    """Function that is lowered: a function of the user, a part of one, or one that is generated around the user's
+    """Function that is lowered: a user function, a part of one, or one that is generated around the user's
     statements."""
 
     def __init__(

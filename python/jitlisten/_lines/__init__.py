@@ -13,7 +13,7 @@ raises. If something is unexpected, such as an untested version of Numba, there 
 log.
 
     patches.py    whether lines are on
-    hooks.py      hooks in functions of Numba (`_numba/seams.py`)
+    hooks.py      hooks in Numba's functions (`_numba/seams.py`)
     names.py      names of functions
     stencils.py   lines of stencils
     returns.py    lines of returns

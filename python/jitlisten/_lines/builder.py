@@ -52,7 +52,7 @@ def is_head(location: Any) -> bool:
 def within_loop(lowerer: Any, parfor: Any) -> Iterator[None]:
     """Context in which Numba compiles the kernel of a parallel loop."""
     try:
-        # Nested loops belong to the function of the outermost one, because the text of a kernel is generated.
+        # Nested loops belong to the function of the outermost loop, because a kernel's source is generated.
         function = _current.loops[-1].function if _current.loops else names.qualified_name(lowerer)
         # A loop that replaces a NumPy function has the location of the call to that function.
         loc = outermost(parfor.loc)
@@ -99,7 +99,7 @@ class LineBuilder:
         self._first = loc.line
         self._source = loc.filename
         self._generated = names.describe_generated(lowerer, _loop(), _statement())
-        # Line numbers of generated text are meaningless: some lines of a kernel, all lines of an array expression.
+        # Line numbers of generated source are meaningless: some lines of a kernel, all lines of an array expression.
         self._has_one_line = self._generated is not None and self._generated.kind == ARRAY_EXPRESSION
         # Code generated for a statement of a kernel belongs to the function of the loop.
         self._owner = (

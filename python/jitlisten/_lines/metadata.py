@@ -92,7 +92,7 @@ class ModuleLines:
         return Node("%s!%d" % (_NODE_PREFIX, _FIRST_NUMBER + len(self._texts) - 1))
 
     def _write_unit(self) -> None:
-        # debugInfoForProfiling: without it, a function that inlines nothing has lines but no name; py-spy then shows an
+        # Without debugInfoForProfiling, a function that inlines nothing has lines but no name, and py-spy shows an
         # address.
         self._texts[0] = (
             'distinct !DICompileUnit(language: DW_LANG_C_plus_plus, file: %s, producer: "Numba, jitlisten",'
@@ -101,7 +101,7 @@ class ModuleLines:
         )
 
     def text(self) -> str:
-        """Returns all metadata, for the text of the module."""
+        """Returns all metadata in the form in which it appears in the module's text."""
         named_metadata = self._module.namedmetadata
         flags = named_metadata.get("llvm.module.flags")
         present = "\n".join(str(flag) for flag in flags.operands) if flags is not None else ""

@@ -40,7 +40,7 @@ class Origin(NamedTuple):
 
 
 class GeneratedFunction(NamedTuple):
-    """Function that Numba generates for a statement, a loop or a class of the user."""
+    """Function that Numba generates for a statement, a user's loop or class."""
 
     kind: str
     # `None` if the name is composed of kind, file and line.

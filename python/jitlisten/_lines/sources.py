@@ -25,7 +25,7 @@ _MAX_BYTES = 4 << 20
 # without it belongs to the user.
 _MARKER = "jitlisten-sources"
 _MARKER_TEXT = b"texts of notebook cells, saved by jitlisten\n"
-# An absolute path, because a directory of the user may have the same name.
+# An absolute path, because a user directory may have the same name.
 _NUMBA = os.path.join(os.path.dirname(os.path.abspath(numba.__file__)), "")
 
 _paths: Dict[str, str] = {}

@@ -32,7 +32,7 @@ def relocate(statements: Iterable[Any], argument: Any, target: Any, func_ir: Any
 
 
 def correct_lines(func_ir: Any, generated: str) -> Tuple[str, int]:
-    """Corrects the lines; returns file and line of the first statement of the user."""
+    """Corrects the lines; returns file and line of the user's first statement."""
     statements = [inst for _, block in sorted(func_ir.blocks.items()) for inst in block.body]
     user_locations = [inst.loc for inst in statements if inst.loc.filename != generated]
     if not user_locations:

@@ -76,7 +76,7 @@ class Watch:
         try:
             loader.exec_module = exec_module  # type: ignore[attr-defined]
         except AttributeError:
-            pass  # a loader without a dictionary, shared by all modules: the module is not patched
+            pass  # the loader has no dictionary and is shared by all modules, so this module is not patched
 
     def _call_back(self, name: str, module: ModuleType) -> None:
         callback = self._pending.pop(name, None)

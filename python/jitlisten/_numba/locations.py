@@ -39,7 +39,7 @@ def source_location(loc: Any) -> SourceLocation:
 
 
 def own_location(loc: Any) -> SourceLocation:
-    """Returns the line that coverage measures: the statement's own, wherever line tables show it."""
+    """Returns the statement's own line, which coverage measures, wherever line tables show the statement."""
     return SourceLocation(loc.filename, loc.line, loc.__dict__.get(FRAME))
 
 

@@ -30,7 +30,7 @@ Hook = Callable[..., Any]
 
 
 class Seam(enum.Enum):
-    """A function that is replaced: its module, and its name there."""
+    """A Numba or llvmlite function that is replaced, as module name and qualified name."""
 
     # Cached code
     INIT_LIBRARY = "numba.core.codegen", "CodeLibrary.__init__"
