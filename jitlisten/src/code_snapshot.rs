@@ -19,7 +19,7 @@ pub(crate) struct CodeSnapshot {
 }
 
 enum Read {
-    /// Hull of all ranges, and its bytes.
+    /// Hull of all ranges, and the bytes in it.
     Whole(AddressRange, Vec<u8>),
     /// Bytes of each range; `None` if unreadable.
     Apart(Vec<Option<Vec<u8>>>),

@@ -22,8 +22,8 @@ use crate::process::clock;
 
 /// Maximum age of the files of a dead process.
 pub(crate) const MAX_DEAD_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Maximum number of dead processes whose files are kept, not counting unfinished `jitlisten run`s. Each process start
-/// examines all of them.
+/// Maximum number of dead processes whose files are kept, not counting unfinished `jitlisten run`s. Every process that
+/// writes files examines all of them when it starts.
 const MAX_DEAD_PROCESSES: usize = 1024;
 
 /// Identity of a process, unique even if its PID is reused.

@@ -116,7 +116,7 @@ const MAX_KEPT_LINES: usize = 32;
 
 enum Log {
     Stderr(FileIdentity),
-    /// Path of the log, and its file once the first line has opened it.
+    /// Path of the log, and the open file once the first line has been written.
     File(PathBuf, OnceBox<CheckedFile>),
 }
 

@@ -63,7 +63,7 @@ impl Statistics {
 pub struct ImageStatistics {
     /// Images written and mapped.
     pub written: u64,
-    /// Images without header padding: perf's `--call-graph dwarf` cannot use their unwind tables.
+    /// Images without header padding, so that perf's `--call-graph dwarf` cannot use their unwind tables.
     pub without_padding: u64,
     /// Runs of pages that got no image because their memory cannot be read.
     pub refused_unreadable: u64,

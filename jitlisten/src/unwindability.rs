@@ -10,7 +10,7 @@ use crate::cfi::{self, FunctionRules};
 use crate::code_snapshot::CodeSnapshot;
 use crate::loaded_object::Function;
 
-/// Functions of an object that cannot be unwound, and rules for them.
+/// Counts of an object's functions that stack walkers cannot unwind, and derived rules for such functions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unwindability {
     /// Number of functions without a frame pointer.

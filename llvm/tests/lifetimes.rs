@@ -16,7 +16,7 @@ use jitlisten_llvm::inkwell as producer;
 
 type IdentityFunction = unsafe extern "C" fn(i64) -> i64;
 
-/// Runs one test at a time, because they share the session of the process.
+/// Runs one test at a time, because all tests share the session of the process.
 fn lock_session() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     Target::initialize_native(&InitializationConfig::default()).unwrap();

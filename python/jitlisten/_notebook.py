@@ -237,7 +237,7 @@ def _write_cell_texts(cells: Dict[str, str], directory: str) -> str:
 
 
 def _with_cell_names(output: "_Output", cells: Dict[str, str]) -> "_Output":
-    """Replaces file names of cells by their display names; columns keep their positions."""
+    """Replaces the file names of cells with display names; columns keep their positions."""
 
     def replace_names(text: str) -> str:
         for file, cell in cells.items():

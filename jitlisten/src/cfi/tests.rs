@@ -227,7 +227,7 @@ fn agrees_with_llvm_about_jit_code() {
     }
 }
 
-/// Encoding and parsing derived rows preserves them at every byte of the function.
+/// Derived rows survive encoding and parsing unchanged at every byte of the function.
 #[test]
 fn encoded_rows_read_back() {
     let image = fixture("numba-0.68-llvm22-plain.o");

@@ -17,7 +17,7 @@ use crate::AddressRange;
 pub struct MemoryChange(u64);
 
 /// System calls in progress. If a thread leaves a call by `siglongjmp`, the call stays in the list forever. This is
-/// harmless, because its memory merely gets no images.
+/// harmless, because the memory in question merely gets no images.
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone, PartialEq, Eq, PartialOrd, Ord))]
 pub(crate) struct MemoryChanges {

@@ -209,8 +209,8 @@ impl Ledger {
         self.take_finalized([id])
     }
 
-    /// Returns true if no discovered object has code in `range`. Objects that were only reported by their producer do
-    /// not count: they may still be discovered.
+    /// Returns true if no discovered object has code in `range`. Objects reported only by their producer do not count,
+    /// because they may still be discovered.
     pub fn is_free(&self, range: AddressRange) -> bool {
         self.watched_owners(range).next().is_none() && self.pending.is_free(range)
     }
@@ -242,7 +242,7 @@ impl Ledger {
         !self.pending.with_eh_frame(address).is_empty()
     }
 
-    /// Removes an object that was freed for a reason other than a change of its memory.
+    /// Removes an object that was freed without a memory change.
     pub(crate) fn freed(&mut self, id: ObjectId) {
         self.pending.remove(id);
         self.candidates.remove(&id);
@@ -391,7 +391,8 @@ mod tests {
         assert_eq!(ledger.unmapped(range(0x1000, 0x2000)), freed(&[]));
         assert_eq!(ledger.executable(range(0x1000, 0x2000), Executable::Only), finalized(&[]));
         assert_eq!(ledger.eh_frame_registered(Address(0x5000)), finalized(&[]));
-        // The host may have copied the object before, so the session looks for it at other addresses until its timeout.
+        // The host may have copied the object before, so the session looks for a copy at other addresses until the
+        // object's timeout.
         assert!(ledger.pending(ObjectId(1)).is_some() && ledger.is_free(range(0x1000, 0x1100)));
         assert_eq!(ledger.overdue(ObjectId(1)), freed(&[1]));
         // Making memory writable again does not free pending objects.
@@ -433,7 +434,7 @@ mod tests {
         assert_eq!(ledger.finalized(ObjectId(0x1000)), finalized(&[]));
         assert!(!ledger.is_pending(range(0x1000, 0x2000)) && ledger.is_free(range(0x1000, 0x2000)));
         assert_eq!(ledger.unmapped(range(0x1000, 0x2000)), freed(&[]));
-        // A new object takes over its memory from any previous owner.
+        // A new object takes over memory from any previous owner.
         ledger.reported(object(1, &[(0x1080, 0x1200)], None));
         assert_eq!(
             ledger.finalized(ObjectId(1)),

@@ -78,7 +78,7 @@ impl PendingObjects {
         self.add(code, true);
     }
 
-    /// Adds an object whose memory is not watched. It can be found by its text addresses only.
+    /// Adds an object whose memory is not watched. It can be found only by the addresses of its text.
     pub(super) fn insert_unwatched(&mut self, code: LinkedCode) {
         self.add(code, false);
     }
@@ -163,7 +163,7 @@ impl PendingObjects {
         self.objects.get(&id).filter(|pending| pending.is_watched).map(|pending| pending.code.text.as_slice())
     }
 
-    /// Watched objects with text in `range`, in the order in which they were loaded.
+    /// Watched objects with text in `range`, in load order.
     pub(super) fn within(&self, range: AddressRange) -> BTreeSet<ObjectId> {
         self.watched(range).collect()
     }

@@ -121,8 +121,8 @@ fn append_functions(
     Ok(())
 }
 
-/// Range of a group: its largest declared size, limited by the next function or the end of the section. If no size is
-/// declared, the function extends to that limit.
+/// Range of a group of symbols with the same start: the largest declared size, limited by the next function or the end
+/// of the section. If no size is declared, the function extends to that limit.
 fn clamp_range(group: &[Candidate<'_>], text: AddressRange, limit: u64) -> Option<AddressRange> {
     let start = group.first()?.start;
     let max_size = limit.checked_sub(start)?;

@@ -47,7 +47,7 @@ fn relocated(data: &[u8], is_wanted: fn(&[u8]) -> bool) -> Result<Vec<NamedSecti
     let elf = Elf::parse(data)?;
     let symbols = elf.symbols()?;
     let relocations = relocations_by_target(&elf)?;
-    // Sections of a well-formed file do not overlap: together with their relocations they are smaller than the file.
+    // Sections of a well-formed file do not overlap, so together with their relocations they are smaller than the file.
     let mut budget = Budget::new(data.len(), 1);
     let mut sections_found = Vec::new();
     for (index, section) in elf.sections.enumerate() {

@@ -38,7 +38,7 @@ impl Ranged for Module {
 struct WriterData {
     /// Most recently withdrawn modules, oldest first.
     withdrawn: VecDeque<Arc<Module>>,
-    /// Listed modules by start address, to find those that overlap a range.
+    /// Listed modules by start address, for finding the modules that overlap a range.
     listed: BTreeMap<u64, Arc<Module>>,
 }
 

@@ -33,7 +33,7 @@ pub fn read() -> Reading<'static> {
     LIST.read()
 }
 
-/// Lists a module, and withdraws modules at its addresses.
+/// Lists a module, and withdraws older modules at the same addresses.
 pub(crate) fn publish(module: NewModule) {
     LIST.withdraw(module.range());
     LIST.publish(Module::new(module));

@@ -34,12 +34,12 @@ pub struct ForkSlot<H> {
     stored: Mutex<StoredLocks<H>>,
 }
 
-/// Forking thread, its locks and its host state. Fields drop in order: locks are released before pending signals are
+/// Forking thread, its locks and its host state. Fields drop in order, so locks are released before pending signals are
 /// handled.
 struct StoredLocks<H>(Option<(libc::pthread_t, H, HostStateGuard)>);
 
-// SAFETY: the contents are taken out and dropped only by the thread that stored them; its thread id is stored with them
-// ([`ForkSlot::take`]).
+// SAFETY: only the thread that stored the contents takes them out and drops them. The thread id is stored with the
+// contents ([`ForkSlot::take`]).
 unsafe impl<H> Send for StoredLocks<H> {}
 
 impl<H: HeldAcrossFork> ForkSlot<H> {

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// `CLOCK_MONOTONIC` in ns, the clock that `perf record -k mono` and jitdump files use.
 ///
 /// A process in its own time namespace (`time_namespaces(7)`) sees a shifted clock, but perf does not. The process
-/// cannot find out the offset.
+/// cannot determine the offset.
 pub fn monotonic() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }

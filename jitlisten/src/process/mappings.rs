@@ -134,7 +134,7 @@ pub fn mappings_in(range: AddressRange) -> io::Result<Option<Vec<Mapping>>> {
 fn query(maps: &File, address: Address) -> io::Result<Option<Mapping>> {
     let mut query =
         ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: address.0, ..ProcmapQuery::default() };
-    // SAFETY: the structure contains its size, and requests no strings.
+    // SAFETY: `query` contains the size of the structure, and requests no strings.
     let result = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
     if result != 0 {
         let error = io::Error::last_os_error();

@@ -11,7 +11,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-/// Maximum number of unsorted entries, before they are merged.
+/// Maximum number of unsorted entries before they are merged into the sorted part.
 const MAX_NEWEST: usize = 128;
 
 /// Entry of a table, which covers a range of addresses.
@@ -53,7 +53,7 @@ impl<T: Ranged> Table<T> {
     }
 }
 
-/// Address ranges that are published to readers, and the data of the thread that changes them.
+/// Table of address ranges that is published to readers, and the writers' own data.
 #[derive(Debug)]
 pub struct Published<T, Own> {
     table: AtomicPtr<Table<T>>,
@@ -76,7 +76,7 @@ struct Retired<T>(*mut Table<T>);
 // SAFETY: the pointer owns data that may be sent between threads.
 unsafe impl<T: Send + Sync> Send for Retired<T> {}
 
-/// Guard with exclusive access to the entries, for changing them.
+/// Guard with exclusive access for changing the entries.
 #[derive(Debug)]
 pub struct Changing<'a, T, Own> {
     published: &'a Published<T, Own>,

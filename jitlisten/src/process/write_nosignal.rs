@@ -21,8 +21,8 @@ pub(crate) fn overwrite(file: &File, bytes: &[u8], offset: u64) -> io::Result<()
     if written == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// Runs `call`, retrying on `EINTR`, with those signals blocked that a write may raise and whose default action kills
-/// the process: `SIGXFSZ` (beyond `RLIMIT_FSIZE`) and `SIGPIPE` (pipe without a reader).
+/// Runs `call`, retrying on `EINTR`, and blocks the signals with which a write may kill the process: `SIGXFSZ` (beyond
+/// `RLIMIT_FSIZE`) and `SIGPIPE` (pipe without a reader).
 fn call_without_signals(call: impl Fn() -> isize) -> io::Result<usize> {
     let blocked = BlockedSignals::block();
     let result = loop {
@@ -72,7 +72,7 @@ pub(crate) fn write_whole(file: &File, bytes: &[u8]) -> Result<(), (usize, io::E
     Ok(())
 }
 
-/// Effective user, who owns our files.
+/// Effective user id of the process; this user owns our files.
 pub(crate) fn effective_user() -> u32 {
     // SAFETY: geteuid has no precondition and cannot fail.
     unsafe { libc::geteuid() }

@@ -1,5 +1,6 @@
-//! Line table of a JIT as DWARF 4, which every reader supports: one unit, a `DW_TAG_subprogram` for each function, and
-//! a line program with full paths. Addresses are relocations against text sections, as in compiler output.
+//! Encodes a JIT's line table as DWARF 4, which every reader supports: one unit, a `DW_TAG_subprogram` for each
+//! function, and a line program with full paths. Addresses are relocations against text sections, as in compiler
+//! output.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Handling of forks and user changes: after `fork(2)`, `_Fork`, `clone(2)` and `setuid(2)` the sinks write new files.
 //!
 //! In the child of a fork, the sinks close the parent's files. Before the first object of its own, the child writes all
-//! live objects to its own files, in writes of a megabyte. Two alternatives were rejected:
+//! live objects to its own files, in one-megabyte writes. Two alternatives were rejected:
 //!
 //! * A link to the parent's perf map would serve a perf that attaches later. But CPython and others append to or
 //!   truncate `/tmp/perf-PID.map`, in the child or after `exec`, and would change the parent's map.

@@ -26,7 +26,7 @@ pub(super) struct Record {
     pub(super) debug_object: DebugObject,
     /// Time at which the sinks were notified of *finalized*, by [`clock::monotonic`].
     pub(super) finalized: Option<u64>,
-    /// Unwind rules for functions that its `.eh_frame` does not cover; empty before *finalized*.
+    /// Unwind rules for functions that the object's `.eh_frame` does not cover; empty before *finalized*.
     pub(super) derived_rules: Vec<FunctionRules>,
     /// True if nothing writes to the object's pages from *finalized* to *freeing*, except after a call that the shim
     /// hooks. LLVM's memory managers allocate whole pages for the objects they finalize together. Other producers have

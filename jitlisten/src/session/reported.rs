@@ -1,4 +1,4 @@
-//! Reports of a producer through the API, and their order; see [`crate::producer`].
+//! Handling of a producer's API reports, including their order; see [`crate::producer`].
 
 #![forbid(unsafe_code)]
 

@@ -26,7 +26,7 @@ PLUGIN = "jitlisten.coverage"
 
 
 def install_everywhere() -> None:
-    """Adds the plugin to every `Coverage` of this process, as if its configuration named it. For `jitlisten
+    """Adds the plugin to every `Coverage` of this process, as if the configuration named the plugin. For `jitlisten
     coverage`."""
     from .._numba.imports import Watch
 

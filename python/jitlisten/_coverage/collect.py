@@ -104,7 +104,7 @@ def _flush_marks(collector: Any) -> bool:
 
 
 def _lines_or_arcs(path: str, pairs: Iterable[Any], branch: bool) -> Any:
-    """Returns the arcs of a file if branches are measured, otherwise its lines."""
+    """Returns the arcs of a file if branches are measured, otherwise the lines of the file."""
     from . import infer
 
     lines = {line for pair in pairs for line in pair if line > 0}

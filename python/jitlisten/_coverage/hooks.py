@@ -144,8 +144,8 @@ def _parallel_stencil(
 
 
 def _mark_stencil(stencil_ir: Any, stencil: Any, target: Any) -> List[Any]:
-    """Marks the loop, a copy of the stencil's kernel with copies of its locations, as a call; returns the locations of
-    `return`."""
+    """Marks the loop as a call, because it is a copy of the stencil's kernel with copied locations. Returns the
+    locations of `return`."""
     call = inlined.call_of_ir(stencil.kernel_ir, locations.own_location(target.loc))
     inlined.mark_call(stencil_ir.blocks.values(), call)
     last_statements = [block.body[-1] for block in stencil_ir.blocks.values()]

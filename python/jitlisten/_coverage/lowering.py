@@ -119,7 +119,7 @@ class Lowering:
                 self._store_loop_marks(builder)
 
     def store_before(self, statement: Any) -> None:
-        """Emits the stores before a statement, with its line."""
+        """Emits the stores before a statement, with the statement's line."""
         self._lowerer.debuginfo.mark_location(self._lowerer.builder, self._lowerer.loc.line)
         self._store(self._plan.marks_before.get(id(statement), ()))
         if isinstance(statement, ir.Jump):

@@ -106,7 +106,7 @@ class _Region:
         self._taken: Set[int] = set()
 
     def allocate(self, marks: Sequence[Mark]) -> Optional[int]:
-        """Allocates a table; returns its address, or `None` if it does not fit."""
+        """Allocates a table; returns its address, or `None` if the table does not fit."""
         start = len(self.marks)
         if start + len(marks) > _REGION_BYTES:
             return None
@@ -131,7 +131,7 @@ class _Region:
         return taken
 
     def use_own_memory(self) -> None:
-        """Replaces the memory by zeroed memory at the same address, in a forked child."""
+        """Replaces the memory with zeroed memory at the same address, in a forked child."""
         if self._owner == os.getpid():
             return
         libc = ctypes.CDLL(None, use_errno=True)

@@ -142,7 +142,7 @@ class Plan:
                 if info.exits and not info.positions and self._function.position_after_return is not None:
                     info.positions.append((info.end, self._function.position_after_return))
             if ends_try and not info.positions:
-                # No statement of the block can raise an exception.
+                # No statement in the block can raise an exception.
                 self._blocks[terminator.truebr].predecessors.remove(label)
                 info.successors = [terminator.falsebr]
             earlier_positions.update(position for index, position in info.positions if index < info.end)
@@ -306,8 +306,8 @@ def _find_part(statement: Any) -> Optional[Any]:
 
 
 def _find_try_statements(block: Any) -> Set[int]:
-    """Returns the identities of the statements that Numba adds for `try`, and of the branches on an exception, which
-    have the next line."""
+    """Returns the identities of the statements that Numba adds for `try`, and of the exception branches, which have the
+    line of the next statement."""
     names, identities = set(), set()
     for statement in block.body:
         if isinstance(statement, ir.Assign):

@@ -22,7 +22,7 @@ class _Current(threading.local):
     def __init__(self) -> None:
         # Parallel loops whose kernels are being compiled.
         self.loops: List[Origin] = []
-        # Statement that is being lowered, and the name of its function.
+        # Statement that is being lowered, and the name of the function that contains it.
         self.loc: Any = None
         self.function = ""
         # Location of the head of that function.

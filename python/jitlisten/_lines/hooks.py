@@ -31,7 +31,7 @@ def _lower_object_mode(original: Original, lowerer: Any, inst: Any) -> None:
 
 
 def _serialize(original: Original, api: Any, obj: Any) -> Any:
-    """Pickles an exception's arguments without our metadata, because their module is pickled with them."""
+    """Pickles an exception's arguments without our metadata, because their whole LLVM module is pickled with them."""
     if metadata.lines_of(api.module) is None or not _holds_values(obj):
         return original(api, obj)
     with metadata.detached(api.module):
@@ -55,7 +55,7 @@ _NO_SUSPENSION = nullcontext()
 
 
 def _strip_phis(original: Original, strip_pass: Any, func_ir: Any) -> Any:
-    """Corrects the lines of copies at the end of a branch, which may be those of another branch."""
+    """Corrects the lines of phi copies at the end of a branch, which may belong to another branch."""
     consequence = "copies at joins have other lines"
     joins = run_safely(consequence, phis.find_joins, func_ir) if PART.is_active() else None
     result = original(strip_pass, func_ir)

@@ -17,7 +17,7 @@ from . import sources
 
 
 def relocate(statements: Iterable[Any], argument: Any, target: Any, func_ir: Any) -> None:
-    """Corrects a loop and its preparation, before they replace the call that assigns to `target`."""
+    """Corrects a loop and its set-up statements, before they replace the call that assigns to `target`."""
     instructions = (inst for block in func_ir.blocks.values() for inst in block.body)
     call = next((inst.loc for inst in instructions if getattr(inst, "target", None) is target), None)
     if call is None:

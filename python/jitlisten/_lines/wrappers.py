@@ -33,7 +33,7 @@ _LOOPS = ("gufunc::", "ufunc::", "kernel::")
 
 
 class WrappedFunction(NamedTuple):
-    """Location of a function, and its display name."""
+    """Location and display name of a wrapped function."""
 
     name: str
     linkage: str

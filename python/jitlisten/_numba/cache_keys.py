@@ -1,8 +1,8 @@
 """Keeps code with lines, or with marks of coverage, apart from other code in Numba's cache.
 
-A marker in the key distinguishes them. Numba computes the key twice: before it compiles a function, and to save it.
-Any thread may enable or disable lines in between. Each library, which is one compiled function, therefore remembers
-the state in which it was created.
+A marker in the key distinguishes both kinds of code. Numba computes the key twice: before it compiles a function, and
+to save it. Any thread may enable or disable lines in between. Each library, which is one compiled function, therefore
+remembers the state in which it was created.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def show_at(statement: Any, loc: Any) -> None:
 
 
 def measure_at(statement: Any, loc: Any) -> None:
-    """Measures a statement at another location; line tables show it where they did."""
+    """Makes coverage measure a statement at another location; line tables still show the old one."""
     shown_loc = shown(statement.loc)
     statement.loc = _copy_location(loc)
     statement.loc.__dict__[_SHOWN] = shown_loc
