@@ -110,7 +110,7 @@ fn many_engines_one_after_the_other_leave_nothing() {
     assert_eq!(counts_since(before), [20, 20, 20]);
 }
 
-/// One session for engines in two threads.
+/// Engines in two threads share one session.
 #[test]
 fn engines_in_threads_are_distinguished() {
     let _lock = lock_session();

@@ -94,8 +94,8 @@ def _reset_in_child() -> None:
 
 
 def _recording() -> Optional[str]:
-    """Returns the path of this process's recording, or None if there is no recording. Empty until the path is final,
-    which is at the first sample if an earlier recording has that name."""
+    """Returns the path of this process's recording, or None if there is no recording. Empty until the path is final. If
+    an earlier recording has that name, the path is final at the first sample."""
     try:
         from ._library import recording
 
