@@ -1,4 +1,4 @@
-"""Supported versions of Numba. For each version, the code with and without lines has been compared (`ci/lines.sh all`)."""
+"""Supported versions of Numba. For each, the code with and without lines has been compared (`ci/lines.sh all`)."""
 
 from __future__ import annotations
 
