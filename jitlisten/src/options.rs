@@ -151,7 +151,7 @@ impl LlvmSource {
 impl LlvmSources {
     /// All methods.
     pub const ALL: LlvmSources = LlvmSources(u32::MAX);
-    /// Empty set, with which no copy of LLVM is observed.
+    /// Empty set, so that no copy of LLVM is observed.
     pub const NONE: LlvmSources = LlvmSources(0);
 
     /// Returns true if the set contains `source`.

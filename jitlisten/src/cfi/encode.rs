@@ -27,8 +27,8 @@ pub struct FunctionRules {
     pub rows: Vec<UnwindRow>,
 }
 
-/// Returns an address for which the section of `functions` (sorted by address) can be encoded if it is only copied and
-/// never mapped. This is the first aligned address after the last function.
+/// Returns a section address for encoding `functions` (sorted by address) when the section is only copied and never
+/// mapped. This is the first aligned address after the last function.
 ///
 /// The section must not overlap the functions, because a pc-relative pointer that happens to be 0 would be read as null
 /// by libgcc and similar readers. They would then skip the function.

@@ -18,7 +18,7 @@
 //! A wrong rule is worse than none, because a profiler would produce bogus frames. Therefore any uncertainty yields
 //! `None`: a non-constant change of the stack pointer without a frame pointer, or paths that disagree. Coverage was
 //! measured against compiler-generated tables on x86_64: rules were derived for all but 0.12 % of the functions of
-//! libLLVM-14, and for all functions for which Numba emits no table entry.
+//! libLLVM-14, and for all functions that Numba emits without a table entry.
 //!
 //! CFA is DWARF's *canonical frame address*: the stack pointer before the call. Sources: DWARF 5, 6.4; x86-64 psABI,
 //! 3.6.2 and 3.7; AADWARF64 and AAPCS64, 6.4. For comparison: `readelf --debug-dump=frames-interp FILE`.

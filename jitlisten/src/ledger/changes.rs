@@ -1,4 +1,4 @@
-//! System calls in progress with which the host changes its memory.
+//! The host's memory-changing system calls that are in progress.
 //!
 //! The hooks cannot hold the session's lock across the host's system call. Instead, a hook adds the call to this list
 //! before, and removes it after, each time under the lock. While the lock is held, memory that no listed call covers

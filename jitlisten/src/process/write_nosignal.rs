@@ -21,8 +21,8 @@ pub(crate) fn overwrite(file: &File, bytes: &[u8], offset: u64) -> io::Result<()
     if written == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// Runs `call`, retrying on `EINTR`, and blocks the signals with which a write may kill the process: `SIGXFSZ` (beyond
-/// `RLIMIT_FSIZE`) and `SIGPIPE` (pipe without a reader).
+/// Runs `call`, retrying on `EINTR`, and blocks the signals that a write may raise and that would kill the process:
+/// `SIGXFSZ` (beyond `RLIMIT_FSIZE`) and `SIGPIPE` (pipe without a reader).
 fn call_without_signals(call: impl Fn() -> isize) -> io::Result<usize> {
     let blocked = BlockedSignals::block();
     let result = loop {
