@@ -4,13 +4,12 @@
  *   The C API of libjitlisten. A process has one session. The session receives events about compiled code and notifies
  *   its sinks: the perf map, the jitdump, images, unwinders, ... (see the README). Events have two sources:
  *
- *   discovery   The library observes every LLVM in the process. This is the default with LD_PRELOAD=libjitlisten.so,
- *               where the session opens before the program starts, and after jitlisten_open(). Code that was compiled
- *               earlier is found as well. llvmlite's code gets no frame pointers if the library is loaded late, because
- *               Python's ctypes has already looked up LLVM's functions.
- *   calls       A JIT reports its objects with the three functions below. A session opened with JITLISTEN_LISTEN_CALLS
- *   uses
- *               only these, and changes nothing in the process.
+ *   discovery   The library observes every copy of LLVM in the process. This is the default after jitlisten_open(),
+ *               and with LD_PRELOAD=libjitlisten.so, where the session opens before the program starts. Code that was
+ *               compiled earlier is found as well. llvmlite's code gets no frame pointers if the library is loaded
+ *               late, because Python's ctypes has already looked up LLVM's functions.
+ *   calls       A JIT reports its objects with the three functions below. A session opened with
+ *               JITLISTEN_LISTEN_CALLS uses only these, and changes nothing in the process.
  *
  * Ownership
  *   Returned strings are valid for the life of the process (for jitlisten_last_error: until the thread's next call).
@@ -43,7 +42,7 @@
  *
  * Symbols
  *   The functions below; in an installed library (make install) they have the version JITLISTEN_0.1. Three more are for
- *   the command jitlisten and may change at any time: jitlisten_facts, which `jitlisten doctor` reads, and
+ *   the jitlisten command and may change at any time: jitlisten_facts, which `jitlisten doctor` reads, and
  *   jitlisten_attached and jitlisten_record_end, which `jitlisten record -p` calls.
  *
  *   The library also defines the following functions of libc, so that a recording sees new threads, keeps its signal,
@@ -116,8 +115,8 @@ enum {
 /* Description of the status in English, without a full stop. Never NULL. Threads: any. */
 const char *jitlisten_status_text(jitlisten_status status);
 
-/* Description of the calling thread's last failure of a function below, with the invalid value. Empty if there was
- * none, never NULL. Valid until this thread's next call. Threads: each has its own. */
+/* Description of the last failed call on this thread, with the invalid value. Empty if no call has failed, never NULL.
+ * Valid until this thread's next call. Threads: each has its own. */
 const char *jitlisten_last_error(void);
 
 /* Version of the library, such as "0.1.0". Threads: any. */
@@ -265,7 +264,7 @@ jitlisten_status jitlisten_freeing(jitlisten_object object);
 
 /* Unwind registration alone. ------------------------------------------------------------------------------------------
  *
- * Works without a session. The sink "unwind" does the same for every object; do not register such code here again. */
+ * Works without a session. The "unwind" sink does the same for every object; do not register such code here again. */
 
 /* Handle of a registration. Numbers are never 0 and never reused. The structure is passed like a uint64_t. */
 typedef struct jitlisten_unwind {
@@ -389,7 +388,7 @@ struct jitlisten_record_options {
      * excludes the kernel. NULL: time. JITLISTEN_INVALID_ARGUMENT if the kernel does not count it for this process;
      * jitlisten_last_error() has the reason. */
     const char *event;
-    /* Start time of `recorder`: field 22 of /proc/PID/stat. JITLISTEN_WRONG_ORDER if that process has ended. */
+    /* Start time of `recorder`: field 22 of /proc/PID/stat. JITLISTEN_WRONG_ORDER if that process has exited. */
     uint64_t recorder_start;
 };
 
@@ -461,21 +460,21 @@ enum {
     /* A hook is called for each object. */
     JITLISTEN_DISCOVERED_BY_CALL = 1,
     /* __jit_debug_register_code cannot be hooked because a debugger uses it: the GDB JIT list is read whenever this
-     * LLVM makes memory executable. */
+     * copy of LLVM makes memory executable. */
     JITLISTEN_DISCOVERED_BY_LIST = 2
 };
 
-/* An observed LLVM of this process. */
+/* A copy of LLVM that is observed in this process. */
 struct jitlisten_llvm {
     /* Size of this structure in the library's version. */
     size_t struct_size;
-    /* Path of the library that contains the LLVM; "/proc/self/exe" for the program. */
+    /* Path of the library that contains this copy of LLVM; "/proc/self/exe" for the program. */
     const char *path;
     /* JITLISTEN_DISCOVERED_BY_CALL or JITLISTEN_DISCOVERED_BY_LIST. */
     uint32_t discovered_by;
     /* Reserved; 0. */
     uint32_t reserved;
-    /* Number of objects currently in its GDB JIT list. */
+    /* Number of objects currently in LLVM's GDB JIT list. */
     uint64_t objects;
     /* A JSON object for diagnostics: {"file": "...", "version": "14" or null, "heard_by": a list of "runtimedyld",
      * "jitlink", "list-call" and "list-poll", "linked": 3, "listed": 2, "missing": ["..."]}. Members may be added. */
@@ -485,7 +484,7 @@ struct jitlisten_llvm {
 /* llvm and its strings are valid during the call. */
 typedef void (*jitlisten_llvm_callback)(void *user, const struct jitlisten_llvm *llvm);
 
-/* Calls the callback for every observed LLVM, like jitlisten_functions. Threads: any. */
+/* Calls the callback for every observed copy of LLVM, like jitlisten_functions. Threads: any. */
 jitlisten_status jitlisten_llvms(jitlisten_llvm_callback callback, void *user);
 
 #ifdef __cplusplus

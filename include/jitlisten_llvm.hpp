@@ -49,30 +49,30 @@
  *   place.
  *
  * Registration with gdb
- *   By LLVM, or by the sink "gdb" if it is on. MCJIT does it itself. For RTDyldObjectLinkingLayer call
+ *   LLVM does it, or the "gdb" sink if it is on. MCJIT does it itself. For RTDyldObjectLinkingLayer call
  *   layer.registerJITEventListener(*llvm::JITEventListener::createGDBRegistrationListener()). For JITLink call
  *   llvm::orc::enableDebuggerSupport(lljit) from LLVM 19 on; earlier, llvm::orc::DebugObjectManagerPlugin omits code
  *   without debug information, which the sink registers.
  *
  * Registration with the C++ runtime (libgcc)
- *   By MCJIT and RTDyldObjectLinkingLayer themselves; with JITLink by a plugin of LLVM, which LLJIT adds. The sink
- *   "unwind" registers libunwind in each case.
+ *   MCJIT and RTDyldObjectLinkingLayer do it themselves. With JITLink, one of LLVM's plugins does it, which LLJIT adds.
+ *   The "unwind" sink registers code with libunwind in each case.
  *
  * Pages
  *   Images need pages that hold no other code (jitlisten_owns_pages). LLVM's memory managers give whole pages to what
- *   they finalize together. If one of your own puts more code on the same pages later, define
+ *   they finalize together. If your own memory manager adds code to the same pages later, define
  *   JITLISTEN_LLVM_SHARES_PAGES before you include this header.
  *
  * Lifetimes
- *   Destroy nothing of this: a listener lives as long as the process or its memory manager, a plugin as long as its
- *   layer. Engines may be destroyed at any time, also during exit().
+ *   Do not destroy listeners or plugins. A listener lives as long as the process or its memory manager, a plugin as
+ *   long as its layer. Engines may be destroyed at any time, also during exit().
  *
  * Threads
  *   Every function may be called from any thread. finalized(engine) finalizes all that the engine has loaded: if
  *   several threads share one engine, use ListeningMemoryManager.
  *
  * Known limitations
- *   Code in this process, and ELF, only. A LinkGraph that was never an object file (ORC's stubs) has no names.
+ *   Only ELF code in this process is supported. A LinkGraph that was never an object file (ORC's stubs) has no names.
  */
 #ifndef JITLISTEN_LLVM_HPP
 #define JITLISTEN_LLVM_HPP
@@ -134,12 +134,12 @@ inline void addUnwindTable(llvm::Function &function) { function.setUWTableKind(l
 inline void addUnwindTable(llvm::Function &function) { function.addFnAttr(llvm::Attribute::UWTable); }
 #endif
 
-/* True for calling conventions that pass an argument in the frame-pointer register: GHC, HiPE and the two of HHVM. */
+/* True for calling conventions that pass an argument in the frame-pointer register: GHC's, HiPE's and HHVM's two. */
 inline bool takesFrameRegister(llvm::CallingConv::ID convention) {
   return convention == 10 || convention == 11 || convention == 81 || convention == 82;
 }
 
-/* True for functions of such a convention, and for their callers. With a frame pointer, a caller would lose its stack
+/* True for functions with such a convention, and for their callers. With a frame pointer, a caller would lose its stack
  * after the call, or not compile. */
 inline bool needsFrameRegister(const llvm::Function &function) {
   if (takesFrameRegister(function.getCallingConv())) return true;
@@ -238,8 +238,8 @@ class SectionTable {
 
 }  // namespace detail
 
-/* Why an object of an engine was ignored, the first time that this happened: JITLISTEN_NOT_OPEN before open(),
- * JITLISTEN_SWITCHED_OFF with JITLISTEN=off, ...; JITLISTEN_OK if it never did. The log has the details. */
+/* Reason why the first ignored object of any engine was ignored: JITLISTEN_NOT_OPEN before open(),
+ * JITLISTEN_SWITCHED_OFF with JITLISTEN=off, ...; JITLISTEN_OK if none was. The log has the details. */
 inline jitlisten_status firstFailure() { return detail::first_failure; }
 
 /* Makes every defined function unwindable: adds an unwind table that is correct at every instruction, and a frame
@@ -324,8 +324,8 @@ class LlvmListener final : public llvm::JITEventListener {
     return listener;
   }
 
-  /* The listener of an MCJIT engine, by its address, because finalized() applies to one engine; null if there is none
-   * and `make` is false. Never destroyed: the destruction of an engine is not reported. */
+  /* Finds the listener of an MCJIT engine by the engine's address, because finalized() applies to one engine. Null if
+   * there is none and `make` is false. Never destroyed, because the destruction of an engine is not reported. */
   static LlvmListener *mcjitListener(const llvm::ExecutionEngine &engine, bool make) {
     static std::mutex &mutex = *new std::mutex;
     static auto &listeners = *new std::map<const llvm::ExecutionEngine *, LlvmListener *>;

@@ -27,7 +27,7 @@ mod adapter {
             .filter(|(name, _)| name.starts_with("DEP_LLVM_") && name.ends_with("_CONFIG_PATH"))
             .map(|(_, path)| path)
             .collect();
-        // With two features, the build usually fails even earlier: inkwell rejects them, too.
+        // With two features, the build usually fails even earlier, because inkwell rejects them, too.
         let [config] = &configs[..] else {
             panic!("choose one LLVM: exactly one of the features llvm14-0 to llvm22-1, not {}", configs.len());
         };

@@ -1,4 +1,4 @@
-//! Copy of an object's memory, read once for all sinks.
+//! Copy of an object's code and unwind tables, read once for all sinks.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ pub(crate) struct CodeSnapshot {
 }
 
 enum Read {
-    /// Hull of all ranges, and its bytes.
+    /// Hull of all ranges, and the bytes in it.
     Whole(AddressRange, Vec<u8>),
     /// Bytes of each range; `None` if unreadable.
     Apart(Vec<Option<Vec<u8>>>),
@@ -34,14 +34,15 @@ impl CodeSnapshot {
         CodeSnapshot { pid, ranges, read: OnceCell::new() }
     }
 
-    /// Process that is read. Cached, because querying it takes a system call.
+    /// PID of the process whose memory is read. Cached, because querying it takes a system call.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
     /// Bytes of `range`, which must lie within a requested range; `None` if unreadable.
     pub(crate) fn get(&self, range: AddressRange) -> Option<&[u8]> {
-        // Text ranges do not overlap. If an `.eh_frame` overlaps one, parts of it may not be found.
+        // Text ranges do not overlap. If an `.eh_frame` overlaps a text range, parts of the `.eh_frame` may not be
+        // found.
         let index = self.ranges.partition_point(|candidate| candidate.start() <= range.start()).checked_sub(1)?;
         self.ranges.get(index).filter(|candidate| candidate.covers(range))?;
         let (start, bytes) = match self.read.get_or_init(|| self.read()) {
@@ -56,7 +57,7 @@ impl CodeSnapshot {
         let hull = self.hull().and_then(|hull| Some((hull, checked_read::copy_in(self.pid, hull).ok()?)));
         match hull {
             Some((hull, bytes)) => Read::Whole(hull, bytes),
-            // A range, or a gap between ranges, is not mapped; the other ranges may be readable.
+            // One range, or a gap between ranges, is not mapped. The other ranges may still be readable.
             None => Read::Apart(self.ranges.iter().map(|&range| checked_read::copy_in(self.pid, range).ok()).collect()),
         }
     }

@@ -1,4 +1,4 @@
-//! Errors about reported objects and about files.
+//! Error type for reported objects and for files.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use crate::{AddressRange, ObjectId};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The bytes are not a readable ELF object; the message is the ELF reader's.
+    /// The bytes are not a readable ELF object; the message comes from the ELF reader.
     NotAnObject(Reason),
     /// The object is for another machine (`e_machine`).
     OtherMachine(u16),
@@ -32,7 +32,8 @@ pub enum Error {
         /// `sh_size` of the section.
         size: u64,
     },
-    /// Counts and references in the object would expand to more than `limit` bytes, far more than the object has.
+    /// Expanding the counts and references in the object would take more than `limit` bytes, far more than the object's
+    /// size.
     TooMuchData {
         /// Limit for an object of this size.
         limit: u64,
@@ -46,15 +47,15 @@ pub enum Error {
     UnknownRelocation(u32),
     /// Relocation that points outside its section (`r_offset`).
     RelocationOutside(u64),
-    /// Malformed DWARF or call frame information; the message is the DWARF reader's.
+    /// Malformed DWARF or call frame information; the message comes from the DWARF reader.
     Dwarf(Reason),
-    /// Call frame information that cannot be rewritten for other addresses; the message is the converter's.
+    /// Call frame information that cannot be rewritten for other addresses; the message comes from the converter.
     Move(Reason),
-    /// ELF file that cannot be written; the message is the ELF writer's.
+    /// ELF file that cannot be written; the message comes from the ELF writer.
     NotWritten(Reason),
-    /// Debug or call frame information that cannot be written; the message is the DWARF writer's.
+    /// Debug or call frame information that cannot be written; the message comes from the DWARF writer.
     Encode(Reason),
-    /// Raw code without a function, or with a function without a name.
+    /// Raw code that contains no function, or a function without a name.
     NoFunction,
     /// Function of raw code that is empty, too long, or has no address.
     FunctionSize {
@@ -67,7 +68,7 @@ pub enum Error {
     TooManyPieces(usize),
     /// No live object has this id: it was never reported, or has been freed.
     UnknownObject(ObjectId),
-    /// The object was *finalized* before by the same caller.
+    /// The same caller has already reported the object as *finalized*.
     AlreadyFinalized(ObjectId),
 }
 
@@ -131,7 +132,7 @@ impl fmt::Debug for Reason {
     }
 }
 
-// Conversions for `?` within this crate.
+// These conversions let `?` convert library errors within this crate.
 #[doc(hidden)]
 impl From<object::Error> for Error {
     fn from(error: object::Error) -> Self {

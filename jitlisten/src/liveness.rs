@@ -1,12 +1,12 @@
 //! Liveness of the process that created a file, and retention of files of dead processes.
 //!
 //! Files outlive their process, because `perf report`, `perf inject` and debuggers on core files open them by name.
-//! Before a process creates its first file of a kind, it removes expired files of dead processes: those older than
-//! [`MAX_DEAD_AGE`], and those of processes that ended before the last [`MAX_DEAD_PROCESSES`] or before the last few
-//! gigabytes ([`expired`]). The age counts from the time at which the end was detected.
+//! Before a process creates its first file of a kind, it removes expired files of dead processes ([`expired`]). Files
+//! expire at the age of [`MAX_DEAD_AGE`], or earlier if [`MAX_DEAD_PROCESSES`] or a few gigabytes of more recent files
+//! are kept. The age counts from the time at which the process was found dead.
 //!
-//! Files of an unfinished `jitlisten run` are never removed: with `-s` it may have thousands of short processes, and
-//! its recording refers to all of them.
+//! Files of an unfinished `jitlisten run` are never removed: with `-s` the run may consist of thousands of short-lived
+//! processes, and its recording refers to all of them.
 //!
 //! A live process holds a lock (`flock(2)`) on one of its files. This works across PID namespaces, in which PIDs are
 //! ambiguous. A process that has closed unknown descriptors is still recognised by PID and start time.
@@ -22,8 +22,8 @@ use crate::process::clock;
 
 /// Maximum age of the files of a dead process.
 pub(crate) const MAX_DEAD_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Maximum number of dead processes whose files are kept, not counting unfinished `jitlisten run`s. Each process start
-/// examines all of them.
+/// Maximum number of dead processes whose files are kept, not counting unfinished `jitlisten run`s. Every process that
+/// writes files examines all of them when it starts.
 const MAX_DEAD_PROCESSES: usize = 1024;
 
 /// Identity of a process, unique even if its PID is reused.
@@ -56,13 +56,13 @@ impl ProcessIdentity {
     }
 }
 
-/// Process of a `jitlisten run` command; the run is over when this process ends. Its text form in `JITLISTEN_RUN` is
-/// `run=PID-START-NAMESPACE`.
+/// Process of a `jitlisten run` command; the run is over when this process exits. `JITLISTEN_RUN` contains it in the
+/// form `run=PID-START-NAMESPACE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Run(pub ProcessIdentity);
 
 impl Run {
-    /// Parses the text form.
+    /// Parses `run=PID-START-NAMESPACE`.
     pub fn parse(word: &str) -> Option<Run> {
         let numbers: Vec<&str> = word.strip_prefix("run=")?.split('-').collect();
         ProcessIdentity::from_numbers(&numbers).map(Run).filter(|run| run.to_string() == word)
@@ -90,7 +90,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Parses the text, which must have exactly the printed form.
+    /// Parses `text`, which must have exactly the format that `Display` prints.
     pub fn parse(text: &str) -> Option<Owner> {
         let words: Vec<&str> = text.split(' ').collect();
         let process = ProcessIdentity::from_numbers(words.get(..3)?)?;
@@ -98,12 +98,12 @@ impl Owner {
         Some(Owner { process, run }).filter(|owner| owner.to_string() == text)
     }
 
-    /// Returns true if the owner belongs to a `jitlisten run` that is not over. `own` is the run of this process.
+    /// Returns true if the owner belongs to an unfinished `jitlisten run`. `own` is the run of this process.
     pub fn belongs_to_running(&self, namespace: u64, own: Option<Run>) -> bool {
         self.run.is_some_and(|run| own == Some(run) || run.0.is_alive(namespace) == Some(true))
     }
 
-    /// Returns true if the process is known to have ended, given that no process holds the lock on its file. In this
+    /// Returns true if the process is known to have exited, given that no process holds the lock on its file. In this
     /// PID namespace the PID decides; in others, the file must have been written long ago.
     pub(crate) fn is_gone(&self, namespace: u64, written: SystemTime) -> bool {
         match self.process.is_alive(namespace) {
@@ -126,14 +126,15 @@ impl Display for Owner {
 pub(crate) struct DeadOwner<T> {
     /// Time at which the process was found dead.
     pub(crate) since: SystemTime,
-    /// Time of its last write.
+    /// Time at which the process last wrote to one of its files.
     pub(crate) written: SystemTime,
-    /// Total size of its files.
+    /// Total size of the files in bytes.
     pub(crate) bytes: u64,
     pub(crate) files: T,
 }
 
-/// Files to remove: too old, or preceded by `max_bytes` or [`MAX_DEAD_PROCESSES`] of processes that died later.
+/// Yields the files to remove: those that are too old, and those beyond `max_bytes` or [`MAX_DEAD_PROCESSES`], counted
+/// from the most recently dead process.
 pub(crate) fn expired<T: Ord>(mut dead: Vec<DeadOwner<T>>, max_bytes: u64) -> impl Iterator<Item = T> {
     dead.sort();
     let now = clock::time_of_day();
@@ -156,7 +157,7 @@ pub fn start_time(pid: u32) -> Option<u64> {
     fields.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
-/// Start time of this process, by the clock of file timestamps.
+/// Start time of this process, comparable with file timestamps.
 pub fn process_start_time() -> Option<SystemTime> {
     // SAFETY: sysconf has no precondition.
     let per_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|&ticks| ticks > 0)?;
@@ -188,7 +189,7 @@ pub(crate) fn lock_exclusive(file: &File) -> Lock {
     flock(file, libc::LOCK_EX)
 }
 
-/// Tries to acquire a shared lock on the file; replaces an exclusive lock of ours.
+/// Tries to acquire a shared lock on the file; replaces our exclusive lock if we hold it.
 pub(crate) fn lock_shared(file: &File) -> Lock {
     flock(file, libc::LOCK_SH)
 }

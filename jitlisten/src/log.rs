@@ -1,4 +1,4 @@
-//! The log. Silent unless `JITLISTEN_LOG` is set, because the process is not ours.
+//! jitlisten's log. It is silent unless `JITLISTEN_LOG` is set, because the process belongs to the host.
 //!
 //! ```text
 //! JITLISTEN_LOG=/var/tmp/jit.log          warnings and errors
@@ -11,11 +11,11 @@
 //! A program may receive the messages with [`set_queue_level`].
 //!
 //! Each line is a single `write(2)` on a descriptor opened with `O_APPEND`, so several processes may share the file.
-//! The target must be a regular file of ours with a single link, a terminal, or `/dev/null`. The file is opened, and
-//! created if needed, when the first line is written: a launcher that runs as root, or `/bin/true`, must not leave a
-//! file that the program cannot write to. Lines that cannot be written are counted in the statistics; the first few are
-//! kept, and written before the next line or at exit. Standard error is abandoned silently once the host has replaced
-//! it.
+//! The target must be a terminal, `/dev/null`, or a regular file that we own and that has a single link. The file is
+//! opened, and created if needed, when the first line is written, because a launcher that runs as root, or `/bin/true`,
+//! must not leave a file that the program cannot write to. Lines that cannot be written are counted in the statistics;
+//! the first few are kept, and written before the next line or at exit. Standard error is abandoned silently once the
+//! host has replaced it.
 
 #![forbid(unsafe_code)]
 
@@ -43,7 +43,7 @@ pub enum Level {
     Error = 1,
     /// Something may differ from what the user expects.
     Warn,
-    /// LLVMs and libraries detected, and the actions taken.
+    /// LLVM instances and libraries that were detected, and the actions taken.
     Info,
     /// Events of every object.
     Debug,
@@ -108,15 +108,15 @@ static LOG: OnceBox<Log> = OnceBox::new();
 
 /// Number of lines that could not be written.
 static LOST_LINES: AtomicU64 = AtomicU64::new(0);
-/// First lines that could not be written, kept for a retry. Only `try_lock` is safe here: the lock may be held by this
-/// thread, or after a fork by a thread of the parent.
+/// First lines that could not be written, kept for a retry. Only `try_lock` is safe here, because the lock may be held
+/// by this thread, or after a fork by one of the parent's threads.
 static KEPT_LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// Maximum number of kept lines.
 const MAX_KEPT_LINES: usize = 32;
 
 enum Log {
     Stderr(FileIdentity),
-    /// Path, and the file once the first line has opened it.
+    /// Path of the log, and the open file once the first line has been written.
     File(PathBuf, OnceBox<CheckedFile>),
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn open(target: &LogTarget) {
         LogTarget::Silent => return,
         LogTarget::Stderr(level) => stderr().map(|(_, identity)| (*level, Log::Stderr(identity))),
         LogTarget::File(path, level) => {
-            // Resolve the path now: the host may change its working directory before the first line.
+            // Resolve the path now, because the host may change its working directory before the first line.
             std::path::absolute(path).map(|path| (*level, Log::File(path, OnceBox::new())))
         }
     };
@@ -174,8 +174,8 @@ pub fn line(level: Level, message: Arguments<'_>) {
     if level as u8 > LEVEL.load(Ordering::Acquire) {
         return;
     }
-    let line = prefixed(level, &text);
-    // A log that cannot be written must not disturb the host, so the error is dropped and the line kept.
+    let line = format_line(level, &text);
+    // A log that cannot be written must not disturb the host. Drop the error and keep the line for a retry.
     flush();
     if write(&line).is_err() {
         LOST_LINES.fetch_add(1, Ordering::Relaxed);
@@ -198,7 +198,7 @@ pub(crate) fn flush() {
     }
 }
 
-fn prefixed(level: Level, text: &str) -> String {
+fn format_line(level: Level, text: &str) -> String {
     format!("jitlisten[{}] {}: {text}\n", std::process::id(), level.name())
 }
 
@@ -214,12 +214,13 @@ fn write(text: &str) -> io::Result<()> {
         },
         Some(Log::File(path, opened)) => {
             if opened.get().is_none() {
-                // Another thread may have opened it in the meantime.
+                // Another thread may have opened the file in the meantime.
                 let _ = opened.set(Box::new(open_file(path)?));
             }
             match opened.get().and_then(|file| file.get()) {
                 Some(file) => write_whole(file),
-                // The host closed the descriptor. Open the file for this line only: the host may close it again.
+                // The host has closed the descriptor. Open the file for this line only, because the host may close it
+                // again.
                 None => write_whole(open_file(path)?.get().ok_or(io::ErrorKind::Other)?),
             }
         }

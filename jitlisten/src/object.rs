@@ -1,4 +1,4 @@
-//! Origin and debug object of an object, for the session and the sinks.
+//! Origin of an object, and the debug object that describes it.
 
 #![forbid(unsafe_code)]
 
@@ -10,25 +10,25 @@ use crate::{AddressRange, LoadedObject};
 /// Source of an object, which also determines where else the object is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// LLVM's GDB JIT list: gdb knows the object, and libgcc has its `.eh_frame`. LLVM keeps the debug object until
-    /// *freeing*, for sinks that are enabled later.
+    /// LLVM's GDB JIT list. gdb already knows the object, and libgcc has its `.eh_frame`. LLVM keeps the debug object
+    /// until *freeing*, for sinks that are enabled later.
     LlvmList {
         /// Address of LLVM's debug object.
         kept_at: Option<AddressRange>,
     },
-    /// An LLVM's linker, before the object is in any GDB JIT list. libgcc has its `.eh_frame`. The session keeps the
-    /// debug object.
+    /// One of LLVM's linkers, before the object is in any GDB JIT list. libgcc has its `.eh_frame`. The session keeps
+    /// the debug object.
     LlvmLinker,
     /// LLVM's GDB JIT list, after LLVM removed the entry while the code stayed live. libgcc may still have its
     /// `.eh_frame`. The session keeps the debug object.
     Unlisted,
-    /// An LLVM whose host copied the code elsewhere: LLVM's registrations refer to the old address. libgcc is treated
-    /// as if it had the `.eh_frame`, but is never queried: it would read tables whose memory the host may have freed.
-    /// The session keeps the debug object.
+    /// LLVM, but the host has copied the code elsewhere, so LLVM's registrations refer to the old address. libgcc is
+    /// treated as if it had the `.eh_frame`, but is never queried, because it would read tables whose memory the host
+    /// may have freed. The session keeps the debug object.
     Moved,
-    /// An LLVM, through its event listener. libgcc has the `.eh_frame`. The session keeps the debug object.
+    /// LLVM's event listener. libgcc has the `.eh_frame`. The session keeps the debug object.
     Llvm,
-    /// A producer that registers the object nowhere else. The session keeps the debug object.
+    /// A producer that registers the object only with jitlisten. The session keeps the debug object.
     Caller,
 }
 
@@ -63,9 +63,9 @@ impl Origin {
 /// Channel through which the session learned of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Channel {
-    /// Hooks of an LLVM.
+    /// Hooks in an LLVM library.
     Discovered,
-    /// Calls of the producer API.
+    /// Calls to the producer API.
     Api,
 }
 

@@ -1,8 +1,8 @@
-//! Code observer, the interface for the sampler. It is notified of compiled code like a sink, with everything that a
-//! stack walk needs.
+//! Code observer, the sampler's interface to the session. Like a sink, the observer is notified of compiled code, and
+//! receives everything that a stack walk needs.
 //!
-//! There is at most one observer. It is not a sink: it writes no file for other tools, and the program cannot enable or
-//! disable it.
+//! There is at most one observer. It is not a sink, because it writes no file for other tools, and the program cannot
+//! enable or disable it.
 
 #![forbid(unsafe_code)]
 

@@ -9,7 +9,7 @@
 //! | `JITLISTEN_LOG` | `[LEVEL:]PATH` or `[LEVEL:]stderr` | see [`LogTarget`] |
 //! | `JITLISTEN_FRAME_POINTERS` | `1`, `0`, `untouched` | see [`FramePointerPolicy`] |
 //! | `JITLISTEN_NAMES` | `readable`, `linkage` | see [`NameStyle`] |
-//! | `JITLISTEN_LLVM` | comma-separated list of [`LlvmSource`]s, `all`, `off` | how LLVMs are observed; default all |
+//! | `JITLISTEN_LLVM` | comma-separated list of [`LlvmSource`]s, `all`, `off` | how LLVM is observed; default all |
 //!
 //! Invalid values are logged and otherwise ignored.
 //!
@@ -45,12 +45,12 @@ pub enum SinkKind {
     Image = 3,
     /// GDB JIT interface, for code that LLVM has not registered there.
     Gdb = 4,
-    /// Lists of `dl_iterate_phdr` and `dladdr` in this process: images appear there as modules.
+    /// `dl_iterate_phdr` and `dladdr` in this process, which then list images as modules.
     Modules = 5,
 }
 
 impl SinkKind {
-    /// All sinks, in the order of their numbers.
+    /// All sinks in numerical order.
     pub const ALL: [SinkKind; 6] =
         [SinkKind::PerfMap, SinkKind::Jitdump, SinkKind::Unwind, SinkKind::Image, SinkKind::Gdb, SinkKind::Modules];
 
@@ -102,7 +102,7 @@ impl SinkSet {
     }
 }
 
-/// Changes to functions before LLVM generates code for them.
+/// Attributes that are added to functions before LLVM generates code for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FramePointerPolicy {
@@ -126,16 +126,16 @@ pub enum NameStyle {
     Linkage,
 }
 
-/// Method to observe an LLVM.
+/// Method of observing an LLVM instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(u32)]
 pub enum LlvmSource {
-    /// GDB JIT list of the LLVM (`list`).
+    /// LLVM's GDB JIT list (`list`).
     List = 0,
-    /// Hooks in its linker `RuntimeDyld`, through a vtable (`runtimedyld`).
+    /// Hooks in LLVM's `RuntimeDyld` linker, through a vtable (`runtimedyld`).
     RuntimeDyld = 1,
-    /// Hooks in its linker JITLink, through a vtable (`jitlink`).
+    /// Hooks in LLVM's JITLink linker, through a vtable (`jitlink`).
     JitLink = 2,
 }
 
@@ -151,7 +151,7 @@ impl LlvmSource {
 impl LlvmSources {
     /// All methods.
     pub const ALL: LlvmSources = LlvmSources(u32::MAX);
-    /// Empty set: no LLVM is observed.
+    /// Empty set, so that no copy of LLVM is observed.
     pub const NONE: LlvmSources = LlvmSources(0);
 
     /// Returns true if the set contains `source`.
@@ -183,10 +183,10 @@ impl LlvmSources {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Listening {
-    /// All LLVMs in the process, and calls of the API.
+    /// Events from every LLVM instance in the process, and API calls.
     #[default]
     Process,
-    /// Only calls of the API.
+    /// API calls only.
     Calls,
 }
 
@@ -222,9 +222,9 @@ pub struct Options {
     pub frame_pointer_policy: FramePointerPolicy,
     /// Spelling of function names.
     pub names: NameStyle,
-    /// Methods to observe LLVMs.
+    /// Methods of observing LLVM instances.
     pub llvm: LlvmSources,
-    /// Code events to receive. No variable sets this.
+    /// Code events to receive. Not set by any environment variable.
     pub listening: Listening,
     /// The `jitlisten run` that started the process; set by the command.
     pub(crate) run: Option<Run>,
@@ -319,7 +319,7 @@ impl Options {
 
     fn read_directory(&mut self, directory: PathBuf, complaints: &mut Vec<String>) {
         match std::fs::metadata(&directory) {
-            // Resolve the path now: the host may change its working directory before the first file is created.
+            // Resolve the path now, because the host may change its working directory before the first file is created.
             Ok(metadata) if metadata.is_dir() => self.directory = std::path::absolute(&directory).ok(),
             Ok(_) => complaints.push(format!("JITLISTEN_DIR: {} is not a directory", directory.display())),
             Err(error) => complaints.push(format!("JITLISTEN_DIR: {}: {error}", directory.display())),

@@ -1,5 +1,5 @@
-//! Internal interfaces for the shim, the sampler, `libjitlisten.so` and the command. Hidden in the documentation; they
-//! may change in any release.
+//! Internal interfaces for the shim, the sampler, `libjitlisten.so` and the command. They are hidden from the
+//! documentation and may change in any release.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Compiler remarks about optimisations, kept by function until its image is written.
 //!
-//! The lock is only tried, never waited for. Remarks arrive under LLVM's locks, and in the child of a fork a thread
-//! that does not exist there may hold ours.
+//! The lock is only tried, never waited for, because remarks arrive while LLVM holds locks. In the child of a fork, our
+//! lock may also be held by a thread that exists only in the parent.
 
 #![forbid(unsafe_code)]
 

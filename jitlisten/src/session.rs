@@ -104,7 +104,7 @@ impl std::fmt::Debug for Session {
 
 #[derive(Default)]
 struct State {
-    /// Process that this state belongs to; see [`Session::lock_for_this_process`].
+    /// PID of the process that this state belongs to; see [`Session::lock_for_this_process`].
     pid: u32,
     next_id: u64,
     objects: BTreeMap<ObjectId, Record>,
@@ -158,8 +158,8 @@ impl Session {
     }
 
     pub(crate) fn new(options: Options) -> Session {
-        // Register this fork handler first: at a fork, locks must be taken in the usual order, the session's before the
-        // registry's.
+        // Register this fork handler first, so that a fork takes the locks in the usual order: the session's lock
+        // before the registry's.
         if options.active {
             unwind_register::Registry::process().install_fork_handlers();
         }
@@ -209,8 +209,8 @@ impl Session {
         }
     }
 
-    /// Lets waiting threads acquire the lock after a long operation. The mutex is unfair: without this, a program that
-    /// switches sinks in a loop would starve them.
+    /// Lets waiting threads acquire the lock after a long operation. The mutex is unfair, so without this call, a
+    /// program that switches sinks in a loop would starve them.
     fn yield_to_waiters(&self) {
         for _ in 0..MAX_YIELDS {
             if self.waiting_threads.load(Ordering::Relaxed) == 0 {
@@ -240,7 +240,7 @@ impl Session {
 
     /// Handles *loaded*: LLVM has placed an object in memory. `debug_object` is a copy of its debug object. `kept_at`
     /// is the address of the original, which LLVM keeps until *freeing*; sinks that are enabled later read it.
-    /// `library` is the path of the file that contains the LLVM.
+    /// `library` is the path of the file that contains that copy of LLVM.
     ///
     /// # Errors
     /// If the debug object cannot be parsed. It is counted as refused and otherwise ignored.
@@ -340,7 +340,7 @@ impl Session {
         Err(Error::NoMemory { size })
     }
 
-    /// Path of the file that contains the LLVM that compiled the object, if known.
+    /// Path of the file that contains the copy of LLVM that compiled the object, if known.
     #[doc(hidden)]
     pub fn library(&self, id: ObjectId) -> Option<Arc<str>> {
         self.lock().objects.get(&id)?.library.clone()

@@ -37,8 +37,8 @@ pub struct Statistics {
     pub functions: u64,
     /// Functions without a frame pointer.
     pub functions_without_frame_pointer: u64,
-    /// Objects with such functions although frame pointers were requested: cached by an earlier process, or compiled
-    /// before jitlisten was loaded.
+    /// Objects that contain functions without a frame pointer although frame pointers were requested. The code was
+    /// cached by an earlier process, or compiled before jitlisten was loaded.
     pub objects_without_frame_pointers: u64,
     /// Functions without an entry in the object's `.eh_frame`.
     pub functions_without_unwind_table: u64,
@@ -46,7 +46,7 @@ pub struct Statistics {
     sinks: [SinkStatistics; SinkKind::ALL.len()],
     /// Counters of images.
     pub images: ImageStatistics,
-    /// Lost log lines: the file cannot be opened, belongs to another user, is on a full disk, ...
+    /// Log lines that were lost because the file cannot be opened, belongs to another user, is on a full disk, ...
     pub log_lines_lost: u64,
 }
 
@@ -63,19 +63,19 @@ impl Statistics {
 pub struct ImageStatistics {
     /// Images written and mapped.
     pub written: u64,
-    /// Images without header padding: perf's `--call-graph dwarf` cannot use their unwind tables.
+    /// Images without header padding, so that perf's `--call-graph dwarf` cannot use their unwind tables.
     pub without_padding: u64,
-    /// Runs of pages without an image because their memory cannot be read.
+    /// Runs of pages that got no image because their memory cannot be read.
     pub refused_unreadable: u64,
-    /// Runs of pages without an image because they are writable, shared with other processes, or not executable.
+    /// Runs of pages that got no image because they are writable, shared with other processes, or not executable.
     pub refused_not_final: u64,
-    /// Runs of pages without an image because their contents cannot be represented as an ELF file.
+    /// Runs of pages that got no image because their contents cannot be represented as an ELF file.
     pub refused_not_encoded: u64,
-    /// Runs of pages without an image because other threads may write to them.
+    /// Runs of pages that got no image because other threads may write to them.
     pub refused_not_owned: u64,
     /// Images removed because LLVM was about to change their pages.
     pub withdrawn: u64,
-    /// Mappings that failed so late that the code had to be restored.
+    /// Image mappings that failed so late that the original code had to be restored.
     pub restored: u64,
 }
 

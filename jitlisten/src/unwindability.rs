@@ -10,14 +10,14 @@ use crate::cfi::{self, FunctionRules};
 use crate::code_snapshot::CodeSnapshot;
 use crate::loaded_object::Function;
 
-/// Functions of an object that cannot be unwound, and rules for them.
+/// Counts of an object's functions that stack walkers cannot unwind, and derived rules for such functions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unwindability {
     /// Number of functions without a frame pointer.
     pub(crate) without_frame_pointer: u64,
     /// Number of functions without an entry in the `.eh_frame` in memory.
     pub(crate) without_unwind_table: u64,
-    /// Unwind rules for these functions, as far as they can be derived from the code.
+    /// Unwind rules for these functions, where they can be derived from the code.
     pub(crate) derived_rules: Vec<FunctionRules>,
 }
 
@@ -36,7 +36,7 @@ impl Unwindability {
             for function in functions {
                 let start = (function.range.start().0 - text.range.start().0) as usize;
                 let Some(code) = code.get(start..start + function.range.size() as usize) else { continue };
-                // Find the last range that starts at or before the function: only that one can cover it.
+                // Find the last range that starts at or before the function, because no other range can cover it.
                 let next_index = covered.partition_point(|range| range.start() <= function.range.start());
                 let is_described = covered[..next_index].last().is_some_and(|range| range.covers(function.range));
                 gaps.add(object, function, code, is_described);

@@ -2,7 +2,7 @@
 
 use jitlisten::{LineRows, LoadedObject};
 
-const PLAIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/lli-14-mcjit-plain.o");
+const PLAIN_OBJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/lli-14-mcjit-plain.o");
 const DWARF: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/lli-22-mcjit-dwarf5-large.o");
 
 fn u64_at(bytes: &[u8], offset: usize) -> u64 {
@@ -43,7 +43,7 @@ fn check_invariants(bytes: &[u8]) {
 
 #[test]
 fn cut_off_anywhere() {
-    for name in [PLAIN, DWARF] {
+    for name in [PLAIN_OBJECT, DWARF] {
         let bytes = std::fs::read(name).expect("the object");
         for end in 0..bytes.len() {
             check_invariants(&bytes[..end]);
@@ -53,7 +53,7 @@ fn cut_off_anywhere() {
 
 #[test]
 fn every_byte_changed() {
-    for name in [PLAIN, DWARF] {
+    for name in [PLAIN_OBJECT, DWARF] {
         let mut bytes = std::fs::read(name).expect("the object");
         for position in 0..bytes.len() {
             for bit in [0x01, 0x80, 0xff] {
@@ -67,7 +67,7 @@ fn every_byte_changed() {
 
 #[test]
 fn sizes_that_lie_are_cut() {
-    let mut bytes = std::fs::read(PLAIN).expect("the object");
+    let mut bytes = std::fs::read(PLAIN_OBJECT).expect("the object");
     let original = LoadedObject::parse(&bytes).expect("an object");
     for symbol in symbols(&bytes) {
         bytes[symbol + 16..symbol + 24].fill(0xff);
@@ -83,7 +83,7 @@ fn sizes_that_lie_are_cut() {
 
 #[test]
 fn labels_count_where_nothing_says_function() {
-    let mut bytes = std::fs::read(PLAIN).expect("the object");
+    let mut bytes = std::fs::read(PLAIN_OBJECT).expect("the object");
     let original = LoadedObject::parse(&bytes).expect("an object");
     for symbol in symbols(&bytes) {
         if bytes[symbol + 4] & 15 == 2 {
@@ -95,7 +95,7 @@ fn labels_count_where_nothing_says_function() {
 
 #[test]
 fn text_without_symbols_is_still_text() {
-    let mut bytes = std::fs::read(PLAIN).expect("the object");
+    let mut bytes = std::fs::read(PLAIN_OBJECT).expect("the object");
     let original = LoadedObject::parse(&bytes).expect("an object");
     let table = headers(&bytes, 2)[0];
     bytes[table + 4] = 1;
@@ -105,7 +105,7 @@ fn text_without_symbols_is_still_text() {
 
 #[test]
 fn what_is_found_is_named() {
-    let mut bytes = std::fs::read(PLAIN).expect("the object");
+    let mut bytes = std::fs::read(PLAIN_OBJECT).expect("the object");
     bytes[18] = 243;
     let error = LoadedObject::parse(&bytes).expect_err("RISC-V");
     assert_eq!(error.to_string(), "object of another machine: e_machine 243");
@@ -126,7 +126,7 @@ fn unaligned_bytes_are_read_too() {
 /// Many symbols that share one long name would need more memory than the machine has.
 #[test]
 fn one_long_name_for_many_symbols() {
-    let mut bytes = std::fs::read(PLAIN).expect("the object");
+    let mut bytes = std::fs::read(PLAIN_OBJECT).expect("the object");
     let table = headers(&bytes, 2)[0];
     let link = u32::from_le_bytes(bytes[table + 40..table + 44].try_into().expect("four bytes")) as usize;
     let strings = u64_at(&bytes, 40) as usize + link * 64;

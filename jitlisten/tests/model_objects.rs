@@ -113,7 +113,7 @@ fn lines_have_full_file_names() {
         assert_eq!(line_of(object, "main"), at_line(12), "{object}");
     }
     assert_eq!(line_of("clang-22-aarch64-dwarf5.o", "tail"), at_line(11));
-    // Line 5 has a row too, but no instruction: the loop was hoisted to the start of the function.
+    // Line 5 also has a row but no instruction, because its loop was hoisted to the start of the function.
     let python = Some(("/home/user/prog.py".to_owned(), 7));
     assert_eq!(line_of("numba-0.60-llvm14-dwarf4.o", "_ZN8__main__5inner"), python);
     assert_eq!(line_of("numba-0.68-llvm22-dwarf4.o", "_ZN8__main__5inner"), python);

@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Needed after `attach`, whenever code has been finalized; redundant after `create_engine`.
     listener.finalized();
 
-    // SAFETY: same as above.
+    // SAFETY: `chain` built the function with this signature.
     println!("{}\nrunning", unsafe { alpha.call(10, 1.0) });
     if arguments.iter().any(|argument| argument == "timer") {
         raise_sigvtalrm_soon();
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let deadline = cpu_time() + seconds;
     let mut result = 1.0;
     while cpu_time() < deadline {
-        // SAFETY: same as above.
+        // SAFETY: `chain` built the function with this signature.
         result = unsafe { alpha.call(LOOP, 1.0) };
     }
     println!("{result}");

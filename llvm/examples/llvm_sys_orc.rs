@@ -129,7 +129,7 @@ extern "C" fn create_layer(
     session: LLVMOrcExecutionSessionRef,
     _triple: *const c_char,
 ) -> LLVMOrcObjectLayerRef {
-    // SAFETY: LLVM passes its session; the listener is a static of LLVM.
+    // SAFETY: LLVM passes a live session, and the listener is one of LLVM's static objects.
     unsafe {
         let layer = create_rtdyld_layer(session);
         register_jit_event_listener(layer, LLVMCreateGDBRegistrationListener());
@@ -156,7 +156,7 @@ unsafe fn compile(jit: LLVMOrcLLJITRef) -> Result<Chain, String> {
 #[allow(deprecated)]
 unsafe fn parse(context: LLVMContextRef) -> Result<LLVMModuleRef, String> {
     let (mut module, mut message) = (null_mut(), null_mut());
-    // SAFETY: LLVM takes ownership of the buffer; the message is ours.
+    // SAFETY: LLVM takes ownership of the buffer; the caller owns the error message.
     unsafe {
         let buffer = LLVMCreateMemoryBufferWithMemoryRangeCopy(CHAIN.as_ptr(), CHAIN.count_bytes(), c"chain".as_ptr());
         if LLVMParseIRInContext(context, buffer, &raw mut module, &raw mut message) == 0 {
@@ -194,7 +194,7 @@ unsafe fn check_error(error: LLVMErrorRef) -> Result<(), String> {
     if error.is_null() {
         return Ok(());
     }
-    // SAFETY: an LLVM error, consumed once.
+    // SAFETY: `error` is an LLVM error, which is consumed once.
     unsafe {
         let message = LLVMGetErrorMessage(error);
         let text = CStr::from_ptr(message).to_string_lossy().into_owned();

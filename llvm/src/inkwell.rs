@@ -45,8 +45,8 @@ pub fn attach(engine: &ExecutionEngine<'_>) -> Attached {
     unsafe { crate::attach(engine.as_mut_ptr()) }
 }
 
-/// Creates an MCJIT engine like [`Module::create_jit_execution_engine`]. The engine reports its objects, and also when
-/// their code is final.
+/// Creates an MCJIT engine like [`Module::create_jit_execution_engine`]. The engine reports its objects, and reports
+/// again when their code is final.
 ///
 /// # Errors
 /// Errors of inkwell.

@@ -1,4 +1,4 @@
-//! Integration for programs that use LLVM through llvm-sys, or through inkwell (the module [`inkwell`]); the
+//! Integration for programs that use LLVM through llvm-sys, or through inkwell (the [`inkwell`] module); the
 //! counterpart of `include/jitlisten_llvm.hpp` for C++.
 //!
 //! ```text
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The first of these calls opens the session of the process with the options of the environment, unless it is open
-//! already. Listeners keep no engine alive, and the order of drops does not matter: LLVM's side of a listener exists as
-//! long as LLVM may call it.
+//! already. Listeners keep no engine alive. The order of drops does not matter, because LLVM's side of a listener
+//! exists as long as LLVM may call it.
 //!
 //! MCJIT registers its objects with gdb. ORC does so if enabled: `LLVMOrcLLJITEnableDebugSupport`, or
 //! `LLVMOrcRTDyldObjectLinkingLayerRegisterJITEventListener` with `LLVMCreateGDBRegistrationListener`.
@@ -22,13 +22,13 @@
 //! renames the C functions that the header calls to `jitlisten_crate_*`, which the crate defines (`verbs.rs`), so no
 //! `libjitlisten` needs to be linked. If the process contains one, these functions forward to it, so that there is one
 //! session. LLVM's side of a listener lives until LLVM releases it. Rust holds an address that is only looked up, never
-//! dereferenced. Either may be dropped first.
+//! dereferenced. Either side may be dropped first.
 //!
-//! In MCJIT the memory manager reports *finalized*. llvm-sys accepts one of ours (`memory_manager`). inkwell requires a
-//! memory manager owned by Rust, so `create_engine` wraps LLVM's `SectionMemoryManager` and reports after
+//! In MCJIT the memory manager reports *finalized*. llvm-sys accepts our own memory manager (`memory_manager`). inkwell
+//! requires a memory manager owned by Rust, so `create_engine` wraps LLVM's `SectionMemoryManager` and reports after
 //! `finalizeMemory`. The memory manager of an existing engine cannot be replaced, hence `attach` and `finalized`.
 
-// Without an LLVM there is nothing to compile: a workspace is checked without features.
+// Without LLVM there is nothing to compile, so a workspace can be checked without features.
 #![cfg(feature = "_llvm")]
 
 pub mod inkwell;

@@ -108,8 +108,8 @@ fn catch_panics(work: impl FnOnce() -> i32) -> i32 {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(FAILED)
 }
 
-/// `jitlisten_object_loaded`, as the adapters call it: the addresses are in the object, and `object` is a local
-/// variable of the adapter.
+/// `jitlisten_object_loaded`, as called by the adapters: the section headers of `elf` contain the load addresses, and
+/// `object` points to a local variable of the adapter.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn jitlisten_crate_object_loaded(
     elf: *const c_void,
@@ -122,10 +122,11 @@ unsafe extern "C" fn jitlisten_crate_object_loaded(
         // SAFETY: the adapters pass valid arguments.
         Backend::Library(library) => unsafe { (library.loaded)(elf, size, sections, count, object) },
         Backend::Ours(session) if session.options().active => {
-            // SAFETY: points to a StringRef of the adapters, valid during the call.
+            // SAFETY: `elf` points to a `StringRef` of the adapters, which is valid for this call.
             let bytes = unsafe { std::slice::from_raw_parts(elf.cast::<u8>(), size) };
             let Ok(code) = LoadedCode::from_object(session, Producer::Llvm, bytes.to_vec()) else { return FAILED };
-            // SAFETY: points to a variable of the adapters. Zero means "no object" there, so ids are shifted by one.
+            // SAFETY: `object` points to a variable of the adapters. There, zero means "no object", so ids are shifted
+            // by one.
             unsafe { object.write(code.into_id().0 + 1) };
             OK
         }
@@ -151,7 +152,7 @@ extern "C" fn jitlisten_crate_freeing(object: u64) -> i32 {
 /// Reports an event of an object: calls `verb` of a `libjitlisten` in the process, or `event` of our session.
 fn report(object: u64, verb: fn(&Library) -> Verb, event: fn(&Session, ObjectId) -> Result<(), Error>) -> i32 {
     catch_panics(|| match backend() {
-        // SAFETY: any number may be passed.
+        // SAFETY: the function accepts any number.
         Backend::Library(library) => unsafe { verb(library)(object) },
         Backend::Ours(session) => {
             let _host_state = HostStateGuard::enter();

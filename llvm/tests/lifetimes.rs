@@ -1,7 +1,7 @@
-//! Lifetimes in the Rust integrations: the session's counters when engines and listeners are created and dropped in
-//! every order.
+//! Lifetime tests for the Rust integrations: engines and listeners are created and dropped in every order, and the
+//! session's counters are checked.
 //!
-//! Needs an LLVM: `cargo test -p jitlisten-llvm --test lifetimes --features llvm22-1,inkwell/llvm22-1-prefer-dynamic`.
+//! Requires LLVM: `cargo test -p jitlisten-llvm --test lifetimes --features llvm22-1,inkwell/llvm22-1-prefer-dynamic`.
 
 #![cfg(feature = "_llvm")]
 
@@ -16,7 +16,7 @@ use jitlisten_llvm::inkwell as producer;
 
 type IdentityFunction = unsafe extern "C" fn(i64) -> i64;
 
-/// Runs one test at a time, because they share the session of the process.
+/// Runs one test at a time, because all tests share the session of the process.
 fn lock_session() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     Target::initialize_native(&InitializationConfig::default()).unwrap();
@@ -110,7 +110,7 @@ fn many_engines_one_after_the_other_leave_nothing() {
     assert_eq!(counts_since(before), [20, 20, 20]);
 }
 
-/// One session for engines in two threads.
+/// Engines in two threads share one session.
 #[test]
 fn engines_in_threads_are_distinguished() {
     let _lock = lock_session();

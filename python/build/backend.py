@@ -60,7 +60,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    """Packs all files in git, with the date of the commit or ``SOURCE_DATE_EPOCH``: equal sources give equal bytes."""
+    """Packs all files in git, dated by the commit or ``SOURCE_DATE_EPOCH``, so that equal sources give equal bytes."""
     files = subprocess.run(["git", "ls-files", "-z"], check=True, capture_output=True).stdout.decode().split("\0")
     name = f"jitlisten-{_version()}"
     path = os.path.join(sdist_directory, name + ".tar.gz")
@@ -88,7 +88,7 @@ def build_sdist(sdist_directory, config_settings=None):
     return os.path.basename(path)
 
 
-#: Megabytes of test data for the crates.
+#: Directories left out of the source distribution: test data for the crates, and CI files.
 _EXCLUDED = ("fuzz/", ".ci/")
 
 

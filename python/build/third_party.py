@@ -67,7 +67,7 @@ def _licence_texts(crate):
         if path.is_file() and _LICENCE_FILES.fullmatch(path.name)
     ]
     if not texts and crate["license"] in ("MIT", "0BSD"):
-        # The package contains no text, but the text of these licences is always the same.
+        # The package contains no licence file, but the text of these licences is always the same.
         mit_text = pathlib.Path("LICENSE-MIT").read_text(encoding="utf-8")
         licence_text = _0BSD if crate["license"] == "0BSD" else mit_text[mit_text.index("Permission is hereby") :]
         copyright_holders = ", ".join(crate["authors"]) or f"the authors of {crate['name']}"

@@ -55,22 +55,22 @@ class Error(RuntimeError):
 
 
 class Llvm(NamedTuple):
-    """An LLVM in this process that jitlisten observes."""
+    """A copy of LLVM in this process that jitlisten observes."""
 
-    #: Path of the library that contains it.
+    #: Path of the library that contains this copy of LLVM.
     path: str
-    #: Version, if known: ``"20.1.8"``.
+    #: LLVM version, if known: ``"20.1.8"``.
     version: Optional[str]
-    #: ``"call"`` if a hook is called for each object, ``"list"`` if its GDB JIT list is read when code becomes
+    #: ``"call"`` if a hook is called for each object, ``"list"`` if LLVM's GDB JIT list is read when code becomes
     #: executable.
     discovered_by: str
-    #: Number of objects in its GDB JIT list.
+    #: Number of objects in LLVM's GDB JIT list.
     objects: int
-    #: Hooks and lists through which it is observed: ``"runtimedyld"``, ``"jitlink"``, ``"list-call"``, ``"list-poll"``.
+    #: Hooks and lists that observe LLVM: ``"runtimedyld"``, ``"jitlink"``, ``"list-call"``, ``"list-poll"``.
     heard_by: Tuple[str, ...] = ()
-    #: Number of objects that RuntimeDyld has loaded, in the list or not.
+    #: Number of objects that RuntimeDyld has loaded, whether listed or not.
     linked: int = 0
-    #: Reasons why parts of it cannot be observed, one sentence each.
+    #: Reasons why some code of this copy of LLVM cannot be observed, one sentence each.
     missing: Tuple[str, ...] = ()
 
 
@@ -96,15 +96,15 @@ class RecordOptions(TypedDict, total=False):
 
     #: Samples per second of CPU time, or of wall-clock time with ``wall``. 199 by default.
     hz: int
-    #: Sample wall-clock time, and so waiting threads, too.
+    #: Sample wall-clock time, which includes waiting threads.
     wall: bool
-    #: Record forked children, too, each into a file of its own.
+    #: Record forked children, too, each into its own file.
     children: bool
-    #: End the recording after this many seconds; 0, the default: never.
+    #: Stop the recording after this many seconds. The default, 0, means no limit.
     seconds: int
     #: Add Python functions as frames with lines (Python 3.8 or newer). True by default.
     python: bool
-    #: Argument of :func:`enable`, which is called if necessary. True by default.
+    #: Passed to :func:`enable`, which is called if necessary. True by default.
     lines: bool
     #: Event to count instead of time, if the kernel permits it: ``"cache-misses"``, ``"page-faults"``, or another event
     #: of ``perf list``.
@@ -120,7 +120,7 @@ class Recording(NamedTuple):
     samples: int
     #: Samples whose stack does not reach the start of the thread.
     incomplete: int
-    #: Samples whose stack was too deep: only the innermost frames are recorded.
+    #: Samples whose stack was too deep, so that only the innermost frames are recorded.
     truncated: int
     #: Samples dropped because a buffer was full.
     lost: int
@@ -140,7 +140,7 @@ class Function(NamedTuple):
     name: str
     address: int
     size: int
-    #: File and line of its first instruction; ``None`` if unknown.
+    #: File and line of the function's first instruction; ``None`` if unknown.
     file: Optional[str]
     line: Optional[int]
 
@@ -170,7 +170,7 @@ def disable() -> None:
 
 
 def status() -> Status:
-    """Returns the active sinks, the counters and the observed LLVMs."""
+    """Returns the active sinks, the counters and the observed copies of LLVM."""
     from . import _session
 
     return _session.status()

@@ -31,12 +31,12 @@ from typing import Any, Dict, List, Optional, Tuple
 from ._files import Directory
 from ._numba.seams import Hooks, Layer, Original, Part, Seam
 
-#: Limits: compilations per file, and characters per text.
+#: Maximum number of compilations per file, and of characters per string.
 _MAX_ROWS, _MAX_TEXT_CHARACTERS = 20_000, 400
 #: Modules whose frames lie between a call and the compiler.
 _INTERNAL_MODULES = ("numba", "llvmlite", "jitlisten", "contextlib", "functools")
 
-# Bound early, because the program may replace them.
+# Bound early, because the program may replace these functions.
 _now, _cpu, _thread = time.monotonic_ns, time.thread_time_ns, threading.get_native_id
 
 
@@ -54,7 +54,7 @@ class _ThreadState(threading.local):
     def __init__(self) -> None:
         self.stack: List[Dict[str, Any]] = []
         self.rows: List[Dict[str, Any]] = []
-        #: Reason why the next compilation was not found in a cache.
+        #: Reason why the function that is compiled next was not found in a cache.
         self.why: Optional[str] = None
         #: State of the outermost compilation: ns in LLVM so far, nesting depth in LLVM, start of the time in LLVM.
         self.llvm_ns, self.llvm_depth, self.llvm_start = 0, 0, 0
@@ -94,8 +94,8 @@ def _reset_in_child() -> None:
 
 
 def _recording() -> Optional[str]:
-    """Returns the path of this process's recording, or None if there is no recording. Empty until the path is final,
-    which is at the first sample if an earlier recording has that name."""
+    """Returns the path of this process's recording, or None if there is no recording. Empty until the path is final. If
+    an earlier recording has that name, the path is final at the first sample."""
     try:
         from ._library import recording
 
@@ -164,7 +164,7 @@ def _load_hooks() -> Hooks:
     }
 
 
-# Without the hooks nothing is logged, and the program continues.
+# If the hooks cannot be loaded, no compilation is logged, and the program continues.
 _PART = Part(Layer.COMPILATIONS, _load_hooks, lambda failure: None)
 
 
@@ -201,7 +201,7 @@ def _end_compilation(row: Optional[Dict[str, Any]], result: Any) -> None:
         thread_state = _thread_state
         if row is None or row not in thread_state.stack:
             return
-        # Includes nested compilations that did not end, because they raised.
+        # This also drops nested compilations that raised an exception and therefore never ended.
         del thread_state.stack[thread_state.stack.index(row) :]
         row["end"], row["cpu"] = _now(), _cpu() - row["cpu"]
         row["llvm"] = thread_state.llvm_ns - row["llvm"]
@@ -236,8 +236,8 @@ def _record_lookup(cache: Any, sig: Any, context: Any, overload: Any, start: Tup
 
 
 def _why_missed(cache: Any, sig: Any, context: Any) -> str:
-    """Returns `new` if the cache has no entry, `lines` if it only has one from before lines were enabled
-    (`_numba/cache_keys.py`)."""
+    """Returns the reason of a cache miss: `new` if the cache has no entry, `lines` if its only entry is from before
+    lines were enabled (`_numba/cache_keys.py`)."""
 
     def without_marker(key: Any) -> Any:
         return key[0], tuple(part for part in key[1] if not str(part).startswith("jitlisten-lines-"))

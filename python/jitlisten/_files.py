@@ -1,4 +1,4 @@
-"""Creation of files and directories that no other local user can redirect, read or change, like the crate ``files``. No
+"""Creation of files and directories that no other local user can redirect, read or change, like the ``files`` crate. No
 other code in this package creates files; ``ci/files.py`` checks that.
 
 New files have mode 0600 and are created with ``O_EXCL | O_NOFOLLOW``. Directories have mode 0700. A directory that
@@ -19,7 +19,7 @@ _SAFE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 
 
 class Directory:
-    """A directory of this user that nobody else may write to, created if necessary. ``with`` holds it open."""
+    """A directory of this user that no other user may write to, created if necessary. ``with`` holds it open."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -16,8 +16,8 @@ _originals: Dict[str, int] = {}
 
 
 def _opened_library() -> Optional[ctypes.CDLL]:
-    """Returns llvmlite's library, if it was opened. A wrapper has it as an attribute, whose name depends on the
-    version."""
+    """Returns llvmlite's library, if it has been opened. A wrapper keeps the library in an attribute, whose name
+    depends on the version."""
     ffi: Any = sys.modules.get("llvmlite.binding.ffi")
     wrapper = getattr(ffi, "lib", None)
     slots = getattr(type(wrapper), "__slots__", ())

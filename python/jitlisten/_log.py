@@ -1,6 +1,6 @@
-"""The log of the native library, `JITLISTEN_LOG=[LEVEL:]PATH` or `[LEVEL:]stderr`; silent without the variable.
+"""The native library's log, set by `JITLISTEN_LOG=[LEVEL:]PATH` or `[LEVEL:]stderr`; silent without the variable.
 
-A line of it: `jitlisten[4711] warn: no lines: unsupported Numba 0.99.0`
+Example: `jitlisten[4711] warn: no lines: unsupported Numba 0.99.0`
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _write_line(level: str, message: str) -> None:
         text = "jitlisten[%d] %s: %s\n" % (os.getpid(), level, message.replace("\n", " "))
         data = text.encode("utf-8", "backslashreplace")
         if target == "stderr":
-            # The host may have closed or replaced stderr: then it must not be written to.
+            # If the host has closed or replaced stderr, nothing must be written to it.
             if sys.__stderr__ is not None:
                 os.write(2, data)
             return

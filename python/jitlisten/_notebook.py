@@ -117,7 +117,7 @@ def _run_magic(shell: Any, line: str, cell: Optional[str]) -> Any:
             # In a cell, the magic takes the first line.
             return _execute(shell, text, 0 if cell is None else 1)
         finally:
-            # Report after an exception or an interrupt, too: the user wants to see the samples up to that point.
+            # Also report after an exception or interrupt, because the user wants to see the samples up to that point.
             stop_recording()
             files = sorted(
                 file for file, identity in _recordings(path).items() if earlier_recordings.get(file) != identity
@@ -171,7 +171,7 @@ def _parse_number(options: Dict[str, str], name: str, default: int, max_value: i
 
 
 def _execute(shell: Any, text: str, lines_above: int) -> Any:
-    """Runs the text as a separate cell and returns the value of its last expression."""
+    """Runs `text` as a separate cell and returns the value of its last expression."""
     text = "\n" * lines_above + shell.transform_cell(text)
     # The running cell is the one that was compiled last.
     counts = getattr(shell.compile, "_filename_map", {}).values()
@@ -227,22 +227,22 @@ def _cell_names(shell: Any) -> Dict[str, str]:
 
 
 def _write_cell_texts(cells: Dict[str, str], directory: str) -> str:
-    """Writes the texts of cells, which have no files, into the directory that the report searches first."""
+    """Writes cell sources, which have no files of their own, into the directory that the report searches first."""
     root = os.path.join(directory, "cells")
     for file in cells:
         text = "".join(linecache.getlines(file)).encode("utf-8", "surrogateescape")
-        # The text must not look newer than the recording.
+        # The file must not look newer than the recording.
         _files.write_below(directory, os.path.join("cells", file.lstrip("/")), text, modified=0)
     return root
 
 
 def _with_cell_names(output: "_Output", cells: Dict[str, str]) -> "_Output":
-    """Replaces file names of cells by their display names; columns keep their positions."""
+    """Replaces the file names of cells with display names; columns keep their positions."""
 
     def replace_names(text: str) -> str:
         for file, cell in cells.items():
             stem = os.path.basename(file).rpartition(".")[0]
-            # Code compiled by Numba refers to a copy of the text, with a hash in its file name (`_lines`).
+            # Code compiled by Numba refers to a copy of the cell's source, with a hash in its file name (`_lines`).
             pattern = re.compile(r"(?:/[\w.@+~/-]*/)?\b" + re.escape(stem) + r"(?:-[0-9a-f]{12})?\.py(:\d+)?( *)")
             text = pattern.sub(functools.partial(_replace_match, cell), text)
             text = re.sub(r"\b" + re.escape(stem) + r"\.(?=\w)", "", text)

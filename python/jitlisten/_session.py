@@ -116,7 +116,8 @@ def _make_llvm(record: Any) -> Llvm:
 
 
 def _llvm_version(path: str) -> Optional[str]:
-    """Returns the version of an LLVM. llvmlite knows its own; other libraries have it in their file name:
+    """Returns the version of an LLVM library. llvmlite reports its own version; other libraries have the version in
+    their file name:
     ``libLLVM-14.so.1``, ``libLLVM.so.22.1``."""
     name = os.path.basename(path)
     binding = sys.modules.get("llvmlite.binding")

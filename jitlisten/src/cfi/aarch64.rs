@@ -1,4 +1,5 @@
-//! AArch64: supports only functions with a frame pointer. Decoding and prologue analysis are in `unwind-register`.
+//! Unwind rules for AArch64 functions with a frame pointer; other functions are not supported. Decoding and prologue
+//! analysis are in `unwind-register`.
 //!
 //! ```text
 //!   stp x29, x30, [sp, #-48]!      CFA = sp+0       | sub sp, sp, #48; stp x29, x30, [sp, #32]

@@ -7,15 +7,15 @@ use crate::{Address, AddressRange, Error};
 /// Returns the sorted ranges of all FDEs in `eh_frame`, whose first byte is mapped at `address`. Empty ranges, and
 /// those of discarded code (start 0), are omitted. Stops at the terminator or at the end of the bytes.
 ///
+/// # Errors
 /// If an entry is malformed.
-/// When an entry cannot be read.
 pub fn covered(eh_frame: &[u8], address: Address) -> Result<Vec<AddressRange>, Error> {
     let mut section = EhFrame::new(eh_frame, LittleEndian);
     section.set_address_size(8);
     let bases = BaseAddresses::default().set_eh_frame(address.0);
     let mut ranges = Vec::new();
     let mut entries = section.entries(&bases);
-    // Usually all FDEs share one CIE, so keep the last one.
+    // Usually all FDEs share one CIE, so cache the last one parsed.
     let mut last_cie: Option<CommonInformationEntry<EndianSlice<'_, LittleEndian>>> = None;
     while let Some(entry) = entries.next()? {
         let CieOrFde::Fde(partial) = entry else { continue };

@@ -5,7 +5,7 @@
 //!   FDE   start, length, DW_CFA_*                             one for each function
 //!   0000                                                      terminator
 //! ```
-//! Pointers have 64 bits, as LLVM writes in the large code model, so the section may be mapped anywhere.
+//! Pointers are 64 bits wide, as in LLVM's large code model, so the section may be mapped anywhere.
 //!
 //! Format: Linux Standard Base Core 5.0, 10.6; DWARF 5, 6.4.2.
 
@@ -27,11 +27,11 @@ pub struct FunctionRules {
     pub rows: Vec<UnwindRow>,
 }
 
-/// Returns an address at which the section of `functions` (sorted by address) can be encoded, if it is only copied and
-/// never mapped: the first aligned address after the last function.
+/// Returns a section address for encoding `functions` (sorted by address) when the section is only copied and never
+/// mapped. This is the first aligned address after the last function.
 ///
-/// The section must not overlap the functions. A pc-relative pointer that happens to be 0 would be read as null by
-/// libgcc and similar readers, which then skip the function.
+/// The section must not overlap the functions, because a pc-relative pointer that happens to be 0 would be read as null
+/// by libgcc and similar readers. They would then skip the function.
 pub fn address_after(functions: &[FunctionRules]) -> Address {
     let end = functions.last().map_or(0, |function| function.range.end().0);
     Address(end.next_multiple_of(8))

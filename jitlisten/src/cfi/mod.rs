@@ -1,7 +1,7 @@
-//! Call frame information for code without any, where it can be derived with certainty.
+//! Derives call frame information for code that has none, where it can be derived with certainty.
 //!
-//! LLVM writes no `.eh_frame` entry for a function that it believes never unwinds, so no unwinder can pass it. In two
-//! cases the rules can be derived from the code:
+//! LLVM writes no `.eh_frame` entry for a function that it believes never unwinds, so no unwinder can step past that
+//! function. In two cases the rules can be derived from the code:
 //!
 //! ```text
 //!   push rbp          CFA = rsp+8        with a frame pointer: three rules cover the whole body
@@ -15,10 +15,10 @@
 //!   call ...          CFA = rsp+48
 //! ```
 //!
-//! A wrong rule is worse than none: a profiler would produce bogus frames. Therefore any uncertainty yields `None`: a
-//! non-constant change of the stack pointer without a frame pointer, or paths that disagree. Coverage on x86_64,
-//! measured against compilers' tables: rules were derived for all but 0.12 % of the functions of libLLVM-14, and for
-//! all functions for which Numba emits none.
+//! A wrong rule is worse than none, because a profiler would produce bogus frames. Therefore any uncertainty yields
+//! `None`: a non-constant change of the stack pointer without a frame pointer, or paths that disagree. Coverage was
+//! measured against compiler-generated tables on x86_64: rules were derived for all but 0.12 % of the functions of
+//! libLLVM-14, and for all functions that Numba emits without a table entry.
 //!
 //! CFA is DWARF's *canonical frame address*: the stack pointer before the call. Sources: DWARF 5, 6.4; x86-64 psABI,
 //! 3.6.2 and 3.7; AADWARF64 and AAPCS64, 6.4. For comparison: `readelf --debug-dump=frames-interp FILE`.
@@ -52,7 +52,8 @@ pub fn sets_up_frame_pointer(code: &[u8], machine: Machine) -> bool {
 
 /// Derives the unwind rows of a whole function: `code` is all of its code, relocated, and runs at `address`.
 ///
-/// The function must be entered by a call, at its first byte. Parts of functions (GCC's `.cold`) are not.
+/// The function must be entered by a call, at its first byte. Function fragments (GCC's `.cold`) are not, so they must
+/// not be passed.
 ///
 /// The first row has offset 0; each row applies up to the next. Returns `None` if the rules cannot be derived.
 pub fn synthesise(code: &[u8], address: Address, machine: Machine) -> Option<Vec<UnwindRow>> {

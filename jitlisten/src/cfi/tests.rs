@@ -1,4 +1,4 @@
-//! Comparison of derived unwind rules with those of compilers.
+//! Tests that compare derived unwind rules with compiler-generated ones.
 
 use gimli::{BaseAddresses, CfaRule, CieOrFde, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use object::{Object, ObjectSection};
@@ -29,7 +29,7 @@ impl Image {
         covered(&self.eh_frame.1, self.eh_frame.0).expect("a compiler's .eh_frame")
     }
 
-    /// Rows of the compiler, by function.
+    /// Compiler-generated rows of each function.
     fn rows(&self) -> Vec<(AddressRange, Rows)> {
         rows(&self.eh_frame.1, self.eh_frame.0)
     }
@@ -66,7 +66,7 @@ fn fixture(name: &str) -> Image {
     let path = format!("{}/testdata/{name}", env!("CARGO_MANIFEST_DIR"));
     let bytes = std::fs::read(path).expect("the object is in the repository");
     let object = LoadedObject::parse(&bytes).expect("an object");
-    // AArch64 calls are not relocated here; their targets do not matter.
+    // Calls are not relocated for AArch64, because their targets do not affect unwinding.
     let is_wanted: fn(&[u8]) -> bool = match object.machine() {
         Machine::X86_64 => |name| name == b".eh_frame" || name.contains(&b't') && name.ends_with(b"text"),
         Machine::Aarch64 => |name| name == b".eh_frame",
@@ -110,8 +110,8 @@ struct Comparison {
     differences: Vec<String>,
 }
 
-/// Compares the derived CFA with the compiler's. Parts of functions (GCC's `.cold`), which are not entered by a call,
-/// are omitted.
+/// Compares the derived CFA with the compiler's. Function fragments (GCC's `.cold`) are omitted, because they are not
+/// entered by a call.
 fn compare(image: &Image) -> Comparison {
     let (mut analysed, mut instructions) = (0, 0);
     let mut functions = image.rows();
@@ -134,8 +134,8 @@ fn compare(image: &Image) -> Comparison {
     Comparison { analysed, functions: functions.len(), instructions, differences }
 }
 
-/// LLVM's tables are inaccurate around `push` and `add rsp`: a row may start an instruction late. In libLLVM-14 this
-/// affects 255 of 11.9 million instructions, in 137 places; in each of them the derived rule is right.
+/// LLVM's tables are inaccurate around `push` and `add rsp`, because a row may start an instruction late. In libLLVM-14
+/// this affects 255 of 11.9 million instructions, in 137 places; in each of them the derived rule is right.
 #[test]
 fn agrees_with_rustc_about_this_program() {
     let compare: fn(&Image) -> Comparison = if cfg!(target_arch = "aarch64") { compare_aarch64 } else { compare };
@@ -167,7 +167,7 @@ fn compare_aarch64(image: &Image) -> Comparison {
         while let Some(expected_row) = table.next_row().expect("a row") {
             let CfaRule::RegisterAndOffset { register, offset } = *expected_row.cfa() else { continue };
             let expected = Cfa { register: register.0, offset };
-            // Skip parts of functions, which are not entered by a call.
+            // Skip function fragments, because they are not entered by a call.
             if std::mem::take(&mut is_first) {
                 if expected != (Cfa { register: aarch64::SP, offset: 0 }) {
                     break;
@@ -195,8 +195,8 @@ fn compare_aarch64(image: &Image) -> Comparison {
     comparison
 }
 
-/// Compares the rules of any file, of either machine: `JITLISTEN_COMPARE=/lib/x86_64-linux-gnu/libm.so.6 cargo test -p
-/// jitlisten compare_file -- --nocapture --ignored`
+/// Compares the rules for any ELF file of either architecture:
+/// `JITLISTEN_COMPARE=/lib/x86_64-linux-gnu/libm.so.6 cargo test -p jitlisten compare_file -- --nocapture --ignored`
 #[test]
 #[ignore = "needs JITLISTEN_COMPARE, a file to compare with"]
 fn compare_file() {
@@ -227,7 +227,7 @@ fn agrees_with_llvm_about_jit_code() {
     }
 }
 
-/// Derived rows that are encoded and parsed again are equal at every byte.
+/// Derived rows survive encoding and parsing unchanged at every byte of the function.
 #[test]
 fn encoded_rows_read_back() {
     let image = fixture("numba-0.68-llvm22-plain.o");
@@ -259,7 +259,7 @@ fn agrees_with_llvm_about_aarch64() {
         assert_eq!(rows.is_some(), super::aarch64::keeps_frame_pointer(code));
         let Some(rows) = rows else { continue };
         analysed += 1;
-        // LLVM switches back to sp when the epilogue begins, an instruction earlier than necessary.
+        // LLVM switches back to sp when the epilogue begins, one instruction earlier than necessary.
         let last_sp_rule =
             expected_rows.iter().filter_map(|(_, cfa)| *cfa).take_while(|cfa| cfa.register == aarch64::SP).last();
         for offset in (0..range.size()).step_by(4) {
@@ -272,8 +272,8 @@ fn agrees_with_llvm_about_aarch64() {
     assert_eq!(analysed, 3);
 }
 
-/// Three functions with frame pointers as compiled by LLVM 22 for AArch64: one pushes a register first, one has space
-/// below the frame record, one has neither. All rules, encoded and parsed again, are equal.
+/// Three functions with frame pointers, compiled by LLVM 22 for AArch64: one pushes a register first, one has space
+/// below the frame record, one has neither. All rules survive encoding and parsing unchanged.
 #[test]
 fn encoded_rows_read_back_on_aarch64() {
     const GAMMA: &[u32] = &[0xfc1d_0fe8, 0xd280_0008, 0xa901_7bfd, 0x9100_43fd, 0xa941_7bfd, 0xfc43_07e8, 0xd65f_03c0];
@@ -310,7 +310,7 @@ fn encoded_rows_read_back_on_aarch64() {
     }
 }
 
-/// Registers of every kind, pushed before the frame record; each push moves `sp`.
+/// Registers of every kind may be pushed before the frame record; each push moves `sp`.
 #[test]
 fn what_is_pushed_first_on_aarch64_counts() {
     // str d8 / str q8 / str w19 / stp s8, s9 / stp w19, w20: [sp, #-N]!; stp x29, x30, [sp, #16]; add x29, sp, #16; ret

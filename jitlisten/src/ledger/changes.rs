@@ -1,4 +1,4 @@
-//! System calls of the host that change its memory and have not returned.
+//! The host's memory-changing system calls that are in progress.
 //!
 //! The hooks cannot hold the session's lock across the host's system call. Instead, a hook adds the call to this list
 //! before, and removes it after, each time under the lock. While the lock is held, memory that no listed call covers
@@ -16,8 +16,8 @@ use crate::AddressRange;
 #[must_use = "no image is made there until it ends"]
 pub struct MemoryChange(u64);
 
-/// System calls in progress. A call whose thread leaves by `siglongjmp` stays in the list forever; this is harmless,
-/// its memory just gets no images.
+/// System calls in progress. If a thread leaves a call by `siglongjmp`, the call stays in the list forever. This is
+/// harmless, because the memory in question merely gets no images.
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone, PartialEq, Eq, PartialOrd, Ord))]
 pub(crate) struct MemoryChanges {
@@ -38,7 +38,7 @@ impl MemoryChanges {
         self.in_progress.remove(change);
     }
 
-    /// Returns true if a call in progress covers a byte of `range`.
+    /// Returns true if a system call in progress may change a byte of `range`.
     pub(crate) fn overlap(&self, range: AddressRange) -> bool {
         self.in_progress.values().any(|changed_range| changed_range.overlaps(range))
     }

@@ -1,5 +1,5 @@
-//! Lock-free bitmap of the executable pages, for the shim's hooks in libraries other than LLVM. These hooks may neither
-//! lock nor allocate.
+//! Lock-free bitmap of the executable pages, for the shim's hooks in libraries other than LLVM. Those hooks must
+//! neither lock nor allocate.
 //!
 //! An allocator calls `munmap(2)` under its own locks, and the thread that holds our lock may be waiting for that
 //! allocator. The bitmap lets a hook recognise calls that do not concern code: one bit for each page, one leaf for each
@@ -18,7 +18,8 @@ use once_cell::race::OnceBox;
 const PAGE_BYTES: u64 = 4096;
 /// Pages per leaf.
 const PAGES_PER_LEAF: u64 = 1 << 18;
-/// Leaves for the user address space: 48 bits on AArch64, 47 on x86-64. Only programs that request more get more.
+/// Leaves for the user address space: 48 bits on AArch64, 47 on x86-64. The kernel uses higher addresses only for
+/// programs that request them.
 const MAX_LEAVES: usize = if cfg!(target_arch = "aarch64") { 1 << 18 } else { 1 << 17 };
 
 type Words = Box<[AtomicU64]>;
@@ -30,7 +31,7 @@ struct CodePages {
     leaves: [OnceBox<Words>; MAX_LEAVES],
 }
 
-/// Marks the pages of `range` executable.
+/// Marks the pages of `range` as executable.
 pub(crate) fn insert(range: AddressRange) {
     PAGES.visit_words(range, |leaf, word, bits| {
         if let Some(leaf) = PAGES.leaves.get(leaf) {
@@ -41,7 +42,7 @@ pub(crate) fn insert(range: AddressRange) {
     });
 }
 
-/// Marks the pages of `range` not executable.
+/// Marks the pages of `range` as not executable.
 pub(crate) fn remove(range: AddressRange) {
     PAGES.visit_words(range, |leaf, word, bits| {
         if let Some(words) = PAGES.leaf(leaf) {
@@ -93,7 +94,7 @@ mod tests {
     use super::super::ranges::range;
     use super::*;
 
-    /// A single test, because the set is global. The addresses are never mapped by other tests.
+    /// A single test, because the page set is global. No other test maps these addresses.
     #[test]
     fn pages_come_and_go() {
         let base = 0x1000_0000_0000;
@@ -105,19 +106,19 @@ mod tests {
         assert!(!overlaps(range(base, base + 0x3f000)) && !overlaps(range(base + 0x42000, base + (1 << 32))));
         remove(range(base + 0x40000, base + 0x41000));
         assert!(!overlaps(range(base + 0x40000, base + 0x41000)) && overlaps(range(base + 0x41000, base + 0x41001)));
-        // Across a leaf boundary.
+        // This range crosses a leaf boundary.
         insert(range(base + (1 << 30) - 0x1000, base + (1 << 30) + 0x1000));
         assert!(overlaps(range(base + (1 << 30), base + (1 << 30) + 1)));
         remove(everything);
         assert!(!overlaps(everything));
-        // The last page of the user address space, where AArch64 places stacks and libraries.
+        // This range ends with the last page of the user address space, where AArch64 places stacks and libraries.
         let last = MAX_LEAVES as u64 * PAGES_PER_LEAF * PAGE_BYTES - PAGE_BYTES;
         assert_eq!(last >> 47, u64::from(cfg!(target_arch = "aarch64")));
         insert(range(last, last + PAGE_BYTES));
         assert!(overlaps(range(last, last + PAGE_BYTES)) && !overlaps(range(last - PAGE_BYTES, last)));
         remove(range(last, last + PAGE_BYTES));
         assert!(!overlaps(range(last, last + PAGE_BYTES)));
-        // Outside the user address space.
+        // This range lies outside the user address space.
         insert(range(1 << 62, (1 << 62) + 0x1000));
         assert!(!overlaps(range(1 << 62, (1 << 62) + 0x1000)) && !overlaps(range(0, !0xfff)));
     }

@@ -1,5 +1,5 @@
 //! Record of executable memory: which memory is executable, which objects in it are pending or final, and which of them
-//! a change finalizes or frees. The only module that decides whether code is live, and which object owns it.
+//! a change finalizes or frees. No other module decides whether code is live, or which object owns it.
 //!
 //! ```text
 //!   loaded, reported        executable, eh_frame_registered, overdue, moved, finalized
@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The ledger performs no I/O. The session keeps it under its lock and notifies the sinks of each [`Outcome`]; the shim
-//! reports system calls. The memory of objects that only their producer reported is not watched: the producer's calls
-//! decide. Readers without the lock use data derived from the ledger: `code_pages.rs` (hooks of `munmap`), `modules/`
-//! and the sampler's code map.
+//! reports system calls. The ledger does not watch the memory of objects that only their producer reported, because the
+//! producer's calls decide. Readers without the lock use data derived from the ledger: `code_pages.rs` (hooks of
+//! `munmap`), `modules/` and the sampler's code map.
 
 #![forbid(unsafe_code)]
 
@@ -54,9 +54,9 @@ impl Outcome {
 /// Access rights of executable memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executable {
-    /// Not writable: code there is final.
+    /// Executable and not writable: the code there is final.
     Only,
-    /// Also writable (`PROT_WRITE`): code there may still be relocated.
+    /// Executable and writable (`PROT_WRITE`): the code there may still be relocated.
     Writable,
 }
 
@@ -68,7 +68,7 @@ pub struct Ledger {
     writable: Ranges,
     /// Objects that are loaded but not yet final.
     pending: PendingObjects,
-    /// Pending objects that may be final by the time the next object is loaded, and for which no other event may come.
+    /// Pending objects that no other event may ever finalize. They are checked when the next object is loaded.
     candidates: BTreeSet<ObjectId>,
     /// Text of finalized objects: start address to end address and owner.
     text: BTreeMap<u64, (u64, ObjectId)>,
@@ -78,7 +78,7 @@ pub struct Ledger {
 
 struct FinalCode {
     text: Vec<AddressRange>,
-    /// True if a change of its memory frees the object.
+    /// True if a change to the object's memory frees it.
     is_watched: bool,
 }
 
@@ -87,8 +87,8 @@ impl Ledger {
     /// finalized immediately. Exception: for text that is also writable, the registration of its `.eh_frame` decides,
     /// if there is one.
     ///
-    /// If the object is already known, reported a second time by its linker, by the GDB list or by its producer, only
-    /// its memory is watched from now on.
+    /// If the object is already known because its linker, the GDB list or its producer reported it before, the only
+    /// effect is that its memory is watched from now on.
     pub(crate) fn loaded(&mut self, code: LinkedCode) -> Outcome {
         if let Some(final_code) = self.finalized.get_mut(&code.id) {
             final_code.is_watched = true;
@@ -117,7 +117,7 @@ impl Ledger {
         outcome
     }
 
-    /// Adds an object that its producer reported. Its memory is not watched.
+    /// Adds an object that its producer reported. The object's memory is not watched.
     pub(crate) fn reported(&mut self, code: LinkedCode) {
         self.pending.insert_unwatched(code);
     }
@@ -175,7 +175,7 @@ impl Ledger {
         self.executable.overlaps(range)
     }
 
-    /// Memory that is executable and writable.
+    /// Executable and writable ranges.
     pub fn writable(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.writable.iter()
     }
@@ -209,8 +209,8 @@ impl Ledger {
         self.take_finalized([id])
     }
 
-    /// Returns true if no discovered object has code in `range`. Objects that were only reported by their producer do
-    /// not count: they may still be discovered.
+    /// Returns true if no discovered object has code in `range`. Objects reported only by their producer do not count,
+    /// because they may still be discovered.
     pub fn is_free(&self, range: AddressRange) -> bool {
         self.watched_owners(range).next().is_none() && self.pending.is_free(range)
     }
@@ -231,7 +231,8 @@ impl Ledger {
     }
 
     /// Finalizes the pending objects whose `.eh_frame` is at `address`: LLVM registers an `.eh_frame` with the unwinder
-    /// only after relocating it. In memory that is always writable and executable this is the only sign.
+    /// only after relocating it. In memory that is always writable and executable, no other event shows that the code
+    /// is final.
     pub(crate) fn eh_frame_registered(&mut self, address: Address) -> Outcome {
         self.take_finalized(self.pending.with_eh_frame(address))
     }
@@ -241,7 +242,7 @@ impl Ledger {
         !self.pending.with_eh_frame(address).is_empty()
     }
 
-    /// Removes an object that was freed for a reason other than a change of its memory.
+    /// Removes an object that was freed without a memory change.
     pub(crate) fn freed(&mut self, id: ObjectId) {
         self.pending.remove(id);
         self.candidates.remove(&id);
@@ -299,7 +300,7 @@ impl Ledger {
 
     fn make_final(&mut self, LinkedCode { id, text, .. }: LinkedCode, is_watched: bool, outcome: &mut Outcome) {
         for &range in &text {
-            // Any object that still owns this memory was freed, even if its freeing was not observed.
+            // Any object that still owns this memory has been freed, even if no hook observed that.
             for previous in self.owners(range) {
                 self.freed(previous);
                 outcome.freed.push(previous);
@@ -381,7 +382,7 @@ mod tests {
         assert_eq!(ledger.not_executable(range(0x3000, 0x4000)), freed(&[]));
     }
 
-    /// After a failed link: the memory is unmapped, and the next code reuses the pages at another offset.
+    /// After a failed link, the memory is unmapped, and the next code reuses the pages at another offset.
     #[test]
     fn what_waits_in_memory_that_is_given_back_is_never_final_there() {
         let mut ledger = Ledger::default();
@@ -390,7 +391,8 @@ mod tests {
         assert_eq!(ledger.unmapped(range(0x1000, 0x2000)), freed(&[]));
         assert_eq!(ledger.executable(range(0x1000, 0x2000), Executable::Only), finalized(&[]));
         assert_eq!(ledger.eh_frame_registered(Address(0x5000)), finalized(&[]));
-        // The host may have copied the object before, so it is searched for elsewhere until its timeout.
+        // The host may have copied the object before, so the session looks for a copy at other addresses until the
+        // object's timeout.
         assert!(ledger.pending(ObjectId(1)).is_some() && ledger.is_free(range(0x1000, 0x1100)));
         assert_eq!(ledger.overdue(ObjectId(1)), freed(&[1]));
         // Making memory writable again does not free pending objects.
@@ -409,7 +411,7 @@ mod tests {
         assert_eq!(ledger.moved(object(1, &[(0x8000, 0x8100)], None)), finalized(&[1]));
     }
 
-    /// For a host whose freeing of the first object went unnoticed.
+    /// The first object was freed without any event that reported it.
     #[test]
     fn an_object_takes_the_place_of_one_that_waits_there() {
         let mut ledger = Ledger::default();
@@ -432,7 +434,7 @@ mod tests {
         assert_eq!(ledger.finalized(ObjectId(0x1000)), finalized(&[]));
         assert!(!ledger.is_pending(range(0x1000, 0x2000)) && ledger.is_free(range(0x1000, 0x2000)));
         assert_eq!(ledger.unmapped(range(0x1000, 0x2000)), freed(&[]));
-        // A new object owns its memory, whoever owned it before.
+        // A new object takes over memory from any previous owner.
         ledger.reported(object(1, &[(0x1080, 0x1200)], None));
         assert_eq!(
             ledger.finalized(ObjectId(1)),

@@ -23,11 +23,12 @@ pub(crate) struct LinkedCode {
 /// An object that is loaded but not yet final.
 pub(super) struct Pending {
     pub(super) code: LinkedCode,
-    /// True if changes of its memory show when it is final.
+    /// True if changes to the object's memory are watched to detect when its code is final.
     pub(super) is_watched: bool,
     /// Index of a text range that was not executable at the last check.
     first_missing: usize,
-    /// True if its memory was freed or belongs to another object: it cannot become final at this address.
+    /// True if the object's memory was freed or now belongs to another object. The object can no longer become final at
+    /// this address.
     displaced: bool,
 }
 
@@ -36,10 +37,12 @@ pub(super) struct Pending {
 const MAX_OVERDUE: usize = 1 << 16;
 
 impl Pending {
-    /// Returns true if all of its text is executable. An object without code, such as Numba's first, is always ready.
+    /// Returns true if all text of the object is executable. An object without code, such as the first one that Numba
+    /// loads, is always ready.
     fn is_executable(&mut self, executable: &Ranges) -> bool {
         let text = &self.code.text;
-        // The range that was missing probably still is; check it first, so that objects with many ranges stay cheap.
+        // The range that was not executable at the last check probably still is not. Check it first, so that objects
+        // with many ranges stay cheap.
         if text.get(self.first_missing).is_some_and(|&text| !executable.covers(text)) {
             return false;
         }
@@ -54,7 +57,7 @@ pub(super) struct PendingObjects {
     objects: BTreeMap<ObjectId, Pending>,
     /// Start, end and owner of each text range.
     text: BTreeSet<(u64, u64, ObjectId)>,
-    /// Total text size and owner of each object.
+    /// Total text size and id of each object.
     sizes: BTreeSet<(u64, ObjectId)>,
     /// Upper bound for the length of a text range.
     max_text_bytes: u64,
@@ -75,7 +78,7 @@ impl PendingObjects {
         self.add(code, true);
     }
 
-    /// Adds an object whose memory is not watched: only its presence is known.
+    /// Adds an object whose memory is not watched. It can be found only by the addresses of its text.
     pub(super) fn insert_unwatched(&mut self, code: LinkedCode) {
         self.add(code, false);
     }
@@ -114,9 +117,9 @@ impl PendingObjects {
         if !pending.displaced && pending.is_executable(executable) { self.remove(id) } else { None }
     }
 
-    /// Marks the pending objects in `range` as displaced: its memory was freed, or belongs to the object `new`. They
-    /// cannot become final there. Overdue objects are removed and returned; the others may turn up at another address,
-    /// if their host copied them.
+    /// Marks the pending objects in `range` as displaced, because the memory was freed, or belongs to the object `new`.
+    /// They cannot become final there. Overdue objects are removed and returned; the others may turn up at another
+    /// address, if their host copied them.
     pub(super) fn displace(&mut self, range: AddressRange, new: Option<ObjectId>) -> Vec<ObjectId> {
         let displaced_ids = self.within(range).into_iter().filter(|&id| Some(id) != new).collect::<Vec<_>>();
         let mut dropped = Vec::new();
@@ -133,8 +136,8 @@ impl PendingObjects {
         dropped
     }
 
-    /// Marks an object overdue. Returns the object that is dropped for it, if any: the object itself if it was
-    /// displaced, or the oldest beyond the limit.
+    /// Marks an object as overdue. Returns the object that is dropped as a result, if any: the object itself if it was
+    /// displaced, or the oldest one beyond the limit.
     pub(super) fn overdue(&mut self, id: ObjectId) -> Option<ObjectId> {
         let displaced = self.objects.get(&id)?.displaced;
         self.overdue.insert(id);
@@ -160,7 +163,7 @@ impl PendingObjects {
         self.objects.get(&id).filter(|pending| pending.is_watched).map(|pending| pending.code.text.as_slice())
     }
 
-    /// Watched objects with text in `range`, in the order in which they were loaded.
+    /// Watched objects with text in `range`, in load order.
     pub(super) fn within(&self, range: AddressRange) -> BTreeSet<ObjectId> {
         self.watched(range).collect()
     }

@@ -1,4 +1,4 @@
-//! Limit on the memory for one object: names and copies stay proportional to the object's size.
+//! Memory limit for one object, which keeps names and copies proportional to the object's size.
 
 use crate::Error;
 
@@ -29,7 +29,7 @@ impl Budget {
     pub(super) fn name(&mut self, name: &[u8]) -> Result<Box<str>, Error> {
         // Replacing one byte may take three; this budget counts the original bytes.
         self.spend(name.len() as u64)?;
-        // Validate first: the lossy conversion alone is slower, it decodes chunk by chunk.
+        // Validate first, because the lossy conversion decodes chunk by chunk and is slower.
         Ok(std::str::from_utf8(name).map_or_else(|_| String::from_utf8_lossy(name).into(), Box::from))
     }
 }

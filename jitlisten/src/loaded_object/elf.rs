@@ -37,7 +37,7 @@ impl<'data> Elf<'data> {
         })
     }
 
-    /// Name of a section, unmodified.
+    /// Raw bytes of a section's name.
     pub(super) fn name_of(&self, section: &Section) -> Result<&'data [u8], Error> {
         Ok(self.sections.section_name(LE, section)?)
     }
@@ -57,7 +57,7 @@ impl<'data> Elf<'data> {
         Ok(self.sections.symbols(LE, self.data, elf::SHT_SYMTAB)?)
     }
 
-    /// Base that the values of symbols in section `index` are relative to.
+    /// Base address of the values of symbols in section `index`.
     pub(super) fn symbol_base(&self, index: SectionIndex) -> Result<u64, Error> {
         if !self.relocatable {
             return Ok(0);

@@ -24,7 +24,7 @@ struct Candidate<'data> {
     name: &'data [u8],
 }
 
-/// Rank of a symbol name: binding, name without a local prefix, known size, and shorter name.
+/// Sort key of a symbol: prefers global binding, a name without a local prefix, a known size, and a shorter name.
 type Rank<'data> = (u8, bool, bool, Reverse<(usize, &'data [u8])>);
 
 /// All functions in `text`, which must be sorted.
@@ -76,13 +76,13 @@ fn can_name_code(symbol_type: elf::SymbolType, name: &[u8]) -> bool {
 }
 
 impl Candidate<'_> {
-    /// True for typed symbols. Labels (`STT_NOTYPE`) count only in sections without a typed symbol: handwritten
-    /// assembly.
+    /// Returns true for typed symbols. Labels (`STT_NOTYPE`) count only in sections without typed symbols, such as
+    /// handwritten assembly.
     fn is_function(&self) -> bool {
         self.symbol_type != elf::STT_NOTYPE
     }
 
-    /// Rank among several names at one address; the highest is shown.
+    /// Rank among several symbols at one address; the name with the highest rank is shown.
     fn rank(&self) -> Rank<'_> {
         let bind = match self.bind {
             elf::STB_GLOBAL => 2,
@@ -121,8 +121,8 @@ fn append_functions(
     Ok(())
 }
 
-/// Range of a group: its largest declared size, limited by the next function or the end of the section. If no size is
-/// declared, the function extends to that limit.
+/// Range of a group of symbols with the same start: the largest declared size, limited by the next function or the end
+/// of the section. If no size is declared, the function extends to that limit.
 fn clamp_range(group: &[Candidate<'_>], text: AddressRange, limit: u64) -> Option<AddressRange> {
     let start = group.first()?.start;
     let max_size = limit.checked_sub(start)?;

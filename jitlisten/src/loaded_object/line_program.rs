@@ -12,7 +12,7 @@ use crate::{Address, AddressRange, Error};
 type Bytes<'data> = EndianSlice<'data, LittleEndian>;
 type Header<'data> = gimli::LineProgramHeader<Bytes<'data>>;
 
-/// `PATH_MAX`: longer paths are not file names.
+/// Maximum length of a source path (`PATH_MAX`). A longer path cannot name a file.
 const MAX_PATH_BYTES: usize = 4096;
 
 /// Rows of one contiguous piece of code, sorted by address. Only the last row ends the sequence.
@@ -31,7 +31,8 @@ pub(super) fn parse<'data>(
     let mut files = Files { numbers: BTreeMap::new(), budget: Budget::new(object_size, 8) };
     let mut sequences = Vec::new();
     let mut seen_programs = BTreeSet::new();
-    // Units may share a program. The budget stops objects in which every unit re-reads it, which would take very long.
+    // Several units may share a line program. The budget rejects objects in which too many units re-read it, which
+    // would take very long.
     let mut headers = Budget::new(object_size, 64);
     let mut programs = Budget::new(section(SectionId::DebugLine.name()).len(), 1);
     let mut units = dwarf.units();
@@ -137,7 +138,7 @@ fn join<'a>(directory: &str, path: &'a str) -> Cow<'a, str> {
     Cow::Owned(format!("{}/{}", directory.trim_end_matches('/'), path.trim_start_matches("./")))
 }
 
-/// Files found so far, numbered; equal paths share a number.
+/// Numbered list of file paths without duplicates.
 struct Files {
     numbers: BTreeMap<Box<str>, u32>,
     budget: Budget,

@@ -45,6 +45,6 @@ pub struct Function {
     pub linkage_name: Box<str>,
     /// Code range of the function.
     pub range: AddressRange,
-    /// Other symbols at its first byte, best names first.
+    /// Other symbols at the function's first byte, best names first.
     pub aliases: Vec<Box<str>>,
 }

@@ -1,8 +1,8 @@
 //! Debug sections with their relocations applied.
 //!
 //! LLVM relocates only loaded sections. The `.debug_*` sections of a debug object are as the assembler wrote them:
-//! zeros in place of addresses and offsets, with relocations in `.rela.debug_*`. They are relocated here as by a
-//! debugger that reads a `.o` file: `S + A` (absolute) or `S + A - P` (relative). `S` is `sh_addr + st_value` of the
+//! zeros in place of addresses and offsets, with relocations in `.rela.debug_*`. They are relocated here as a debugger
+//! does when it reads a `.o` file: `S + A` (absolute) or `S + A - P` (relative). `S` is `sh_addr + st_value` of the
 //! symbol: an address for text, an offset for another debug section, whose `sh_addr` is 0.
 //!
 //! Sources: x86-64 psABI 4.4.1; AAELF64 5.7.5; `RuntimeDyldELF::resolveX86_64Relocation`.
@@ -24,9 +24,9 @@ type RelaEntry = elf::Rela64<LittleEndian>;
 /// Name and bytes of a section.
 pub(crate) type NamedSection<'data> = (Box<str>, Cow<'data, [u8]>);
 
-/// All `.debug_*` sections of a debug object, relocated, in the order of the file.
+/// All `.debug_*` sections of a debug object, relocated, in file order.
 ///
-/// Compressed sections are omitted: no JIT writes them.
+/// Compressed sections are omitted, because no JIT writes them.
 ///
 /// # Errors
 /// If the object is malformed, or has an unsupported relocation type.
@@ -34,7 +34,7 @@ pub(crate) fn relocated_sections(debug_object: &[u8]) -> Result<Vec<NamedSection
     relocated_where(debug_object, |name| name.starts_with(b".debug_"))
 }
 
-/// Sections whose name satisfies `is_wanted`, loaded or not, relocated. Undefined symbols count as 0.
+/// Relocated sections whose name satisfies `is_wanted`, whether loaded or not. Undefined symbols have the value 0.
 pub(crate) fn relocated_where(data: &[u8], is_wanted: fn(&[u8]) -> bool) -> Result<Vec<NamedSection<'_>>, Error> {
     let Some(copy) = super::elf::aligned_copy(data) else {
         return relocated(data, is_wanted);
@@ -47,7 +47,7 @@ fn relocated(data: &[u8], is_wanted: fn(&[u8]) -> bool) -> Result<Vec<NamedSecti
     let elf = Elf::parse(data)?;
     let symbols = elf.symbols()?;
     let relocations = relocations_by_target(&elf)?;
-    // Sections of a well-formed file do not overlap: together with their relocations they are smaller than the file.
+    // Sections of a well-formed file do not overlap, so together with their relocations they are smaller than the file.
     let mut budget = Budget::new(data.len(), 1);
     let mut sections_found = Vec::new();
     for (index, section) in elf.sections.enumerate() {
@@ -65,7 +65,7 @@ fn relocated(data: &[u8], is_wanted: fn(&[u8]) -> bool) -> Result<Vec<NamedSecti
     Ok(sections_found)
 }
 
-/// Relocation entries (`SHT_RELA`) by target section. Linked files have none left to apply.
+/// Relocation entries (`SHT_RELA`) by target section. Linked files have no relocations left to apply.
 fn relocations_by_target<'data>(elf: &Elf<'data>) -> Result<BTreeMap<usize, Vec<&'data [RelaEntry]>>, Error> {
     let mut by_target: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for section in elf.sections.iter().filter(|_| elf.relocatable) {
@@ -100,7 +100,7 @@ fn kind(machine: Machine, r_type: elf::RelocationType) -> Result<Option<Kind>, E
             (4, Value::Absolute)
         }
         (Machine::X86_64, elf::R_X86_64_PC64) | (Machine::Aarch64, elf::R_AARCH64_PREL64) => (8, Value::Relative),
-        // A PLT is optional: the symbol may be reached directly.
+        // A PLT entry is optional, because the field may refer to the symbol directly.
         (Machine::X86_64, elf::R_X86_64_PC32 | elf::R_X86_64_PLT32) | (Machine::Aarch64, elf::R_AARCH64_PREL32) => {
             (4, Value::Relative)
         }
@@ -143,8 +143,8 @@ fn apply(
     Ok(())
 }
 
-/// Address of the symbol's section, and `st_value`. Both are zero for a relocation without a symbol, or with an
-/// undefined one.
+/// Returns the address of the symbol's section, and the symbol's `st_value`. Both are zero for a relocation without a
+/// symbol, or with an undefined symbol.
 fn symbol_value(elf: &Elf<'_>, symbols: &SymbolTable<'_, Header>, entry: &RelaEntry) -> Result<(u64, u64), Error> {
     let Some(index) = Rela::symbol(entry, LE, false) else { return Ok((0, 0)) };
     let symbol = symbols.symbol(index)?;

@@ -1,7 +1,7 @@
 //! Queue of messages for the program's log callback.
 //!
-//! Messages are created under our locks, LLVM's and the loader's, where calling foreign code could deadlock. They are
-//! delivered later, when no lock is held.
+//! Messages are created while our locks, LLVM's or the loader's are held, so calling foreign code there could deadlock.
+//! They are delivered later, when no lock is held.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -75,7 +75,7 @@ fn lock() -> MutexGuard<'static, Queue> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The queue's lock, held across a fork. Logging in this time would deadlock.
+/// Guard that holds the queue's lock across a fork. Logging while it exists would deadlock.
 pub(crate) struct QueueGuard(#[expect(dead_code, reason = "held, not looked at")] MutexGuard<'static, Queue>);
 
 pub(crate) fn lock_for_fork() -> QueueGuard {

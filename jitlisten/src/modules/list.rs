@@ -34,11 +34,11 @@ impl Ranged for Module {
     }
 }
 
-/// Data of the thread that changes the list.
+/// Bookkeeping of the list's writers, protected by the table's lock.
 struct WriterData {
     /// Most recently withdrawn modules, oldest first.
     withdrawn: VecDeque<Arc<Module>>,
-    /// Listed modules by start address, to find those that overlap a range.
+    /// Listed modules by start address, for finding the modules that overlap a range.
     listed: BTreeMap<u64, Arc<Module>>,
 }
 
@@ -51,14 +51,14 @@ pub(super) struct ModuleList {
     subs: AtomicU64,
 }
 
-/// A registered reader. A reader that is left by `longjmp` stays registered forever, and so does another thread's
-/// reader in the child of a fork; no table is freed from then on.
+/// A registered reader. If a thread leaves a read by `longjmp`, its reader stays registered forever, and no table is
+/// freed from then on. The same applies in the child of a fork to the readers of other threads.
 pub struct Reading<'a> {
     list: &'a ModuleList,
 }
 
 impl Reading<'_> {
-    /// Modules that are listed.
+    /// All listed modules.
     pub fn modules(&self) -> impl Iterator<Item = &Module> {
         // SAFETY: this reader stays counted until it is dropped, and no table is freed while a reader is counted.
         unsafe { self.list.published.entries() }
@@ -107,7 +107,7 @@ impl ModuleList {
 
     /// Withdraws every module that overlaps `range`.
     pub(super) fn withdraw(&self, range: AddressRange) {
-        // Most memory changes concern no module.
+        // Memory may change often, so skip the lock in processes that have never listed a module.
         if self.counts() == Counts::default() {
             return;
         }
@@ -169,7 +169,7 @@ mod tests {
     fn what_is_listed_is_found_and_what_is_withdrawn_is_not() {
         let list = ModuleList::new();
         let all_starts: Vec<u64> = (1..=1000).map(|number| number * 0x2000).collect();
-        // In neither ascending nor descending order.
+        // The publishing order is neither ascending nor descending.
         (0..1000).for_each(|number| list.publish(module(all_starts[number * 7 % 1000])));
         assert_eq!(starts(&list), all_starts);
         let find_start = |address| list.read().find(Address(address)).map(|module| module.mapped().start().0);

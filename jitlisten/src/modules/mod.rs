@@ -1,14 +1,14 @@
 //! Images as modules, for `dl_iterate_phdr`, `dladdr` and similar functions, as if the loader had mapped them.
 //!
 //! ```text
-//!   sink `modules`  --publish, withdraw-->  list  --for_each, find-->  hooks of the shim
+//!   `modules` sink  --publish, withdraw-->  list  --for_each, find-->  hooks of the shim
 //!   session's lock                          atomic                     any thread, any lock, signal handlers
 //! ```
 //!
-//! A reader takes no lock, allocates nothing and never waits ([`Published`](crate::plumbing::Published)): libunwind
-//! calls from signal handlers, crash handlers from `SIGSEGV`. A withdrawn module is invisible to later readers. Its
-//! memory is kept until no reader can use it. The last 1,024 withdrawn modules are kept longer, because callers of
-//! `dladdr` may keep its names indefinitely.
+//! A reader takes no lock, allocates nothing and never waits ([`Published`](crate::plumbing::Published)), because
+//! libunwind calls these functions from signal handlers, and crash handlers from `SIGSEGV`. A withdrawn module is
+//! invisible to later readers. Its memory is kept until no reader can use it. The last 1,024 withdrawn modules are kept
+//! longer, because callers of `dladdr` may hold on to the returned names indefinitely.
 
 mod list;
 mod module;
@@ -33,7 +33,7 @@ pub fn read() -> Reading<'static> {
     LIST.read()
 }
 
-/// Lists a module, and withdraws modules at its addresses.
+/// Lists a module, and withdraws older modules at the same addresses.
 pub(crate) fn publish(module: NewModule) {
     LIST.withdraw(module.range());
     LIST.publish(Module::new(module));

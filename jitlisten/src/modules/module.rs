@@ -8,7 +8,7 @@ use object::elf;
 
 use crate::{Address, AddressRange};
 
-/// The public part of `struct link_map` of `<link.h>`.
+/// Public part of `struct link_map` in `<link.h>`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct LinkMap {
@@ -16,9 +16,9 @@ pub struct LinkMap {
     pub addr: u64,
     /// Path of the file.
     pub name: *const c_char,
-    /// Dynamic section; always an empty one.
+    /// Address of the dynamic section, which is always empty.
     pub ld: *const [u64; 2],
-    /// Always null: the entry is not in the loader's list.
+    /// Always null, because the entry is not in the loader's list.
     pub next: *const LinkMap,
     /// Always null, like `next`.
     pub prev: *const LinkMap,
@@ -29,7 +29,7 @@ const _: () = assert!(size_of::<LinkMap>() == 40);
 /// Dynamic section of every module: a single `DT_NULL`, for readers that walk it.
 static NO_DYNAMIC_SECTION: [u64; 2] = [0, 0];
 
-/// Contents of a new module.
+/// Description of a module to publish.
 #[derive(Debug)]
 pub(crate) struct NewModule {
     /// Address range of the mapped part of the file.

@@ -34,12 +34,12 @@ pub struct ForkSlot<H> {
     stored: Mutex<StoredLocks<H>>,
 }
 
-/// Forking thread, its locks and its host state. Fields drop in order: locks are released before pending signals are
+/// Forking thread, its locks and its host state. Fields drop in order, so locks are released before pending signals are
 /// handled.
 struct StoredLocks<H>(Option<(libc::pthread_t, H, HostStateGuard)>);
 
-// SAFETY: the contents are taken out and dropped only by the thread that stored them; its thread id is stored with them
-// ([`ForkSlot::take`]).
+// SAFETY: only the thread that stored the contents takes them out and drops them. The thread id is stored with the
+// contents ([`ForkSlot::take`]).
 unsafe impl<H> Send for StoredLocks<H> {}
 
 impl<H: HeldAcrossFork> ForkSlot<H> {
@@ -107,7 +107,7 @@ fn this_thread() -> libc::pthread_t {
     unsafe { libc::pthread_self() }
 }
 
-/// Runs `work` and swallows a panic: our panic must not abort the host's fork.
+/// Runs `work` and swallows a panic, because our panic must not abort the host's fork.
 fn catch_panics(work: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(work));
 }
@@ -148,14 +148,14 @@ mod tests {
         unsafe { Handlers::<TestLock>::prepare() };
         NOTHING_TO_LOCK.store(true, Ordering::SeqCst);
         let fork_in_other_thread = || {
-            // SAFETY: another thread calls the handlers of a fork.
+            // SAFETY: this thread calls the handlers as glibc does around a concurrent fork.
             unsafe { Handlers::<TestLock>::prepare() };
             // SAFETY: the parent handler runs after `prepare`, on the same thread.
             unsafe { Handlers::<TestLock>::parent() };
         };
         std::thread::spawn(fork_in_other_thread).join().expect("it ends");
         assert_eq!(RELEASED.load(Ordering::SeqCst), 0);
-        // SAFETY: ends the fork of this thread.
+        // SAFETY: the parent handler ends the fork that this thread began.
         unsafe { Handlers::<TestLock>::parent() };
         assert_eq!(RELEASED.load(Ordering::SeqCst), 1);
     }

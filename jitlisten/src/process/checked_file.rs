@@ -1,8 +1,8 @@
-//! A file of ours that the host may close or replace without our knowledge.
+//! File handle for descriptors that the host may close or replace without our knowledge.
 //!
 //! * **Programs close unknown descriptors.** A daemon calls `closefrom(3)` and then opens files of its own, which get
-//!   our descriptor numbers; our writes would destroy them. Therefore a file remembers its inode, compares it before
-//!   each use, and is closed only if it still matches.
+//!   our descriptor numbers; our writes would destroy those files. Therefore a `CheckedFile` remembers its inode,
+//!   compares it before each use, and is closed only if it still matches.
 //! * **Programs expect low descriptor numbers.** `open(2)` returns the lowest free number, so we move ours to high
 //!   numbers.
 
@@ -71,7 +71,7 @@ impl Drop for CheckedFile {
     fn drop(&mut self) {
         let is_closed = self.get().is_none();
         if let Some(file) = self.file.take().filter(|_| is_closed) {
-            // The number is closed, or belongs to another file now.
+            // The descriptor number is closed, or belongs to another file now.
             let _ = file.into_raw_fd();
         }
     }

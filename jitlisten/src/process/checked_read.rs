@@ -9,8 +9,8 @@ use std::os::fd::AsRawFd as _;
 
 use crate::{Address, AddressRange};
 
-/// Maximum size of a copy. No compiler emits an object of this size, so a larger size is an error of the caller; a
-/// second copy of it would exhaust the host's memory.
+/// Maximum size of a copy. No compiler emits an object of this size, so a larger size is a caller error. A second copy
+/// of such an object would exhaust the host's memory.
 const MAX_COPY_BYTES: usize = 1 << 30;
 
 /// Copies `range`.
@@ -18,10 +18,10 @@ pub fn copy(range: AddressRange) -> io::Result<Vec<u8>> {
     copy_in(std::process::id(), range)
 }
 
-/// Copies `range`; for callers that know the PID of this process already, which costs a system call.
+/// Copies `range`; for callers that already know the PID of this process. Looking it up costs a system call.
 pub(crate) fn copy_in(pid: u32, range: AddressRange) -> io::Result<Vec<u8>> {
     let size = usize::try_from(range.size()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: `u8` is valid for every bit pattern.
+    // SAFETY: every bit pattern is a valid `u8`.
     unsafe { copy_array(pid, range.start(), size) }
 }
 
@@ -45,7 +45,7 @@ unsafe fn copy_array<T: Copy>(pid: u32, address: Address, count: usize) -> io::R
     let mut values = Vec::<T>::new();
     values.try_reserve_exact(count).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let spare = &mut values.spare_capacity_mut()[..count];
-    // SAFETY: covers exactly the bytes of `spare`, which is borrowed mutably; `read` only writes to them.
+    // SAFETY: the slice covers exactly the bytes of `spare`, which is borrowed mutably; `read` only writes to them.
     let bytes = unsafe { std::slice::from_raw_parts_mut(spare.as_mut_ptr().cast(), size_of_val(spare)) };
     read(pid, address, bytes)?;
     // SAFETY: `read` succeeded, so all bytes of the first `count` values, which were reserved above, are initialised.
@@ -57,7 +57,7 @@ unsafe fn copy_array<T: Copy>(pid: u32, address: Address, count: usize) -> io::R
 /// Copies a plain structure from `address`.
 ///
 /// # Safety
-/// `T` must be valid for every bit pattern (integers and raw pointers, no padding that matters).
+/// Every bit pattern must be a valid `T` (integers and raw pointers, no padding that matters).
 pub unsafe fn copy_struct<T: Copy>(address: Address) -> io::Result<T> {
     let mut value = MaybeUninit::<T>::uninit();
     // SAFETY: `value` has `size_of::<T>()` bytes of memory, and `MaybeUninit` bytes may hold anything.
@@ -82,7 +82,7 @@ pub fn copy_words<const COUNT: usize>(sources: &[(Address, usize)]) -> io::Resul
     remote.iter_mut().zip(sources).for_each(|(remote, source)| *remote = iovec(source.0.0, source.1));
     let pid = std::process::id();
     if sources.len() <= MAX_IOVECS {
-        // SAFETY: `local` is writable memory of ours of the given length; the kernel checks `remote`.
+        // SAFETY: `local` describes writable memory that we own; the kernel checks `remote`.
         let copied = unsafe {
             libc::process_vm_readv(pid as libc::pid_t, &local, 1, remote.as_ptr(), sources.len() as libc::c_ulong, 0)
         };
@@ -90,12 +90,12 @@ pub fn copy_words<const COUNT: usize>(sources: &[(Address, usize)]) -> io::Resul
             return Ok(words);
         }
     }
-    // Read them one by one to get the error.
+    // The combined read failed or was incomplete. Read each address separately to get the error.
     let mut next_word = 0;
     for &(address, count) in sources {
         let part = &mut words[next_word..next_word + count];
-        // SAFETY: covers exactly the bytes of `part`, which is borrowed mutably; integers are valid for every bit
-        // pattern.
+        // SAFETY: the slice covers exactly the bytes of `part`, which is borrowed mutably. Every bit pattern is a valid
+        // integer.
         let bytes = unsafe { std::slice::from_raw_parts_mut(part.as_mut_ptr().cast(), size_of_val(part)) };
         read(pid, address, bytes)?;
         next_word += count;
@@ -103,8 +103,8 @@ pub fn copy_words<const COUNT: usize>(sources: &[(Address, usize)]) -> io::Resul
     Ok(words)
 }
 
-/// Writes a word, or fails with `EFAULT` if the memory is not writable, even if another thread changes that
-/// concurrently: the kernel performs the store, by copying the word from our memory.
+/// Writes a word, or fails with `EFAULT` if the memory is not writable. This is safe even if another thread changes the
+/// protection concurrently, because the kernel performs the store by copying the word from our memory.
 ///
 /// # Safety
 /// Same contract as a plain store: the caller must be allowed to change the memory at `address`.
@@ -115,7 +115,7 @@ pub unsafe fn write_word(address: Address, value: usize) -> io::Result<()> {
 }
 
 fn read(pid: u32, address: Address, destination: &mut [MaybeUninit<u8>]) -> io::Result<()> {
-    // SAFETY: `destination` is writable memory of ours.
+    // SAFETY: `destination` is a slice that we may write to.
     unsafe { read_to(pid, address, destination.as_mut_ptr().cast(), destination.len()) }
 }
 
@@ -176,17 +176,17 @@ mod tests {
     fn a_word_is_written_where_that_is_allowed() {
         let page = 4096;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: creates a new mapping.
+        // SAFETY: the call creates a new mapping.
         let mapped =
             unsafe { libc::mmap(std::ptr::null_mut(), page, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         let address = Address(mapped as u64);
-        // SAFETY: writes only to that mapping.
+        // SAFETY: `address` is the start of the mapping created above, which only this test uses.
         let write = |value| unsafe { write_word(address, value) };
         write(0x1122_3344_5566_7788).unwrap();
-        // SAFETY: as above.
+        // SAFETY: only this test uses the mapping.
         assert_eq!(unsafe { libc::mprotect(mapped, page, libc::PROT_READ) }, 0);
         assert_eq!(write(1).unwrap_err().raw_os_error(), Some(libc::EFAULT));
-        // SAFETY: as above.
+        // SAFETY: only this test uses the mapping, and it is not used after `munmap`.
         unsafe {
             assert!(read_file(&raw const page as u64, mapped.cast(), 8).is_err());
             assert_eq!(mapped.cast::<usize>().read(), 0x1122_3344_5566_7788);
@@ -204,12 +204,12 @@ mod tests {
         let range = |address, size| AddressRange::new(Address(address), size).unwrap();
         assert_eq!(copy(range(bytes.as_ptr() as u64, 3)).unwrap(), bytes);
         assert!(copy(range(16, 8)).is_err());
-        // SAFETY: integers are valid for every bit pattern.
+        // SAFETY: every bit pattern is a valid integer.
         assert_eq!(unsafe { copy_struct::<[u8; 2]>(Address(bytes.as_ptr() as u64)) }.unwrap(), [1, 2]);
         let words = [1_u32, 2, 3];
-        // SAFETY: as above.
+        // SAFETY: every bit pattern is a valid integer.
         assert_eq!(unsafe { copy_structs::<u32>(Address(words.as_ptr() as u64), 3) }.unwrap(), words);
-        // SAFETY: as above.
+        // SAFETY: every bit pattern is a valid integer.
         assert!(unsafe { copy_structs::<u32>(Address(words.as_ptr() as u64), usize::MAX) }.is_err());
     }
 
@@ -228,12 +228,12 @@ mod tests {
     #[cfg_attr(miri, ignore = "miri has no mappings without memory")]
     fn code_of_more_than_a_gigabyte_is_refused() {
         let (size, flags) = (MAX_COPY_BYTES + 4096, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-        // SAFETY: a new mapping that is never written to and known nowhere else.
+        // SAFETY: the call creates a new mapping, which is never written to.
         let zeros = unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ, flags, -1, 0) };
         assert_ne!(zeros, libc::MAP_FAILED);
         let range = |size| AddressRange::new(Address(zeros as u64), size).unwrap();
         assert!(copy(range(4096)).is_ok() && copy(range(size as u64)).is_err());
-        // SAFETY: unmaps the mapping made above.
+        // SAFETY: only this test uses the mapping created above.
         unsafe { libc::munmap(zeros, size) };
     }
 }

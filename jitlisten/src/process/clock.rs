@@ -1,21 +1,21 @@
 //! Kernel clocks, read with a direct system call.
 //!
-//! libfaketime and similar libraries interpose libc's `clock_gettime` (some also `syscall`), and stop it or shift it by
-//! years. Our timestamps would then not match perf's, and our timeouts and file ages would be wrong. Therefore this
-//! module makes the system call itself, also for the shim and the sampler. It is async-signal-safe and does not change
-//! `errno`. `unwind-register` has its own copy, because it is independent.
+//! libfaketime and similar libraries interpose libc's `clock_gettime` (some also `syscall`), and stop the clock or
+//! shift it by years. Our timestamps would then not match perf's, and our timeouts and file ages would be wrong.
+//! Therefore this module makes the system call itself, also for the shim and the sampler. It is async-signal-safe and
+//! does not change `errno`. `unwind-register` has its own copy, because it is independent.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// `CLOCK_MONOTONIC` in ns: the clock of `perf record -k mono` and of jitdump files.
+/// `CLOCK_MONOTONIC` in ns, the clock that `perf record -k mono` and jitdump files use.
 ///
-/// A process in its own time namespace (`time_namespaces(7)`) sees a shifted clock, perf does not. The offset is
-/// unknown to the process.
+/// A process in its own time namespace (`time_namespaces(7)`) sees a shifted clock, but perf does not. The process
+/// cannot determine the offset.
 pub fn monotonic() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Time of day, by the clock of file timestamps.
+/// Wall-clock time, comparable with file timestamps.
 pub(crate) fn time_of_day() -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(clock_ns(libc::CLOCK_REALTIME))
 }
@@ -30,7 +30,7 @@ pub fn clock_ns(clock: libc::clockid_t) -> u64 {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn clock_gettime(clock: libc::clockid_t, now: &mut libc::timespec) {
     let mut _result = libc::SYS_clock_gettime;
-    // SAFETY: this system call writes a timespec to the address given, and changes rax, rcx and r11. On failure it
+    // SAFETY: this system call writes a timespec to the given address, and changes rax, rcx and r11. On failure it
     // leaves `now` unchanged.
     unsafe {
         std::arch::asm!("syscall", inout("rax") _result, in("rdi") i64::from(clock), in("rsi") now,
@@ -41,7 +41,7 @@ fn clock_gettime(clock: libc::clockid_t, now: &mut libc::timespec) {
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 fn clock_gettime(clock: libc::clockid_t, now: &mut libc::timespec) {
     let mut _result = i64::from(clock);
-    // SAFETY: this system call writes a timespec to the address given, and changes x0. On failure it leaves `now`
+    // SAFETY: this system call writes a timespec to the given address, and changes x0. On failure it leaves `now`
     // unchanged.
     unsafe {
         std::arch::asm!("svc #0", in("x8") libc::SYS_clock_gettime, inout("x0") _result, in("x1") now,
@@ -64,7 +64,7 @@ mod tests {
     fn both_clocks_are_those_of_libc() {
         let (before, now) = (monotonic(), time_of_day());
         let mut libc_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: writable memory for a timespec.
+        // SAFETY: `libc_time` is writable memory for a timespec.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut libc_time) };
         let libc_time = libc_time.tv_sec as u64 * 1_000_000_000 + libc_time.tv_nsec as u64;
         assert!(before > 0 && before <= libc_time && libc_time - before < 60_000_000_000);

@@ -1,7 +1,7 @@
 //! Delays `fork(2)` while one of our threads enumerates the process's libraries.
 //!
-//! Such a thread holds a lock of the loader. glibc resets its other locks in the child of a fork, but not this one
-//! (`dl_load_write_lock`, 2.36): the child would hang at its next `dlopen` or C++ exception. Therefore a fork waits
+//! Such a thread holds one of the loader's locks (`dl_load_write_lock`). glibc 2.36 resets its other locks in the child
+//! of a fork, but not this one, so the child would hang at its next `dlopen` or C++ exception. Therefore a fork waits
 //! until no thread of ours enumerates libraries, and none starts meanwhile.
 //!
 //! This is not a lock: some threads enumerate while they hold the loader's locks, others acquire these locks during the
@@ -31,13 +31,13 @@ pub(crate) fn enumerate_libraries<R>(work: impl FnOnce() -> R) -> Option<R> {
     (!FORKING.load(Ordering::SeqCst)).then(work)
 }
 
-/// Blocks [`enumerate_libraries`] while it exists.
+/// Guard that blocks [`enumerate_libraries`] while it exists.
 pub(crate) struct ClosedGate;
 
 impl ClosedGate {
     pub(crate) fn close() -> ClosedGate {
         FORKING.store(true, Ordering::SeqCst);
-        // The kernel's clock: with libfaketime, libc's may be stopped, and this loop would never end.
+        // Use the kernel's clock, because libfaketime may stop libc's, and then this loop would never end.
         let deadline = clock::monotonic() + FORK_TIMEOUT_NS;
         while ENUMERATING_THREADS.load(Ordering::SeqCst) > 0 && clock::monotonic() < deadline {
             std::thread::yield_now();
@@ -61,7 +61,7 @@ impl Drop for ClosedGate {
 mod tests {
     use super::*;
 
-    /// Returns true if a fork that begins during an enumeration waits for its end.
+    /// Returns true if a fork that begins during an enumeration waits for the enumeration to finish.
     fn fork_waits_for_enumeration() -> bool {
         let (began, ended) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {

@@ -20,7 +20,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Signals that are never deferred: raised by the current instruction, or by `abort`.
+/// Signals that are never deferred, because the current instruction or `abort` raises them.
 const IMMEDIATE: [c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
@@ -30,8 +30,8 @@ const PTHREAD_CANCEL_DISABLE: c_int = 1;
 /// Signal exempt from deferral, see [`exempt_signal`]; 0 if none.
 static EXEMPT: AtomicI32 = AtomicI32::new(0);
 
-/// Exempts a signal from deferral. Used for the sampler's signal: its handler takes no lock and changes no state, and
-/// it should sample time that threads spend in our code.
+/// Exempts a signal from deferral. Used for the sampler's signal, whose handler takes no lock, changes no state, and
+/// should sample time that threads spend in our code.
 pub fn exempt_signal(signal: c_int) {
     EXEMPT.store(signal, Ordering::Relaxed);
 }
@@ -56,10 +56,10 @@ impl HostStateGuard {
     pub fn enter() -> HostStateGuard {
         let errno = errno();
         let mut cancel_state = PTHREAD_CANCEL_DISABLE;
-        // SAFETY: changes a per-thread flag, and writes its old value.
+        // SAFETY: the call changes a per-thread flag, and writes its old value to `cancel_state`.
         unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut cancel_state) };
         let (mut deferred, mut old_mask) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: writable memory for a signal set, which this call initialises.
+        // SAFETY: `deferred` is writable memory for a signal set, which this call initialises.
         unsafe { libc::sigfillset(deferred.as_mut_ptr()) };
         for signal in IMMEDIATE {
             // SAFETY: the set was initialised above; the number is a valid signal.
@@ -72,7 +72,7 @@ impl HostStateGuard {
         }
         // SAFETY: the first set is initialised, the call writes the second, and SIG_BLOCK cannot fail.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, deferred.as_ptr(), old_mask.as_mut_ptr()) };
-        // SAFETY: pthread_sigmask has initialised it.
+        // SAFETY: `pthread_sigmask` has initialised `old_mask`.
         let signals = unsafe { old_mask.assume_init() };
         HostStateGuard { signals, cancel_state, errno, _not_send: PhantomData }
     }
@@ -82,7 +82,7 @@ impl Drop for HostStateGuard {
     fn drop(&mut self) {
         // SAFETY: `signals` is the mask saved by `enter`; the current mask is not requested.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.signals, ptr::null_mut()) };
-        // SAFETY: the state saved by `enter`; the current one is not requested.
+        // SAFETY: `cancel_state` is the state saved by `enter`; the current state is not requested.
         unsafe { pthread_setcancelstate(self.cancel_state, ptr::null_mut()) };
         // Restore errno last: handlers of deferred signals may have changed it. A thread that is cancelled here never
         // returns.
@@ -90,7 +90,7 @@ impl Drop for HostStateGuard {
     }
 }
 
-/// Saves and restores only `errno`, around calls of host code.
+/// Saves and restores only `errno`, around calls into host code.
 pub fn preserving_errno(work: impl FnOnce()) {
     let errno = errno();
     work();
@@ -129,7 +129,7 @@ mod tests {
         let outer = HostStateGuard::enter();
         {
             let _inner = HostStateGuard::enter();
-            // SAFETY: sends this thread a signal that has a handler.
+            // SAFETY: the call sends this thread a signal that has a handler.
             unsafe { libc::raise(libc::SIGUSR2) };
             set_errno(libc::ENOENT);
         }

@@ -79,7 +79,7 @@ pub struct Mapping {
     pub executable: bool,
     /// True if the mapping is shared (`MAP_SHARED`), so that other processes may write to it.
     pub shared: bool,
-    /// True if its pages come from a file.
+    /// True if the mapping's pages come from a file.
     pub is_file_backed: bool,
 }
 
@@ -134,7 +134,7 @@ pub fn mappings_in(range: AddressRange) -> io::Result<Option<Vec<Mapping>>> {
 fn query(maps: &File, address: Address) -> io::Result<Option<Mapping>> {
     let mut query =
         ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: address.0, ..ProcmapQuery::default() };
-    // SAFETY: the structure contains its size, and requests no strings.
+    // SAFETY: `query` contains the size of the structure, and requests no strings.
     let result = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
     if result != 0 {
         let error = io::Error::last_os_error();
@@ -151,7 +151,7 @@ fn query(maps: &File, address: Address) -> io::Result<Option<Mapping>> {
     }))
 }
 
-/// Finds the mapping that contains `address` by reading the text, up to the first mapping after it.
+/// Finds the mapping that contains `address` by reading `/proc/self/maps`, up to the first mapping after it.
 fn search(address: Address) -> io::Result<Option<Mapping>> {
     for line in BufReader::with_capacity(1 << 16, File::open("/proc/self/maps")?).split(b'\n') {
         let line = line?;

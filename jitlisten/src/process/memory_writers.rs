@@ -13,7 +13,7 @@ use super::clock;
 static OWN_THREAD: AtomicU64 = AtomicU64::new(0);
 
 /// Returns true if the calling thread is the only thread of this process, not counting one [`OwnThread`]. The result
-/// stays valid until the thread creates another.
+/// stays valid until this thread creates another one.
 pub fn is_alone() -> bool {
     let (own_thread, Some(current)) = (OWN_THREAD.load(Ordering::Relaxed), this_thread()) else { return false };
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return false };
@@ -21,12 +21,12 @@ pub fn is_alone() -> bool {
     current != own_thread && threads.all(|tid| tid.is_some_and(|tid| [current, own_thread].contains(&thread_key(tid))))
 }
 
-/// Marks a thread of ours that writes no code. [`is_alone`] does not count it.
+/// Marks one of our own threads, which writes no code. [`is_alone`] does not count that thread.
 #[must_use = "it counts again when this is dropped"]
 pub struct OwnThread(u64);
 
 impl OwnThread {
-    /// Marks the calling thread. Only one thread can be marked; any further ones count.
+    /// Marks the calling thread. Only one thread can be marked at a time; a second call has no effect.
     pub fn begin() -> OwnThread {
         let current = this_thread().unwrap_or(0);
         let _ = OWN_THREAD.compare_exchange(0, current, Ordering::Relaxed, Ordering::Relaxed);

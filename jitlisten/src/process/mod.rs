@@ -1,4 +1,4 @@
-//! Host safety: running inside a process that is not ours.
+//! Host safety: running inside a process that belongs to someone else.
 //!
 //! | module | safeguard |
 //! | --- | --- |
@@ -6,7 +6,7 @@
 //! | [`host_state`] | signals and cancellation are deferred while a thread runs our code; `errno` is restored |
 //! | [`checked_file`] | the host may close our **descriptors** and reuse their numbers: see below |
 //! | [`reserve`] | Rust aborts when an allocation fails: see below |
-//! | [`write_nosignal`] | signals of our writes are consumed: `SIGXFSZ` (file size limit), `SIGPIPE` (no reader) |
+//! | [`write_nosignal`] | signals raised by our writes are consumed: `SIGXFSZ` (file size limit), `SIGPIPE` (no reader) |
 //! | [`across_fork`] | the locks of session, shim and sampler are held across `fork(2)` |
 //! | [`fork_gate`] | a fork waits while we enumerate libraries: glibc 2.36 does not reset `dl_load_write_lock` |
 //! | [`clock`] | direct system call: libfaketime may stop libc's clock, and a timeout would never expire |
@@ -21,8 +21,8 @@
 //! instead.
 //!
 //! **Planted files**: every file is opened with `O_NOFOLLOW`, new files with `O_EXCL`, in directories that we created.
-//! An existing perf map or log must be a regular file of ours with a single link. The mode is set again after creation,
-//! because a umask may clear bits that we need.
+//! An existing perf map or log must be a regular file that we own and that has a single link. The mode is set again
+//! after creation, because a umask may clear bits that we need.
 //!
 //! **`_Fork`, `clone`** call no `pthread_atfork` handlers, so the PID is compared at each object.
 //!
@@ -54,11 +54,11 @@ pub(crate) fn in_child(test: impl FnOnce() -> bool) -> bool {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(test)).unwrap_or(false);
-        // SAFETY: exits the child process.
+        // SAFETY: the call ends the child process.
         unsafe { libc::_exit(i32::from(!passed)) };
     }
     let mut status = 0;
-    // SAFETY: waits for the child forked above.
+    // SAFETY: the call waits for the child forked above.
     unsafe { libc::waitpid(child, &raw mut status, 0) == child && status == 0 }
 }
 
@@ -66,12 +66,12 @@ pub(crate) fn in_child(test: impl FnOnce() -> bool) -> bool {
 #[cfg(test)]
 pub(crate) fn page_of_code() -> crate::AddressRange {
     let (flags, writable) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
-    // SAFETY: a new mapping, known only to the test.
+    // SAFETY: the call creates a new mapping, known only to the test.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), 4096, writable, flags, -1, 0) };
     assert_ne!(start, libc::MAP_FAILED);
-    // SAFETY: fills the mapping made above.
+    // SAFETY: the mapping created above has this size and is writable.
     unsafe { start.cast::<u8>().write_bytes(0xc3, 4096) };
-    // SAFETY: as above.
+    // SAFETY: nothing else uses the mapping yet.
     assert_eq!(unsafe { libc::mprotect(start, 4096, libc::PROT_READ | libc::PROT_EXEC) }, 0);
     crate::AddressRange::new(crate::Address(start as u64), 4096).expect("an address of the kernel's")
 }

@@ -4,17 +4,17 @@
 //!   table --> sorted entries, plus up to 128 newest; when these are full, all are merged into a new table
 //! ```
 //!
-//! A replaced table is retired. It is freed when no reader can still use it ([`Changing::reclaim`]); readers that start
-//! after the replacement use the new table.
+//! A replaced table is retired. It is freed once no reader can use it any longer ([`Changing::reclaim`]); readers that
+//! start after the replacement use the new table.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-/// Maximum number of unsorted entries, before they are merged.
+/// Maximum number of unsorted entries before they are merged into the sorted part.
 const MAX_NEWEST: usize = 128;
 
-/// Table entry: a range of addresses.
+/// Entry of a table, which covers a range of addresses.
 pub trait Ranged {
     /// First address of the range.
     fn start(&self) -> u64;
@@ -53,11 +53,11 @@ impl<T: Ranged> Table<T> {
     }
 }
 
-/// Address ranges that are published to readers, and the data of the thread that changes them.
+/// Table of address ranges that is published to readers, and the writers' own data.
 #[derive(Debug)]
 pub struct Published<T, Own> {
     table: AtomicPtr<Table<T>>,
-    /// Lock of the writers. Readers never take it.
+    /// Lock for writers. Readers never take it.
     initial_lock: Mutex<Change<T, Own>>,
     /// Replaces `initial_lock` in the child of a fork if another thread held that lock. Never freed.
     child_lock: AtomicPtr<Mutex<Change<T, Own>>>,
@@ -73,10 +73,10 @@ struct Change<T, Own> {
 #[derive(Debug)]
 struct Retired<T>(*mut Table<T>);
 
-// SAFETY: owning pointer to data that may be sent between threads.
+// SAFETY: the pointer owns data that may be sent between threads.
 unsafe impl<T: Send + Sync> Send for Retired<T> {}
 
-/// Guard with exclusive access to the entries, for changing them.
+/// Guard with exclusive access for changing the entries.
 #[derive(Debug)]
 pub struct Changing<'a, T, Own> {
     published: &'a Published<T, Own>,
@@ -114,14 +114,14 @@ impl<T: Ranged, Own> Published<T, Own> {
     /// # Safety
     /// Same contract as [`Published::find`], or called by the thread that changes the entries.
     unsafe fn table(&self) -> Option<&Table<T>> {
-        // SAFETY: null, or made by `exchange` and not freed while the caller's contract holds. The load is sequentially
-        // consistent, as are the exchange, the readers' registration before this load, and the check in `reclaim`: a
-        // reader that `reclaim` did not count therefore reads the new table.
+        // SAFETY: the pointer is null, or was created by `exchange` and is not freed while the caller's contract holds.
+        // The load is sequentially consistent, as are the exchange, the readers' registration before this load, and the
+        // check in `reclaim`: a reader that `reclaim` did not count therefore reads the new table.
         unsafe { self.table.load(Ordering::SeqCst).as_ref() }
     }
 
     fn lock(&self) -> &Mutex<Change<T, Own>> {
-        // SAFETY: null, or made by `change_in_child` and never freed.
+        // SAFETY: the pointer is null, or was created by `change_in_child` and is never freed.
         unsafe { self.child_lock.load(Ordering::Acquire).as_ref() }.unwrap_or(&self.initial_lock)
     }
 
@@ -131,8 +131,8 @@ impl<T: Ranged, Own> Published<T, Own> {
         Changing { published: self, change }
     }
 
-    /// Locks the entries in the child of a fork, without waiting: the parent's threads do not exist there, even if one
-    /// held the lock. In that case the table is abandoned (leaked) and replaced by an empty one with the data `fresh`.
+    /// Locks the entries in the child of a fork, without waiting, because the parent's threads do not exist there. If
+    /// one of them held the lock, the table is abandoned (leaked) and replaced by an empty one with the data `fresh`.
     pub fn change_in_child(&self, fresh: Own) -> Changing<'_, T, Own> {
         let change = match self.lock().try_lock() {
             Ok(change) => change,
@@ -149,7 +149,7 @@ impl<T: Ranged, Own> Published<T, Own> {
 }
 
 impl<T: Ranged, Own> Changing<'_, T, Own> {
-    /// Data of the owner, protected by the same lock.
+    /// Owner's data, protected by the same lock.
     pub fn writer_data(&mut self) -> &mut Own {
         &mut self.change.own
     }
@@ -192,8 +192,8 @@ impl<T: Ranged, Own> Changing<'_, T, Own> {
             return;
         }
         for Retired(table) in self.change.retired.drain(..) {
-            // SAFETY: made by `Box::into_raw` and replaced since; no reader uses it, and a reader that starts now gets
-            // the new table.
+            // SAFETY: `table` was created by `Box::into_raw` and has been replaced. No reader uses it, and a reader
+            // that starts now gets the new table.
             drop(unsafe { Box::from_raw(table) });
         }
     }

@@ -1,6 +1,6 @@
-//! Memory reserve for when the process is out of memory.
+//! Memory reserve for use when the process is out of memory.
 //!
-//! Rust aborts when an allocation fails, which a library in a foreign process must not do. Therefore the heap of
+//! Rust aborts when an allocation fails, which a library in someone else's process must not do. Therefore the heap of
 //! `libjitlisten.so` has a reserve for the work in progress; it costs nothing until used. New work starts only if
 //! [`is_memory_left`].
 //!
@@ -21,11 +21,11 @@ const MEMORY_PER_OBJECT_BYTE: usize = 8;
 #[repr(align(4096))]
 struct Reserve(UnsafeCell<[u8; RESERVE_BYTES]>);
 
-// SAFETY: each byte has at most one owner, see `take_from_reserve`.
+// SAFETY: `take_from_reserve` hands out each byte to at most one owner.
 unsafe impl Sync for Reserve {}
 
 static RESERVE: Reserve = Reserve(UnsafeCell::new([0; RESERVE_BYTES]));
-/// Number of bytes handed out. They are never returned.
+/// Number of bytes of the reserve that have been handed out. They are never returned.
 static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns true if there is memory to process an object of `size` bytes.
@@ -37,7 +37,7 @@ pub(crate) fn is_memory_left(size: usize) -> bool {
     let needed = size.saturating_mul(MEMORY_PER_OBJECT_BYTE).saturating_add(RESERVE_BYTES);
     let is_allowed = used < RESERVE_BYTES / 2;
     let Some(pages) = is_allowed.then(|| map_pages(needed)).filter(|pages| !pages.is_null()) else { return false };
-    // SAFETY: mapped above, and not yet used.
+    // SAFETY: `pages` was mapped above and is not in use yet.
     unsafe { unmap_pages(pages, needed) }
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn is_memory_left(size: usize) -> bool {
 /// `mmap(2)`.
 pub fn map_pages(size: usize) -> *mut u8 {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: creates a new mapping at an address that the kernel chooses.
+    // SAFETY: the call creates a new mapping at an address that the kernel chooses.
     let start = unsafe { libc::syscall(libc::SYS_mmap, ptr::null::<c_void>(), size, protection, flags, -1, 0_i64) };
     if start == -1 { ptr::null_mut() } else { ptr::with_exposed_provenance_mut(start as usize) }
 }

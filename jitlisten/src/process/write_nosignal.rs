@@ -21,8 +21,8 @@ pub(crate) fn overwrite(file: &File, bytes: &[u8], offset: u64) -> io::Result<()
     if written == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// Runs `call`, retrying on `EINTR`, with those signals blocked that a write may raise and whose default action kills
-/// the process: `SIGXFSZ` (beyond `RLIMIT_FSIZE`) and `SIGPIPE` (pipe without a reader).
+/// Runs `call`, retrying on `EINTR`, and blocks the signals that a write may raise and that would kill the process:
+/// `SIGXFSZ` (beyond `RLIMIT_FSIZE`) and `SIGPIPE` (pipe without a reader).
 fn call_without_signals(call: impl Fn() -> isize) -> io::Result<usize> {
     let blocked = BlockedSignals::block();
     let result = loop {
@@ -64,7 +64,7 @@ pub(crate) fn write_whole(file: &File, bytes: &[u8]) -> Result<(), (usize, io::E
     while let Some(remaining) = bytes.get(written..).filter(|remaining| !remaining.is_empty()) {
         match write_once(file, remaining) {
             Ok(0) => return Err((written, io::ErrorKind::WriteZero.into())),
-            // Usually writes everything; a disk that fills up accepts a part and refuses the rest.
+            // A write usually accepts everything. A disk that is filling up accepts a part and refuses the rest.
             Ok(count) => written += count,
             Err(error) => return Err((written, error)),
         }
@@ -72,17 +72,17 @@ pub(crate) fn write_whole(file: &File, bytes: &[u8]) -> Result<(), (usize, io::E
     Ok(())
 }
 
-/// Effective user, who owns our files.
+/// Effective user id of the process; this user owns our files.
 pub(crate) fn effective_user() -> u32 {
     // SAFETY: geteuid has no precondition and cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// Returns true if the process is an unprivileged user for good: it cannot change its user again. Servers switch back
-/// and forth for each request.
+/// Returns true if the process runs as an unprivileged user and can no longer change its user. Servers may switch users
+/// for each request.
 pub(crate) fn user_is_final() -> bool {
     let (mut real, mut effective, mut saved) = (0, 0, 0);
-    // SAFETY: writable memory for three numbers.
+    // SAFETY: the pointers refer to writable memory for three user ids.
     let failed = unsafe { libc::getresuid(&raw mut real, &raw mut effective, &raw mut saved) } != 0;
     !failed && real == effective && effective == saved && effective != 0
 }
@@ -90,20 +90,20 @@ pub(crate) fn user_is_final() -> bool {
 /// Duplicates the descriptor to a high number that programs do not expect, with close-on-exec.
 pub(crate) fn duplicate_high(file: BorrowedFd<'_>) -> Option<File> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writable memory for the structure.
+    // SAFETY: `limit` is writable memory for the structure.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    // Limit the number, because the kernel's descriptor table grows with the highest one.
+    // Cap the number, because the kernel's descriptor table grows with the highest one.
     let min_fd = limit.rlim_cur.min(1024) * 3 / 4;
     // SAFETY: the descriptor is open; the call makes a new one or fails.
     let copy = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, min_fd as libc::c_int) };
-    // SAFETY: a descriptor that was just made and is known nowhere else.
+    // SAFETY: `copy` is a new descriptor that nothing else knows.
     (copy >= 0).then(|| unsafe { File::from_raw_fd(copy) })
 }
 
 /// Guard for signals that are blocked in this thread.
 struct BlockedSignals {
     old_mask: libc::sigset_t,
-    /// Signals that were pending before our calls and belong to the host.
+    /// Signals that were pending before our calls and therefore belong to the host.
     pending: libc::sigset_t,
 }
 
@@ -156,11 +156,12 @@ mod tests {
         let number = ours.get().unwrap().as_raw_fd();
         assert!(number > 31, "{number} is a number that programs know");
         let theirs = File::open("/dev/null").unwrap();
-        // SAFETY: closes the descriptor of `ours`, as careless programs do, and opens another file under its number.
+        // SAFETY: the call closes the descriptor of `ours`, as careless programs do, and opens another file under its
+        // number.
         assert_eq!(unsafe { libc::dup2(theirs.as_raw_fd(), number) }, number);
         assert!(ours.get().is_none());
         drop(ours);
-        // SAFETY: reads the flags of a descriptor.
+        // SAFETY: the call only reads descriptor flags.
         assert!(unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0, "closed under the feet of its owner");
         fs::remove_file(path).unwrap();
     }
@@ -170,7 +171,7 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
         let writer = File::from(std::os::fd::OwnedFd::from(writer));
-        // SAFETY: restores the default action, which a host may have; the test runtime ignores the signal.
+        // SAFETY: the call restores the default action, which a host may have. The test runtime ignores the signal.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         assert_eq!(write_once(&writer, b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
@@ -189,7 +190,7 @@ mod tests {
             assert!(output.status.success(), "{output:?}");
             return;
         }
-        // SAFETY: sets the default action, which a host may have.
+        // SAFETY: the call sets the default action, which a host may have.
         unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_DFL) };
         let file = File::create(&path).unwrap();
         let error = without_write_signals(|| io::Write::write_all(&mut &file, b"x")).unwrap_err();

@@ -1,4 +1,4 @@
-//! Code of a producer, from *loaded* to *freeing*.
+//! Handle for code that a producer has reported, from *loaded* to *freeing*.
 
 #![forbid(unsafe_code)]
 
@@ -70,15 +70,15 @@ impl LoadedCode {
     /// it.
     pub fn owns_pages(&self) {
         let _host_state = HostStateGuard::enter();
-        // Fails only for an object that the producer has freed, and this value frees it last.
+        // This fails only for an object that the producer has freed. This value keeps the object until it is dropped.
         let _ = self.session.reported_owns_pages(self.id);
     }
 
-    /// Reports *finalized*: the code is relocated and may run. A second call has no effect. After a library was loaded,
-    /// the next call takes the loader's lock, to find unwinders in it.
+    /// Reports *finalized*: the code is relocated and may run. A second call has no effect. The first call after a
+    /// library was loaded takes the loader's lock, to find unwinders in that library.
     pub fn finalized(&self) {
         let _host_state = HostStateGuard::enter();
-        // The only error is a second call.
+        // A second call is the only possible error.
         let _ = self.session.reported_finalized(self.id);
     }
 

@@ -1,11 +1,11 @@
-//! API for programs that compile code and report it to jitlisten. Changes nothing else in the process.
+//! API for programs that compile code and report it to jitlisten. It changes nothing else in the process.
 //!
 //! ```text
 //!                                *loaded*                          *finalized*    *freeing*
 //!   a JIT with ELF objects     LoadedCode::from_object  --+
 //!                                                         +-->  finalized  ->  dropped
 //!   a JIT without              LoadedCode::from_raw     --+
-//!   inkwell, llvm-sys          the crate `jitlisten-llvm`
+//!   inkwell, llvm-sys          the `jitlisten-llvm` crate
 //! ```
 //!
 //! If a producer's object is also discovered by the shim, it stays one object, and its second *finalized* or *freeing*

@@ -1,5 +1,5 @@
-//! Encoder for code of a JIT without ELF objects: addresses, names and lines become an ELF object, so that the rest of
-//! the crate handles one format.
+//! Encoder for code from a JIT without ELF objects. It turns addresses, names and lines into an ELF object, so that the
+//! rest of the crate handles one format.
 //!
 //! ```text
 //!   .text  .text ..   SHT_NOBITS, sh_addr of the functions        adjacent functions share one
@@ -21,7 +21,7 @@ pub use super::reported_code::{Code, Function, Line};
 use super::{Placed, set_section_addresses};
 use crate::{Address, AddressRange, Error, Machine};
 
-/// Maximum size of a function; a longer one is a mistake.
+/// Maximum size of a function. A longer one is an error in the report.
 const MAX_FUNCTION_BYTES: u64 = u32::MAX as u64;
 /// Maximum number of text sections. More need an ELF extension that few readers support.
 const MAX_PIECES: usize = 0x8000;
@@ -159,7 +159,7 @@ fn add_debug(
                 Target::Text(piece) => text.get(piece).copied(),
                 Target::Section(name) => debug.iter().position(|other| other.id == name).map(|index| ids[index]),
             };
-            // Always found: every section that a relocation refers to is written.
+            // The target is always found, because every section that a relocation refers to is written.
             let Some(target) = target else { continue };
             let symbol: SymbolId = object.section_symbol(target);
             let flags = RelocationFlags::Elf { r_type: absolute_relocation(machine, relocation.size) };

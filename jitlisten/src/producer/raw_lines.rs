@@ -1,5 +1,6 @@
-//! Line table of a JIT as DWARF 4, which every reader supports: one unit, a `DW_TAG_subprogram` for each function, and
-//! a line program with full paths. Addresses are relocations against text sections, as in compiler output.
+//! Encodes a JIT's line table as DWARF 4, which every reader supports: one unit, a `DW_TAG_subprogram` for each
+//! function, and a line program with full paths. Addresses are relocations against text sections, as in compiler
+//! output.
 
 #![forbid(unsafe_code)]
 
@@ -48,7 +49,7 @@ pub(super) fn sections(
 ) -> Result<Vec<DebugSection>, Error> {
     let mut rows: Vec<&Line<'_>> = lines.iter().collect();
     rows.sort_by_key(|row| row.address);
-    let functions_with_rows: Vec<(Function<'_>, &[&Line<'_>])> = disjoint(functions)
+    let functions_with_rows: Vec<(Function<'_>, &[&Line<'_>])> = remove_overlaps(functions)
         .into_iter()
         .map(|function| (function, rows_in(&rows, function.range)))
         .filter(|(_, rows)| !rows.is_empty())
@@ -73,8 +74,9 @@ pub(super) fn sections(
     Ok(debug_sections)
 }
 
-/// Functions without overlaps: each ends where the next begins. If several have the same start, the first is kept.
-fn disjoint<'a>(functions: &[Function<'a>]) -> Vec<Function<'a>> {
+/// Returns the functions without overlaps: each ends before the next begins. If several have the same start, the first
+/// is kept.
+fn remove_overlaps<'a>(functions: &[Function<'a>]) -> Vec<Function<'a>> {
     let mut disjoint_functions: Vec<Function<'a>> = Vec::new();
     for &function in functions {
         let start = function.range.start();

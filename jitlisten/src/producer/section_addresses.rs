@@ -54,12 +54,12 @@ impl<'a> Placed<'a> {
 pub fn set_section_addresses(object: &mut [u8], placed: &[Placed<'_>]) -> Result<(), Error> {
     let mut fields = Vec::new();
     {
-        // The reader needs aligned structures.
+        // The ELF reader requires aligned structures.
         let aligned = object.to_vec();
         let header = Header::parse(&*aligned)?;
         let sections = header.sections(LE, &*aligned)?;
         let table = usize::try_from(header.e_shoff(LE)).unwrap_or(usize::MAX);
-        // A map, because large objects have one section per function.
+        // Use a map, because large objects have one section per function.
         let mut addresses: BTreeMap<&[u8], VecDeque<Address>> = BTreeMap::new();
         for entry in placed {
             addresses.entry(entry.name).or_default().push_back(entry.address);
@@ -87,29 +87,31 @@ mod tests {
     use super::*;
     use crate::LoadedObject;
 
-    const NUMBA: &[u8] = include_bytes!("../../testdata/numba-0.68-llvm22-dwarf4.o");
+    const NUMBA_OBJECT: &[u8] = include_bytes!("../../testdata/numba-0.68-llvm22-dwarf4.o");
 
     #[test]
     fn an_address_given_wins_over_the_one_in_the_object() {
-        let before = LoadedObject::parse(NUMBA).unwrap();
+        let before = LoadedObject::parse(NUMBA_OBJECT).unwrap();
         let text = &before.text()[0];
         let placed = Placed { name: text.section.as_bytes(), address: Address(0x10_0000) };
         let other = Placed { name: b".made.up", address: Address(16) };
         let debug = Placed { name: b".debug_info", address: Address(32) };
-        let mut object = NUMBA.to_vec();
+        let mut object = NUMBA_OBJECT.to_vec();
         set_section_addresses(&mut object, &[other, placed, debug]).unwrap();
-        let after = LoadedObject::parse(&object).unwrap();
-        let moved_text = after.text().iter().find(|moved_text| moved_text.section == text.section).unwrap();
+        let placed_object = LoadedObject::parse(&object).unwrap();
+        let moved_text = placed_object.text().iter().find(|moved_text| moved_text.section == text.section).unwrap();
         assert_eq!((moved_text.range.start(), moved_text.range.size()), (Address(0x10_0000), text.range.size()));
-        assert_eq!(crate::LineRows::parse(&object).is_ok(), crate::LineRows::parse(NUMBA).is_ok());
+        assert_eq!(crate::LineRows::parse(&object).is_ok(), crate::LineRows::parse(NUMBA_OBJECT).is_ok());
     }
 
     #[test]
     fn rubbish_is_an_error() {
         assert!(set_section_addresses(&mut [0; 64], &[]).is_err());
-        for cut in (0..NUMBA.len()).step_by(97) {
-            let _ =
-                set_section_addresses(&mut NUMBA[..cut].to_vec(), &[Placed { name: b".text", address: Address(1) }]);
+        for cut in (0..NUMBA_OBJECT.len()).step_by(97) {
+            let _ = set_section_addresses(
+                &mut NUMBA_OBJECT[..cut].to_vec(),
+                &[Placed { name: b".text", address: Address(1) }],
+            );
         }
     }
 }

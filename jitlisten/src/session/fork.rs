@@ -1,7 +1,7 @@
-//! Fork and change of the user: after `fork(2)`, `_Fork`, `clone(2)` and `setuid(2)` the sinks write new files.
+//! Handling of forks and user changes: after `fork(2)`, `_Fork`, `clone(2)` and `setuid(2)` the sinks write new files.
 //!
 //! In the child of a fork, the sinks close the parent's files. Before the first object of its own, the child writes all
-//! live objects to its own files, in writes of a megabyte. Two alternatives were rejected:
+//! live objects to its own files, in one-megabyte writes. Two alternatives were rejected:
 //!
 //! * A link to the parent's perf map would serve a perf that attaches later. But CPython and others append to or
 //!   truncate `/tmp/perf-PID.map`, in the child or after `exec`, and would change the parent's map.
@@ -38,9 +38,10 @@ impl Session {
         across_fork::follow_forks::<ForkGuard>();
     }
 
-    /// Detaches the session from the parent process after a fork: the parent's files are abandoned, never written. Runs
-    /// in constant time and writes nothing, because most children call `exec`, or only run inherited code. The first
-    /// object that the child finalizes triggers the replay of all live objects into its own files.
+    /// Detaches the session from the parent process after a fork. The child abandons the parent's files and never
+    /// writes to them. Runs in constant time and writes nothing, because most children call `exec`, or only run
+    /// inherited code. The first object that the child finalizes triggers the replay of all live objects into its own
+    /// files.
     pub(super) fn become_child(&self, state: &mut State) {
         state.pid = std::process::id();
         state.forked_at = clock::monotonic();
@@ -77,7 +78,7 @@ impl Session {
     }
 }
 
-/// The locked session, held by the forking thread in the parent and then in the child. A parent just drops it.
+/// The locked session, held by the forking thread in the parent and then in the child. The parent just drops it.
 pub struct ForkGuard {
     session: &'static Session,
     state: MutexGuard<'static, State>,

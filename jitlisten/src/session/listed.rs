@@ -1,4 +1,4 @@
-//! Objects reported by an LLVM's linker and then registered in its GDB JIT list.
+//! Objects reported by one of LLVM's linkers and then registered in LLVM's GDB JIT list.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use crate::{AddressRange, Error, ObjectId};
 impl Session {
     /// Handles *loaded*: LLVM's linker has placed an object in memory. `object` is a copy with the load addresses in
     /// its section headers, identical to the debug object that LLVM would create. `library` is the path of the file
-    /// that contains the LLVM.
+    /// that contains that copy of LLVM.
     ///
     /// # Errors
     /// Same as for [`Session::loaded`].
@@ -41,8 +41,8 @@ impl Session {
         true
     }
 
-    /// Handles a list entry for an object that the linker has reported, with other bytes for the same code. The session
-    /// keeps its own copy.
+    /// Handles a list entry for an object that the linker has reported, if the entry has different bytes for the same
+    /// code. The session keeps its own copy.
     pub(super) fn adopt_entry(&self, state: &mut State, id: ObjectId) {
         let is_unlisted = |record: &&mut Record| matches!(record.origin, Origin::LlvmLinker | Origin::Unlisted);
         let Some(record) = state.objects.get_mut(&id).filter(is_unlisted) else { return };

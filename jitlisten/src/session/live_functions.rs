@@ -18,7 +18,7 @@ pub struct LiveFunction {
 }
 
 impl Session {
-    /// All live functions, sorted by address. Slow: reads the line table of each object.
+    /// All live functions, sorted by address. Slow, because it reads the line table of each object.
     pub fn live_functions(&self) -> Vec<LiveFunction> {
         let state = self.lock_for_this_process();
         let mut functions = Vec::new();

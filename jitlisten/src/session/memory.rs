@@ -1,5 +1,5 @@
-//! Changes of memory that contains code now or later. The hooks report them here; the sinks have been notified when
-//! each call returns.
+//! Changes to memory that contains code now or will contain it later. The hooks report them here; the sinks have been
+//! notified when each call returns.
 
 #![forbid(unsafe_code)]
 
@@ -43,8 +43,8 @@ impl Session {
         self.release_memory(range, |ledger| ledger.unmapped(range))
     }
 
-    /// Records that `range` is about to be replaced by executable memory. Pending objects stay: the new mapping may be
-    /// a second mapping of their code.
+    /// Records that `range` is about to be replaced by executable memory. Pending objects stay, because the new mapping
+    /// may be a second mapping of their code.
     #[doc(hidden)]
     pub fn replaced_by_code(&self, range: AddressRange) -> Outcome {
         self.release_memory(range, |ledger| ledger.not_executable(range))
@@ -114,7 +114,7 @@ impl Session {
         if matches!(record.origin, Origin::LlvmList { .. }) {
             record.origin = Origin::Unlisted;
             if record.finalized.is_some() {
-                // An entry of ours replaces LLVM's own.
+                // Our own entry replaces LLVM's.
                 let snapshot = CodeSnapshot::for_object(pid, &record.object);
                 self.notify_sink_finalized(&mut state, SinkKind::Gdb, id, &snapshot);
             }
@@ -122,7 +122,8 @@ impl Session {
         log_line!(Debug, "unregistered {id:?}: kept until its memory is unmapped");
     }
 
-    /// Records memory that was reserved in front of code to come. Sinks may use it once that code is *finalized*.
+    /// Records memory that was reserved in front of code that will be loaded there. Sinks may use the memory once that
+    /// code is *finalized*.
     #[doc(hidden)]
     pub fn reserve_header_padding(&self, padding: AddressRange) {
         self.lock().padding.insert(padding.end(), padding);
@@ -195,7 +196,7 @@ mod tests {
             session.reported_freeing(id).unwrap();
         }
         assert_eq!(image_counts(&session), [1, 0, 1, 1], "the pages are anonymous again");
-        // More code on the same page, for which the promise was not given.
+        // This object adds code on the same page without the promise.
         let first = session.loaded_from(Origin::Caller, object(owned.start().0), None).unwrap().id;
         session.reported_owns_pages(first).unwrap();
         let second = session.loaded_from(Origin::Caller, object(owned.start().0 + 64), None).unwrap().id;
@@ -238,13 +239,13 @@ mod tests {
         assert_eq!(session.statistics().objects_finalized, 2);
         assert_eq!(session.not_executable(pages(1)).freed, [discovered.id]);
         assert!(!session.is_alive(discovered.id) && session.is_alive(reported));
-        // Linked again: the object is pending. If it is pending in memory that is unmapped and then reported again, it
-        // is a new object.
-        let again = session.loaded(object(BASE), None, None).unwrap().id;
-        assert_eq!(session.loaded(object(BASE), None, None).unwrap().id, again);
-        assert!(session.unmapped(pages(1)).is_empty() && session.is_alive(again));
-        assert_ne!(session.loaded(object(BASE), None, None).unwrap().id, again);
-        assert_eq!(session.overdue(again).freed, [again]);
+        // The object is linked again and is pending. If its memory is unmapped while it is pending, the next report
+        // describes a new object.
+        let relinked_id = session.loaded(object(BASE), None, None).unwrap().id;
+        assert_eq!(session.loaded(object(BASE), None, None).unwrap().id, relinked_id);
+        assert!(session.unmapped(pages(1)).is_empty() && session.is_alive(relinked_id));
+        assert_ne!(session.loaded(object(BASE), None, None).unwrap().id, relinked_id);
+        assert_eq!(session.overdue(relinked_id).freed, [relinked_id]);
         assert!(session.is_alive(reported));
     }
 }

@@ -19,7 +19,7 @@ impl Session {
         if std::mem::take(&mut state.replay_inherited[kind as usize]) {
             self.replay_live_objects(&mut state, kind);
         } else if state.sinks[kind as usize].is_none() {
-            // A perf map that exists by now may be an earlier one of ours, so it is not stale.
+            // An existing perf map may be one that this process wrote earlier, so it is not stale.
             state.sinks[kind as usize] = Some(sink::create(kind, &self.options, &self.context));
             self.replay_live_objects(&mut state, kind);
         }
@@ -52,8 +52,8 @@ impl Session {
     /// Flushes the sinks at process exit. They stay enabled, because other threads may still compile.
     #[doc(hidden)]
     pub fn flush_sinks(&self) {
-        // Do not wait for the lock: a signal handler that calls `exit` may have interrupted its holder in this very
-        // thread.
+        // Do not wait for the lock, because a signal handler that calls `exit` may have interrupted its holder on this
+        // very thread.
         if let Ok(mut state) = self.state.try_lock()
             && state.pid == std::process::id()
         {
@@ -92,15 +92,15 @@ impl Session {
         observer::deactivate();
     }
 
-    /// Adds the GDB JIT list of an LLVM, given by the address of its first entry, to our list, for debuggers that read
+    /// Appends LLVM's GDB JIT list, given by the address of its first entry, to our own list, for debuggers that read
     /// only ours.
     #[doc(hidden)]
     pub fn show_to_debuggers(&self, first_entry: u64) {
         sink::show_llvm_list(first_entry);
     }
 
-    /// Registers live code with unwinders in libraries that were loaded since the last call. Cheap if none was. Must
-    /// not be called under a lock that another thread may wait for inside the loader.
+    /// Registers live code with unwinders in libraries that were loaded since the last call. Cheap if there are none.
+    /// Must not be called under a lock that another thread may wait for inside the loader.
     #[doc(hidden)]
     pub fn libraries_changed(&self) -> UnwinderSearch {
         if self.counters.objects_loaded.get() == 0 || !self.is_enabled(SinkKind::Unwind) {
@@ -123,7 +123,7 @@ impl Session {
         let neighbours = |range: AddressRange| neighbours(objects, ledger, changes, range);
         let mut finalized =
             record.as_finalized(id, debug_object.as_deref(), &find_next_code, &neighbours, padding, snapshot);
-        // The process did not exist before the fork.
+        // Clamp the time to the fork, because this process did not exist before it.
         finalized.finalized_at_ns = finalized.finalized_at_ns.max(forked_at);
         match sink.finalized(&finalized) {
             Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),

@@ -17,7 +17,7 @@ use crate::{Address, AddressRange, LoadedObject};
 
 pub(super) struct Record {
     pub(super) origin: Origin,
-    /// Path of the file that contains the LLVM that compiled the object, if known.
+    /// Path of the file that contains the copy of LLVM that compiled the object, if known.
     pub(super) library: Option<Arc<str>>,
     pub(super) object: LoadedObject,
     /// True if both channels have reported the object.
@@ -26,11 +26,11 @@ pub(super) struct Record {
     pub(super) debug_object: DebugObject,
     /// Time at which the sinks were notified of *finalized*, by [`clock::monotonic`].
     pub(super) finalized: Option<u64>,
-    /// Unwind rules for functions that its `.eh_frame` does not cover; empty before *finalized*.
+    /// Unwind rules for functions that the object's `.eh_frame` does not cover; empty before *finalized*.
     pub(super) derived_rules: Vec<FunctionRules>,
-    /// True if nothing writes to its pages from *finalized* to *freeing*, except after a call that the shim hooks.
-    /// LLVM's memory managers allocate whole pages for the objects they finalize together. Other producers have to
-    /// promise it ([`LoadedCode::owns_pages`](crate::producer::LoadedCode::owns_pages)).
+    /// True if nothing writes to the object's pages from *finalized* to *freeing*, except after a call that the shim
+    /// hooks. LLVM's memory managers allocate whole pages for the objects they finalize together. Other producers have
+    /// to promise it ([`LoadedCode::owns_pages`](crate::producer::LoadedCode::owns_pages)).
     pub(super) owns_pages: bool,
 }
 

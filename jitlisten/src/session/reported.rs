@@ -1,4 +1,4 @@
-//! Reports of a producer through the API, and their order; see [`crate::producer`].
+//! Handling of a producer's API reports, including their order; see [`crate::producer`].
 
 #![forbid(unsafe_code)]
 
@@ -61,8 +61,9 @@ impl Session {
 }
 
 impl State {
-    /// The known object that `object` duplicates: reported by the other channel, or byte for byte by the same channel.
-    /// A producer that forgets *freeing* and reuses the addresses for different code gets a new object.
+    /// Finds the known object that `object` duplicates: one that the other channel reported, or an identical one from
+    /// the same channel. A producer that forgets *freeing* and reuses the addresses for different code gets a new
+    /// object.
     pub(super) fn find_same_object(&mut self, object: &LoadedObject, origin: Origin) -> Option<ObjectId> {
         let channel = origin.channel();
         let text_starts = |object: &LoadedObject| -> Vec<u64> {

@@ -9,7 +9,7 @@ differs from the code that runs without coverage: never measure time with it. It
     loops.py        finds loops whose marks are stored when they exit
     marks.py        the bytes that are stored to, and their meaning; code in Numba's cache
     patches.py      whether coverage is on
-    hooks.py        hooks in functions of Numba (`_numba/seams.py`)
+    hooks.py        hooks in Numba's functions (`_numba/seams.py`)
     paths.py        measured files
     infer.py        coverage of statements without code
     collect.py      adds the marks to coverage.py's data
@@ -26,7 +26,7 @@ PLUGIN = "jitlisten.coverage"
 
 
 def install_everywhere() -> None:
-    """Adds the plugin to every `Coverage` of this process, as if its configuration named it. For `jitlisten
+    """Adds the plugin to every `Coverage` of this process, as if the configuration named the plugin. For `jitlisten
     coverage`."""
     from .._numba.imports import Watch
 

@@ -60,7 +60,7 @@ def _wrap(
 
 
 def _marks_module() -> Any:
-    """Returns the module `marks` if it is loaded; otherwise nothing can be marked."""
+    """Returns the `marks` module if it is loaded; otherwise no code has marks."""
     return sys.modules.get("jitlisten._coverage.marks")
 
 
@@ -104,7 +104,7 @@ def _flush_marks(collector: Any) -> bool:
 
 
 def _lines_or_arcs(path: str, pairs: Iterable[Any], branch: bool) -> Any:
-    """Returns the arcs of a file if branches are measured, otherwise its lines."""
+    """Returns the arcs of a file if branches are measured, otherwise the lines of the file."""
     from . import infer
 
     lines = {line for pair in pairs for line in pair if line > 0}
@@ -130,7 +130,7 @@ def _is_measured(collector: Any, path: str) -> bool:
 
 
 def _fake_frame(path: str) -> Any:
-    """Imitates a frame for `should_trace`, which reads the name of its module."""
+    """Imitates a frame for `should_trace`, which reads the frame's module name."""
     for module in list(sys.modules.values()):
         namespace = getattr(module, "__dict__", {})
         if namespace.get("__file__") == path:

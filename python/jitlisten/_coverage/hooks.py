@@ -1,4 +1,4 @@
-"""Hooks of coverage in functions of Numba."""
+"""Coverage hooks in Numba's functions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _lower_block(original: Original, lowerer: Any, block: Any) -> None:
 
 
 def _begin_lowering(lowerer: Any) -> Any:
-    # Stores without a table, after a failed patch, would crash the program.
+    # After a failed patch, stores without a table would crash the program.
     if PART.failure is not None:
         return None
     if KEY.was_on_for(lowerer.library):
@@ -57,7 +57,7 @@ def _lower_parallel(original: Original, lowerer: Any, inst: Any) -> None:
 
 
 def _add_module(original: Original, library: Any, ir_module: Any) -> Any:
-    """Names the table of a function."""
+    """Gives the mark table of a function its symbol name."""
     lowering.finish(ir_module)
     return original(library, ir_module)
 
@@ -83,7 +83,7 @@ def _load_overload(original: Original, *args: Any, **kwargs: Any) -> Any:
 
 
 def _strip_phis(original: Original, strip_pass: Any, func_ir: Any) -> Any:
-    """Takes the line from the copies at the end of a branch: the line of the value may not have run."""
+    """Removes the line from phi copies at the end of a branch, because the line of the value may not have run."""
     original_statements = {id(statement) for block in func_ir.blocks.values() for statement in block.body}
     stripped = original(strip_pass, func_ir)
     run_safely("lines of another branch count as run", _hide_copies, stripped, original_statements)
@@ -98,12 +98,12 @@ def _hide_copies(func_ir: Any, original_statements: Set[int]) -> None:
 
 
 def _hoist(original: Original, *args: Any, **kwargs: Any) -> bool:
-    """Leaves constants in their branch."""
+    """Prevents hoisting, so that constants stay in their branch."""
     return False
 
 
 def _fuse(original: Original, equiv_set: Any, parfor1: Any, parfor2: Any, *args: Any, **kwargs: Any) -> Any:
-    """Keeps the user's loops apart."""
+    """Prevents the fusion of the user's loops."""
     if _is_loop(parfor1) or _is_loop(parfor2):
         return None, None
     return original(equiv_set, parfor1, parfor2, *args, **kwargs)
@@ -144,8 +144,8 @@ def _parallel_stencil(
 
 
 def _mark_stencil(stencil_ir: Any, stencil: Any, target: Any) -> List[Any]:
-    """Marks the loop, a copy of the stencil's kernel with copies of its locations, as a call; returns the locations of
-    `return`."""
+    """Marks the loop as a call, because it is a copy of the stencil's kernel with copied locations. Returns the
+    locations of `return`."""
     call = inlined.call_of_ir(stencil.kernel_ir, locations.own_location(target.loc))
     inlined.mark_call(stencil_ir.blocks.values(), call)
     last_statements = [block.body[-1] for block in stencil_ir.blocks.values()]
@@ -153,7 +153,7 @@ def _mark_stencil(stencil_ir: Any, stencil: Any, target: Any) -> List[Any]:
 
 
 def _mark_result(nodes: Any, returns: Optional[List[Any]]) -> None:
-    """Measures the assignment to the result as the only `return`."""
+    """Makes the assignment to the result count as the only `return` of the stencil."""
     if returns is None or len(returns) != 1:
         return
     for node in nodes:

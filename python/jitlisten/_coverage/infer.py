@@ -118,7 +118,7 @@ class SourceGraph:
         return arcs
 
     def _path_without_code(self, source: int, target: int, passable_lines: Set[int]) -> Set[Arc]:
-        """Returns the arcs of the only path between two lines that passes lines without code; empty if it is not
+        """Returns the arcs of the only path between two lines through lines without code; empty if that path is not
         unique."""
         paths: List[List[int]] = []
         worklist = [[source]]

@@ -2,7 +2,7 @@
 
 A store is most expensive in a short loop. LLVM then neither vectorises the loop nor converts its branches to
 arithmetic, and threads that run the loop write to the same cache line. In such loops, marks are bits of a local
-variable. Loops that call functions of the user are excluded: such a call may take long, or never return.
+variable. Loops that call user functions are excluded, because such a call may take long, or never return.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numba.core.analysis import compute_cfg_from_blocks
 
 
 def find_short_loops(blocks: Dict[int, Any]) -> Dict[int, FrozenSet[int]]:
-    """Maps the label of each block in such a loop to the labels of all blocks of the loop."""
+    """Finds short innermost loops. Maps the label of each block in one to the labels of all blocks of its loop."""
     loops = list(compute_cfg_from_blocks(blocks).loops().values())
     values = _find_constants(blocks)
     body_by_label = {}

@@ -18,7 +18,7 @@ from .plan import PART, Code, Function, Plan, Position, lines_entered_midway
 # The marks of a loop are bits of one variable: several variables keep LLVM from converting branches to arithmetic.
 _BYTE, _BITS = llvm.IntType(8), llvm.IntType(32)
 _GENERATED = "<string>"
-# Stencils by the end of the name of the function generated around them, which contains their statements.
+# Stencils by name suffix of the generated function that contains their statements.
 stencils: Dict[str, Any] = {}
 
 
@@ -50,7 +50,7 @@ def within_loop(lowerer: Any, parfor: Any) -> Iterator[None]:
         _loops.stack.pop()
 
 
-# Lowerings by identity of their LLVM module, until it is complete. Not an attribute, because Numba pickles modules.
+# Unfinished lowerings by identity of their LLVM module. Not a module attribute, because Numba pickles modules.
 _unfinished: Dict[int, "Lowering"] = {}
 
 
@@ -72,7 +72,7 @@ def begin(lowerer: Any) -> Optional["Lowering"]:
 
 
 def finish(module: Any) -> None:
-    """Completes the marks of an LLVM module, all functions of which are lowered."""
+    """Completes the marks of an LLVM module after all its functions have been lowered."""
     lowering = _unfinished.pop(id(module), None)
     if lowering is not None:
         lowering.finish(module)
@@ -98,7 +98,7 @@ class Lowering:
         self._label = 0
         # Index of each mark in the table.
         self._marks: Dict[Mark, int] = {}
-        # Instruction with the address of the table, by LLVM function.
+        # Instruction that yields the address of the table, by LLVM function.
         self._bases: Dict[str, Any] = {}
         self._loops = loops.find_short_loops(blocks)
         self._bits: Dict[Tuple[str, FrozenSet[int]], _Bits] = {}
@@ -119,7 +119,7 @@ class Lowering:
                 self._store_loop_marks(builder)
 
     def store_before(self, statement: Any) -> None:
-        """Emits the stores before a statement, with its line."""
+        """Emits the stores before a statement, with the statement's line."""
         self._lowerer.debuginfo.mark_location(self._lowerer.builder, self._lowerer.loc.line)
         self._store(self._plan.marks_before.get(id(statement), ()))
         if isinstance(statement, ir.Jump):
@@ -172,7 +172,7 @@ class Lowering:
         body = self._loops.get(self._label)
         if body is None:
             return None
-        # Not the caller's builder, which may be positioned before a terminator.
+        # Use the lowerer's builder, because the caller's may be positioned before a terminator.
         builder = self._lowerer.builder
         bits = self._bits.get((builder.function.name, body))
         if bits is None:
@@ -195,7 +195,7 @@ class Lowering:
         return bits
 
     def _store_loop_marks(self, builder: Any) -> None:
-        """Stores the marks of the loop without a branch: a mark that is not set goes to a dummy byte."""
+        """Stores the marks of the loop without a branch, by storing unset marks to a dummy byte."""
         bits = self._bits_of_loop()
         if bits is None or not bits.marks:
             return
@@ -240,12 +240,12 @@ def _measured_function(lowerer: Any) -> Optional[Function]:
     if filename == _GENERATED:
         return _generated_function(lowerer, name)
     if name.startswith("__numba_array_expr_"):
-        # It has the file of the user's expression, but meaningless line numbers.
+        # This function has the file of the user's expression, but meaningless line numbers.
         return None
     path = paths.measured_path(filename)
     if path is None and filename.startswith("<"):
         unmeasured.add("code without a file", lowerer)
-    # A function of Numba may contain lines of the user, too: those of an inlined call.
+    # One of Numba's own functions may also contain the user's lines, if it inlines a user function.
     function = Function(Code(filename, identity.firstlineno, identity.func_qualname), paths.measured_path)
     function.midway_lines = lines_entered_midway(identity.code)
     positions = getattr(func_ir, PART, None)

@@ -31,15 +31,15 @@ from llvmlite import binding
 
 PREFIX = "jitlisten.coverage.1:"
 _SYMBOL = re.compile(re.escape(PREFIX).encode() + rb"[!-{]+\|")
-# Untouched anonymous memory costs nothing.
+# Size of the memory for marks. Untouched anonymous memory costs nothing.
 _REGION_BYTES = 64 << 20
 
 
 class Mark(NamedTuple):
     path: str
-    # Negative: the entry of a function. 0: any line.
+    # Line before the step; negative for the entry of a function, 0 for any line.
     from_line: int
-    # Negative: the exit of a function.
+    # Line after the step; negative for the exit of a function.
     to_line: int
 
 
@@ -106,7 +106,7 @@ class _Region:
         self._taken: Set[int] = set()
 
     def allocate(self, marks: Sequence[Mark]) -> Optional[int]:
-        """Allocates a table; returns its address, or `None` if it does not fit."""
+        """Allocates a table; returns its address, or `None` if the table does not fit."""
         start = len(self.marks)
         if start + len(marks) > _REGION_BYTES:
             return None
@@ -131,7 +131,7 @@ class _Region:
         return taken
 
     def use_own_memory(self) -> None:
-        """Replaces the memory by zeroed memory at the same address, in a forked child."""
+        """Replaces the memory with zeroed memory at the same address, in a forked child."""
         if self._owner == os.getpid():
             return
         libc = ctypes.CDLL(None, use_errno=True)

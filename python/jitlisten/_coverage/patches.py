@@ -1,4 +1,4 @@
-"""Coverage as a part of `_numba/seams.py`: whether it is on, and since when."""
+"""State of coverage, as one of the parts of `_numba/seams.py`: whether it is on, and since when."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def _report(failure: Optional[str]) -> None:
 
 
 PART = Part(Layer.COVERAGE, _load, _report)
-# Change the number when marks or their names change: a cache would keep the old ones. A compilation that began without
-# marks has none at all.
+# Change the number when marks or their names change, because a cache would keep the old ones. A compilation that began
+# without marks has none at all.
 KEY = CacheKey("marks", "jitlisten-coverage-1", PART.is_active)

@@ -26,13 +26,13 @@ from .._numba.locations import Inlined, own_location
 from .marks import Mark
 
 _RAISE_TYPES = tuple(getattr(ir, name) for name in ("Raise", "StaticRaise", "DynamicRaise") if hasattr(ir, name))
-# Attribute of a part of a function (a lifted loop, or the body of a `with objmode`): the positions before and after.
+# Attribute that keeps the positions before and after a part of a function: a lifted loop or a `with objmode` body.
 PART = "_jitlisten_part"
 _TRY_HELPERS = ("mark_try_block", "end_try_block", "exception_check")
 
 
 class Position(NamedTuple):
-    """Position of the program. A negative line is outside of the function that begins there."""
+    """Position in the program. A negative line means outside of the function that begins on that line."""
 
     frame: Optional[Inlined]
     line: int
@@ -66,12 +66,13 @@ class BlockInfo:
 
     @property
     def last_before_jump(self) -> Optional[Position]:
-        """Returns the last position before the final jump: a jump to the next block has the line of that block."""
+        """Returns the last position before the final jump, because a jump to the next block has the line of that
+        block."""
         return next((position for index, position in reversed(self.positions) if index < self.end), None)
 
 
 class Plan:
-    """Marks of a function: `marks_before` those before a statement, `edges` those between two blocks."""
+    """Marks of a function: `marks_before` holds those before a statement, `edges` those between two blocks."""
 
     def __init__(self, function: "Function", blocks: Dict[int, Any]) -> None:
         self._function = function
@@ -112,16 +113,16 @@ class Plan:
         info.exits = isinstance(block.body[-1], (ir.Return,) + _RAISE_TYPES)
 
     def _find_jumps(self) -> None:
-        """Gives a jump where several paths meet a position, unless it has the line of one of these paths. A line of its
-        own has, for example, `continue` after `if a or b`."""
+        """Gives a position to each jump where several paths meet, unless the jump has the line of one of these paths.
+        For example, `continue` after `if a or b` has its own line."""
         for info, index, statement in self._lone_jumps:
             position = self._function.position(statement.loc)
             if position is not None and all(earlier != position for earlier, _ in self._paths_to(info)):
                 info.positions.append((index, position))
 
     def _drop_line_ends(self, blocks: Dict[int, Any]) -> None:
-        """Drops the positions of code without a line of its own, such as `return None`, which has the line of the text
-        above it. A jump to this code does not reach the start of that line, and coverage.py does not see it."""
+        """Drops the positions of code without a line of its own, such as `return None`, which has the line of the
+        source above it. A jump to this code does not reach the start of that line, and coverage.py does not see it."""
         earlier_positions: Set[Position] = set()
         handlers = set()
         for label, info in sorted(self._blocks.items()):
@@ -141,7 +142,7 @@ class Plan:
                 if info.exits and not info.positions and self._function.position_after_return is not None:
                     info.positions.append((info.end, self._function.position_after_return))
             if ends_try and not info.positions:
-                # No statement of the block can raise an exception.
+                # No statement in the block can raise an exception.
                 self._blocks[terminator.truebr].predecessors.remove(label)
                 info.successors = [terminator.falsebr]
             earlier_positions.update(position for index, position in info.positions if index < info.end)
@@ -156,8 +157,8 @@ class Plan:
         )
 
     def _find_parts(self, info: BlockInfo, block: Any) -> None:
-        """Finds the parts of the function that are compiled separately, each called in a block of its own, and the
-        positions at which they begin and end."""
+        """Finds the parts of the function that are compiled separately, each called in its own block, and the positions
+        at which they begin and end."""
         part = next(filter(None, map(_find_part, block.body)), None)
         if part is None or not info.positions:
             return
@@ -180,8 +181,8 @@ class Plan:
                 positions.pop(0)
 
     def _find_resume_position(self, block: BlockInfo) -> Optional[Position]:
-        """Returns the position at which the program continues after a part, if it is unique. In the blocks between,
-        Numba determines the exit by which the program left a loop."""
+        """Returns the position at which the program continues after a part, if it is unique. In the blocks in between,
+        Numba determines through which exit the program left a loop."""
         last_position, worklist, visited, resume_positions = block.last_position, list(block.successors), set(), set()
         while worklist:
             label = worklist.pop()
@@ -227,7 +228,7 @@ class Plan:
             elif steps:
                 marks = self.edges.setdefault(edge, [])
                 marks += [mark for mark in steps if mark not in marks]
-        # Each line once, whichever path leads to it.
+        # Mark each line once, whichever path leads to it.
         self.marks_before[id(block.body[index])] = list(dict.fromkeys(entry_marks)) + self.marks_before.get(
             id(block.body[index]), []
         )
@@ -305,8 +306,8 @@ def _find_part(statement: Any) -> Optional[Any]:
 
 
 def _find_try_statements(block: Any) -> Set[int]:
-    """Returns the identities of the statements that Numba adds for `try`, and of the branches on an exception, which
-    have the next line."""
+    """Returns the identities of the statements that Numba adds for `try`, and of the exception branches, which have the
+    line of the next statement."""
     names, identities = set(), set()
     for statement in block.body:
         if isinstance(statement, ir.Assign):
@@ -333,8 +334,8 @@ def _inlined_calls(frame: Optional[Inlined]) -> List[Inlined]:
 
 
 def lines_entered_midway(code: Any) -> FrozenSet[int]:
-    """Returns the lines that a function jumps into at another point than their start. Empty since Python 3.10, in which
-    every instruction has the line that it belongs to."""
+    """Returns the lines that a jump of the function enters at a point other than their start. Empty since Python 3.10,
+    in which every instruction has the line that it belongs to."""
     if sys.version_info >= (3, 10):
         return frozenset()
     starts = dict(dis.findlinestarts(code))
@@ -346,7 +347,7 @@ def lines_entered_midway(code: Any) -> FrozenSet[int]:
 
 
 class Function:
-    """Function that is lowered: a function of the user, a part of one, or one that is generated around the user's
+    """Function that is lowered: a user function, a part of one, or one that is generated around the user's
     statements."""
 
     def __init__(
@@ -357,7 +358,7 @@ class Function:
         self.outside = Position(None, -code.first)
         # True for a lifted loop, and for the body of a `with objmode`.
         self.is_part = False
-        # Lines that are jumped into at another point than their start.
+        # Lines that a jump enters at a point other than their start.
         self.midway_lines: FrozenSet[int] = frozenset()
         # Position of generated statements.
         self._generated = generated

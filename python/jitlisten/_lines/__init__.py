@@ -5,7 +5,7 @@ and checks bounds. This package changes no compiler flag. While Numba lowers a f
 the LLVM instructions; optimisation passes preserve them.
 
     install()   adds lines from now on, or once Numba is imported
-    remove()    no lines for functions whose compilation begins later
+    remove()    stops adding lines to functions whose compilation begins later
     status()    whether lines are active, and the reason if not
 
 `JITLISTEN_LINES=0` disables lines, and `force` enables them for Numba 0.56 (see `_numba/versions.py`). Nothing here
@@ -13,7 +13,7 @@ raises. If something is unexpected, such as an untested version of Numba, there 
 log.
 
     patches.py    whether lines are on
-    hooks.py      hooks in functions of Numba (`_numba/seams.py`)
+    hooks.py      hooks in Numba's functions (`_numba/seams.py`)
     names.py      names of functions
     stencils.py   lines of stencils
     returns.py    lines of returns
@@ -22,7 +22,7 @@ log.
     metadata.py   debug metadata of one LLVM module
     wrappers.py   functions that Numba generates around others
     verified.py   modules that LLVM rejects
-    sources.py    files that locations refer to; saved texts of notebook cells
+    sources.py    files that locations refer to; saved sources of notebook cells
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ class _Current(threading.local):
     def __init__(self) -> None:
         # Parallel loops whose kernels are being compiled.
         self.loops: List[Origin] = []
-        # Statement that is being lowered, and the name of its function.
+        # Statement that is being lowered, and the name of the function that contains it.
         self.loc: Any = None
         self.function = ""
-        # Location of the head of its function.
+        # Location of the head of that function.
         self.head: Optional[Node] = None
 
 
@@ -44,7 +44,7 @@ def _statement() -> Optional[Origin]:
 
 
 def is_head(location: Any) -> bool:
-    """Returns true if arguments are being unpacked: debuggers stop after that."""
+    """Returns true for the unpacking of arguments. Debuggers stop after it."""
     return location is _current.head
 
 
@@ -52,16 +52,16 @@ def is_head(location: Any) -> bool:
 def within_loop(lowerer: Any, parfor: Any) -> Iterator[None]:
     """Context in which Numba compiles the kernel of a parallel loop."""
     try:
-        # Nested loops belong to the function of the outermost one, because the text of a kernel is generated.
+        # Nested loops belong to the function of the outermost loop, because a kernel's source is generated.
         function = _current.loops[-1].function if _current.loops else names.qualified_name(lowerer)
-        # A loop that replaces a NumPy function is at the call of that function.
+        # A loop that replaces a NumPy function has the location of the call to that function.
         loc = outermost(parfor.loc)
         loop = Origin(loc.filename, loc.line, function)
     except AttributeError:
         loop = Origin(GENERATED, 0, "")
     _current.loops.append(loop)
-    # Numba lowers a loop without calling `mark_location`: the code that starts the threads would have the line of the
-    # previous statement.
+    # Numba lowers a loop without calling `mark_location`. Without this call, the code that starts the threads would
+    # have the line of the previous statement.
     if isinstance(lowerer.debuginfo, LineBuilder):
         lowerer.debuginfo.mark_location(lowerer.builder, lowerer.loc.line)
     try:
@@ -71,7 +71,7 @@ def within_loop(lowerer: Any, parfor: Any) -> Iterator[None]:
 
 
 def install_builder(lowerer: Any) -> None:
-    """Replaces a lowerer's builder by ours, unless it has a real one or compiles for something else than this
+    """Replaces a lowerer's builder with ours, unless it has a real one or compiles for a target other than this
     process."""
     try:
         from numba.core import codegen, cpu, debuginfo
@@ -99,7 +99,7 @@ class LineBuilder:
         self._first = loc.line
         self._source = loc.filename
         self._generated = names.describe_generated(lowerer, _loop(), _statement())
-        # Line numbers of generated text are meaningless: some lines of a kernel, all lines of an array expression.
+        # Line numbers of generated source are meaningless: some lines of a kernel, all lines of an array expression.
         self._has_one_line = self._generated is not None and self._generated.kind == ARRAY_EXPRESSION
         # Code generated for a statement of a kernel belongs to the function of the loop.
         self._owner = (
@@ -124,11 +124,11 @@ class LineBuilder:
         # Call sites by identity of the inlined call, which is kept alive here.
         self._calls: Dict[int, Tuple[Inlined, Node]] = {}
         self._last: Tuple[Any, int, Optional[Node]] = (None, 0, None)
-        # The method that Numba calls most often.
+        # Bound directly, because Numba calls this method most often.
         self.mark_variable = empty.mark_variable
 
     def mark_subprogram(self, function: Any, qualname: str, *_: Any, **__: Any) -> None:
-        """Describes the function that begins."""
+        """Describes the function whose lowering begins."""
         self._subprogram = None
         self._locations, self._calls, self._last = {}, {}, (None, 0, None)
         try:

@@ -1,4 +1,4 @@
-"""Hooks of lines in functions of Numba. They have no effect while lines are off."""
+"""Hooks in Numba's functions that add lines. They have no effect while lines are off."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .patches import KEY, PART
 
 
 def _init_lowerer(original: Original, lowerer: Any, *args: Any, **kwargs: Any) -> None:
-    """Replaces Numba's empty builder by ours."""
+    """Replaces Numba's empty builder with ours."""
     original(lowerer, *args, **kwargs)
     if KEY.was_on_for(lowerer.library):
         install_builder(lowerer)
@@ -31,7 +31,7 @@ def _lower_object_mode(original: Original, lowerer: Any, inst: Any) -> None:
 
 
 def _serialize(original: Original, api: Any, obj: Any) -> Any:
-    """Pickles an exception's arguments without our metadata, because their module is pickled with them."""
+    """Pickles an exception's arguments without our metadata, because their whole LLVM module is pickled with them."""
     if metadata.lines_of(api.module) is None or not _holds_values(obj):
         return original(api, obj)
     with metadata.detached(api.module):
@@ -45,7 +45,7 @@ def _holds_values(constant: Any) -> bool:
 
 
 def _suspend_locations(original: Original, builder: Any) -> Any:
-    """Leaves reference counting the line that causes it."""
+    """Lets reference-counting code keep the line of the statement that causes it."""
     location = builder.debug_metadata
     has_line = type(location) is metadata.Node and not is_head(location)
     return _NO_SUSPENSION if has_line else original(builder)
@@ -55,7 +55,7 @@ _NO_SUSPENSION = nullcontext()
 
 
 def _strip_phis(original: Original, strip_pass: Any, func_ir: Any) -> Any:
-    """Corrects the lines of copies at the end of a branch, which may be those of another branch."""
+    """Corrects the lines of phi copies at the end of a branch, which may belong to another branch."""
     consequence = "copies at joins have other lines"
     joins = run_safely(consequence, phis.find_joins, func_ir) if PART.is_active() else None
     result = original(strip_pass, func_ir)
@@ -65,13 +65,13 @@ def _strip_phis(original: Original, strip_pass: Any, func_ir: Any) -> Any:
 
 
 def _compile_kernel(original: Original, lowerer: Any, parfor: Any, *args: Any, **kwargs: Any) -> Any:
-    """Remembers the loop of the kernel."""
+    """Remembers the parallel loop while its kernel is compiled."""
     with within_loop(lowerer, parfor):
         return original(lowerer, parfor, *args, **kwargs)
 
 
 def _parallel_stencil(original: Original, stencil_pass: Any, label: Any, in_args: Any, *rest: Any) -> Any:
-    """Shows the loop of a stencil at its call. It has the location of the argument."""
+    """Shows the loop of a stencil at the call of the stencil, instead of at the argument."""
     _out_arr, _stencil_ir, _index_offsets, target = rest[:4]
     result = original(stencil_pass, label, in_args, *rest)
     if PART.is_active():
@@ -90,7 +90,7 @@ def _add_module(original: Original, library: Any, ir_module: Any) -> Any:
             with verified.without_verification(), metadata.written(ir_module):
                 return original(library, ir_module)
         except RuntimeError as error:
-            # LLVM cannot parse the module or rejects it: nothing has been added yet.
+            # LLVM cannot parse the module, or rejects it. Nothing has been added to it yet.
             _log.warn("no lines for %s: %s" % (ir_module.name, error))
     return original(library, ir_module)
 

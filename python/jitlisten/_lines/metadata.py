@@ -32,7 +32,7 @@ _FLAGS = (("Dwarf Version", 4), ("Debug Info Version", 3))
 _LAST_LINE = 0x7FFF_FFFF
 
 _ATTRIBUTE = "_jitlisten_lines"
-# Far from llvmlite's numbers, which therefore stay the same. Not larger, because LLVM parses it after each instruction.
+# Far above llvmlite's numbers, which therefore do not change. Small, because LLVM parses it after each instruction.
 _FIRST_NUMBER = 10000
 # Not a valid name in LLVM.
 _METADATA_KEY = "\0jitlisten"
@@ -79,7 +79,7 @@ class ModuleLines:
         self.is_written = False
         self._hashes = ""
         self._main_file = ""
-        # Texts of the nodes, numbered from `_FIRST_NUMBER`. The first one is the compile unit.
+        # Definitions of the nodes, numbered from `_FIRST_NUMBER`. The first one is the compile unit.
         self._texts: List[str] = []
         self._unit = self.add("").get_reference()
         self._main_file = self._file(path)
@@ -92,7 +92,7 @@ class ModuleLines:
         return Node("%s!%d" % (_NODE_PREFIX, _FIRST_NUMBER + len(self._texts) - 1))
 
     def _write_unit(self) -> None:
-        # debugInfoForProfiling: without it, a function that inlines nothing has lines but no name; py-spy then shows an
+        # Without debugInfoForProfiling, a function that inlines nothing has lines but no name, and py-spy shows an
         # address.
         self._texts[0] = (
             'distinct !DICompileUnit(language: DW_LANG_C_plus_plus, file: %s, producer: "Numba, jitlisten",'
@@ -101,7 +101,7 @@ class ModuleLines:
         )
 
     def text(self) -> str:
-        """Returns all metadata, for the text of the module."""
+        """Returns all metadata in the form in which it appears in the module's text."""
         named_metadata = self._module.namedmetadata
         flags = named_metadata.get("llvm.module.flags")
         present = "\n".join(str(flag) for flag in flags.operands) if flags is not None else ""
@@ -163,7 +163,7 @@ class ModuleLines:
         return node
 
     def scope(self, subprogram: Node, path: str) -> Node:
-        """Returns a scope for lines of another file than the function's."""
+        """Returns a scope for lines from a file other than the function's."""
         scope = subprogram.get_reference()
         node = self._scopes.get((scope, path))
         if node is None:
@@ -265,7 +265,7 @@ def detached(module: Any) -> Iterator[None]:
 
 
 def _described(module: Any) -> Iterator[Any]:
-    """Yields the functions and instructions that have metadata of ours."""
+    """Yields the functions and instructions that carry our metadata."""
     for function in module.functions:
         instructions = (instruction for block in function.blocks for instruction in block.instructions)
         for holder in itertools.chain([function], instructions):
@@ -277,6 +277,6 @@ _ESCAPED_BYTES = re.compile(rb"[^ !#-\[\]-~]")
 
 
 def _escape(text: str) -> str:
-    """Escapes a text for quotation marks. Undecodable bytes of a file name are replaced."""
+    """Escapes a string for use in quotation marks. Undecodable bytes of a file name are replaced."""
     data = _ESCAPED_BYTES.sub(lambda match: b"\\%02x" % ord(match[0]), text.encode("utf-8", "replace"))
     return data.decode("ascii")

@@ -40,10 +40,10 @@ class Origin(NamedTuple):
 
 
 class GeneratedFunction(NamedTuple):
-    """Function that Numba generates for a statement, a loop or a class of the user."""
+    """Function that Numba generates for a statement, a user's loop or class."""
 
     kind: str
-    # `None`: the name is composed of kind, file and line.
+    # `None` if the name is composed of kind, file and line.
     name: Optional[str]
     path: str
     line: int
@@ -55,7 +55,7 @@ def describe_generated(
     lowerer: Any, loop: Optional[Origin], statement: Optional[Origin]
 ) -> Optional[GeneratedFunction]:
     """Describes a generated function, if its origin is known. `loop` is the parallel loop whose kernel is being
-    compiled, `statement` the one that is being lowered in this thread."""
+    compiled, `statement` the statement that is being lowered in this thread."""
     name = str(getattr(lowerer.func_ir.func_id, "func_name", ""))
     if name.startswith(_ARRAY_EXPRESSION) and statement is not None:
         return GeneratedFunction(ARRAY_EXPRESSION, None, *statement)
@@ -77,12 +77,12 @@ def qualified_name(lowerer: Any) -> str:
 
 
 def is_internal(lowerer: Any) -> bool:
-    """Returns true for the many small functions of Numba itself, for which one name is enough: that with the module."""
+    """Returns true for Numba's many small internal functions, for which the name with the module is enough."""
     return bool(lowerer.fndesc.modname.startswith("numba."))
 
 
 def linkage_name(lowerer: Any, function: Any, generated: Optional[GeneratedFunction], display_name: str) -> str:
-    """Returns the name with everything that distinguishes it; empty if it would add nothing."""
+    """Returns the name with everything that distinguishes this compilation; empty if that adds nothing."""
     description = lowerer.fndesc
     if generated is None and is_internal(lowerer):
         return ""
@@ -106,7 +106,7 @@ def _describe_jitclass(lowerer: Any, kind: str) -> Optional[GeneratedFunction]:
     description = lowerer.fndesc
     instance = description.restype if kind == "ctor" else next(iter(description.argtypes), None)
     class_type = getattr(instance, "class_type", None)
-    # A user function of that name, compiled from a string.
+    # This is a user function with that name, compiled from a string.
     if instance is None or class_type is None or "__init__" not in getattr(instance, "methods", {}):
         return None
     attribute = "" if kind == "ctor" else _find_attribute(lowerer)

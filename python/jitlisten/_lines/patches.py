@@ -1,6 +1,6 @@
-"""Lines as a part of `_numba/seams.py`: whether they are on, and since when.
+"""State of lines, as one of the parts of `_numba/seams.py`: whether they are on, and since when.
 
-`flags` of Numba are unchanged: debug flags change the code, and are part of every symbol's name.
+Numba's `flags` are unchanged, because debug flags change the code and are part of every symbol name.
 """
 
 from __future__ import annotations
@@ -42,5 +42,5 @@ def _report(failure: Optional[str]) -> None:
 
 
 PART = Part(Layer.LINES, _load, _report)
-# Change the number when names, locations or hashes change: a cache would keep the old ones.
+# Change the number when names, locations or hashes change, because a cache would keep the old ones.
 KEY = CacheKey("lines", "jitlisten-lines-4", PART.is_active)

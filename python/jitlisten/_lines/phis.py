@@ -1,8 +1,8 @@
 """Lines of phi copies.
 
 Where branches join, Numba copies each variable at the end of every branch that leads there. The copy has the location
-of the assignment of the value. That is right if the value was assigned in this branch. Otherwise it is the location of
-a branch not taken, and the copy is shown at the join instead.
+where the value was assigned. That location is right if the value was assigned in this branch. Otherwise it belongs to a
+branch that was not taken, so the copy is shown at the join instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lines of a function's first and last instructions.
 
-LLVM merges the returns of a function, and drops the line if they have different ones. They therefore get the same line
-from the start: that of the only `return` statement, otherwise that of `def`.
+LLVM merges the returns of a function, and drops the line if they have different ones. Therefore all returns get the
+same line from the start: the line of the only `return` statement, or else the line of `def`.
 
 The first block allocates variables for statements anywhere in the function. Its instructions have no line, so that
 debuggers stop at the first statement.

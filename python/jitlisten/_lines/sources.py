@@ -1,9 +1,9 @@
 """Files that locations refer to.
 
-A location outlives the process, so its file must, too. The text of a notebook cell exists only in memory
+A location outlives the process, so its file must, too. The source of a notebook cell exists only in memory
 (`<ipython-input-3-...>`, or ipykernel's `/tmp/ipykernel_4711/123.py`, which is never written). It is saved when the
 first function of the cell is compiled, and the location refers to the copy, which every tool that shows source can
-find. The text of a module in a zip file is saved, too.
+find. The source of a module in a zip file is saved, too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .. import _log
 from .._files import Directory
 
 _MAX_BYTES = 4 << 20
-# `jitlisten clean` removes old texts only from a directory that contains this file (cli/src/clean.rs): a directory
+# `jitlisten clean` removes old sources only from a directory that contains this file (cli/src/clean.rs): a directory
 # without it belongs to the user.
 _MARKER = "jitlisten-sources"
 _MARKER_TEXT = b"texts of notebook cells, saved by jitlisten\n"
-# An absolute path, because a directory of the user may have the same name.
+# An absolute path, because a user directory may have the same name.
 _NUMBA = os.path.join(os.path.dirname(os.path.abspath(numba.__file__)), "")
 
 _paths: Dict[str, str] = {}
@@ -39,16 +39,16 @@ def path(filename: str) -> str:
     known_path = _paths.get(filename)
     if known_path is None:
         known_path = _find_path(filename)
-        # A name in angle brackets may get a text later, or a different one.
+        # A name in angle brackets may get a source later, or a different one.
         if not known_path.startswith("<"):
             _paths[filename] = known_path
     return known_path
 
 
 def register_loader(filename: str, module: Optional[Dict[str, Any]]) -> None:
-    """Registers the loader of a module in a zip file, which has its text. Call it before the first question about a
-    file. `module` are the globals of a function in that file; a function made by `exec` may have the globals of another
-    file."""
+    """Registers the loader of a module in a zip file, which provides the module's source. Call this before any other
+    function that takes the file name. `module` is the globals of a function in that file; a function made by `exec` may
+    have the globals of another file."""
     if filename not in _paths and module and module.get("__file__") == filename and not os.path.exists(filename):
         linecache.lazycache(filename, module)
 
@@ -88,7 +88,7 @@ _MAX_DECORATOR_LINES = 60
 
 
 def def_line(filename: str, first: int) -> int:
-    """Returns the line of `def`: for Python, a function begins with its decorators; for people, with its name."""
+    """Returns the line of `def`. For Python, a function begins with its first decorator."""
     key = (filename, first)
     result = _first_lines.get(key)
     if result is None:
@@ -123,7 +123,7 @@ def _save_if_available(filename: str) -> Optional[str]:
 
 
 def _save(filename: str, data: bytes) -> str:
-    """Saves a text in a file whose name contains its hash: the same cell, run again, gets the same file."""
+    """Saves a source in a file named after its hash, so that a cell gets the same file when it is run again."""
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", os.path.basename(filename).strip("<>")).strip("-.") or "source"
     if name.endswith(".py"):
         name = name[:-3]

@@ -3,8 +3,9 @@
 In parallel code, Numba replaces the call of a stencil by a loop with the location of the argument, which is often that
 of the function's head. Here the loop is shown at the call.
 
-Numba also turns a stencil's kernel into a function, and rewrites the reads of neighbours (`a[0, 1]`). They have the
-location of the block, which begins with the decorator. Here they are shown at the statement that uses them.
+Numba also turns a stencil's kernel into a function, and rewrites the reads of neighbours (`a[0, 1]`). The rewritten
+reads have the location of the block, which begins with the decorator. Here they are shown at the statement that uses
+the values.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from . import sources
 
 
 def relocate(statements: Iterable[Any], argument: Any, target: Any, func_ir: Any) -> None:
-    """Corrects a loop and its preparation, before they replace the call that assigns to `target`."""
+    """Corrects a loop and its set-up statements, before they replace the call that assigns to `target`."""
     instructions = (inst for block in func_ir.blocks.values() for inst in block.body)
     call = next((inst.loc for inst in instructions if getattr(inst, "target", None) is target), None)
     if call is None:
@@ -31,7 +32,7 @@ def relocate(statements: Iterable[Any], argument: Any, target: Any, func_ir: Any
 
 
 def correct_lines(func_ir: Any, generated: str) -> Tuple[str, int]:
-    """Corrects the lines; returns file and line of the first statement of the user."""
+    """Corrects the lines; returns file and line of the user's first statement."""
     statements = [inst for _, block in sorted(func_ir.blocks.items()) for inst in block.body]
     user_locations = [inst.loc for inst in statements if inst.loc.filename != generated]
     if not user_locations:

@@ -1,9 +1,8 @@
-"""Modules that LLVM rejects: they raise an exception, as they do without lines.
+"""Handles modules that LLVM rejects, so that they raise an exception, as they do without lines.
 
-Numba verifies each module, and raises an exception for an invalid one. An `@intrinsic` of the user may produce one, and
-so does Numba itself (two `with objmode` blocks, before 0.62). LLVM additionally verifies a module with debug
-information while it reads it. An invalid module then aborts the process, and invalid debug information prints a line on
-stderr.
+Numba verifies each module, and raises an exception for an invalid one. A user's `@intrinsic` may produce one, and so
+does Numba itself (two `with objmode` blocks, before 0.62). LLVM additionally verifies a module with debug information
+while it reads it. An invalid module then aborts the process, and invalid debug information prints a line on stderr.
 
 LLVM 16 and later skip this verification while an option is set. The option affects all modules, including those with
 Numba's own debug information, so it is set only while one of our modules is passed to LLVM. Before LLVM 16, the module
@@ -26,7 +25,7 @@ def may_have_lines(module: Any) -> bool:
     if _HAS_OPTION:
         return True
     try:
-        # In a separate context: types would get other names in the module that is compiled.
+        # Use a separate context. Otherwise, types would get other names in the module that is compiled.
         context = binding.create_context()
         binding.parse_assembly(cgutils.normalize_ir_text(str(module)), context).verify()
     except Exception:  # Numba will report it, too

@@ -1,7 +1,8 @@
 """Functions that Numba generates around others, and calls without a location.
 
-A wrapper inlines the function that it wraps, so it is often the code that runs: without a description of its own, the
-inlined lines are lost. It belongs to the line of the wrapped function, and has the native library's name for it:
+A wrapper inlines the function that it wraps, so it is often the code that runs. Without its own description, the
+inlined lines would be lost. A wrapper has the line of the wrapped function, and is named as the native library names
+it:
 `cpython::f`, `gufunc::f`. Wrappers of a ufunc loop over its elements and start the threads; they are shown at the
 function's first statement.
 """
@@ -32,13 +33,13 @@ _LOOPS = ("gufunc::", "ufunc::", "kernel::")
 
 
 class WrappedFunction(NamedTuple):
-    """Location of a function, and its display name."""
+    """Location and display name of a wrapped function."""
 
     name: str
     linkage: str
     path: str
     line: int
-    # Line of its first statement, once known.
+    # Line of the function's first statement; 0 until it is known.
     statement: int = 0
 
 
@@ -46,7 +47,7 @@ _functions: "OrderedDict[str, WrappedFunction]" = OrderedDict()
 
 
 def remember(linkage_name: str, wrapped: WrappedFunction) -> None:
-    """Keeps a function for its wrappers, which follow in modules of their own."""
+    """Remembers a function for its wrappers, which follow in their own modules."""
     _functions[linkage_name] = wrapped
     while len(_functions) > _MAX_FUNCTIONS:
         _functions.popitem(last=False)
@@ -123,7 +124,7 @@ def _find_wrapped_function(function: Any) -> Optional[WrappedFunction]:
             linkage = kind + base_linkage if base_linkage else ""
             statement = wrapped.statement if kind in _LOOPS else 0
             return wrapped._replace(name=kind + wrapped.name, linkage=linkage, statement=statement)
-    # A kernel from the cache, or one that is compiled with Numba's own debug information.
+    # This is a kernel from the cache, or one that is compiled with Numba's own debug information.
     if kind in ("gufunc::", "ufunc::") and not config.DEBUGINFO_DEFAULT:
         return WrappedFunction(kind + "kernel", function.name, _UNKNOWN, 0)
     return None

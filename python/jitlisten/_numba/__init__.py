@@ -1,6 +1,6 @@
-"""What lines, coverage and the log of compilations share in Numba. Importing this package does not import Numba.
+"""Support for Numba, shared by lines, coverage and the compilation log. Importing this package does not import Numba.
 
-seams.py        functions of Numba that are replaced, and who subscribes to them
+seams.py        Numba functions that are replaced, and their subscribers
 imports.py      calls a function when a module has been imported
 versions.py     supported versions
 cache_keys.py   keeps code with lines, or with marks, apart in Numba's cache

@@ -1,8 +1,8 @@
 """Keeps code with lines, or with marks of coverage, apart from other code in Numba's cache.
 
-A word in the key distinguishes them. Numba computes the key twice: before it compiles a function, and to save it. Any
-thread may enable or disable lines in between. Each library, which is one compiled function, therefore remembers the
-state in which it was created.
+A marker in the key distinguishes both kinds of code. Numba computes the key twice: before it compiles a function, and
+to save it. Any thread may enable or disable lines in between. Each library, which is one compiled function, therefore
+remembers the state in which it was created.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .seams import Hooks, Original, Seam
 
 
 class CacheKey:
-    """A word in the keys of code that was compiled while `is_on()` returned true."""
+    """A marker in the cache keys of code that was compiled while `is_on()` returned true."""
 
     def __init__(self, name: str, marker: str, is_on: Callable[[], bool]) -> None:
         self._attribute = "_jitlisten_has_" + name
@@ -30,7 +30,7 @@ class CacheKey:
         }
 
     def was_on_for(self, library: Any) -> bool:
-        """Returns true if the library was created in this state."""
+        """Returns true if the library was created while `is_on()` returned true."""
         return bool(getattr(library, self._attribute, False))
 
     def _init_library(self, original: Original, library: Any, *args: Any, **kwargs: Any) -> None:

@@ -55,7 +55,7 @@ class Watch:
         return None
 
     def check_imported(self) -> None:
-        """Calls the functions of modules whose import had begun at the start. Every later import does this, too."""
+        """Calls the functions of modules that were being imported at the start. Every later import does this, too."""
         for name in list(self._pending):
             module = sys.modules.get(name)
             if module is not None and not _is_being_imported(module):
@@ -68,7 +68,7 @@ class Watch:
             return
 
         def exec_module(module: ModuleType) -> None:
-            # This may remove the hook of another watch, too.
+            # This may also remove another watch's hook.
             vars(loader).pop("exec_module", None)
             execute(module)
             call_back(name, module)
@@ -76,7 +76,7 @@ class Watch:
         try:
             loader.exec_module = exec_module  # type: ignore[attr-defined]
         except AttributeError:
-            pass  # a loader without a dictionary, shared by all modules: the module is not patched
+            pass  # the loader has no dictionary and is shared by all modules, so this module is not patched
 
     def _call_back(self, name: str, module: ModuleType) -> None:
         callback = self._pending.pop(name, None)

@@ -18,7 +18,7 @@ from .seams import Hooks, Original, Seam, run_safely
 
 _MAX_FRAMES = 64
 _CONSEQUENCE = "an inlined call has no frame"
-# One for lines, one for coverage: true while it needs the frames.
+# Predicates of lines and of coverage, which return true while that part needs the frames.
 _is_needed: List[Callable[[], bool]] = []
 
 

@@ -26,7 +26,7 @@ class Inlined(NamedTuple):
 
 
 class SourceLocation(NamedTuple):
-    """Line of a statement, and the inlined call that it comes from. Without one, it is the function's own."""
+    """Line of a statement, and the inlined call that it comes from. Without a call, it is the function's own."""
 
     filename: str
     line: int
@@ -39,7 +39,7 @@ def source_location(loc: Any) -> SourceLocation:
 
 
 def own_location(loc: Any) -> SourceLocation:
-    """Returns the line that coverage measures: the statement's own, wherever line tables show it."""
+    """Returns the statement's own line, which coverage measures, wherever line tables show the statement."""
     return SourceLocation(loc.filename, loc.line, loc.__dict__.get(FRAME))
 
 
@@ -63,7 +63,7 @@ def show_at(statement: Any, loc: Any) -> None:
 
 
 def measure_at(statement: Any, loc: Any) -> None:
-    """Measures a statement at another location; line tables show it where they did."""
+    """Makes coverage measure a statement at another location; line tables still show the old one."""
     shown_loc = shown(statement.loc)
     statement.loc = _copy_location(loc)
     statement.loc.__dict__[_SHOWN] = shown_loc

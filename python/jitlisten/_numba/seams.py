@@ -30,7 +30,7 @@ Hook = Callable[..., Any]
 
 
 class Seam(enum.Enum):
-    """A function that is replaced: its module, and its name there."""
+    """A Numba or llvmlite function that is replaced, as module name and qualified name."""
 
     # Cached code
     INIT_LIBRARY = "numba.core.codegen", "CodeLibrary.__init__"
@@ -51,7 +51,7 @@ class Seam(enum.Enum):
     LOWER_PARALLEL = "numba.parfors.parfor_lowering", "ParforLower.lower_inst"
     SERIALIZE = "numba.core.pythonapi", "PythonAPI.serialize_object"
     SUSPEND_LOCATIONS = "numba.core.debuginfo", "suspend_emission"
-    # Passes before it
+    # Passes before lowering
     STRIP_PHIS = "numba.core.typed_passes", "PreLowerStripPhis._strip_phi_nodes"
     INLINE_FUNCTION = "numba.core.inline_closurecall", "InlineWorker.inline_ir"
     INLINE_CLOSURE = "numba.core.inline_closurecall", "inline_closure_call"
@@ -108,13 +108,13 @@ def _subscribe(seam: Seam, layer: Layer, hook: Hook) -> None:
     current = owner.__dict__[name]
     replacement = _replacements.get(seam) or _replacements.setdefault(seam, _Replacement(current))
     replacement.hooks[layer] = hook
-    # Another thread may have replaced it, and another tool may have replaced ours.
+    # Another thread may have replaced the function, or another tool may have replaced our replacement.
     if current is replacement.original:
         setattr(owner, name, replacement.function)
 
 
 class Part:
-    """Lines, coverage or compilations. While it is on, it subscribes to its functions as soon as Numba is imported.
+    """Lines, coverage or compilations. A part that is on subscribes to its functions as soon as Numba is imported.
 
     `load` returns the hooks; it is called when Numba is complete, because Numba's modules import each other. `report`
     is called once the hooks are in place, or with the reason if they cannot be.
@@ -124,7 +124,7 @@ class Part:
         self._layer, self._load, self._report = layer, load, report
         self._watch: Optional[Watch] = None
         self.is_on = False
-        #: True once the functions of all loaded modules are replaced.
+        #: True once the part's functions in all loaded modules have been replaced.
         self.is_ready = False
         self.failure: Optional[str] = None
 
@@ -132,7 +132,7 @@ class Part:
         return self.is_on and self.is_ready and self.failure is None
 
     def start(self) -> None:
-        """Further calls have no effect."""
+        """Starts the part; further calls have no effect."""
         if not self.is_on:
             self.failure = None
             self.is_on = True
@@ -143,7 +143,7 @@ class Part:
         self._stop_waiting()
 
     def check_imported(self) -> None:
-        """Notices an import that was under way at the start."""
+        """Detects the end of an import that was in progress at the start."""
         watch = self._watch
         if watch is not None:
             watch.check_imported()
@@ -160,7 +160,7 @@ class Part:
             watch.stop()
 
     def _begin(self, numba: ModuleType) -> None:
-        # The user may have a package of that name.
+        # The user may have another package named `numba`.
         if not self.is_on or "numba.core.codegen" not in sys.modules:
             return
         hooks_by_module: Dict[str, Hooks] = {}

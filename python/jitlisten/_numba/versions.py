@@ -1,6 +1,4 @@
-"""Supported versions of Numba. For each of them, the code with and without lines has been compared (`ci/lines.sh
-all`).
-"""
+"""Supported versions of Numba. For each, the code with and without lines has been compared (`ci/lines.sh all`)."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Optional
 
 
 class Unsupported(Exception):
-    """This Numba is not supported; the message is the reason."""
+    """The installed Numba is not supported; the message is the reason."""
 
 
 COMPARED = frozenset(

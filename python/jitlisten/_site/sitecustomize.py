@@ -102,7 +102,7 @@ def _enable_lines(settings):
     features = settings.split(":")[0].split("+")
     if sys.version_info < (3, 8) or "lines" not in features:
         return
-    # Children of a Python that was started with -I or -E run this file without the library.
+    # Child processes of a Python interpreter started with -I or -E run this file without the library.
     if features == ["lines"] and settings != "lines:%d" % os.getpid():
         return
     if "numba" in sys.modules:

@@ -11,19 +11,19 @@ use crate::{Address, Offset};
 /// Maximum size of a function; longer ones get no rules. The state of each instruction takes at least a hundred bytes.
 const MAX_FUNCTION_BYTES: usize = 1 << 18;
 
-/// Computes the state before each reachable instruction, by its offset.
+/// Computes the state before each reachable instruction, keyed by the instruction's offset.
 ///
 /// An indirect jump is either a tail call (the only form in the large code model) or a `switch`. No direct branch leads
-/// to the cases of a `switch`, and the stack layout there is that of the jump. Therefore, after an indirect jump, all
-/// code that was not reached is assumed to be a case; if that contradicts the rest, there is no result. Without an
-/// indirect jump, unreached code is padding or follows a call that does not return, so it never runs.
+/// to the cases of a `switch`, where the stack layout is the same as at the jump. Therefore, after an indirect jump,
+/// all unreached code is assumed to be a case; if that contradicts the rest, no state is returned. Without an indirect
+/// jump, unreached code is padding or follows a call that does not return, so it never runs.
 pub(in crate::cfi) fn states(code: &[u8], address: Address) -> Option<BTreeMap<u64, State>> {
     address.checked_add(code.len() as u64).filter(|_| code.len() <= MAX_FUNCTION_BYTES)?;
     let mut flow = Flow { code, address, states_by_offset: BTreeMap::new(), ends: BTreeMap::new(), indirect: None };
     flow.follow(0, State::at_entry())?;
     let mut search_start = 0;
     while let Some(state) = flow.indirect.clone() {
-        // Code before the last case has been analysed, but the cases may have revealed new gaps there.
+        // All code before the last case has been analysed, but the cases may have revealed new gaps there.
         match first_case(code, &flow.ends, search_start) {
             Some(case_start) => {
                 flow.follow(case_start, state)?;
@@ -88,8 +88,8 @@ impl Flow<'_> {
     }
 }
 
-/// Offset of the first unreached instruction after `from` that is not padding. `ends` maps the start of each reached
-/// instruction to its end.
+/// Offset of the first unreached instruction after `search_start` that is not padding. `ends` maps the start of each
+/// reached instruction to its end.
 fn first_case(code: &[u8], ends: &BTreeMap<u64, u64>, search_start: u64) -> Option<u64> {
     let starts = ends.range(search_start..).map(|(&start, _)| start).skip(1).chain([code.len() as u64]);
     ends.range(search_start..).map(|(_, end)| end).zip(starts).find_map(|(end, start)| {
@@ -125,7 +125,7 @@ fn successors(
             (next_offset < length).then_some(targets)
         }
         FlowControl::Call | FlowControl::IndirectCall => {
-            // A call into the same function is not a real call: it reads its own address.
+            // A call into the same function is not a real call. It is used to read the program counter.
             let calls_into_itself = instruction.is_call_near() && target != 0 && target < length;
             // The code may end with a call that does not return.
             let state = (!calls_into_itself).then(|| before.after_instruction(instruction, info)).flatten()?;
@@ -140,7 +140,7 @@ fn successors(
     }
 }
 
-/// A jump within the function, or a tail call.
+/// Successors of a direct jump. A jump out of the function is a tail call, which has none.
 fn jump(target: u64, length: u64, before: &State) -> Option<Vec<(u64, State)>> {
     if target < length {
         return Some(vec![(target, before.clone())]);
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "takes minutes")]
     fn unwritten_code_takes_no_memory() {
-        // Code: `nop`s and a `ret`.
+        // The code consists of `nop`s and a `ret`.
         let code = |length: usize| [&vec![0x90; length - 1][..], &[0xc3]].concat();
         assert_eq!(
             states(&code(MAX_FUNCTION_BYTES), Address(0x1000)).map(|states| states.len()),

@@ -115,7 +115,7 @@ impl State {
         }
         let slot = self.saved.get_mut(index)?;
         match *slot {
-            // Restored to the caller's value.
+            // The register has the caller's value again.
             Some(at) if at == stack_top => *slot = None,
             Some(_) => {}
             None => return None,
