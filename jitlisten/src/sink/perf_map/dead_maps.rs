@@ -1,9 +1,9 @@
-//! Perf maps of processes that exited: see [`crate::liveness`] for how long they are kept.
+//! Removal of perf maps whose process has exited. [`crate::liveness`] defines how long they are kept.
 //!
-//! The first line of our maps names the process. A map is kept if it belongs to another user, if its process lives, if
-//! its lock is held, or if CPython has also written lines into it. The first line then records that, so that later
-//! processes do not search the file again. A PID means nothing in another PID namespace: a map from there must be
-//! unlocked and also old.
+//! The first line of each of our maps identifies the process. A map is kept if it belongs to another user, if its
+//! process is alive, if it is locked, or if CPython has also written to it. The last case is recorded in the first
+//! line, so that later processes need not search the file again. A PID from another PID namespace has no meaning here,
+//! so a map from such a namespace is only removed if it is unlocked and also old.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _};
@@ -15,18 +15,18 @@ use jitlisten_files::FileName;
 use crate::liveness::{self, DeadOwner, Lock, Owner, ProcessIdentity, Run};
 use crate::process::write_nosignal::{effective_user, overwrite};
 
-/// Directory entries to scan at most: a longer scan of `/tmp` would take the host's time.
+/// Maximum number of directory entries to scan. A longer scan of `/tmp` would take too much of the host's time.
 const MAX_DIRECTORY_ENTRIES: usize = 20_000;
-/// Total size of the maps of dead processes that are kept: `/tmp` may be in memory.
+/// Maximum total size of the maps that dead processes have left. It is small because `/tmp` may be in memory.
 const MAX_DEAD_BYTES: u64 = 64 << 20;
-/// Bytes of a map that are searched for lines of CPython.
+/// Maximum number of bytes of a map that are searched for CPython lines.
 const MAX_SEARCHED_BYTES: u64 = 1 << 26;
-/// Upper limit for the length of a first line.
+/// Maximum length of a first line.
 const MAX_FIRST_LINE_BYTES: usize = 256;
 const ALIVE: &str = "alive";
-/// State of a dead process. Overwrites [`ALIVE`] in place, so it has the same length.
+/// State of a process that has exited. It overwrites [`ALIVE`] in place, so it has the same length.
 const ENDED: &str = "ended";
-/// State of a dead process whose map has lines of CPython, too. Only `jitlisten clean` removes such a map.
+/// State of a process that has exited and whose map also has CPython lines. Only `jitlisten clean` removes such a map.
 const MIXED: &str = "mixed";
 
 /// Returns the first line for a map of this process.
@@ -37,16 +37,16 @@ pub(super) fn first_line(run: Option<Run>) -> String {
 /// Start of the first line, which perf reads as an empty function at address 0.
 const FIRST_LINE_PREFIX: &str = "0 0 jitlisten ";
 
-/// The first line of a map: `0 0 jitlisten PID START NAMESPACE [RUN] STATE`.
+/// First line of a map: `0 0 jitlisten PID START NAMESPACE [RUN] STATE`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FirstLine {
     /// Process that wrote the map.
     pub owner: Owner,
     /// Offset of the state in the file.
     state_offset: u64,
-    /// True if the state says that the process is dead.
+    /// True if the state says that the process has exited.
     pub is_ended: bool,
-    /// True if the state says that CPython has written into the map, too.
+    /// True if the state says that the map also has CPython lines.
     is_mixed: bool,
 }
 
@@ -74,12 +74,11 @@ pub(super) fn remove_dead_maps(directory: &Path, own_path: &Path, run: Option<Ru
             maps.push((entry.metadata().and_then(|metadata| metadata.modified()).ok(), path));
         }
     }
-    // Many maps may be found dead in one scan. Oldest first, so that the one written last is marked last and kept
-    // longest.
+    // One scan may find many dead maps. Sort them so that the map written last is marked last and kept longest.
     maps.sort();
     let dead = maps.into_iter().filter_map(|(_, path)| check_dead(path, namespace, run)).collect();
     for path in liveness::expired(dead, MAX_DEAD_BYTES) {
-        // Check again under the lock: a new process may have got the PID in the meantime.
+        // Check again under the lock, because a new process may have got the PID in the meantime.
         if let Some((_lock, _)) = lock_map(&path) {
             let _ = fs::remove_file(&path);
         }
@@ -108,7 +107,7 @@ fn check_dead(path: PathBuf, namespace: u64, run: Option<Run>) -> Option<DeadOwn
     Some(DeadOwner { since, written, bytes, files: path })
 }
 
-/// Opens and locks a map of ours. Returns `None` if it is not one, or if the lock is held.
+/// Opens and locks one of our maps. Returns `None` for any other file, or if the lock is held.
 fn lock_map(path: &Path) -> Option<(File, FirstLine)> {
     let path_metadata = fs::symlink_metadata(path).ok()?;
     if !path_metadata.is_file() || path_metadata.uid() != effective_user() || path_metadata.nlink() != 1 {
@@ -122,14 +121,14 @@ fn lock_map(path: &Path) -> Option<(File, FirstLine)> {
     let mut head = Vec::new();
     (&file).take(MAX_FIRST_LINE_BYTES as u64).read_to_end(&mut head).ok()?;
     let first_line = FirstLine::parse(&head)?;
-    // A copy under the name of another PID belongs to the user.
+    // A copy named after another PID belongs to the user.
     let has_matching_pid =
         FileName::parse(path.file_name()?) == Some(FileName::PerfMap { pid: first_line.owner.process.pid });
     (has_matching_pid && liveness::lock_exclusive(&file) == Lock::Taken).then_some((file, first_line))
 }
 
-/// Returns true if the map has lines of CPython, which names its trampolines `py::function:file`. Reads at most `limit`
-/// bytes and stops at the first match.
+/// Returns true if the map has lines of CPython trampolines, which are named `py::function:file`. Reads at most `limit`
+/// bytes, and stops at the first match.
 fn has_cpython_lines(mut file: &File, limit: u64) -> io::Result<bool> {
     const MARKER: &[u8] = b" py::";
     file.rewind()?;
@@ -223,7 +222,7 @@ mod tests {
         assert_eq!(kept, (0..=40).collect::<Vec<_>>());
     }
 
-    /// Workers of `jitlisten run -s -- perf record ...`: perf reads their maps when it exits.
+    /// `jitlisten run -s -- perf record ...` may start many workers, and perf reads their maps when it exits.
     #[test]
     fn maps_of_a_run_that_is_not_over_stay() {
         let directory = Directory::new("run");
@@ -247,7 +246,7 @@ mod tests {
         assert!(fs::read_to_string(directory.map(UNUSED_PID)).unwrap().starts_with(&line(UNUSED_PID, ENDED)));
     }
 
-    /// Such a map may be large and is never removed, so it must not be read by every later process.
+    /// A map with CPython lines may be large and is never removed, so later processes must not read all of it again.
     #[test]
     fn lines_of_python_are_searched_once() {
         let directory = Directory::new("python");
@@ -255,7 +254,7 @@ mod tests {
         directory.clean();
         let text = fs::read_to_string(directory.map(UNUSED_PID)).unwrap();
         assert!(text.starts_with(&line(UNUSED_PID, MIXED)) && text.contains("py::f"), "{text}");
-        // Without a line of CPython, only the state protects the map.
+        // The map has no CPython line, so only its state protects it.
         fs::write(directory.map(UNUSED_PID), line(UNUSED_PID, MIXED)).unwrap();
         directory.clean();
         assert_eq!(fs::read_to_string(directory.map(UNUSED_PID)).unwrap(), line(UNUSED_PID, MIXED));
