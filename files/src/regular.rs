@@ -49,7 +49,7 @@ pub fn reopen_regular(descriptor: impl AsFd) -> io::Result<File> {
     if PSEUDO_FILE_SYSTEMS.contains(&(rustix::fs::fstatfs(&descriptor)?.f_type as u32)) {
         return Err(permission_denied("a file of the kernel's"));
     }
-    // This path opens the same file, even if its original path now names another file.
+    // Opening this path opens the same file, even if the original path now names another one.
     let path = format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     Ok(retry_on_intr(|| rustix::fs::openat(CWD, &path, flags, Mode::empty()))?.into())

@@ -87,9 +87,9 @@ impl Replacement {
     }
 
     fn with_mode(directory: OwnedFd, name: &OsStr, mode: Mode) -> io::Result<Replacement> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
+        static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
         let (file, temporary) = create_with_free_name(|_| {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
             let temporary = OsString::from(format!(".jitlisten-{}-{number}.new", std::process::id()));
             create_in(&directory, Path::new(&temporary), OFlags::empty(), mode).map(|file| (file, temporary))
         })?;
@@ -115,7 +115,7 @@ impl Replacement {
     /// Same as [`Replacement::commit`].
     pub fn into_file(self) -> io::Result<File> {
         if let Some(pending) = &self.pending {
-            // After the rename, there is no temporary name for dropping `pending` to remove.
+            // The file now has its final name, so dropping `pending` removes nothing.
             let Pending { directory, temporary, name } = pending;
             retry_on_intr(|| rustix::fs::renameat(directory, temporary, directory, name))?;
         }

@@ -353,9 +353,10 @@ impl Program {
     /// Reports code without frame pointers. Our library counts all reported functions, including those in no list. The
     /// lists are available even without our library.
     fn examine_frame_pointers(&mut self, list_counts: &Compiled, totals: &Totals) {
-        let by_list = (list_counts.without_frame_pointer as u64, list_counts.functions as u64);
-        let by_session = (totals.without_frame_pointer, totals.functions);
-        let (without_frame_pointer, functions) = if by_session.1 >= by_list.1 { by_session } else { by_list };
+        let list_values = (list_counts.without_frame_pointer as u64, list_counts.functions as u64);
+        let session_values = (totals.without_frame_pointer, totals.functions);
+        let (without_frame_pointer, functions) =
+            if session_values.1 >= list_values.1 { session_values } else { list_values };
         self.code_keeps_frame_pointers &= without_frame_pointer == 0;
         if self.has_library && without_frame_pointer > 0 {
             let tool = if self.images_have_padding { "perf record --call-graph dwarf" } else { "jitlisten record" };
@@ -394,7 +395,7 @@ impl Program {
     }
 }
 
-/// Part of a message between the count of functions without frame pointers and the causes.
+/// Part of the finding that follows the number of functions without frame pointers.
 const NO_FRAME_POINTERS: &str = "compiled functions keep no frame pointer: ";
 
 const CACHE_ADVICE: &str = "start it with jitlisten run and omit --no-lines: Numba then compiles once more what it has \

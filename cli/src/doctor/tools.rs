@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::machine::Machine;
 use super::program::Program;
 
-/// Abilities of one tool for compiled code.
+/// Facts about compiled code that one tool can show.
 #[derive(Debug, Serialize)]
 pub(super) struct Tool {
     pub(super) tool: &'static str,
@@ -17,7 +17,7 @@ pub(super) struct Tool {
     /// True if some code has lines.
     #[serde(skip)]
     pub(super) some_lines: bool,
-    /// Advice on the first ability that is missing.
+    /// Advice on the first fact that the tool cannot show.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) todo: Option<String>,
 }

@@ -14,7 +14,7 @@ use crate::process::checked_read;
 use crate::sink::{FinalizedObject, Neighbour};
 use crate::{AddressRange, Function, ObjectId};
 
-/// Objects that share pages, and those pages.
+/// Objects with shared pages, and the range of these pages.
 pub(super) struct Group<'a> {
     pub(super) pages: AddressRange,
     /// True if another thread's system call is changing the pages right now.

@@ -38,7 +38,7 @@ pub(crate) struct Images {
     /// Image directories of our parent processes. We hold their locks while we share their mappings.
     inherited_directories: Vec<Directory>,
     build_ids: Option<BuildIds>,
-    /// Images by the start address of their pages.
+    /// Mapped images, keyed by the start address of their pages.
     by_start: BTreeMap<u64, MappedImage>,
     /// Files of freed code, oldest first.
     freed_files: VecDeque<StoredFile>,

@@ -68,7 +68,7 @@ pub(crate) struct LayoutSizes {
     pub(crate) pages: AddressRange,
     /// Size of the mapped header padding before the code: whole pages, or 0.
     pub(crate) padding: u64,
-    /// Zero bytes at the end of the pages, after all text.
+    /// Number of zero bytes at the end of the pages, after all text.
     pub(crate) slack: u64,
     /// Size of `.eh_frame_hdr`.
     pub(crate) hdr_size: u64,

@@ -108,7 +108,7 @@ fn relocate_section(debug_object: &[u8], name: &str) -> Vec<u8> {
     bytes
 }
 
-const OBJECTS: [&str; 16] = [
+const OBJECT_FILES: [&str; 16] = [
     "numba-0.57-llvm14-plain.o",
     "numba-0.60-llvm14-dwarf4.o",
     "numba-0.68-llvm22-dwarf4.o",
@@ -129,7 +129,7 @@ const OBJECTS: [&str; 16] = [
 
 /// Calls `check` for each page run of each object, with and without header padding.
 fn check_all_images(check: impl Fn(&str, &LiveObject, AddressRange, &Encoded)) {
-    for file in OBJECTS {
+    for file in OBJECT_FILES {
         let live = LiveObject::load(file);
         let all_runs = page_runs(&live.object, PAGE);
         assert!(!all_runs.is_empty(), "{file} has text");

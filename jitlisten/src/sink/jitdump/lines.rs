@@ -44,12 +44,12 @@ fn debug_entry<'a>(rows: &'a LineRows, row: &LineRow, start: u64) -> Option<Debu
 mod tests {
     use super::*;
 
-    const NUMBA: &[u8] = include_bytes!("../../../testdata/numba-0.68-llvm22-dwarf4.o");
+    const NUMBA_OBJECT: &[u8] = include_bytes!("../../../testdata/numba-0.68-llvm22-dwarf4.o");
 
     #[test]
     fn rows_stay_inside_their_function_and_reach_its_last_byte() {
-        let rows = LineRows::parse(NUMBA).unwrap();
-        let object = crate::LoadedObject::parse(NUMBA).unwrap();
+        let rows = LineRows::parse(NUMBA_OBJECT).unwrap();
+        let object = crate::LoadedObject::parse(NUMBA_OBJECT).unwrap();
         let mut functions_with_lines = 0;
         for function in object.functions() {
             let entries = function_rows(&rows, function.range);
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn code_without_rows_has_none() {
         let unmapped = AddressRange::new(crate::Address(16), 16).unwrap();
-        assert!(function_rows(&LineRows::parse(NUMBA).unwrap(), unmapped).is_empty());
+        assert!(function_rows(&LineRows::parse(NUMBA_OBJECT).unwrap(), unmapped).is_empty());
         assert!(function_rows(&LineRows::default(), unmapped).is_empty());
     }
 }

@@ -23,15 +23,15 @@ const MAX_DEAD_BYTES: u64 = 64 << 20;
 const MAX_SEARCHED_BYTES: u64 = 1 << 26;
 /// Maximum length of a first line.
 const MAX_FIRST_LINE_BYTES: usize = 256;
-const ALIVE: &str = "alive";
-/// State of a process that has exited. It overwrites [`ALIVE`] in place, so it has the same length.
-const ENDED: &str = "ended";
+const ALIVE_STATE: &str = "alive";
+/// State of a process that has exited. It overwrites [`ALIVE_STATE`] in place, so it has the same length.
+const ENDED_STATE: &str = "ended";
 /// State of a process that has exited and whose map also has CPython lines. Only `jitlisten clean` removes such a map.
-const MIXED: &str = "mixed";
+const MIXED_STATE: &str = "mixed";
 
 /// Returns the first line for a map of this process.
 pub(super) fn first_line(run: Option<Run>) -> String {
-    format!("{FIRST_LINE_PREFIX}{} {ALIVE}\n", Owner { process: ProcessIdentity::own(), run })
+    format!("{FIRST_LINE_PREFIX}{} {ALIVE_STATE}\n", Owner { process: ProcessIdentity::own(), run })
 }
 
 /// Start of the first line, which perf reads as an empty function at address 0.
@@ -56,9 +56,9 @@ impl FirstLine {
         let end = bytes.iter().position(|&byte| byte == b'\n')?;
         let line = std::str::from_utf8(&bytes[..end]).ok()?;
         let (owner, state) = line.strip_prefix(FIRST_LINE_PREFIX)?.rsplit_once(' ')?;
-        let owner = Owner::parse(owner).filter(|_| [ALIVE, ENDED, MIXED].contains(&state))?;
-        let state_offset = (end - ALIVE.len()) as u64;
-        Some(FirstLine { owner, state_offset, is_ended: state != ALIVE, is_mixed: state == MIXED })
+        let owner = Owner::parse(owner).filter(|_| [ALIVE_STATE, ENDED_STATE, MIXED_STATE].contains(&state))?;
+        let state_offset = (end - ALIVE_STATE.len()) as u64;
+        Some(FirstLine { owner, state_offset, is_ended: state != ALIVE_STATE, is_mixed: state == MIXED_STATE })
     }
 }
 
@@ -99,10 +99,10 @@ fn check_dead(path: PathBuf, namespace: u64, run: Option<Run>) -> Option<DeadOwn
         return None;
     }
     if has_cpython_lines(&file, MAX_SEARCHED_BYTES).ok()? {
-        let _ = overwrite(&file, MIXED.as_bytes(), first_line.state_offset);
+        let _ = overwrite(&file, MIXED_STATE.as_bytes(), first_line.state_offset);
         return None;
     }
-    overwrite(&file, ENDED.as_bytes(), first_line.state_offset).ok()?;
+    overwrite(&file, ENDED_STATE.as_bytes(), first_line.state_offset).ok()?;
     let since = file.metadata().ok()?.modified().ok()?;
     Some(DeadOwner { since, written, bytes, files: path })
 }
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn maps_are_kept_for_a_week_and_up_to_a_size() {
         let directory = Directory::new("count");
-        let name = |number: u32| line(UNUSED_PID + number, ENDED);
+        let name = |number: u32| line(UNUSED_PID + number, ENDED_STATE);
         (0..60).for_each(|number| directory.add(UNUSED_PID + number, &name(number), u64::from(number) * 2));
         directory.add(UNUSED_PID + 60, &name(60), 7 * 24 + 1);
         File::options().write(true).open(directory.map(UNUSED_PID + 40)).unwrap().set_len(MAX_DEAD_BYTES).unwrap();
@@ -231,7 +231,7 @@ mod tests {
         for (number, run) in [(0, own), (1, ended)] {
             let pid = UNUSED_PID + number;
             let owner = Owner { process: ProcessIdentity { pid, start: 1, ..own }, run: Some(Run(run)) };
-            directory.add(pid, &format!("{FIRST_LINE_PREFIX}{owner} {ENDED}\n"), 365 * 24);
+            directory.add(pid, &format!("{FIRST_LINE_PREFIX}{owner} {ENDED_STATE}\n"), 365 * 24);
         }
         directory.clean();
         assert_eq!([0, 1].map(|number| directory.map(UNUSED_PID + number).exists()), [true, false]);
@@ -240,25 +240,25 @@ mod tests {
     #[test]
     fn who_wrote_long_ago_may_have_died_just_now() {
         let directory = Directory::new("found");
-        directory.add(UNUSED_PID, &line(UNUSED_PID, ALIVE), 30 * 24);
+        directory.add(UNUSED_PID, &line(UNUSED_PID, ALIVE_STATE), 30 * 24);
         directory.clean();
         directory.clean();
-        assert!(fs::read_to_string(directory.map(UNUSED_PID)).unwrap().starts_with(&line(UNUSED_PID, ENDED)));
+        assert!(fs::read_to_string(directory.map(UNUSED_PID)).unwrap().starts_with(&line(UNUSED_PID, ENDED_STATE)));
     }
 
     /// A map with CPython lines may be large and is never removed, so later processes must not read all of it again.
     #[test]
     fn lines_of_python_are_searched_once() {
         let directory = Directory::new("python");
-        directory.add(UNUSED_PID, &format!("{}2000 10 py::f:/a.py\n", line(UNUSED_PID, ALIVE)), 1);
+        directory.add(UNUSED_PID, &format!("{}2000 10 py::f:/a.py\n", line(UNUSED_PID, ALIVE_STATE)), 1);
         directory.clean();
         let text = fs::read_to_string(directory.map(UNUSED_PID)).unwrap();
-        assert!(text.starts_with(&line(UNUSED_PID, MIXED)) && text.contains("py::f"), "{text}");
+        assert!(text.starts_with(&line(UNUSED_PID, MIXED_STATE)) && text.contains("py::f"), "{text}");
         // The map has no CPython line, so only its state protects it.
-        fs::write(directory.map(UNUSED_PID), line(UNUSED_PID, MIXED)).unwrap();
+        fs::write(directory.map(UNUSED_PID), line(UNUSED_PID, MIXED_STATE)).unwrap();
         directory.clean();
-        assert_eq!(fs::read_to_string(directory.map(UNUSED_PID)).unwrap(), line(UNUSED_PID, MIXED));
-        assert!(FirstLine::parse(line(UNUSED_PID, MIXED).as_bytes()).unwrap().is_ended);
+        assert_eq!(fs::read_to_string(directory.map(UNUSED_PID)).unwrap(), line(UNUSED_PID, MIXED_STATE));
+        assert!(FirstLine::parse(line(UNUSED_PID, MIXED_STATE).as_bytes()).unwrap().is_ended);
     }
 
     #[test]
@@ -279,14 +279,18 @@ mod tests {
         let directory = Directory::new("others");
         let old_hours = 365 * 24;
         directory.add(UNUSED_PID, "", old_hours);
-        directory.add(UNUSED_PID + 1, &line(UNUSED_PID + 1, ENDED), old_hours);
+        directory.add(UNUSED_PID + 1, &line(UNUSED_PID + 1, ENDED_STATE), old_hours);
         let locked_map = File::open(directory.map(UNUSED_PID + 1)).unwrap();
         assert_eq!(liveness::lock_shared(&locked_map), Lock::Taken);
         directory.add(std::process::id(), &first_line(None), old_hours);
-        directory.add(UNUSED_PID + 6, &line(UNUSED_PID + 5, ENDED), old_hours);
-        directory.add(UNUSED_PID + 3, &format!("{}2000 10 py::f:/a.py\n", line(UNUSED_PID + 3, ALIVE)), old_hours);
+        directory.add(UNUSED_PID + 6, &line(UNUSED_PID + 5, ENDED_STATE), old_hours);
+        directory.add(
+            UNUSED_PID + 3,
+            &format!("{}2000 10 py::f:/a.py\n", line(UNUSED_PID + 3, ALIVE_STATE)),
+            old_hours,
+        );
         directory.add(UNUSED_PID + 4, &format!("0 0 jitlisten {} 1 7 alive\n", UNUSED_PID + 4), 1);
-        directory.add(UNUSED_PID + 5, &line(UNUSED_PID + 5, ENDED), old_hours);
+        directory.add(UNUSED_PID + 5, &line(UNUSED_PID + 5, ENDED_STATE), old_hours);
         directory.clean();
         let kept: Vec<u32> = (0..7).filter(|number| directory.map(UNUSED_PID + number).exists()).collect();
         assert_eq!(kept, [0, 1, 3, 4, 6]);

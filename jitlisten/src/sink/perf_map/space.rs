@@ -50,7 +50,7 @@ pub(super) struct Space {
     /// Dead blocks, oldest first.
     dead: VecDeque<Block>,
     dead_bytes: u64,
-    /// Holes by offset.
+    /// Holes, keyed by offset in the file.
     holes: BTreeMap<u64, Hole>,
     max_dead_bytes: u64,
 }

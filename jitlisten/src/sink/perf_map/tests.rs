@@ -9,7 +9,7 @@ use crate::name;
 use crate::name::ReadableName;
 
 /// Three functions and their wrappers, as Numba 0.68 compiled them.
-const NUMBA: &[u8] = include_bytes!("../../../testdata/numba-0.68-llvm22-plain.o");
+const NUMBA_OBJECT: &[u8] = include_bytes!("../../../testdata/numba-0.68-llvm22-plain.o");
 
 struct TestObject {
     id: ObjectId,
@@ -26,7 +26,7 @@ impl TestObject {
 
     /// Returns the object moved by `pages`, which are added to the `sh_addr` of each section.
     fn moved(pages: u64) -> TestObject {
-        let mut bytes = NUMBA.to_vec();
+        let mut bytes = NUMBA_OBJECT.to_vec();
         let start = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
         let count = u16::from_le_bytes(bytes[60..62].try_into().unwrap()) as usize;
         for section in 0..count {
