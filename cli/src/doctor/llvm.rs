@@ -110,8 +110,8 @@ impl Llvm {
             });
             llvms[index].list = count_compiled(process, list).map_or(List::Unreadable, List::Counted);
         }
-        // The facts omit LLVM instances that were switched off and, if there is no log, those that only their messages
-        // reveal.
+        // The facts omit LLVM instances that were switched off and, if there is no log, those recognised only by their
+        // messages.
         let deadline = Instant::now() + jit_list::READ_TIMEOUT;
         let libraries = process.libraries().into_iter().take_while(|_| Instant::now() < deadline);
         let candidates = libraries.filter(|library| may_have_llvm(process, library));

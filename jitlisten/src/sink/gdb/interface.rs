@@ -1,5 +1,5 @@
 //! GDB JIT list of this library ("JIT Compilation Interface" in the GDB manual). Each LLVM instance in the process has
-//! another.
+//! its own list.
 //!
 //! gdb looks up `__jit_debug_descriptor` and `__jit_debug_register_code` in the symbol table of every library, and sets
 //! a breakpoint at the function. If we exported ours, they would replace LLVM's. Therefore both are local symbols,
