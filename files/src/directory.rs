@@ -15,7 +15,7 @@ use crate::replacement::Replacement;
 use crate::user_paths::{PRIVATE, SAFE_FLAGS, check_appendable, create_in, create_with_free_name, set_mode};
 
 /// Open directory that belongs to this user, and that only this user may write to. Do not keep it open across calls
-/// into a host: see the crate documentation.
+/// into a host program: see the crate documentation.
 #[derive(Debug)]
 pub struct OwnDirectory {
     directory: OwnedFd,
@@ -61,7 +61,7 @@ impl OwnDirectory {
     /// Creates or opens a directory below this one. Creates each missing component of `relative`.
     ///
     /// # Errors
-    /// Same as [`OwnDirectory::open`]; a component like `..` is refused.
+    /// Same as [`OwnDirectory::open`]; a component such as `..` is refused.
     pub fn create_below(&self, relative: &Path) -> io::Result<OwnDirectory> {
         let mut directory = OwnDirectory { directory: self.directory.try_clone()?, path: self.path.clone() };
         for component in relative.components() {
@@ -83,7 +83,7 @@ impl OwnDirectory {
     fn open_in(parent: impl AsFd, name: &OsStr, path: PathBuf) -> io::Result<OwnDirectory> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = match retry_on_intr(|| rustix::fs::openat(&parent, name, flags, Mode::empty())) {
-            // A link or a file: `O_NOFOLLOW | O_DIRECTORY` reports these errors for both.
+            // The path is a link or a file: `O_NOFOLLOW | O_DIRECTORY` may report either error for both.
             Err(rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => {
                 return Err(permission_denied("not a directory"));
             }
@@ -115,7 +115,7 @@ impl OwnDirectory {
     /// Opens an existing regular file for reading.
     ///
     /// # Errors
-    /// If the file cannot be opened, or is a link or of another kind.
+    /// If the file cannot be opened, is a link, or is not a regular file.
     pub fn open_file(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         let name = plain_name(name.as_ref())?;
         let file = retry_on_intr(|| rustix::fs::openat(&self.directory, name, SAFE_FLAGS, Mode::empty()))?;
@@ -133,8 +133,8 @@ impl OwnDirectory {
         file.take(content.len() as u64 + 1).read_to_end(&mut actual_content).is_ok() && actual_content == content
     }
 
-    /// Creates a file with mode 0600 under a temporary name. On commit it is renamed, and replaces a file with the same
-    /// name.
+    /// Creates a file with mode 0600 under a temporary name. Committing it renames the file, which replaces any file
+    /// with the same name.
     ///
     /// # Errors
     /// If the file cannot be created.
@@ -145,7 +145,7 @@ impl OwnDirectory {
     /// Writes a file with mode 0600 through [`OwnDirectory::replacement`].
     ///
     /// # Errors
-    /// If the file cannot be written; then an existing file stays as it was.
+    /// If the file cannot be written; an existing file then stays as it was.
     pub fn write(&self, name: impl AsRef<OsStr>, bytes: &[u8]) -> io::Result<()> {
         let mut replacement = self.replacement(name)?;
         io::Write::write_all(replacement.file(), bytes)?;
@@ -164,7 +164,7 @@ impl OwnDirectory {
     /// Copies the rest of an open file through [`OwnDirectory::replacement`]. Returns the number of bytes.
     ///
     /// # Errors
-    /// If the copy cannot be written; then an existing file stays as it was.
+    /// If the copy cannot be written; an existing file then stays as it was.
     pub fn copy(&self, mut from: impl io::Read, name: impl AsRef<OsStr>) -> io::Result<u64> {
         let mut replacement = self.replacement(name)?;
         let size = io::copy(&mut from, replacement.file())?;
@@ -177,7 +177,7 @@ impl OwnDirectory {
             .is_ok_and(|name| rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok())
     }
 
-    /// Names of all entries, without `.` and `..`.
+    /// Returns the names of all entries except `.` and `..`.
     ///
     /// # Errors
     /// If the directory cannot be read.
@@ -207,7 +207,7 @@ impl AsFd for OwnDirectory {
     }
 }
 
-/// Returns six random letters or digits. The standard library seeds its hasher randomly.
+/// Returns six random letters or digits, from the standard library's randomly seeded hasher.
 fn random_letters(attempt: u64) -> String {
     const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
     let mut rest = RandomState::new().hash_one(attempt);
@@ -236,7 +236,7 @@ fn plain_name(name: &OsStr) -> Result<&Path, rustix::io::Errno> {
 fn make_directory(parent: impl AsFd, name: &OsStr) -> io::Result<()> {
     let mode = Mode::RWXU;
     retry_on_intr(|| rustix::fs::mkdirat(&parent, name, mode))?;
-    // `O_PATH`, because the umask may have removed the read permission.
+    // `O_PATH` is needed because the umask may have removed the read permission.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     set_mode(&retry_on_intr(|| rustix::fs::openat(&parent, name, flags, Mode::empty()))?, mode)
 }

@@ -1,5 +1,5 @@
-//! Files and directories that no other local user can redirect, read or change. This project creates all its files
-//! here; `ci/files.py` rejects any other way.
+//! Files and directories that no other local user can redirect, read or change. All files of this project are created
+//! through this crate; `ci/files.py` rejects any other way.
 //!
 //! ```text
 //!   OwnDirectory   a directory that only this user may write to, held open; files in it by `openat(2)`
@@ -10,15 +10,16 @@
 //! ```
 //!
 //! A predictable name in a directory like `/tmp` may already exist as another user's link or directory. Therefore new
-//! files are created with `O_EXCL | O_NOFOLLOW`, and a directory is checked through the descriptor that is used.
+//! files are created with `O_EXCL | O_NOFOLLOW`, and each directory is checked through the descriptor that is then
+//! used.
 //!
 //! This crate may run in a host's process: it takes no locks, raises no signals, does not panic, and allocates nothing
-//! larger than a name. A write may raise `SIGXFSZ`; callers that must prevent that write to [`Replacement::file`]
-//! themselves. Drop an [`OwnDirectory`] before you return to the host, which may close its descriptor and open another
-//! directory with the same number.
+//! larger than a name. A write may raise `SIGXFSZ`. Callers that must prevent this signal write to
+//! [`Replacement::file`] themselves. Drop an [`OwnDirectory`] before you return to the host, which may close the
+//! descriptor and open another directory with the same descriptor number.
 
 #![forbid(unsafe_code)]
-// Code in the host's process must not panic. An exception needs a comment that tells why it cannot panic.
+// Code in the host's process must not panic. Each exception needs a comment that explains why it cannot panic.
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
 
 mod directory;

@@ -1,7 +1,7 @@
 //! Names of the files and directories that jitlisten creates.
 //!
-//! Code that creates a file prints its name. Code that removes files parses their names, and accepts exactly the
-//! printed form: `object-detector.so` and `jit-007.dump` belong to the user.
+//! Code that creates a file prints its name. Code that removes files parses their names, and accepts only names in
+//! exactly the printed form. For example, `object-detector.so` and `jit-007.dump` belong to the user.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Display, Formatter};
@@ -10,13 +10,13 @@ use std::fmt::{self, Display, Formatter};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileName {
-    /// `image-PID-START[-ATTEMPT]`: directory for the images of a process.
+    /// `image-PID-START[-ATTEMPT]`: directory for the images of one process.
     Images {
-        /// Process that created the directory.
+        /// PID of the process that created the directory.
         pid: u32,
         /// Start time of the process, in clock ticks since boot.
         start: u64,
-        /// Number of earlier directories of the process; the name omits 0.
+        /// Number of earlier directories of the process; omitted from the name if it is 0.
         attempt: u64,
     },
     /// `object-N.so`: an image.
@@ -24,60 +24,60 @@ pub enum FileName {
         /// Index of the image in its directory.
         number: u64,
     },
-    /// `image-PID-START[-ATTEMPT]-object-N.so`: an image kept with the recording that refers to it.
+    /// `image-PID-START[-ATTEMPT]-object-N.so`: an image that is kept with the recording that refers to it.
     KeptImage {
-        /// Process that created the image.
+        /// PID of the process that created the image.
         pid: u32,
         /// Start time of the process, in clock ticks since boot.
         start: u64,
-        /// Number of earlier directories of the process; the name omits 0.
+        /// Number of earlier directories of the process; omitted from the name if it is 0.
         attempt: u64,
         /// Index of the image in its original directory.
         number: u64,
     },
-    /// `jitdump-PID-START[-ATTEMPT]`: directory for a jitdump.
+    /// `jitdump-PID-START[-ATTEMPT]`: directory for the jitdump of one process.
     Jitdump {
-        /// Process that created the directory.
+        /// PID of the process that created the directory.
         pid: u32,
         /// Start time of the process, in clock ticks since boot.
         start: u64,
-        /// Number of earlier directories of the process; the name omits 0.
+        /// Number of earlier directories of the process; omitted from the name if it is 0.
         attempt: u64,
     },
     /// `jit-PID.dump`: a jitdump.
     Dump {
-        /// Process that created the jitdump.
+        /// PID of the process that created the jitdump.
         pid: u32,
     },
     /// `jitted-PID-N.so`: written by `perf inject` into the directory of the jitdump.
     Injected {
-        /// Process that created the jitdump.
+        /// PID of the process that created the jitdump.
         pid: u32,
         /// perf's index of the function.
         number: u64,
     },
     /// `perf-PID.map`: a perf map.
     PerfMap {
-        /// Process that the map describes.
+        /// PID of the process that the map describes.
         pid: u32,
     },
     /// `alive`: marker of a process's directory.
     Alive,
-    /// `dead`: added to the directory when the process is found dead.
+    /// `dead`: file added to the directory when its process is found dead.
     Dead,
 }
 
 impl FileName {
-    /// Parses a name in its exact form.
+    /// Parses a name, which must have exactly the form that is printed on creation.
     pub fn parse(name: impl AsRef<OsStr>) -> Option<FileName> {
         let name = name.as_ref().to_str()?;
         parse_leniently(name).filter(|parsed| parsed.to_string() == name)
     }
 }
 
-/// Parses a name, and also accepts leading zeros.
+/// Parses a name, but also accepts leading zeros.
 fn parse_leniently(name: &str) -> Option<FileName> {
-    // The name with `#` in place of each number.
+    // The pattern is the name with `#` in place of each number.
     let (mut pattern, mut numbers) = (String::new(), Vec::new());
     let mut rest = name;
     while let Some((text, digits)) =

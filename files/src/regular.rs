@@ -1,4 +1,4 @@
-//! Existing files: untrusted paths that a recording or a process names, and paths that the user names.
+//! Existing files: untrusted paths from a recording or a process, and paths that the user chose.
 
 use std::fs::File;
 use std::io;
@@ -10,8 +10,8 @@ use rustix::io::retry_on_intr;
 
 use crate::directory::permission_denied;
 
-/// File systems whose files the kernel generates on read (`linux/magic.h`). A read may block, have side effects, or
-/// consume data meant for another program (`/proc/kmsg`).
+/// File systems whose file contents the kernel generates on read (`linux/magic.h`). A read may block, have side
+/// effects, or consume data meant for another program (`/proc/kmsg`).
 const PSEUDO_FILE_SYSTEMS: [u32; 13] = [
     0x9fa0,      // PROC_SUPER_MAGIC
     0x6265_6572, // SYSFS_MAGIC
@@ -28,8 +28,8 @@ const PSEUDO_FILE_SYSTEMS: [u32; 13] = [
     0x4249_4e4d, // BINFMTFS_MAGIC
 ];
 
-/// Opens a regular file for reading. Refuses all other kinds without opening them: opening a pipe blocks until it has a
-/// writer, and opening a device may have side effects. Files of `/proc` and `/sys` are refused, too.
+/// Opens a regular file for reading. Refuses all other kinds without opening them, because opening a pipe blocks until
+/// it has a writer, and opening a device may have side effects. Files in `/proc` and `/sys` are refused, too.
 ///
 /// # Errors
 /// [`io::ErrorKind::PermissionDenied`] for any other kind of file.
@@ -38,24 +38,24 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     reopen_regular(retry_on_intr(|| rustix::fs::openat(CWD, path, flags, Mode::empty()))?)
 }
 
-/// Opens a regular file like [`open_regular`], given a descriptor opened with `O_PATH`.
+/// Opens a regular file like [`open_regular`], but through a descriptor opened with `O_PATH`.
 ///
 /// # Errors
 /// Same as [`open_regular`].
-pub fn reopen_regular(found: impl AsFd) -> io::Result<File> {
-    if !FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode).is_file() {
+pub fn reopen_regular(descriptor: impl AsFd) -> io::Result<File> {
+    if !FileType::from_raw_mode(rustix::fs::fstat(&descriptor)?.st_mode).is_file() {
         return Err(permission_denied("not a regular file"));
     }
-    if PSEUDO_FILE_SYSTEMS.contains(&(rustix::fs::fstatfs(&found)?.f_type as u32)) {
+    if PSEUDO_FILE_SYSTEMS.contains(&(rustix::fs::fstatfs(&descriptor)?.f_type as u32)) {
         return Err(permission_denied("a file of the kernel's"));
     }
-    // Reopens the same file, even if the path now names another one.
-    let path = format!("/proc/self/fd/{}", found.as_fd().as_raw_fd());
+    // Opening this path opens the same file, even if the original path now names another one.
+    let path = format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     Ok(retry_on_intr(|| rustix::fs::openat(CWD, &path, flags, Mode::empty()))?.into())
 }
 
-/// Opens an existing file, pipe or device, and truncates it. For a path that the user chose and that cannot be
+/// Opens an existing file, pipe or device, and truncates it. Meant for a path that the user chose and that cannot be
 /// replaced.
 ///
 /// # Errors

@@ -13,22 +13,22 @@ use rustix::io::retry_on_intr;
 
 use crate::user_paths::{PRIVATE, create_in, create_with_free_name};
 
-/// Permissions of a [`Replacement`].
+/// File mode of a [`Replacement`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Visibility {
-    /// Mode 0600: only this user.
+    /// Mode 0600, accessible only to this user.
     Private,
-    /// Mode according to the umask; a replaced file keeps its mode. For pages and tables that the user asked for.
+    /// Mode according to the umask; a replaced file keeps its mode. Meant for pages and tables that the user asked for.
     Umask,
 }
 
-/// A new file with a temporary name, `.jitlisten-PID-N.new` in the same directory. Dropped without
-/// [`Replacement::commit`], it is removed, and an existing file stays as it was.
+/// A new file with a temporary name, `.jitlisten-PID-N.new`, in the directory of its final name. If it is dropped
+/// without [`Replacement::commit`], the new file is removed, and an existing file stays as it was.
 #[derive(Debug)]
 pub struct Replacement {
     file: File,
-    /// Temporary and final name; `None` for a pipe or a device, which is written directly.
+    /// Temporary and final name; `None` for a pipe or a device, to which data is written directly.
     pending: Option<Pending>,
 }
 
@@ -45,7 +45,7 @@ impl Replacement {
     /// exists. A pipe or a device is opened, not replaced.
     ///
     /// # Errors
-    /// If the file cannot be created; also for a dangling link, a link of another user, and a directory.
+    /// If the file cannot be created, or the path is a dangling link, a link of another user, or a directory.
     pub fn for_user_path(path: &Path, visibility: Visibility) -> io::Result<Replacement> {
         let (path, existing) = resolve_link(path)?;
         let (directory, name) = open_parent(&path)?;
@@ -73,7 +73,7 @@ impl Replacement {
         Ok(replacement)
     }
 
-    /// Creates a replacement with mode 0600 for exactly this path: a link there is replaced, not followed.
+    /// Creates a replacement with mode 0600 for exactly this path. A link at the path is replaced, not followed.
     ///
     /// # Errors
     /// If the file cannot be created.
@@ -87,24 +87,24 @@ impl Replacement {
     }
 
     fn with_mode(directory: OwnedFd, name: &OsStr, mode: Mode) -> io::Result<Replacement> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
+        static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
         let (file, temporary) = create_with_free_name(|_| {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
             let temporary = OsString::from(format!(".jitlisten-{}-{number}.new", std::process::id()));
             create_in(&directory, Path::new(&temporary), OFlags::empty(), mode).map(|file| (file, temporary))
         })?;
         Ok(Replacement { file, pending: Some(Pending { directory, temporary, name: name.to_owned() }) })
     }
 
-    /// The new file, open for reading and writing.
+    /// Returns the new file, open for reading and writing.
     pub fn file(&mut self) -> &mut File {
         &mut self.file
     }
 
-    /// Renames the file to its final name. Replaces an existing file; a link is replaced, not followed.
+    /// Renames the file to its final name. Replaces an existing file or link; a link is not followed.
     ///
     /// # Errors
-    /// If the file cannot be renamed; then an existing file stays as it was.
+    /// If the file cannot be renamed; an existing file then stays as it was.
     pub fn commit(self) -> io::Result<()> {
         self.into_file().map(drop)
     }
@@ -115,7 +115,7 @@ impl Replacement {
     /// Same as [`Replacement::commit`].
     pub fn into_file(self) -> io::Result<File> {
         if let Some(pending) = &self.pending {
-            // After the rename, dropping `pending` finds no temporary name to remove.
+            // The file now has its final name, so dropping `pending` removes nothing.
             let Pending { directory, temporary, name } = pending;
             retry_on_intr(|| rustix::fs::renameat(directory, temporary, directory, name))?;
         }
@@ -129,7 +129,7 @@ impl Drop for Pending {
     }
 }
 
-/// Opens the parent directory of a path. Returns it with the file's name.
+/// Opens the parent directory of a path. Returns it together with the file name.
 fn open_parent(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
     let (Some(name), Some(parent)) = (path.file_name(), path.parent()) else {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -139,11 +139,12 @@ fn open_parent(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
     Ok((retry_on_intr(|| rustix::fs::openat(CWD, parent, flags, Mode::empty()))?, name))
 }
 
-/// Resolves a link of this user. Returns the path, and the metadata of an existing file.
+/// Resolves a link of this user. Returns the target's path, and the metadata of an existing file.
 fn resolve_link(path: &Path) -> io::Result<(PathBuf, Option<fs::Metadata>)> {
     match fs::symlink_metadata(path) {
         Ok(link) if link.is_symlink() => {
-            // The kernel applies this rule in sticky directories (`fs.protected_symlinks`); we apply it everywhere.
+            // The kernel applies this rule only in sticky directories (`fs.protected_symlinks`); we apply it
+            // everywhere.
             if link.uid() != rustix::process::geteuid().as_raw() {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, "a link of another user"));
             }

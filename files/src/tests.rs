@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// Directory for one test, removed on drop.
+/// Directory for one test; removed on drop.
 struct TestDirectory(PathBuf);
 
 impl TestDirectory {
@@ -19,7 +19,7 @@ impl TestDirectory {
         self.0.join(name)
     }
 
-    /// Creates a file that no test may change.
+    /// Creates a file that must stay unchanged in every test.
     fn victim(&self) -> PathBuf {
         let victim = self.join("victim");
         fs::write(&victim, "precious").unwrap();
@@ -67,7 +67,7 @@ fn directories_that_others_control_are_refused() {
     fs::write(&path, "").unwrap();
     assert_eq!(error_message(OwnDirectory::create(&path)), "not a directory");
     assert_eq!(OwnDirectory::create_new(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-    // Another user's directory: give one away as root, or use `/`.
+    // To get a directory of another user, change the owner of this one if running as root, or else use `/`.
     let foreign = scratch.join("other");
     fs::create_dir(&foreign).unwrap();
     let foreign =
@@ -122,7 +122,7 @@ fn directories_below() {
     assert!(root.create_below(Path::new("usr/../..")).is_err() && root.create_below(Path::new("/usr")).is_err());
 }
 
-/// Runs in a child process, because all threads share the umask.
+/// This test runs in a child process, because all threads of a process share the umask.
 #[test]
 fn modes_do_not_depend_on_the_umask() {
     const VARIABLE: &str = "JITLISTEN_FILES_UMASK_PLACE";
@@ -181,7 +181,7 @@ fn a_replacement_changes_nothing_before_it_is_complete() {
             "a link of another user"
         );
     }
-    // `private` replaces a link at its path instead.
+    // `at_exact_path` replaces a link at its path instead.
     Replacement::at_exact_path(&scratch.join("dangling")).unwrap().commit().unwrap();
     assert!(fs::symlink_metadata(scratch.join("dangling")).unwrap().is_file() && !scratch.join("nothing").exists());
     Replacement::for_user_path(Path::new("/dev/null"), Visibility::Umask).unwrap().commit().unwrap();

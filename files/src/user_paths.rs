@@ -1,4 +1,4 @@
-//! Files at paths that the user chose, in directories that others may be able to write to.
+//! Files at paths that the user chose, in directories to which others may be able to write.
 
 use std::fs::{DirBuilder, File, Metadata};
 use std::io;
@@ -32,7 +32,7 @@ pub fn create_new_in(directory: impl AsFd, name: &str) -> io::Result<File> {
 }
 
 /// Opens a file for reading and appending, or creates it with mode 0600. Check an existing file with
-/// [`check_appendable`].
+/// [`check_appendable`] before writing to it.
 ///
 /// # Errors
 /// If the file cannot be opened or created, or is a link.
@@ -61,7 +61,7 @@ pub fn open_existing(path: &Path) -> io::Result<File> {
     Ok(retry_on_intr(|| rustix::fs::openat(CWD, path, OFlags::RDWR | SAFE_FLAGS, Mode::empty()))?.into())
 }
 
-/// Returns the reason why we must not append to a file; `None` for a regular file of this user with a single link.
+/// Returns the reason why we must not append to a file; `None` if it is a regular file of this user with a single link.
 pub fn check_appendable(file: &Metadata) -> Option<&'static str> {
     Some(if !file.is_file() {
         "not a regular file"
@@ -76,7 +76,7 @@ pub fn check_appendable(file: &Metadata) -> Option<&'static str> {
     })
 }
 
-/// Creates a directory and its missing parents with mode 0700; existing ones stay as they are.
+/// Creates a directory and its missing parents with mode 0700. Existing directories stay as they are.
 ///
 /// # Errors
 /// If a directory cannot be created.
@@ -84,10 +84,11 @@ pub fn create_directories(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Calls `create` with 0, 1, ... until it does not fail with `AlreadyExists`: an earlier process may have left files.
+/// Calls `create` with 0, 1, ... until it does not fail with `AlreadyExists`, because an earlier process may have left
+/// files.
 ///
 /// # Errors
-/// The error of `create`; [`io::ErrorKind::AlreadyExists`] after a thousand names.
+/// The error of `create`, or [`io::ErrorKind::AlreadyExists`] after a thousand names.
 pub fn create_with_free_name<T>(mut create: impl FnMut(u64) -> io::Result<T>) -> io::Result<T> {
     const MAX_ATTEMPTS: u64 = 1000;
     let mut attempt = 0;
@@ -99,8 +100,8 @@ pub fn create_with_free_name<T>(mut create: impl FnMut(u64) -> io::Result<T>) ->
     }
 }
 
-/// Creates a file in a directory, for reading and writing. [`PRIVATE`] is set regardless of the umask; other modes are
-/// subject to it.
+/// Creates a file in a directory, for reading and writing. The mode [`PRIVATE`] is set regardless of the umask; other
+/// modes are subject to the umask.
 pub(crate) fn create_in(directory: impl AsFd, name: &Path, flags: OFlags, mode: Mode) -> io::Result<File> {
     let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | SAFE_FLAGS;
     let file = retry_on_intr(|| rustix::fs::openat(&directory, name, flags, mode))?;

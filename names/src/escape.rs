@@ -1,11 +1,13 @@
-//! Numba's escapes: `_xx` (before 0.56 `$xx`), two lower-case hexadecimal digits per byte of UTF-8.
+//! Numba's escapes: `_xx` (`$xx` before Numba 0.56), two lower-case hexadecimal digits per byte of UTF-8.
 //!
-//! The escape character itself is not escaped, so `_call` might be the byte 0xca and `ll`. Two facts tell real escapes
-//! from look-alikes: Numba never escapes `[A-Za-z0-9_]`, and the bytes of one character are valid UTF-8.
+//! The escape character itself is not escaped, so `_call` might mean the byte 0xca followed by `ll`. Two facts
+//! distinguish real escapes from look-alikes: Numba never escapes `[A-Za-z0-9_]`, and the bytes of one character are
+//! valid UTF-8.
 
 use std::borrow::Cow;
 
-/// Converts a name mangled by Numba before 0.56, which wrote `$xx`, to the current escapes; `None` for any other name.
+/// Converts a name mangled by Numba before 0.56, which wrote `$xx`, to the current escapes. Returns `None` for other
+/// names.
 pub(super) fn with_current_escapes(linkage_name: &str) -> Option<String> {
     let has_mangled_part = linkage_name.contains('$') && linkage_name.contains("_Z");
     let is_escape =
@@ -14,8 +16,8 @@ pub(super) fn with_current_escapes(linkage_name: &str) -> Option<String> {
     has_old_escapes.then(|| linkage_name.replace('$', "_"))
 }
 
-/// Unescapes a component of a Python name. Of the ASCII characters only those in qualified names are unescaped:
-/// `<lambda>` as a whole, and the `$1` of Numba before 0.54.
+/// Unescapes a component of a Python name. Among ASCII characters, only those that occur in qualified names are
+/// unescaped: `<lambda>` as a whole, and the `$1` that Numba before 0.54 appended.
 pub(super) fn unescape_identifier(text: &str) -> Cow<'_, str> {
     if !text.contains('_') {
         return Cow::Borrowed(text);
@@ -32,12 +34,12 @@ pub(super) fn unescape_identifier(text: &str) -> Cow<'_, str> {
     unescape(text, |character| !character.is_ascii() && character.is_alphanumeric())
 }
 
-/// Unescapes the text of a type. Any character may be escaped there.
+/// Unescapes the mangled form of a type, in which any character may be escaped.
 pub(super) fn unescape_type(text: &str) -> Cow<'_, str> {
     unescape(text, |character| !character.is_control() && character != '_' && !character.is_ascii_alphanumeric())
 }
 
-/// Replaces the escapes of characters that `is_accepted` accepts.
+/// Replaces the escapes of all characters for which `is_accepted` returns true.
 fn unescape(text: &str, is_accepted: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains('_') {
         return Cow::Borrowed(text);
@@ -58,7 +60,7 @@ fn unescape(text: &str, is_accepted: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(plain)
 }
 
-/// Decodes the escaped character at the start of `text`. Returns it with the length of its escapes.
+/// Decodes the escaped character at the start of `text`. Returns the character and the length of its escapes.
 fn escaped_character(text: &str) -> Option<(char, usize)> {
     let mut bytes = [0_u8; 4];
     let decoded =

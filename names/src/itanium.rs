@@ -1,4 +1,4 @@
-//! C++ names, and Rust names before the `v0` scheme, which use the same mangling.
+//! C++ names and legacy Rust names (before the `v0` scheme), which use the same mangling.
 //!
 //! Source: <https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling>, implemented by the `cpp_demangle` crate.
 
@@ -7,7 +7,8 @@ use std::fmt;
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 
-/// Limit for demangling: longer names are truncated anyway, and demangling them may take disproportionately long.
+/// Maximum length of a name to demangle. Longer names are truncated anyway, and demangling them may take
+/// disproportionately long.
 const MAX_INPUT_BYTES: usize = 8192;
 const MAX_OUTPUT_BYTES: usize = 4096;
 
@@ -23,7 +24,7 @@ pub(super) fn demangle(linkage_name: &str) -> Cow<'_, str> {
     if is_demangled { Cow::Owned(unescape_rust(output.0)) } else { Cow::Borrowed(linkage_name) }
 }
 
-/// Output buffer with a limit, because substitutions can expand a short name into a very long one.
+/// Output buffer with a maximum length, because substitutions can expand a short name into a very long one.
 struct BoundedString(String);
 
 impl fmt::Write for BoundedString {
@@ -36,8 +37,8 @@ impl fmt::Write for BoundedString {
     }
 }
 
-/// Replaces Rust's `$LT$` and similar escapes. The hash at the end (`::h0123456789abcdef`) stays, to tell instances
-/// apart.
+/// Replaces `$LT$` and similar escapes of Rust. The hash at the end (`::h0123456789abcdef`) is kept, because it
+/// distinguishes instances.
 fn unescape_rust(name: String) -> String {
     const ESCAPES: [(&str, &str); 12] = [
         ("_$LT$", "<"),

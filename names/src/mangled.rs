@@ -8,38 +8,39 @@
 //!   named      = part params?                            5ArrayIdLi1E1C7mutable7alignedE
 //!   params     = "I" type* "E"
 //! ```
-//! It has no substitutions and no qualifiers. A name that does not match is not Numba's.
+//! The grammar has no substitutions and no qualifiers. A name that does not match it was not mangled by Numba.
 
 use crate::numba_type;
 
-/// Maximum nesting of types: real ones are shallower, and a malicious name must not overflow the stack.
+/// Maximum nesting depth of types. Real types are shallower, and a malicious name must not overflow the stack.
 const MAX_TYPE_DEPTH: u32 = 48;
 
-/// Parsed name. Parts and tags are still escaped.
+/// Parsed name, in which path components and tags are still escaped.
 #[derive(Debug)]
 pub(super) struct Mangled<'a, 'known> {
-    /// Components of module and function name.
+    /// Components of the module and function name.
     pub(super) path: Vec<&'a str>,
     pub(super) tags: Vec<&'a str>,
     pub(super) arguments: &'known Arguments<'a>,
 }
 
-/// Argument types and suffix of a name. A function and its wrappers have the same ones, so the last parsed are cached.
+/// Argument types and suffix of a name. They are the same for a function and its wrappers, so those parsed last are
+/// cached.
 #[derive(Debug, Default)]
 pub(super) struct Arguments<'a> {
     mangled: &'a str,
     /// Readable argument types, separated by commas.
     pub(super) text: String,
-    /// True if the types have an escaped bracket, which C++ names never have.
+    /// True if the types contain an escaped bracket, which C++ names never do.
     pub(super) has_escaped_bracket: bool,
-    /// Suffix that LLVM or Numba appended: empty, or `.` and more.
+    /// Suffix that LLVM or Numba has appended: empty, or beginning with `.`.
     pub(super) suffix: &'a str,
 }
 
-/// Parses a whole name. `cache` has the arguments of the previous name, or is empty.
+/// Parses a whole name. `cache` contains the arguments of the previous name, or is empty.
 pub(super) fn parse<'a, 'known>(name: &'a str, cache: &'known mut Arguments<'a>) -> Option<Mangled<'a, 'known>> {
     let mut cursor = Cursor { rest: name.strip_prefix("_Z")? };
-    // Capacities that fit nearly all names: growing costs more than the rest of the parser.
+    // These capacities fit nearly all names. Growing the vectors would cost more than the rest of the parser.
     let (mut path, mut tags) = (Vec::with_capacity(4), Vec::with_capacity(2));
     let nested = cursor.consume("N");
     while let Some(part) = cursor.parse_part() {
@@ -94,7 +95,7 @@ impl<'a> Cursor<'a> {
         (!digits.is_empty()).then_some(digits)
     }
 
-    /// Parses `length bytes`. Consumes nothing if there is no part.
+    /// Parses `length bytes`. Consumes nothing if there is no such part.
     fn parse_part(&mut self) -> Option<&'a str> {
         let start = self.rest;
         let part = self.parse_digits().and_then(|digits| digits.parse().ok()).and_then(|length| {
@@ -108,7 +109,7 @@ impl<'a> Cursor<'a> {
         part
     }
 
-    /// Parses a type and appends its text to `out`.
+    /// Parses a type and appends its readable form to `out`.
     fn parse_type(&mut self, out: &mut String, depth: u32) -> Option<()> {
         let depth = depth.checked_sub(1)?;
         if self.consume("Li") {

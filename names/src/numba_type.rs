@@ -1,11 +1,11 @@
-//! Types as Numba prints them.
+//! Types in the form that Numba prints.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::escape;
 
-/// Codes of simple types: `N2CODE` of `numba/core/itanium_mangler.py`.
+/// Mangled codes of simple types: `N2CODE` in `numba/core/itanium_mangler.py`.
 pub(super) const CODES: [(&str, &str); 13] = [
     ("v", "none"),
     ("b", "bool"),
@@ -22,14 +22,14 @@ pub(super) const CODES: [(&str, &str); 13] = [
     ("d", "float64"),
 ];
 
-/// Separator between arguments, and between parameters.
+/// Separator between arguments, and between the parameters of a type.
 pub(super) const SEPARATOR: &str = ", ";
 
-/// Shorter numbers after a `#` may be part of the user's name.
+/// Minimum number of digits in an address. A shorter number after a `#` may be part of the user's name.
 const MIN_ADDRESS_DIGITS: usize = 8;
 
-/// Removes the addresses of functions (`<function f at 0x7f50dcfede40>`) and classes (`Acc#7f50dc534a90<...>`), which
-/// differ between processes.
+/// Removes the addresses of functions (`<function f at 0x7f50dcfede40>`) and of classes (`Acc#7f50dc534a90<...>`),
+/// which differ between processes.
 pub(super) fn without_addresses(types: &str) -> Cow<'_, str> {
     if !types.contains(['#', '<']) {
         return Cow::Borrowed(types);
@@ -52,12 +52,12 @@ pub(super) fn without_addresses(types: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Limit for the parameters of an array type: three, and a few keywords. Types with more are printed like any other
-/// type.
+/// Maximum number of parameters of an array type: three, and a few keywords. Types with more parameters get no special
+/// form.
 const MAX_PARAMS: usize = 8;
 
-/// Writer for a named type at the end of a text. Most types are `name(param, param)`; for the others, `finish` rewrites
-/// the text into the form that Numba prints.
+/// Writer that appends a named type to a string. Most types are `name(param, param)`. For the others, `finish` rewrites
+/// the appended string into the form that Numba prints.
 pub(super) struct NamedType<'out> {
     out: &'out mut String,
     start: usize,
@@ -77,7 +77,7 @@ impl<'out> NamedType<'out> {
         self.out.len() == self.start
     }
 
-    /// Appends a component of the name. The mangler splits names at dots, as if they were modules.
+    /// Appends a component of the type name. The mangler splits names at dots, as if they were modules.
     pub(super) fn push_part(&mut self, part: &str) {
         if !self.is_empty() {
             self.out.push('.');
@@ -86,7 +86,7 @@ impl<'out> NamedType<'out> {
         self.end_of_name = self.out.len();
     }
 
-    /// Begins a parameter, which the caller appends to the returned text.
+    /// Begins a parameter, which the caller appends to the returned string.
     pub(super) fn begin_param(&mut self) -> &mut String {
         self.out.push_str(if self.param_count == 0 { "(" } else { SEPARATOR });
         if let Some(param_start) = self.params.get_mut(self.param_count) {
@@ -132,7 +132,7 @@ impl<'out> NamedType<'out> {
         self.out.push(')');
     }
 
-    /// Returns the range of parameter `index`. The last parameter ends at `end`.
+    /// Returns the range of parameter `index`. `end` is the end of the last parameter.
     fn param_range(&self, index: usize, end: usize) -> Range<usize> {
         let next = self.params.get(index + 1).filter(|_| index + 1 < self.param_count);
         self.params[index]..next.map_or(end, |next| next - SEPARATOR.len())

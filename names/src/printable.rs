@@ -1,31 +1,31 @@
-//! Sanitisation of names, so that all their readers accept them.
+//! Sanitisation of names, so that every reader of a perf map accepts them.
 //!
-//! Perf maps are lines of text: perf drops names shorter than three characters, and reads a leading `0x` as a number;
-//! some readers reject a file that is not UTF-8. Terminals interpret control characters.
+//! Perf maps consist of lines. perf drops names shorter than three characters, and reads a leading `0x` as a number.
+//! Some readers reject a file that is not UTF-8. Terminals interpret control characters.
 
 use std::borrow::Cow;
 
 /// Maximum length of a readable name in bytes.
 pub const MAX_NAME_BYTES: usize = 511;
 
-/// Length of ` ~` and 16 hexadecimal digits.
+/// Length of ` ~` followed by 16 hexadecimal digits.
 const HASH_SUFFIX_BYTES: usize = 18;
 
-/// Returns a name that every reader of a perf map accepts: one printable line of three or more characters, at most
+/// Returns a name that every reader of a perf map accepts: one printable line of at least three characters and at most
 /// [`MAX_NAME_BYTES`] bytes.
 ///
-/// If the name had to be truncated, or characters replaced, ` ~` and a hash of the whole name are appended, so that
+/// If the name was truncated, or characters were replaced, ` ~` and a hash of the whole name are appended, so that
 /// different names stay different.
 pub fn printable(name: &str) -> String {
     into_printable(Cow::Borrowed(name))
 }
 
-/// Sanitises a name; does not copy it if it is already valid.
+/// Sanitises a name; does not copy a name that is already valid.
 pub(super) fn into_printable(name: Cow<'_, str>) -> String {
     if is_sanitized(&name) { name.into_owned() } else { sanitize(&name) }
 }
 
-/// Returns true if the name needs no change, like nearly all names.
+/// Returns true if the name needs no change, as is the case for nearly all names.
 fn is_sanitized(name: &str) -> bool {
     let bytes = name.as_bytes();
     let [first, .., last] = bytes else { return false };
@@ -65,13 +65,13 @@ fn sanitize(name: &str) -> String {
     }
 }
 
-/// Returns false for control characters, characters that change the display of their neighbours, line separators and
-/// unassigned code points.
+/// Returns false for control characters, characters that change how their neighbours are displayed, line separators,
+/// and unassigned code points.
 fn is_printable(character: char) -> bool {
     if character.is_ascii() {
         return matches!(character, ' '..='~');
     }
-    // Combining marks are only printable after another character, which is how names use them.
+    // Combining marks are only printable after another character, as they occur in names.
     let pair: String = ['a', character].iter().collect();
     pair.escape_debug().count() == 2
 }

@@ -1,10 +1,10 @@
-//! Tests with a table of real names, and of the guarantees for all texts.
+//! Tests with a table of real names, and tests of the guarantees that hold for any name.
 
 use std::collections::BTreeMap;
 
 use jitlisten_names::{EntryKind, MAX_NAME_BYTES, printable, readable, wants_location};
 
-/// Rows of `testdata/names.tsv`: kind, linkage name, location (`file:line` or `-`), text.
+/// Rows of `testdata/names.tsv`: kind, linkage name, location (`file:line` or `-`), readable name.
 fn read_table() -> Vec<[String; 4]> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/names.tsv");
     let text = std::fs::read_to_string(path).expect("the table is in the repository");
@@ -31,7 +31,7 @@ fn parse_kind(field: &str) -> EntryKind {
     }
 }
 
-/// With `JITLISTEN_BLESS` set, the test rewrites the table; review the diff before you commit it.
+/// With `JITLISTEN_BLESS` set, this test rewrites the table. Review the diff before you commit it.
 #[test]
 fn real_names_read_well() {
     let mut failures = Vec::new();

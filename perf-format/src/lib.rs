@@ -1,7 +1,7 @@
-//! Constants of the `perf.data` format, for the writer (`sampler`) and the reader (`report`). [`recording`] names the
-//! files that belong to a recording.
+//! Constants of the `perf.data` format, shared by the writer (`sampler`) and the reader (`report`). [`recording`] names
+//! the files that belong to a recording.
 //!
-//! Sources: `linux/perf_event.h`; for record types from 64 on, and for features,
+//! Sources: `linux/perf_event.h`. Record types from 64 on, and features, are described in
 //! `tools/perf/Documentation/perf.data-file-format.txt`.
 
 #![forbid(unsafe_code)]
@@ -19,25 +19,25 @@ pub const PERF_RECORD_MMAP2: u32 = 10;
 pub const PERF_RECORD_LOST_SAMPLES: u32 = 13;
 pub const PERF_RECORD_HEADER_ATTR: u32 = 64;
 pub const PERF_RECORD_FINISHED_ROUND: u32 = 68;
-/// The record's size does not include the trace data that follows it.
+/// The size in the record's header does not include the trace data that follows the record.
 pub const PERF_RECORD_AUXTRACE: u32 = 71;
 pub const PERF_RECORD_HEADER_FEATURE: u32 = 80;
 pub const PERF_RECORD_COMPRESSED: u32 = 81;
-/// The record is padded, and has the size of its data in a field.
+/// The record is padded; a field contains the size of its data.
 pub const PERF_RECORD_COMPRESSED2: u32 = 83;
 
 pub const PERF_RECORD_MISC_CPUMODE_MASK: u16 = 7;
 pub const PERF_RECORD_MISC_KERNEL: u16 = 1;
 pub const PERF_RECORD_MISC_USER: u16 = 2;
-/// Flag of mapping records: a data mapping.
+/// Flag of mapping records: the mapping contains data, not code.
 pub const PERF_RECORD_MISC_MMAP_DATA: u16 = 1 << 13;
 /// Flag of `COMM` records: the name was set by `exec`.
 pub const PERF_RECORD_MISC_COMM_EXEC: u16 = 1 << 13;
 pub const PERF_RECORD_MISC_MMAP_BUILD_ID: u16 = 1 << 14;
-/// Flag in the build-id table: the byte after the ID is its size.
+/// Flag of build-id table entries: the byte after the build-id is the build-id's size.
 pub const PERF_RECORD_MISC_BUILD_ID_SIZE: u16 = 1 << 15;
 
-/// Call-chain values from here on are markers that tell whose addresses follow.
+/// Lower bound of the call-chain values that are markers. A marker tells whether user or kernel addresses follow.
 pub const PERF_CONTEXT_MAX: u64 = -4095_i64 as u64;
 pub const PERF_CONTEXT_USER: u64 = -512_i64 as u64;
 pub const PERF_CONTEXT_KERNEL: u64 = -128_i64 as u64;

@@ -1,11 +1,11 @@
 //! Names of the files that belong to a recording.
 //!
 //! ```text
-//!   FILE                                        the recording; of a child FILE.PID, or %p in the name of FILE
+//!   FILE                                        the recording; for a child process FILE.PID, or %p in the name FILE
 //!   FILE.images/image-PID-START-object-N.so     an image of compiled code
 //!   FILE.images/python-PID-TIME-N.so            functions that CPython interprets
 //!   FILE.images/compilations.jsonl              compilations by Numba
-//!   FILE.old, FILE.old.images/                  the previous recording with that name
+//!   FILE.old, FILE.old.images/                  the previous recording with the same name
 //! ```
 
 use std::ffi::OsString;
@@ -13,38 +13,38 @@ use std::path::{Path, PathBuf};
 
 use jitlisten_files::FileName;
 
-/// File of Numba's compilations in [`images`].
+/// Name of the file in [`images`] that lists Numba's compilations.
 pub const COMPILATIONS: &str = "compilations.jsonl";
 
-/// Suffix of [`images`].
+/// Suffix that [`images`] appends to the name of a recording.
 pub const IMAGES: &str = ".images";
 
-/// Suffix of [`old`].
-const OLD: &str = ".old";
+/// Suffix that [`old`] appends to the name of a recording.
+const OLD_SUFFIX: &str = ".old";
 
-/// Directory of a recording's images.
+/// Returns the path of a recording's image directory.
 pub fn images(recording: &Path) -> PathBuf {
     with_suffix(recording, IMAGES)
 }
 
-/// New name of an earlier recording.
+/// Returns the new name of a recording that is about to be replaced.
 pub fn old(recording: &Path) -> PathBuf {
-    with_suffix(recording, OLD)
+    with_suffix(recording, OLD_SUFFIX)
 }
 
-/// Returns true if a file in [`images`] has exactly the form of a name that the recorder creates.
+/// Returns true if a file name in [`images`] has exactly a form that the recorder creates.
 pub fn is_beside(name: &str) -> bool {
     let is_image = matches!(FileName::parse(name), Some(FileName::KeptImage { .. }));
     name == COMPILATIONS || is_image || is_python_file(name) || is_unfinished(name)
 }
 
-/// Returns true for a file that a killed process did not complete: `.jitlisten-PID-WORD.new`.
+/// Returns true for the temporary file of a process that was killed before completing it: `.jitlisten-PID-WORD.new`.
 fn is_unfinished(name: &str) -> bool {
     let middle = name.strip_prefix(".jitlisten-").and_then(|rest| rest.strip_suffix(".new"));
     middle.and_then(|middle| middle.split_once('-')).is_some_and(|(pid, word)| is_number(pid) && !word.is_empty())
 }
 
-/// Returns true for a file of CPython functions: `python-PID-TIME-N.so`.
+/// Returns true for a file that lists CPython functions: `python-PID-TIME-N.so`.
 fn is_python_file(name: &str) -> bool {
     let middle = name.strip_prefix("python-").and_then(|rest| rest.strip_suffix(".so"));
     let parts: Vec<&str> = middle.into_iter().flat_map(|middle| middle.split('-')).collect();

@@ -1,6 +1,6 @@
-//! Facts about each LLVM that the library in a process publishes, read from its memory. `shim/src/doctor/facts.rs`
-//! defines the layout. A library without the symbol, or with another layout, yields no facts; doctor then uses only
-//! information that it can read from outside.
+//! Facts about each LLVM instance in a process, published by our library in that process and read from its memory.
+//! `shim/src/doctor/facts.rs` defines the layout. A library without the symbol, or with another layout, yields no
+//! facts; doctor then only uses information that it can read from outside the process.
 
 #![forbid(unsafe_code)]
 
@@ -23,12 +23,12 @@ const COUNTS_PER_LLVM: usize = 4;
 const TOTALS_WORD: usize = 5;
 const HEAD_WORDS: usize = TOTALS_WORD + 8;
 const TEXT_OFFSET: usize = (HEAD_WORDS + LLVM_SLOTS * COUNTS_PER_LLVM) * 8;
-/// Larger than the text of any library.
+/// Maximum size of the JSON text, larger than that of any library.
 const MAX_TEXT_BYTES: u64 = 1 << 20;
-/// Reads before giving up; the library writes a text in microseconds.
+/// Maximum number of attempts to read the facts. The library rewrites them within microseconds.
 const MAX_READS: usize = 50;
 
-/// Facts that a library publishes.
+/// Facts published by the library.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pub(super) llvms: Vec<ObservedLlvm>,
@@ -37,7 +37,7 @@ pub(super) struct Facts {
     pub(super) totals: Totals,
 }
 
-/// Totals that the session has counted since it began.
+/// Totals counted by the session since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) objects: u64,
@@ -50,12 +50,12 @@ pub(super) struct Totals {
     pub(super) remarks: u64,
 }
 
-/// An LLVM that the library observes.
+/// LLVM instance that the library observes.
 #[derive(Debug, Deserialize)]
 pub(super) struct ObservedLlvm {
     slot: usize,
     start: u64,
-    /// Path as the library names it.
+    /// Path of the LLVM library, as in the facts.
     pub(super) file: String,
     pub(super) version: Option<String>,
     pub(super) heard_by: Vec<String>,
@@ -64,7 +64,7 @@ pub(super) struct ObservedLlvm {
     pub(super) counts: Counts,
 }
 
-/// Numbers of reported objects of one LLVM.
+/// Number of objects of one LLVM instance, by the hook that reported them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) runtime_dyld: u64,
@@ -73,7 +73,7 @@ pub(super) struct Counts {
     pub(super) listed: u64,
 }
 
-/// An LLVM that the library does not observe.
+/// LLVM instance that the library does not observe.
 #[derive(Debug, Deserialize)]
 pub(super) struct UnobservedLlvm {
     start: u64,
@@ -82,15 +82,15 @@ pub(super) struct UnobservedLlvm {
 }
 
 #[derive(Deserialize)]
-struct Text {
+struct FactsJson {
     llvms: Vec<ObservedLlvm>,
     unheard: Vec<UnobservedLlvm>,
     left_out: usize,
 }
 
 impl Facts {
-    /// Reads the facts. Returns `None` if the library publishes none: it is old, inactive, or rewrites them all the
-    /// time.
+    /// Reads the facts. Returns `None` if the library publishes no facts, because it is old or inactive, or if it
+    /// rewrites them during every attempt.
     pub(super) fn read_from(process: &Process, library: &Path) -> Option<Facts> {
         let address = symbols::address(process, library, SYMBOL)?;
         for _ in 0..MAX_READS {
@@ -118,7 +118,9 @@ impl Facts {
             return Reading::Changing;
         }
         let (counts, text) = bytes.split_at(TEXT_OFFSET - HEAD_WORDS * 8);
-        let Ok(Text { mut llvms, unheard, left_out }) = serde_json::from_slice(text) else { return Reading::Nothing };
+        let Ok(FactsJson { mut llvms, unheard, left_out }) = serde_json::from_slice(text) else {
+            return Reading::Nothing;
+        };
         for llvm in &mut llvms {
             let slot_bytes = counts.chunks_exact(COUNTS_PER_LLVM * 8).nth(llvm.slot);
             let [runtime_dyld, for_jitlink, jitlink, listed] = words::<COUNTS_PER_LLVM>(slot_bytes.unwrap_or_default());
@@ -141,7 +143,7 @@ impl Facts {
 
 enum Reading {
     Good(Box<Facts>),
-    /// The facts changed during the read.
+    /// The library rewrote the facts during the read.
     Changing,
     Nothing,
 }
@@ -158,7 +160,7 @@ impl UnobservedLlvm {
     }
 }
 
-/// Path of the mapping at `start`, else the path by which the library was opened.
+/// Returns the path of the mapping at `start`, or else the path by which the library was opened.
 fn library_path(process: &Process, start: u64, file: &str) -> PathBuf {
     let mappings_below = process.mappings.iter().filter(|mapping| mapping.start <= start);
     let mapped_path = mappings_below.max_by_key(|mapping| mapping.start).map(|mapping| &mapping.path);
@@ -212,7 +214,7 @@ mod tests {
         assert!(matches!(read_facts(&bytes), Reading::Good(_)));
         assert!(matches!(read_facts(&memory(2, "{\"llvms\": [")), Reading::Nothing));
         assert!(matches!(read_facts(&[]), Reading::Nothing));
-        // The facts change between two reads.
+        // The sequence number changes with every read.
         let (bytes, reads) = (memory(2, JSON), Cell::new(0));
         let changing = Facts::read(|from, size| {
             let mut bytes = bytes.clone();

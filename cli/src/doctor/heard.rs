@@ -1,26 +1,27 @@
-//! Findings about each LLVM from the library's log. They include LLVMs without a GDB JIT list or with an empty one.
+//! Findings about each LLVM instance, from the library's log. They include instances whose GDB JIT list is missing or
+//! empty.
 
 #![forbid(unsafe_code)]
 
 use super::Finding;
 use super::llvm::NAMES_ADVICE;
 
-const ATTACHED: &str = ": LLVM in ";
-const LINKERS: [(&str, &str); 2] =
+const ATTACHED_MARKER: &str = ": LLVM in ";
+const LINKER_MARKERS: [(&str, &str); 2] =
     [("RuntimeDyld", ": RuntimeDyld is not observed: "), ("JITLink", ": JITLink is not observed: ")];
-/// Parts of warnings about code without names.
+/// Parts of warnings about code that stays without names.
 const UNOBSERVED_WARNINGS: [&str; 3] = [
     ": this LLVM is not observed: ",
     ": only the GDB JIT list of this LLVM can be read: ",
     ": this LLVM reported no object, ",
 ];
 
-/// Returns a finding for each LLVM in the log (`JITLISTEN_LOG=info:FILE`), observed or not. Skips `known_libraries`:
-/// the library's facts already provide findings for these.
+/// Returns a finding for each LLVM instance in the log (`JITLISTEN_LOG=info:FILE`), observed or not. Skips
+/// `known_libraries`, because the library's facts already provide findings for these.
 pub(super) fn findings(log: &str, known_libraries: &[String]) -> Vec<Finding> {
     let mut all_findings = Vec::new();
     for line in log.lines() {
-        if let Some((_, rest)) = line.split_once(ATTACHED) {
+        if let Some((_, rest)) = line.split_once(ATTACHED_MARKER) {
             let library = rest.rsplit_once(", slot ").map_or(rest, |(library, _)| library);
             if !known_libraries.iter().any(|known| known == library) {
                 all_findings.push(attached_finding(log, library));
@@ -38,26 +39,26 @@ pub(super) fn findings(log: &str, known_libraries: &[String]) -> Vec<Finding> {
     all_findings
 }
 
-/// Reports a linker as hooked unless the log gives a reason why not. A linker that the library does not contain is
-/// omitted.
+/// Reports a linker as hooked unless the log gives a reason why it is not. A linker that the LLVM library does not
+/// contain is omitted.
 fn attached_finding(log: &str, library: &str) -> Finding {
-    let mut words = Vec::new();
-    for (linker, marker) in LINKERS {
+    let mut descriptions = Vec::new();
+    for (linker, marker) in LINKER_MARKERS {
         let marker = format!("{library}{marker}");
         match log.lines().find_map(|line| line.split_once(&marker)) {
-            None => words.push(format!("{linker} is hooked")),
+            None => descriptions.push(format!("{linker} is hooked")),
             Some((_, reason)) if reason.starts_with("no vtable of ") => {}
-            Some((_, reason)) => words.push(format!("{linker} is not observed: {reason}")),
+            Some((_, reason)) => descriptions.push(format!("{linker} is not observed: {reason}")),
         }
     }
-    if words.is_empty() {
-        words.push("observed by its GDB JIT list".to_owned());
+    if descriptions.is_empty() {
+        descriptions.push("observed by its GDB JIT list".to_owned());
     }
     let library = if library == "/proc/self/exe" { "the program" } else { library };
-    Finding::ok("LLVM", format!("{library}: {}", words.join("; ")))
+    Finding::ok("LLVM", format!("{library}: {}", descriptions.join("; ")))
 }
 
-/// Removes the prefix of a log line.
+/// Removes the prefix of a log line, up to the level.
 fn strip_log_prefix(line: &str) -> &str {
     line.find(" warn: ").map_or(line, |offset| &line[offset + " warn: ".len()..])
 }

@@ -1,11 +1,11 @@
-//! Each LLVM of a process: version, compiled functions, and how it is observed. Read from its file, from memory, and
-//! from the facts that the library publishes; nothing is changed.
+//! LLVM instances of a process: version, compiled functions, and how each is observed. The information comes from the
+//! library file, from memory, and from the facts that our library publishes. The process is not changed.
 //!
 //! | property | source |
 //! | --- | --- |
-//! | existence | facts of the library; GDB JIT lists; RTTI names and messages in files |
-//! | version, engines | the file (`llvm_file.rs`) and its symbols |
-//! | hooks, problems | facts of the library (`facts.rs`), else the code of `__jit_debug_register_code` |
+//! | existence | facts of our library; GDB JIT lists; RTTI names and messages in files |
+//! | version, engines | the library file (`llvm_file.rs`) and its symbols |
+//! | hooks, problems | facts of our library (`facts.rs`), else the code of `__jit_debug_register_code` |
 //! | frame pointers | the code of each function in the GDB JIT list |
 
 #![forbid(unsafe_code)]
@@ -25,68 +25,69 @@ use crate::process::Process;
 use crate::symbols::Symbols;
 
 const REGISTER_FUNCTION: &str = "__jit_debug_register_code";
-/// Size of the longest patched code: see `shim/src/process/detour`.
+/// Maximum size of a code patch: see `shim/src/process/detour`.
 const MAX_PATCH_BYTES: usize = 16;
-/// Breakpoint of a debugger, which is not a hook of ours.
+/// Breakpoint instruction of a debugger, which must not be mistaken for our hook.
 const BREAKPOINT: u8 = 0xcc;
-/// Size below which a file cannot hold an LLVM with a code generator.
+/// Minimum size of a file that contains an LLVM with a code generator.
 const MIN_FILE_BYTES: u64 = 4 << 20;
-/// Bytes of a file that are searched.
+/// Maximum number of bytes of a file that are searched.
 const MAX_SEARCHED_BYTES: u64 = 4 << 30;
 
-/// RTTI names of engines; `_ZTV` plus the name is the vtable's symbol.
+/// RTTI names of engines, each with its readable name. Prefixed with `_ZTV`, an RTTI name is the symbol of the vtable.
 const ENGINES: [(&str, &str); 3] = [
     ("N4llvm5MCJITE", "MCJIT"),
     ("N4llvm3orc24RTDyldObjectLinkingLayerE", "ORC with RuntimeDyld"),
     ("N4llvm3orc18ObjectLinkingLayerE", "ORC with JITLink"),
 ];
 
-/// Findings about one LLVM.
+/// Findings about one LLVM instance.
 pub(super) struct Llvm {
     library: PathBuf,
     version: Option<String>,
     engines: Vec<&'static str>,
-    /// True if its linkers have symbols or RTTI names.
+    /// True if the linkers of this LLVM have symbols or RTTI names.
     names_linker: bool,
     list: List,
     observation: Observation,
 }
 
-/// GDB JIT list of one LLVM.
+/// GDB JIT list of one LLVM instance.
 enum List {
-    /// No list can be found from outside.
+    /// The list cannot be found from outside the process.
     None,
     Unreadable,
-    Of(Compiled),
+    Counted(Compiled),
 }
 
-/// The library's hooks in one LLVM.
+/// State of our library's hooks in one LLVM instance.
 enum Observation {
-    /// Observed, according to the library.
+    /// Observed, according to the facts.
     Observed(ObservedLlvm),
-    /// Not observed, according to the library.
+    /// Not observed, according to the facts.
     Unobserved(UnobservedLlvm),
-    /// Unknown to the library.
+    /// Not mentioned in the facts.
     Unknown,
-    /// No facts: the library is not loaded, or older. `is_redirected` tells if `__jit_debug_register_code` is hooked.
+    /// There are no facts, because our library is not loaded or too old. `is_redirected` is true if
+    /// `__jit_debug_register_code` is hooked.
     NoFacts { is_redirected: bool },
 }
 
-/// Counts of live code in a GDB JIT list.
+/// Counts of live code in GDB JIT lists.
 #[derive(Default)]
 pub(super) struct Compiled {
     pub(super) objects: usize,
     pub(super) functions: usize,
     pub(super) without_frame_pointer: usize,
     pub(super) objects_with_lines: usize,
-    /// Functions in objects without a line table. Excludes Numba's runtime, which never has one.
+    /// Number of functions in objects without a line table. Excludes Numba's runtime, which never has one.
     pub(super) without_lines: usize,
-    /// Functions, excluding those of Numba's runtime.
+    /// Number of functions, excluding those of Numba's runtime.
     pub(super) of_program: usize,
 }
 
 impl Llvm {
-    /// Finds all LLVMs of a process.
+    /// Finds all LLVM instances of a process.
     pub(super) fn find_all(process: &Process, facts: Option<Facts>) -> Vec<Llvm> {
         let lists = jit_list::find_lists(process);
         let has_facts = facts.is_some();
@@ -107,15 +108,16 @@ impl Llvm {
                 ));
                 llvms.len() - 1
             });
-            llvms[index].list = count_compiled(process, list).map_or(List::Unreadable, List::Of);
+            llvms[index].list = count_compiled(process, list).map_or(List::Unreadable, List::Counted);
         }
-        // Facts omit LLVMs that were switched off and, without a log, those that only their messages reveal.
+        // The facts omit LLVM instances that were switched off and, if there is no log, those recognised only by their
+        // messages.
         let deadline = Instant::now() + jit_list::READ_TIMEOUT;
         let libraries = process.libraries().into_iter().take_while(|_| Instant::now() < deadline);
         let candidates = libraries.filter(|library| may_have_llvm(process, library));
         let candidates: Vec<&Path> =
             candidates.filter(|library| !llvms.iter().any(|llvm| llvm.library == **library)).collect();
-        llvms.extend(candidates.into_iter().filter_map(|library| Llvm::by_types(process, library, has_facts)));
+        llvms.extend(candidates.into_iter().filter_map(|library| Llvm::from_file_markers(process, library, has_facts)));
         llvms
     }
 
@@ -144,8 +146,8 @@ impl Llvm {
         Llvm { library: library.to_owned(), version, engines, names_linker, list: List::None, observation }
     }
 
-    /// Examines a library in which only RTTI names or messages reveal an LLVM.
-    fn by_types(process: &Process, library: &Path, has_facts: bool) -> Option<Llvm> {
+    /// Examines a library that can only be recognised as LLVM by RTTI names or messages in its file.
+    fn from_file_markers(process: &Process, library: &Path, has_facts: bool) -> Option<Llvm> {
         let file = read_file(process, library);
         file.has_linker
             .then(|| Llvm::with_file(process, library, file, Observation::without_facts(process, library, has_facts)))
@@ -155,7 +157,7 @@ impl Llvm {
         self.library.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libllvmlite"))
     }
 
-    /// Reason why the code of this LLVM has no frame pointers, if the library knows it.
+    /// Returns the reason why code of this LLVM has no frame pointers, if our library knows one.
     pub(super) fn without_frame_pointers(&self) -> Option<String> {
         let Observation::Observed(observed) = &self.observation else { return None };
         let reason = observed.missing.iter().find_map(|missing| missing.strip_prefix("frame pointers: "))?;
@@ -163,10 +165,10 @@ impl Llvm {
     }
 
     pub(super) fn compiled(&self) -> Option<&Compiled> {
-        if let List::Of(compiled) = &self.list { Some(compiled) } else { None }
+        if let List::Counted(compiled) = &self.list { Some(compiled) } else { None }
     }
 
-    /// Path of the library, as our library names it in its log.
+    /// Returns the path of the LLVM library as our library's log prints it.
     pub(super) fn name_in_log(&self) -> Option<&str> {
         match &self.observation {
             Observation::Observed(observed) => Some(&observed.file),
@@ -176,54 +178,55 @@ impl Llvm {
     }
 
     pub(super) fn finding(&self, has_library: bool) -> Finding {
-        let mut words = vec![match &self.version {
+        let mut descriptions = vec![match &self.version {
             Some(version) => format!("{}: LLVM {version}", self.library.display()),
             None => format!("{}: another JIT, or an LLVM of unknown version", self.library.display()),
         }];
         if !self.engines.is_empty() {
-            words.push(format!("with {}", self.engines.join(", ")));
+            descriptions.push(format!("with {}", self.engines.join(", ")));
         }
-        words.extend(match &self.list {
-            List::Of(compiled) => Some(format!("{} objects in its GDB JIT list", compiled.objects)),
+        descriptions.extend(match &self.list {
+            List::Counted(compiled) => Some(format!("{} objects in its GDB JIT list", compiled.objects)),
             List::Unreadable => Some("an unreadable GDB JIT list".to_owned()),
             List::None => None,
         });
         match &self.observation {
             Observation::Observed(observed) => {
-                words.extend(observed.describe_hooks());
-                words.extend(observed.missing_parts().map(|part| format!("missing: {part}")));
+                descriptions.extend(observed.describe_hooks());
+                descriptions.extend(observed.missing_parts().map(|part| format!("missing: {part}")));
                 if observed.is_silent() {
-                    return Finding::no("LLVM", words.join("; "), NAMES_ADVICE);
+                    return Finding::no("LLVM", descriptions.join("; "), NAMES_ADVICE);
                 }
-                if observed.missing.iter().any(|missing| missing.contains(NAMELESS)) {
-                    return Finding::note("LLVM", words.join("; "), NAMES_ADVICE);
+                if observed.missing.iter().any(|missing| missing.contains(NAMELESS_LINKERS)) {
+                    return Finding::note("LLVM", descriptions.join("; "), NAMES_ADVICE);
                 }
                 let missing_objects = observed.counts.for_jitlink.saturating_sub(observed.counts.jitlink);
                 if missing_objects > 0 {
                     let problem = format!("{missing_objects} objects of JITLink not found in memory (yet)");
-                    return Finding::note("LLVM", format!("{}; {problem}", words.join("; ")), NAMES_ADVICE);
+                    return Finding::note("LLVM", format!("{}; {problem}", descriptions.join("; ")), NAMES_ADVICE);
                 }
             }
             Observation::Unobserved(unobserved) => {
-                words.push(format!("not observed: {}", unobserved.why));
-                return Finding::no("LLVM", words.join("; "), NAMES_ADVICE);
+                descriptions.push(format!("not observed: {}", unobserved.why));
+                return Finding::no("LLVM", descriptions.join("; "), NAMES_ADVICE);
             }
-            // An LLVM that was switched off has names for its linkers.
+            // An LLVM that was switched off would have names for its linkers.
             Observation::Unknown if !self.names_linker => {
-                words.push(format!("not observed: {NAMELESS}"));
-                return Finding::no("LLVM", words.join("; "), NAMES_ADVICE);
+                descriptions.push(format!("not observed: {NAMELESS_LINKERS}"));
+                return Finding::no("LLVM", descriptions.join("; "), NAMES_ADVICE);
             }
-            Observation::Unknown => words.push("not observed".to_owned()),
+            Observation::Unknown => descriptions.push("not observed".to_owned()),
             Observation::NoFacts { is_redirected } => {
-                words.push(describe_without_facts(has_library, *is_redirected).to_owned())
+                descriptions.push(describe_without_facts(has_library, *is_redirected).to_owned())
             }
         }
-        Finding::ok("LLVM", words.join("; "))
+        Finding::ok("LLVM", descriptions.join("; "))
     }
 }
 
 impl Observation {
-    /// Observation of an LLVM that is not among the facts. `has_facts` is true if there are facts.
+    /// Returns the observation of an LLVM that is missing from the facts, or for which there are none (`has_facts` is
+    /// false).
     fn without_facts(process: &Process, library: &Path, has_facts: bool) -> Observation {
         if has_facts {
             return Observation::Unknown;
@@ -233,8 +236,8 @@ impl Observation {
     }
 }
 
-/// Wording of the library's facts.
-const NAMELESS: &str = "its linkers have neither symbols nor RTTI";
+/// Message in the facts about linkers that cannot be identified.
+const NAMELESS_LINKERS: &str = "its linkers have neither symbols nor RTTI";
 
 pub(super) const NAMES_ADVICE: &str = "see docs/limits.md: which code has names, addresses for names, or neither";
 
@@ -250,7 +253,7 @@ fn describe_without_facts(has_library: bool, is_redirected: bool) -> &'static st
 }
 
 impl ObservedLlvm {
-    /// Hooks of this LLVM, with object counts.
+    /// Describes the hooks of this LLVM, with object counts.
     fn describe_hooks(&self) -> Vec<String> {
         let counts = &self.counts;
         let describe = |describe: &String| match describe.as_str() {
@@ -267,7 +270,8 @@ impl ObservedLlvm {
         }
     }
 
-    /// Missing hooks that matter. A linker that the library does not contain does not, nor does an unused list.
+    /// Returns the missing hooks that matter. Hooks for a linker that the LLVM library does not contain, or for an
+    /// unused list, do not matter.
     fn missing_parts(&self) -> impl Iterator<Item = &str> {
         let has_linker = self.heard_by.iter().any(|hook| hook == "runtimedyld" || hook == "jitlink");
         let is_irrelevant = move |missing: &&str| {
@@ -283,7 +287,7 @@ impl ObservedLlvm {
     }
 }
 
-/// Excludes small files and our own library.
+/// Returns false for small files and for our own library.
 fn may_have_llvm(process: &Process, library: &Path) -> bool {
     let is_ours = library.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libjitlisten"));
     let size = process.open_file(library).and_then(|file| Ok(file.metadata()?.len()));
@@ -298,7 +302,7 @@ fn read_file(process: &Process, library: &Path) -> LlvmFile {
         .unwrap_or_default()
 }
 
-/// Counts live functions, and those without a frame pointer.
+/// Counts live functions, and the live functions without a frame pointer.
 fn count_compiled(process: &Process, list: &JitList) -> Option<Compiled> {
     let entries = list.entries(process).ok()?;
     let mut compiled = Compiled { objects: entries.len(), ..Compiled::default() };
@@ -324,7 +328,7 @@ fn count_compiled(process: &Process, list: &JitList) -> Option<Compiled> {
     Some(compiled)
 }
 
-/// Returns true for a function of Numba's reference counting, which Numba compiles from LLVM IR.
+/// Returns true for a Numba reference-counting helper, which Numba compiles from LLVM IR.
 fn is_numba_runtime(function: &Function) -> bool {
     &*function.linkage_name == "NRT_incref"
 }

@@ -1,4 +1,4 @@
-//! Version and engines of an LLVM, read from the file of its library, stripped or not.
+//! Version and engines of an LLVM library, read from its file, stripped or not.
 //!
 //! | property | source |
 //! | --- | --- |
@@ -14,37 +14,39 @@ use std::io::{self, Read};
 use memchr::memmem::{self, Finder};
 
 const CHUNK_BYTES: usize = 1 << 20;
-/// Longer than any searched string plus the byte before it, so that strings across two chunks are found.
+/// Size of the overlap between two chunks. It exceeds the length of any searched string plus the preceding byte, so
+/// that strings across two chunks are found.
 const OVERLAP_BYTES: usize = 64;
 
-/// RuntimeDyld's class that links ELF objects, and JITLink's layer. An LLVM that compiles for its own process has one.
+/// RTTI names of the RuntimeDyld class that links ELF objects, and of JITLink's layer. Any LLVM that compiles for its
+/// own process contains one of them.
 pub(super) const LINKERS: [&str; 2] = ["N4llvm14RuntimeDyldELFE", "N4llvm3orc18ObjectLinkingLayerE"];
 
-/// Messages of RuntimeDyld and JITLink, in every release from 10 to 22.
+/// Messages of RuntimeDyld and JITLink that are the same in every release from 10 to 22.
 const MESSAGES: [&str; 2] = ["Unable to allocate memory for common symbols!", "Generic JITLink error"];
 
-/// Findings about one file.
+/// Properties of one file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct LlvmFile {
-    /// Version, such as `22.1.0` or `20.0.0git`.
+    /// LLVM version, such as `22.1.0` or `20.0.0git`.
     pub(super) version: Option<String>,
-    /// For each requested type, true if the file has its name.
+    /// For each requested type, true if the file contains its RTTI name.
     pub(super) types: Vec<bool>,
     /// True if the LLVM can link the objects that it compiles.
     pub(super) has_linker: bool,
-    /// True if the file has the RTTI name of a linker.
+    /// True if the file contains the RTTI name of a linker.
     pub(super) names_linker: bool,
 }
 
 impl LlvmFile {
-    /// Reads `file` and searches it for the names of `types`.
+    /// Reads `file` and searches it for the RTTI names in `types`.
     pub(super) fn read(mut file: impl Read, types: &[&str]) -> io::Result<LlvmFile> {
         let names: Vec<Finder<'_>> = types.iter().map(Finder::new).collect();
         let (linkers, messages) = (LINKERS.map(Finder::new), MESSAGES.map(Finder::new));
         let mut result = LlvmFile { types: vec![false; types.len()], ..LlvmFile::default() };
         let mut bytes = Vec::with_capacity(CHUNK_BYTES + OVERLAP_BYTES);
         loop {
-            // Keep the end of the last chunk and append the next one.
+            // Keep the end of the last chunk, and append the next chunk.
             bytes.drain(..bytes.len().saturating_sub(OVERLAP_BYTES));
             let kept_bytes = bytes.len();
             if file.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut bytes)? == 0 {
@@ -66,8 +68,8 @@ impl LlvmFile {
     }
 }
 
-/// Returns true if the name of a type occurs by itself. The end of a longer symbol does not count, such as `_ZTV` plus
-/// the name in a library that imports it. Code may precede the name.
+/// Returns true if the name of a type occurs as a string of its own. The end of a longer symbol does not count, such as
+/// `_ZTV` plus the name in a library that imports the vtable. Code may precede the name.
 fn has_type(bytes: &[u8], name: &Finder<'_>) -> bool {
     let is_separate = |offset: usize| {
         let preceding_byte = offset.checked_sub(1).map(|offset| bytes[offset]);
@@ -77,7 +79,7 @@ fn has_type(bytes: &[u8], name: &Finder<'_>) -> bool {
     name.find_iter(bytes).any(is_separate)
 }
 
-/// Parses an identification such as `LLVM22.1.0\0` or `LLVM20.0.0git\0`.
+/// Parses an identification string such as `LLVM22.1.0\0` or `LLVM20.0.0git\0`.
 fn parse_version(bytes: &[u8]) -> Option<String> {
     let end = memchr::memchr(0, &bytes[..bytes.len().min(OVERLAP_BYTES / 2)])?;
     let version = std::str::from_utf8(bytes[..end].strip_prefix(b"LLVM")?).ok()?;

@@ -11,7 +11,7 @@ use super::Finding;
 use crate::command;
 use crate::sinks::is_writable;
 
-/// Properties of the system on which tools depend.
+/// Properties of the system that affect tools.
 pub(super) struct Machine {
     pub(super) findings: Vec<Finding>,
     pub(super) can_use_perf: bool,
@@ -84,7 +84,8 @@ fn examine_perf() -> (Finding, bool) {
 
 /// Opens a perf event for this process's user time, as `perf record -e cpu-clock:u` does.
 fn open_perf_event() -> Result<(), i32> {
-    // `PERF_ATTR_SIZE_VER0` of <linux/perf_event.h>. The words are type and size, config, two others, and flags.
+    // This is `PERF_ATTR_SIZE_VER0` of <linux/perf_event.h>. The words are type and size, config, two others, and
+    // flags.
     const SIZE: usize = 64;
     let mut attributes = [0u64; SIZE / 8];
     // `PERF_TYPE_SOFTWARE` is 1; `PERF_COUNT_SW_CPU_CLOCK` is 0.
@@ -107,10 +108,10 @@ fn is_filtered() -> bool {
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
 }
 
-/// Returns true if ptrace reaches the kernel's own checks: without a filter, a PID that cannot exist is reported as not
-/// found.
+/// Returns true if `ptrace(2)` reaches the kernel's own checks. If no filter intercepts the call, it fails with `ESRCH`
+/// for a PID that cannot exist.
 fn may_call_ptrace() -> bool {
-    // SAFETY: the request takes numbers only.
+    // SAFETY: this request takes only numbers.
     unsafe { libc::ptrace(libc::PTRACE_SEIZE, i32::MAX, 0usize, 0usize) };
     !matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM | libc::ENOSYS | libc::EACCES))
 }
@@ -193,7 +194,7 @@ fn examine_image_directory() -> (Finding, bool) {
     }
 }
 
-/// Examines a directory for images. `can_be_created` is true for the default one, which is created on demand.
+/// Examines a directory for images. `can_be_created` is true for the default directory, which is created on demand.
 fn examine_directory(directory: &Path, can_be_created: bool) -> (Finding, bool) {
     let exists = directory.is_dir() || !can_be_created;
     let existing_directory = if exists { directory } else { directory.parent().unwrap_or(Path::new("/")) };
@@ -217,7 +218,7 @@ fn is_noexec(directory: &Path) -> bool {
 }
 
 fn glibc() -> Finding {
-    // SAFETY: returns a constant string.
+    // SAFETY: the function returns a pointer to a constant C string.
     let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
     Finding::ok("glibc", version.to_string_lossy())
 }

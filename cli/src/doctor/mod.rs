@@ -1,12 +1,12 @@
-//! `jitlisten doctor`: which tools will see names, stacks and lines here, and how to fix the rest.
+//! `jitlisten doctor`: reports which tools will see names, stacks and lines here, and how to fix the rest.
 //!
 //! ```text
 //!   file         content                                            source
 //!   machine.rs   perf, ptrace, gdb, directories, glibc              the system
 //!   program.rs   a process, or a command that runs for a moment     /proc, the interpreter, the library's log
-//!   heard.rs     each LLVM of a command: how it was observed        the library's log
-//!   facts.rs     each LLVM of a process: how it is observed         facts that the library publishes
-//!   llvm.rs      each LLVM of a process                             the facts; its file (llvm_file.rs), symbols, list
+//!   heard.rs     LLVM instances of a command, and their hooks       the library's log
+//!   facts.rs     LLVM instances of a process, and their hooks       facts that the library publishes
+//!   llvm.rs      LLVM instances of a process                        the facts; file (llvm_file.rs), symbols, JIT list
 //!   python.rs    the interpreter: flags, build options              /proc and the interpreter's file
 //!   tools.rs     each tool: names, whole stacks, lines              conclusions from the machine and the program
 //! ```
@@ -61,14 +61,14 @@ pub(crate) struct Doctor {
     run_environment: RunEnvironment,
 }
 
-/// One examined property of the machine or the program.
+/// Result for one examined property of the machine or the program.
 #[derive(Debug, Serialize)]
 pub(crate) struct Finding {
     pub(crate) about: &'static str,
     pub(crate) state: State,
-    /// Observed state.
+    /// Description of the observed state.
     pub(crate) found: String,
-    /// Advice for the user.
+    /// Advice for the user, if there is any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) advice: Option<String>,
 }
@@ -159,7 +159,7 @@ impl Report {
 fn empty_table() -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    // comfy-table can query the width of a terminal only with features that we do not enable.
+    // comfy-table could query the terminal width only with features that we do not enable.
     let width = terminal_size::terminal_size().map_or(120, |(width, _)| width.0);
     table.set_width(width.max(60));
     table

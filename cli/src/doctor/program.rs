@@ -1,4 +1,4 @@
-//! Properties of a process that decide what tools see. The process is not changed.
+//! Properties of a process that determine what tools see. The process is not changed.
 
 #![forbid(unsafe_code)]
 
@@ -28,11 +28,11 @@ use crate::system::{BlockedSignals, end_with_parent, kill_group};
 
 const LIBRARY: &str = "libjitlisten.so";
 
-/// Findings about a program, and the properties on which tools depend.
+/// Findings about a program, and the properties that affect tools.
 pub(super) struct Program {
     pub(super) findings: Vec<Finding>,
     pub(super) has_library: bool,
-    /// True if the program has no loader, so the library cannot be preloaded.
+    /// True if the program has no dynamic loader, so that our library cannot be preloaded.
     pub(super) is_static: bool,
     pub(super) perf_map: bool,
     pub(super) images: bool,
@@ -41,22 +41,22 @@ pub(super) struct Program {
     /// True if perf can use the unwind tables of all images.
     pub(super) images_have_padding: bool,
     pub(super) lines: bool,
-    /// True if some compiled code has no lines.
+    /// True if some compiled code has no line table.
     pub(super) lacks_lines: bool,
     pub(super) code_keeps_frame_pointers: bool,
     pub(super) python_keeps_frame_pointers: bool,
-    /// True if a tool starts the program, which may then trace it.
+    /// True if a tool starts the program, and may therefore trace it.
     pub(super) is_started_by_tool: bool,
     is_python: bool,
     /// True if an LLVM in the program has compiled code.
     has_compiled: bool,
     /// True if images of compiled code exist or existed.
     had_images: bool,
-    /// LLVMs that the library's facts show, by their names in its log.
+    /// LLVM libraries in our library's facts, by their names in its log.
     known_llvms: Vec<String>,
-    /// True if one of the LLVMs is llvmlite's.
+    /// True if one of the LLVM instances is llvmlite's.
     has_numba: bool,
-    /// Each LLVM whose code gets no frame pointers, with the reason.
+    /// Each LLVM instance whose code gets no frame pointers, with the reason.
     without_frame_pointers: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ impl Program {
         }
     }
 
-    /// Expected properties of a program that `jitlisten run` would start.
+    /// Returns the expected properties of a program started by `jitlisten run`.
     pub(super) fn expected(run_environment: &RunEnvironment) -> Program {
         let sinks = run_environment.sinks.clone().unwrap_or_default().to_string();
         let mut program = Program::with_sinks(&sinks);
@@ -104,7 +104,7 @@ impl Program {
         program
     }
 
-    /// Examines a running process; one that has just started is examined again.
+    /// Examines a running process. A process that has just started is examined again later.
     pub(super) fn of_process(pid: u32) -> Result<Program, Problem> {
         let first = Program::examine(pid)?;
         match Process::open(pid)?.age().and_then(|age| wait_in_start_up(age, first.has_compiled)) {
@@ -135,14 +135,14 @@ impl Program {
         Ok(program)
     }
 
-    /// Runs a command as `jitlisten run` does, examines it, and stops it when the time is over.
+    /// Runs a command as `jitlisten run` does, examines it, and stops it after `time`.
     pub(super) fn of_command(
         run_environment: &RunEnvironment,
         words: &[OsString],
         time: Duration,
     ) -> Result<Program, Problem> {
         let mut command = run_environment.command(words)?;
-        // From here on, signals end the command only after the directory is removed.
+        // From here on, a signal ends this command only after the directory is removed.
         let signals = BlockedSignals::termination();
         let scratch = Scratch::new(Kind::Doctor)?;
         let log = scratch.path.join("log");
@@ -184,7 +184,7 @@ impl Program {
         self.findings.push(Finding::ok("command", watched.status));
     }
 
-    /// Adds findings from the library's log: see the log messages of `shim` and of the session.
+    /// Adds findings from the library's log. The messages are those of `shim` and of the session.
     fn add_log_findings(&mut self, text: &str) {
         for line in text.lines().filter(|line| line.contains(" sink stops: ")) {
             let sinks = [
@@ -200,11 +200,12 @@ impl Program {
         }
         if let Some(line) = text.lines().find(|line| line.contains("code without frame pointers was loaded")) {
             self.code_keeps_frame_pointers = false;
-            // The log also names the library and the first function. The process, if it still runs, only has counts.
+            // The log also names the library and the first function, while the facts of the running process only
+            // contain counts.
             self.findings.retain(|finding| !finding.found.contains(NO_FRAME_POINTERS));
             self.findings.push(Finding::note(
                 "frame pointers",
-                // The library comes first, if the log names it.
+                // The library's name comes first, if the log contains it.
                 text_from(line, " warn: ").trim_start_matches(" warn: "),
                 if self.has_numba {
                     format!("perf record --call-graph dwarf; {CACHE_ADVICE}")
@@ -229,7 +230,7 @@ impl Program {
         }
         let llvm_findings = super::heard::findings(text, &self.known_llvms);
         if !llvm_findings.is_empty() {
-            self.findings.retain(|finding| finding.found != NO_LLVM && finding.found != NONE_YET);
+            self.findings.retain(|finding| finding.found != NO_LLVM && finding.found != NO_LLVM_YET);
         }
         self.findings.extend(llvm_findings);
         self.findings.dedup_by(|finding, other| finding.about == other.about && finding.found == other.found);
@@ -290,12 +291,12 @@ impl Program {
         }
         if llvms.is_empty() && !self.is_static {
             let advice = "try again after Numba, or another compiler, was imported";
-            self.findings.push(Finding::note("LLVM", if is_known { NONE_YET } else { NO_LLVM }, advice));
+            self.findings.push(Finding::note("LLVM", if is_known { NO_LLVM_YET } else { NO_LLVM }, advice));
         }
-        // Lists may be incomplete, but every image shows finalized code.
+        // Lists may be incomplete, but an image always means that code became final.
         let has_image = process.mappings.iter().any(|mapping| is_image(&mapping.path));
         self.has_compiled = list_counts.functions > 0 || totals.functions > 0 || has_image;
-        // Freed code has no image any longer.
+        // Freed code no longer has an image.
         self.had_images = has_image || totals.images > 0;
         self.lines |= self.has_library && (list_counts.objects_with_lines > 0 || totals.objects_with_lines > 0);
         self.images_have_padding = totals.images_without_padding == 0;
@@ -315,7 +316,7 @@ impl Program {
         }
     }
 
-    /// Reports functions without lines. Only the GDB JIT lists tell which functions have lines.
+    /// Reports functions without lines. Only the GDB JIT lists show which functions have lines.
     fn examine_lines(&mut self, list_counts: &Compiled) {
         let Compiled { without_lines, of_program, .. } = *list_counts;
         self.lacks_lines = self.lines && without_lines > 0;
@@ -331,7 +332,7 @@ impl Program {
         }
     }
 
-    /// Reports if LLVM's vectoriser remarks are recorded. Images carry them.
+    /// Reports whether LLVM's vectoriser remarks are recorded. Images contain them.
     fn examine_remarks(&mut self, totals: &Totals) {
         if !self.has_numba || totals.images == 0 || cfg!(not(target_arch = "x86_64")) {
             return;
@@ -349,12 +350,13 @@ impl Program {
         });
     }
 
-    /// Reports code without frame pointers. The library counts all reported functions, including those in no list;
-    /// lists work without the library.
+    /// Reports code without frame pointers. Our library counts all reported functions, including those in no list. The
+    /// lists are available even without our library.
     fn examine_frame_pointers(&mut self, list_counts: &Compiled, totals: &Totals) {
-        let by_list = (list_counts.without_frame_pointer as u64, list_counts.functions as u64);
-        let by_session = (totals.without_frame_pointer, totals.functions);
-        let (without_frame_pointer, functions) = if by_session.1 >= by_list.1 { by_session } else { by_list };
+        let list_values = (list_counts.without_frame_pointer as u64, list_counts.functions as u64);
+        let session_values = (totals.without_frame_pointer, totals.functions);
+        let (without_frame_pointer, functions) =
+            if session_values.1 >= list_values.1 { session_values } else { list_values };
         self.code_keeps_frame_pointers &= without_frame_pointer == 0;
         if self.has_library && without_frame_pointer > 0 {
             let tool = if self.images_have_padding { "perf record --call-graph dwarf" } else { "jitlisten record" };
@@ -371,7 +373,7 @@ impl Program {
         }
     }
 
-    /// Reports enabled sinks that produced nothing, although there is code for them.
+    /// Reports enabled sinks that produced no output, although there was code to report.
     fn examine_sinks(&mut self, process: &Process) {
         if !self.has_library || !self.has_compiled {
             return;
@@ -393,27 +395,27 @@ impl Program {
     }
 }
 
-/// Text between the count of functions without frame pointers and the causes.
+/// Part of the finding that follows the number of functions without frame pointers.
 const NO_FRAME_POINTERS: &str = "compiled functions keep no frame pointer: ";
 
 const CACHE_ADVICE: &str = "start it with jitlisten run and omit --no-lines: Numba then compiles once more what it has \
     cached without jitlisten";
 
 const NO_LLVM: &str = "no known LLVM in the process";
-/// Wording of the library, which examines every loaded library.
-const NONE_YET: &str = "no LLVM in the process";
+/// Finding if our library, which examines every loaded library, has found no LLVM.
+const NO_LLVM_YET: &str = "no LLVM in the process";
 
-/// Time after the start of a process until its compiler is assumed to be loaded.
+/// Time after process start by which the compiler is assumed to be loaded.
 const START_UP_TIME: Duration = Duration::from_secs(3);
 
-/// Time to wait before a second examination of a process of this age; `None` if one is enough.
+/// Returns the time to wait before a process of this age is examined again; `None` if one examination is enough.
 fn wait_in_start_up(age: Duration, has_compiled: bool) -> Option<Duration> {
     START_UP_TIME.checked_sub(age).filter(|wait| !has_compiled && !wait.is_zero())
 }
 
 const SINK_ADVICE: &str = "start it with JITLISTEN_LOG=FILE; the log shows the error";
 
-/// Reads the log. The program may have written anything into it, or replaced it.
+/// Reads the log. Its content is untrusted, because the program may have written to it or replaced it.
 fn read_log(log: &Path) -> String {
     const MAX_LOG_BYTES: u64 = 64 << 20;
     let mut text = Vec::new();
@@ -437,7 +439,7 @@ fn is_image(path: &Path) -> bool {
     is_object && directory.is_some_and(|name| name.starts_with("image-"))
 }
 
-/// Our library. A copy from `make install` has a version suffix.
+/// Returns our library. A copy from `make install` has a version suffix.
 fn our_library(process: &Process) -> Option<&Path> {
     process.library_named(LIBRARY).or_else(|| process.library_with_prefix(&format!("{LIBRARY}.")))
 }
@@ -462,23 +464,23 @@ fn library_finding(process: &Process) -> Finding {
     }
 }
 
-/// Returns true for a loader such as `ld-linux-x86-64.so.2`, `ld-2.28.so` or `ld-musl-x86_64.so.1`.
+/// Returns true for a dynamic loader such as `ld-linux-x86-64.so.2`, `ld-2.28.so` or `ld-musl-x86_64.so.1`.
 fn is_loader(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-") || name.as_bytes().starts_with(b"ld.so"))
 }
 
-/// Result of watching a command.
+/// Result of [`watch`].
 struct Watched {
     program: Program,
     status: String,
 }
 
-/// Time for which a command continues after it has compiled code.
+/// Time for which a command may continue after it has compiled code.
 const RUN_ON_TIME: Duration = Duration::from_secs(2);
-/// Interval between two examinations, which take time: they read the interpreter's code.
+/// Interval between two examinations, which are slow because they read the interpreter's code.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Examines the processes of a command until one has compiled code, the command exits, the time is over, or a signal
+/// Examines the processes of a command until one has compiled code, the command exits, `time` is over, or a signal
 /// arrives. Then kills the command.
 fn watch(mut child: Child, time: Duration, signals: &BlockedSignals) -> Option<Watched> {
     let started = Instant::now();
@@ -502,7 +504,7 @@ fn watch(mut child: Child, time: Duration, signals: &BlockedSignals) -> Option<W
     best.map(|program| Watched { program, status })
 }
 
-/// Examines the processes that have the library; prefers one that has compiled code, then one with a Python.
+/// Examines the processes that have loaded our library. Prefers one that has compiled code, then one that runs Python.
 fn examine_descendants(pid: u32) -> Option<Program> {
     let has_library = |pid: &u32| Process::open(*pid).is_ok_and(|process| our_library(&process).is_some());
     let programs = descendants(pid).into_iter().filter(has_library).filter_map(|pid| Program::examine(pid).ok());

@@ -1,5 +1,5 @@
-//! The Python interpreter of a process: its flags and build options, read from `/proc` and from its file. Nothing is
-//! executed.
+//! The Python interpreter of a process: its flags and build options, read from `/proc` and from the interpreter's file.
+//! No code of the interpreter is executed.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use jitlisten::{Machine, cfi};
 use crate::process::Process;
 use crate::symbols::Symbols;
 
-/// Environment with which a process was started.
+/// Initial environment of a process.
 pub(super) struct Environment(Vec<(String, String)>);
 
 impl Environment {
@@ -33,7 +33,7 @@ impl Environment {
     }
 }
 
-/// Flags on the command line of a Python interpreter.
+/// Command-line flags of a Python interpreter.
 #[derive(Default)]
 pub(super) struct PythonFlags {
     pub(super) is_isolated: bool,
@@ -71,8 +71,8 @@ impl PythonFlags {
     }
 }
 
-/// Returns true if the interpreter was built with frame pointers, judged by the prologues of functions that call
-/// others.
+/// Returns true if the interpreter was built with frame pointers, judging by the prologues of functions that make
+/// calls.
 pub(super) fn keeps_frame_pointers(process: &Process) -> Option<bool> {
     const FUNCTIONS: [&str; 5] =
         ["PyEval_EvalCode", "PyRun_StringFlags", "PyImport_ImportModule", "PyObject_Repr", "PyModule_AddObject"];

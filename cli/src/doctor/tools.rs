@@ -1,4 +1,4 @@
-//! Conclusions for each tool: names, whole stacks, and lines that it will show.
+//! Conclusions for each tool: whether it will show names, whole stacks and lines.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::machine::Machine;
 use super::program::Program;
 
-/// Abilities of one tool with compiled code.
+/// Facts about compiled code that one tool can show.
 #[derive(Debug, Serialize)]
 pub(super) struct Tool {
     pub(super) tool: &'static str,
@@ -17,12 +17,12 @@ pub(super) struct Tool {
     /// True if some code has lines.
     #[serde(skip)]
     pub(super) some_lines: bool,
-    /// Advice for the first missing ability.
+    /// Advice on the first fact that the tool cannot show.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) todo: Option<String>,
 }
 
-/// Condition for an ability, and the advice if it is not met.
+/// Condition for an ability, with advice if the condition is not met.
 type Requirement = (bool, &'static str);
 
 const PERF_ADVICE: &str = "let this user use perf, see above";
@@ -90,7 +90,7 @@ pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
     ]
 }
 
-/// Evaluates the conditions of a tool. Stacks and lines require names.
+/// Evaluates the conditions of a tool. Stacks and lines also require names.
 fn tool(tool: &'static str, names: &[Requirement], stacks: &[Requirement], lines: &[Requirement]) -> Tool {
     let all_met = |requirements: &[Requirement]| requirements.iter().all(|requirement| requirement.0);
     let todo = names

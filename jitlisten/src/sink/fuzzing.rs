@@ -1,5 +1,5 @@
-//! Entry points for the fuzz targets under `fuzz/`, to encoders that are otherwise private. Requires the feature
-//! `fuzzing`; not part of the API.
+//! Fuzzing entry points for encoders that are otherwise private. The targets are in `fuzz/`. Requires the `fuzzing`
+//! feature; not part of the API.
 
 #![allow(missing_docs)]
 #![forbid(unsafe_code)]
@@ -12,14 +12,14 @@ pub fn range(start: u64, size: u64) -> Option<AddressRange> {
     AddressRange::new(Address(start), size)
 }
 
-/// Unwind tables of one function in a jitdump: `.eh_frame` followed by `.eh_frame_hdr`, the size of the latter, and
-/// `mapped_size`.
+/// Encodes the unwind tables of one function as a jitdump stores them. Returns `.eh_frame` followed by `.eh_frame_hdr`,
+/// the size of `.eh_frame_hdr`, and `mapped_size`.
 pub fn unwind_tables(eh_frame: &[u8], place: AddressRange, function: AddressRange) -> Option<(Vec<u8>, u64, u64)> {
     let unwinding = EhFrame::new(eh_frame, place).function_tables(function)?;
     Some((unwinding.data, unwinding.eh_frame_hdr_size, unwinding.mapped_size))
 }
 
-/// Line rows of one function in a jitdump: address, line, file.
+/// Returns the jitdump line rows of one function: address, line, file.
 pub fn line_entries(rows: &LineRows, function: AddressRange) -> Vec<(u64, u32, String)> {
     let entries = function_rows(rows, function).into_iter();
     entries.map(|entry| (entry.addr, entry.lineno, entry.name.to_owned())).collect()

@@ -1,4 +1,4 @@
-//! Sinks: consumers of code events, one module each, with a common trait.
+//! Sinks: consumers of code events. Each has its own module; all implement one trait.
 
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -30,7 +30,7 @@ use crate::{Address, AddressRange, LoadedObject, ObjectId};
 pub(crate) struct FinalizedObject<'a> {
     pub(crate) id: ObjectId,
     pub(crate) object: &'a LoadedObject,
-    /// Name of each function of `object`, in the same order.
+    /// Names of the functions of `object`, in the same order.
     pub(crate) names: &'a [ReadableName],
     /// Unwind rules derived from machine code, for functions that `.eh_frame` lacks.
     pub(crate) derived_rules: &'a [FunctionRules],
@@ -42,13 +42,13 @@ pub(crate) struct FinalizedObject<'a> {
     pub(crate) finalized_at_ns: u64,
     /// Returns the start of the first loaded code at or after an address.
     pub(crate) find_next_code: &'a dyn Fn(Address) -> Option<Address>,
-    /// Origin of the object, which tells where it is already registered.
+    /// Origin of the object, which determines where it is already registered.
     pub(crate) origin: Origin,
     /// Returns the loaded objects with text in a range.
     pub(crate) neighbours: &'a dyn Fn(AddressRange) -> Neighbours<'a>,
     /// True if our hooks are called before anything writes to the object's pages.
     pub(crate) owns_pages: bool,
-    /// Memory reserved in front of code: see [`HeaderPadding`].
+    /// Memory reserved in front of code; see [`HeaderPadding`].
     pub(crate) padding: &'a HeaderPadding,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Neighbour<'a> {
 /// Memory reserved in front of code, by its end address.
 pub(crate) type HeaderPadding = BTreeMap<Address, AddressRange>;
 
-/// Consumer of objects. Called with the session locked; must not call back into the session.
+/// Consumer of code events. Its methods are called with the session locked, and must not call back into the session.
 pub(crate) trait Sink: Send {
     /// Returns true if the sink needs [`FinalizedObject::debug_object`].
     fn wants_debug_object(&self) -> bool {
@@ -86,7 +86,7 @@ pub(crate) trait Sink: Send {
     /// Handles an object whose code became final. Returns the number of bytes written.
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError>;
 
-    /// Starts a batch: the following objects were final before, and may be written together.
+    /// Starts a batch. The following objects became final earlier, and may be written together.
     fn begin_batch(&mut self) {}
 
     /// Ends the batch. Returns the number of bytes written.
@@ -97,16 +97,16 @@ pub(crate) trait Sink: Send {
     /// Handles an object whose code is about to be freed.
     fn freeing(&mut self, object: &FinalizedObject<'_>) -> Result<(), SinkError>;
 
-    /// Called last, before the sink is switched off or the process exits. Returns the number of bytes written.
+    /// Finishes pending work before the sink is disabled or the process exits. Returns the number of bytes written.
     fn finish(&mut self) -> Result<u64, SinkError> {
         Ok(0)
     }
 
-    /// Called in the child of a fork. Must leave the parent's files alone, and must run in constant time.
+    /// Resets the sink in the child of a fork. Must leave the parent's files alone, and must run in constant time.
     fn forked(&mut self) -> SinkState;
 
-    /// Called after the process has permanently changed its user. A sink that cannot create a file as that user keeps
-    /// the old one.
+    /// Handles a permanent change of the process's user. A sink that cannot create a file as the new user keeps its old
+    /// file.
     fn user_changed(&mut self) -> SinkState {
         SinkState::Kept
     }
@@ -115,7 +115,7 @@ pub(crate) trait Sink: Send {
 /// State of a sink after a fork or a change of user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SinkState {
-    /// The sink lost its state: all live objects must be passed to it again, before any other call.
+    /// The sink lost its state, so all live objects must be passed to it again before any other call.
     Lost,
     /// The sink kept its state.
     Kept,
@@ -157,26 +157,27 @@ impl fmt::Display for SinkError {
 pub(crate) struct SinkContext {
     /// Result of [`StaleMap::find`] when the session was opened.
     pub(crate) stale_map: Option<StaleMap>,
-    /// Byte ranges that the perf map sink wrote, even if it is off now.
+    /// Byte ranges of the perf map that the perf map sink has written, even if the sink is disabled now.
     pub(crate) own_lines: OwnLines,
-    /// Lines that the perf map sink has left in the file; kept while it is off.
+    /// Lines that a disabled perf map sink has left in the file.
     pub(crate) retained_lines: Arc<Mutex<RetainedLines>>,
-    /// True if another live process has the same perf map: foreign lines may then describe its code.
+    /// True if another live process has the same perf map, so that foreign lines may describe that process's code.
     pub(crate) map_is_shared: Arc<AtomicBool>,
-    /// The `jitlisten run` that started this process.
+    /// The `jitlisten run` invocation that started this process, if any.
     pub(crate) run: Option<Run>,
-    /// Mappings of images, kept even while that sink is off. Locked only with the session locked.
+    /// Mappings of images, kept even while the `image` sink is disabled. This mutex is only locked while the session is
+    /// locked.
     pub(crate) images: Arc<Mutex<Images>>,
 }
 
 impl SinkContext {
-    /// Returns the context for a child right after `fork(2)`; call [`SinkContext::reset_map`] first. Sinks that are
-    /// switched on later share its state.
+    /// Returns the context for a child right after `fork(2)`; call [`SinkContext::reset_map`] first. The child's sinks
+    /// share the returned context, including sinks that are enabled later.
     fn in_child(&self) -> SinkContext {
         SinkContext { stale_map: StaleMap::find(), ..self.clone() }
     }
 
-    /// Resets the state of the perf map; later lines go to another file.
+    /// Resets the state of the perf map, because later lines go to another file.
     pub(crate) fn reset_map(&self) {
         self.own_lines.forget();
         self.map_is_shared.store(false, Ordering::Relaxed);
@@ -184,7 +185,7 @@ impl SinkContext {
     }
 }
 
-/// Creates the sink. Files are opened at the first object.
+/// Creates a sink. Its files are opened when it receives the first object.
 pub(crate) fn create(kind: SinkKind, options: &Options, context: &SinkContext) -> Box<dyn Sink> {
     match kind {
         SinkKind::Unwind => Box::new(unwind::Unwind::default()),
@@ -204,7 +205,7 @@ pub(crate) use perf_map::{RetainedLines, StaleMap};
 pub use unwind::UnwinderSearch;
 pub(crate) use unwind::find_unwinders;
 
-/// Returns a name as text formats accept it. Linkage names stay unchanged, however short.
+/// Returns a name in the form that text formats accept. Linkage names stay unchanged, however short.
 fn printable(name: &str, style: NameStyle) -> String {
     let readable = name::printable(name);
     if style == NameStyle::Linkage && readable.strip_suffix("()") == Some(name) { name.to_owned() } else { readable }

@@ -1,8 +1,8 @@
-//! The sink `modules`: lists images among the modules that tools inside the process see.
+//! The `modules` sink: adds images to the modules that tools inside the process see.
 //!
-//! Memory profilers, crash handlers and unwinders call `dl_iterate_phdr`, `dladdr` and similar functions for an
-//! address. This sink maintains the list ([`crate::modules`]); hooks of the shim add it to the results. It requires the
-//! image sink: a module's file and program headers are those of an image.
+//! Memory profilers, crash handlers and unwinders look up addresses with `dl_iterate_phdr`, `dladdr` and similar
+//! functions. This sink maintains a list of modules ([`crate::modules`]), which hooks in the shim add to the results.
+//! It requires the `image` sink, because the file and the program headers of each module are those of an image.
 //!
 //! Try it with `JITLISTEN=image,unwind,modules LD_PRELOAD=... memray run --native program.py`.
 
@@ -37,7 +37,7 @@ impl Sink for Modules {
         Ok(0)
     }
 
-    /// Does nothing: an image withdraws its module when the last of its objects is freed.
+    /// Does nothing, because an image withdraws its module when the last of its objects is freed.
     fn freeing(&mut self, _: &FinalizedObject<'_>) -> Result<(), SinkError> {
         Ok(())
     }

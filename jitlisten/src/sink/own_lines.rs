@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Byte ranges of the perf map that this process's sink wrote. Readers of the map must not attribute them to another
+/// Byte ranges of the perf map that our sink wrote. Readers of the map must not attribute these lines to another
 /// writer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OwnLines(Arc<Mutex<Vec<Range<u64>>>>);

@@ -1,30 +1,30 @@
-//! The perf map: `/tmp/perf-PID.map`, one line per function.
+//! The perf map sink: writes `/tmp/perf-PID.map`, one line per function.
 //!
 //! ```text
 //! 7f3a1c0e5000 1a4 __main__.inner(float64, int64)
 //! START (hex)  SIZE (hex)  name: the rest of the line
 //! ```
 //!
-//! perf reads it (`tools/perf/Documentation/jit-interface.txt` in the kernel), and so do bcc, blazesym, samply and
-//! others, each with its own rules. All of them accept lower-case hex without `0x`, single spaces, printable UTF-8
-//! names of three or more characters, no empty line, and live entries that do not overlap. Try it with
-//! `JITLISTEN=perfmap LD_PRELOAD=... perf record -g python program.py && perf report`.
+//! perf reads this file (`tools/perf/Documentation/jit-interface.txt` in the kernel), as do bcc, blazesym, samply and
+//! others, each with its own rules. All of them accept lower-case hexadecimal numbers without `0x`, single spaces,
+//! printable UTF-8 names of at least three characters, no empty lines, and live entries that do not overlap. Try it
+//! with `JITLISTEN=perfmap LD_PRELOAD=... perf record -g python program.py && perf report`.
 //!
 //! The file may be shared: CPython's `-X perf` (3.12 and newer) appends to the same path. Therefore we open it with
 //! `O_APPEND`, write each object with one `write(2)`, and never truncate lines of other writers: see `file`. Maps of
-//! processes that exited are removed: see `left`.
+//! processes that exited are removed: see `dead_maps`.
 //!
-//! The child of a fork has no map until it finalizes an object of its own; then it writes all inherited objects as
-//! well. Until then, perf names its samples with the map of its parent, if perf has seen the fork. A perf that attaches
-//! later finds no names: the child must call `jitlisten_enable("perfmap")`, or use images, which it inherits with the
+//! The child of a fork has no map until one of its own objects is finalized; then it writes all inherited objects as
+//! well. Until then, perf names its samples with the parent's map, if perf has seen the fork. If perf attaches later,
+//! it finds no names. The child must then call `jitlisten_enable("perfmap")`, or use images, which it inherits with the
 //! mappings.
 //!
-//! The format cannot express that code was freed. A reader that finds two functions at one address picks either.
-//! Therefore, when an address is reused, we overwrite the dead line in place with a line of equal length for zero bytes
-//! at address zero. Samples of the dead function are then unnamed or, where the new function covers them, misnamed; the
-//! shim delays the reuse of addresses as long as it can.
+//! The format cannot express that code was freed, and a reader that finds two functions at one address picks either of
+//! them. Therefore, when an address is reused, we overwrite the dead line in place with a line of equal length that
+//! describes zero bytes at address zero. Samples of the dead function are then unnamed or, where the new function
+//! covers them, misnamed. The shim delays the reuse of addresses as long as it can.
 //!
-//! New lines replace the lines of code that was freed long ago: see `space`.
+//! New lines replace those of code that was freed long ago: see `space`.
 
 #![forbid(unsafe_code)]
 
@@ -60,11 +60,11 @@ pub(crate) struct PerfMap {
     path: PathBuf,
     context: SinkContext,
     file: Option<MapFile>,
-    /// Our lines in the file, by start address.
+    /// Our lines in the file, keyed by start address.
     lines: BTreeMap<u64, Line>,
     /// Blocks and holes of the file.
     space: Space,
-    /// Lines that wait to be written together; `Some` between `begin_batch` and `end_batch`.
+    /// Lines to be written together; `Some` between `begin_batch` and `end_batch`.
     batch: Option<Batch>,
     /// True if `lines` and `space` still describe the parent's file. Freeing them in the fork handler would take long.
     describes_parent_file: bool,
@@ -106,7 +106,7 @@ impl PerfMap {
                 "{path} also belongs to another process, in a PID namespace that shares /tmp: it has the code of both"
             );
         }
-        // In a child of a fork, the parent has cleaned up already.
+        // In a child of a fork, the parent has already removed dead maps.
         if opened_before.is_none()
             && !inherited
             && let Some(directory) = self.path.parent()
@@ -115,7 +115,7 @@ impl PerfMap {
         }
         let retained = std::mem::take(&mut *self.context.retained_lines.lock().unwrap_or_else(PoisonError::into_inner));
         if retained.file == Some(opened.file.identity()) && retained.size <= opened.size {
-            // Objects may have been freed since: mark all lines dead. Live objects are written again.
+            // Objects may have been freed in the meantime, so mark all lines as dead. Live objects are written again.
             self.lines = retained.lines;
             self.lines.values_mut().for_each(|line| line.is_live = false);
             self.space = retained.space;
@@ -125,7 +125,7 @@ impl PerfMap {
             self.context.own_lines.forget();
         }
         if opened_before.is_some_and(|identity| identity != opened.file.identity()) {
-            // The file was replaced in the meantime: our records describe the old one.
+            // The file was replaced in the meantime, so our records describe the old file.
             self.clear_lines();
             self.context.own_lines.forget();
         }
@@ -159,7 +159,7 @@ impl PerfMap {
         Ok(())
     }
 
-    /// Writes the text of `lines` into a hole, or appends it.
+    /// Writes `text`, which contains `lines`, into a hole or appends it.
     fn write(&mut self, object: ObjectId, text: &str, lines: Vec<(u64, Line)>) -> Result<u64, SinkError> {
         self.space.make_holes();
         let length = text.len() as u64;
@@ -190,7 +190,7 @@ impl PerfMap {
         let filled = if padding_bytes > 0 { text.to_owned() + &tombstone(padding_bytes) } else { text.to_owned() };
         let is_unchanged = |existing: &[u8]| existing.starts_with(prefix.as_bytes());
         if !file.replace(offset, &filled, is_unchanged).map_err(self.io_error("write"))? {
-            // Give up all holes. `lines` stays: each line is checked before it is overwritten.
+            // Discard all holes. `lines` is kept, because each line is checked before it is overwritten.
             self.space = Space::default();
             return Ok(false);
         }
@@ -248,7 +248,7 @@ impl Sink for PerfMap {
             self.erase_dead_lines(range)?;
             let offset = text.len();
             let name = printable(name, self.style);
-            // perf skips names of fewer than three bytes; other readers, names of fewer than three characters.
+            // perf skips names of fewer than three bytes; other readers skip names of fewer than three characters.
             let padding = &"  "[..3_usize.saturating_sub(name.chars().count()).min(2)];
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{:x} {:x} {name}{padding}", range.start().0, range.size());
@@ -296,7 +296,7 @@ impl Sink for PerfMap {
     fn forked(&mut self) -> SinkState {
         self.path = own_map_path();
         self.context = self.context.in_child();
-        // Closing the file also drops our share of the parent's lock.
+        // Closing the file also releases our share of the parent's lock.
         self.file = None;
         self.batch = None;
         self.describes_parent_file = true;

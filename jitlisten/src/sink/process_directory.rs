@@ -1,4 +1,4 @@
-//! Directories for the images or the jitdump of one process, and the removal of those of dead processes.
+//! Per-process directories for images or a jitdump, and their removal after the process has exited.
 //!
 //! ```text
 //!   image-4711-9034/, jitdump-4711-9034/    PID and start time (which tells processes with the same PID apart); 0700
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Files outlive the process; [`crate::liveness`] defines for how long. A process is dead if it does not run and its
-//! lock is free. We only remove files from directories with the marker, and only files whose names have the exact form
-//! ([`FileName`]). All other files belong to the user and are kept, with their directory.
+//! lock is free. We only remove files from directories with the marker, and only files whose names have exactly the
+//! form of a [`FileName`]. All other files belong to the user and are kept, along with their directory.
 
 #![forbid(unsafe_code)]
 
@@ -29,11 +29,11 @@ use crate::process::checked_file::{CheckedFile, FileIdentity};
 use crate::process::write_nosignal::{effective_user, write_whole};
 use crate::sink::SinkError;
 
-/// Total size of the images, and of the jitdumps, of dead processes that are kept.
+/// Maximum total size of the images that dead processes have left, and separately of their jitdumps.
 const MAX_DEAD_BYTES: u64 = 2 << 30;
-/// Directories to examine per clean-up; more would take too much of the host's time.
+/// Maximum number of directories to examine per clean-up. More would take too much of the host's time.
 const MAX_DIRECTORIES: usize = 4096;
-/// Upper limit for the length of a marker.
+/// Maximum length of a marker.
 const MAX_MARKER_BYTES: u64 = 256;
 const MARKER_PREFIX: &str = "jitlisten files of ";
 
@@ -42,13 +42,13 @@ const MARKER_PREFIX: &str = "jitlisten files of ";
 pub(super) struct ProcessDirectory {
     path: PathBuf,
     identity: FileIdentity,
-    /// Marker file, whose lock we hold. The host may have closed it.
+    /// Marker file, on which we hold a lock. The host may have closed it.
     marker: CheckedFile,
 }
 
 impl ProcessDirectory {
-    /// Creates a new directory below `base`. One process may open several sessions, or replace its program with `exec`;
-    /// `name` therefore takes the number of the attempt.
+    /// Creates a new directory below `base`. A process may open several sessions, or replace its program with `exec`,
+    /// so `name` takes the number of the attempt.
     pub(super) fn create(
         base: &Path,
         name: fn(ProcessIdentity, u64) -> FileName,
@@ -77,7 +77,7 @@ impl ProcessDirectory {
         &self.path
     }
 
-    /// Locks the marker. If the file system has no locks, only the PID shows whether the process lives.
+    /// Locks the marker. If the file system has no locks, only the PID shows whether the process is alive.
     pub(super) fn lock(&self) -> Result<(), SinkError> {
         match self.marker.get().map(liveness::lock_shared) {
             Some(Lock::Taken) => Ok(()),
@@ -100,8 +100,7 @@ impl ProcessDirectory {
     }
 }
 
-/// Removes a directory of this process that only has the marker. Errors are ignored, since nothing can be done about
-/// them.
+/// Removes a directory of this process that contains only the marker. Errors are ignored.
 pub(super) fn discard(directory: &Path) {
     let _ = fs::remove_file(directory.join(FileName::Alive.to_string()));
     let _ = fs::remove_dir(directory);
@@ -113,7 +112,7 @@ fn create_file(directory: &Path, name: FileName) -> Result<File, SinkError> {
     file.map_err(SinkError::io("create", &directory.join(&name)))
 }
 
-/// Removes directories of this user's dead processes below `base`. `kind` selects them by name; the module
+/// Removes directories of this user's dead processes below `base`. `kind` selects directories by name; the module
 /// documentation lists the conditions.
 pub(super) fn remove_dead(base: &Path, kind: fn(&FileName) -> bool, run: Option<Run>) {
     let Ok(entries) = fs::read_dir(base) else { return };
@@ -130,7 +129,7 @@ pub(super) fn remove_dead(base: &Path, kind: fn(&FileName) -> bool, run: Option<
     }
 }
 
-/// Existing directory of this user, with the marker of a process.
+/// An existing directory of this user that contains the marker of a process.
 #[derive(Debug)]
 pub struct MarkedDirectory {
     directory: OwnDirectory,
@@ -142,7 +141,7 @@ pub struct MarkedDirectory {
 }
 
 impl MarkedDirectory {
-    /// Opens the directory; `None` if its name, owner or marker is not as this module creates it.
+    /// Opens the directory. Returns `None` unless its name, owner and marker are as this module creates them.
     pub fn open(base: &Path, name: &OsStr) -> Option<MarkedDirectory> {
         let parsed = FileName::parse(name)?;
         let directory = OwnDirectory::open(&base.join(name)).ok()?;
@@ -161,7 +160,7 @@ impl MarkedDirectory {
 
     /// Returns true if the process is dead and the lock is free.
     pub fn is_dead(&self, namespace: u64) -> bool {
-        // The mark is permanent: a dead process stays dead.
+        // The `dead` file is permanent, because a dead process stays dead.
         if self.directory.contains(OsStr::new(&FileName::Dead.to_string())) {
             return true;
         }
@@ -170,20 +169,20 @@ impl MarkedDirectory {
             && liveness::lock_exclusive(&self.marker) == Lock::Taken
     }
 
-    /// Returns the entry for [`liveness::expired`], if the process is dead and its run has ended.
+    /// Returns the directory's entry for [`liveness::expired`] if the process is dead and its run has ended.
     fn check_dead(&self, run: Option<Run>, namespace: u64) -> Option<DeadOwner<OsString>> {
         if self.owner.belongs_to_running(namespace, run) || !self.is_dead(namespace) {
             return None;
         }
         let metadata = fs::symlink_metadata(self.directory.path()).ok()?;
         let written = metadata.modified().ok()?;
-        // If the directory is read-only, the time of death is taken to be that of the last write.
+        // If the directory is read-only, use the time of the last write as the time of death.
         let (since, bytes) = self.dead_since().unwrap_or_else(|| (written, self.bytes()));
         Some(DeadOwner { since, written, bytes, files: self.name.to_string().into() })
     }
 
-    /// Returns the time of the discovery that the process is dead, and the size of its files. Marks it as dead now if
-    /// no process has done so.
+    /// Returns the time when the process was found dead, and the size of its files. Marks the process as dead now if no
+    /// other process has done so.
     fn dead_since(&self) -> Option<(SystemTime, u64)> {
         let name = FileName::Dead.to_string();
         if let Ok(mut dead_file) = self.directory.open_file(OsStr::new(&name)) {
@@ -197,7 +196,7 @@ impl MarkedDirectory {
         Some((dead_file.metadata().ok()?.modified().ok()?, bytes))
     }
 
-    /// Regular files of this user that we created here, or `perf inject` for us. The marker is last.
+    /// Regular files of this user that jitlisten or `perf inject` created here. The marker is last.
     pub fn files(&self) -> Vec<(FileName, fs::Metadata)> {
         let is_ours = |name: &FileName| match *name {
             FileName::Alive | FileName::Dead => true,
@@ -220,7 +219,7 @@ impl MarkedDirectory {
         files
     }
 
-    /// Space that the removal frees. Images that are hard-linked next to a recording do not count.
+    /// Disk space that removal would free. Images that are hard-linked next to a recording do not count.
     pub fn bytes(&self) -> u64 {
         let files = self.files();
         files.iter().filter(|(_, metadata)| metadata.nlink() == 1).map(|(_, metadata)| metadata.blocks() * 512).sum()
@@ -234,7 +233,7 @@ impl MarkedDirectory {
         for (name, _) in self.files() {
             self.directory.remove_file(OsStr::new(&name.to_string()))?;
         }
-        // Fails if the directory still has files of the user.
+        // Fails if the directory still contains files of the user.
         let _ = fs::remove_dir(self.directory.path());
         Ok(())
     }
@@ -247,7 +246,7 @@ mod tests {
     use super::*;
     use crate::process::clock;
 
-    /// PID that no process has: `pid_max` is at most 2^22.
+    /// PID that no process can have, because `pid_max` is at most 2^22.
     const UNUSED_PID: u32 = 5_000_000;
 
     /// Parent directory for a test; removed on drop.
@@ -260,7 +259,7 @@ mod tests {
             BaseDirectory(path)
         }
 
-        /// Adds a directory of images or a jitdump, with a marker that names the given process.
+        /// Adds a directory for images or for a jitdump, with a marker that names the given process.
         fn add(&self, name: &str, pid: u32, start: u64, run: Option<Run>) {
             let file = match FileName::parse(name) {
                 Some(FileName::Jitdump { .. }) => FileName::Dump { pid },
@@ -335,7 +334,7 @@ mod tests {
         base.add(&own_name.replace("image", "jitdump"), own.pid, own.start, None);
         base.add(&reused, own.pid, own.start + 1, None);
         base.add("image-5000001-1", UNUSED_PID + 1, 1, None);
-        // Lock the marker like a process in another PID namespace, or like the child of a dead process.
+        // Lock the marker, as a process in another PID namespace or the child of a dead process would.
         let locked_marker = File::open(base.0.join("image-5000001-1/alive")).unwrap();
         assert_eq!(liveness::lock_shared(&locked_marker), Lock::Taken);
         let names = [&own_name, &own_name.replace("image", "jitdump"), &reused, "image-5000001-1"];
@@ -347,7 +346,8 @@ mod tests {
         assert_eq!(found_dead(), [false, false, true, true]);
     }
 
-    /// Workers of `jitlisten run -s -- perf record ...`: the recording refers to the files of all of them.
+    /// `jitlisten run -s -- perf record ...` may start many workers, and the recording refers to the files of all of
+    /// them.
     #[test]
     fn a_run_that_is_not_over_loses_no_file() {
         let base = BaseDirectory::new("run");

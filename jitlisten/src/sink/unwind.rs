@@ -1,24 +1,25 @@
-//! The sink `unwind`, for the unwinders inside this process: nongnu libunwind, libgcc's, LLVM's libunwind.
+//! The `unwind` sink: registers unwind tables with the unwinders inside this process (nongnu libunwind, libgcc, LLVM's
+//! libunwind).
 //!
-//! Memory profilers, signal-based profilers, crash handlers and C++ exceptions walk the stack with one of them. MCJIT
-//! and ORC register every `.eh_frame` with libgcc (or LLVM's libunwind) themselves. There we only register objects
-//! without an `.eh_frame` whose rules can be derived from their code. With nongnu libunwind we register everything. The
-//! crate `unwind-register` describes how.
+//! Memory profilers, signal-based profilers, crash handlers and C++ exceptions walk the stack with one of these
+//! unwinders. MCJIT and ORC themselves register every `.eh_frame` with libgcc (or LLVM's libunwind). There we only
+//! register objects without an `.eh_frame`, if rules can be derived from their code. With nongnu libunwind we register
+//! everything. The `unwind-register` crate describes the mechanism.
 //!
 //! Try it with any program that calls `unw_step` or `backtrace(3)` in a signal handler, or with `memray run --native`.
 //!
 //! Code that LLVM compiled elsewhere (Numba's cache) or before we were loaded may lack frame pointers and unwind
 //! entries. We count such functions. If a function has no `.eh_frame` entry, we derive rules from the machine code
 //! where they are *certain* ([`crate::cfi`]), and register them with the unwinders of the process. perf and gdb do not
-//! benefit. A gap inside a section that the host has registered is skipped: libgcc 13 and later keep one range per
-//! section, and abort if another one overlaps.
+//! see these rules. A gap inside a section that the host has registered is skipped, because libgcc 13 and later keep
+//! one range per section, and abort if another range overlaps it.
 //!
-//! A library opened later may contain an unwinder. `_r_debug.r_brk` announces it before it is relocated and can be
-//! called; the next `dlsym` in any library then registers all live objects.
+//! A library that is opened later may contain an unwinder. `_r_debug.r_brk` announces such a library before it is
+//! relocated and can be called. Therefore the next `dlsym` in any library registers all live objects.
 //!
-//! memray and heaptrack walk with libunwind and name frames with modules: see the sink `modules`. vmprof 0.6 opens the
-//! system's libunwind and samples through registered frames. It crashes with a structure of the wrong version (we
-//! tried); therefore the version is probed before anything is registered.
+//! memray and heaptrack unwind with libunwind and name frames after modules: see the `modules` sink. vmprof 0.6 opens
+//! the system's libunwind and unwinds samples through registered frames. It crashes if a registered structure has the
+//! wrong version (we tried), so the version is probed before anything is registered.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -39,20 +40,20 @@ impl Sink for Unwind {
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError> {
         let text_ranges = to_usize_ranges(object.object.text().iter().map(|text_ranges| text_ranges.range));
         let mut registrations = Vec::new();
-        // An unreadable section counts as missing: its functions then have derived rules.
+        // Treat an unreadable section as missing, so that its functions get derived rules.
         if let Some(range) = object.object.eh_frame()
             && let Ok(bytes) = checked_read::copy(range)
         {
-            // `Unknown`, because a JIT may have registered the section with libgcc anyway.
+            // `Unknown`, because a JIT may still have registered the section with libgcc.
             let by_host = if object.origin.registers_with_unwinders() { ByHost::Everything } else { ByHost::Unknown };
             let section = Section::new(&bytes, range.start().0 as usize).text(&text_ranges).by_host(by_host);
             registrations.extend(register(&section, object.id));
         }
         if !object.derived_rules.is_empty() {
-            // Registration copies the bytes, so nothing needs to be at the address that they are encoded for.
+            // Registration copies the bytes, so they need not be at the address for which they are encoded.
             let address = cfi::address_after(object.derived_rules);
             if let Ok(bytes) = cfi::encode(object.derived_rules, object.object.machine(), address) {
-                // libgcc 13 and later keep one range per section. They would abort if we filled a gap in a section that
+                // libgcc 13 and later keep one range per section, and would abort if we filled a gap in a section that
                 // the host has registered.
                 let has_registered_section =
                     object.origin.registers_with_unwinders() && object.object.eh_frame().is_some();
@@ -73,7 +74,7 @@ impl Sink for Unwind {
         Ok(())
     }
 
-    /// Keeps the registrations: the child has a copy of the unwinders' memory.
+    /// Keeps the registrations, because the child has a copy of the unwinders' memory.
     fn forked(&mut self) -> SinkState {
         SinkState::Kept
     }
@@ -84,8 +85,8 @@ fn by_host(registers_all: bool) -> ByHost {
 }
 
 fn register(section: &Section<'_>, id: ObjectId) -> Option<Registration> {
-    // SAFETY: the session reports an object from the moment its code and tables are final until *freeing*, when the
-    // registration is dropped; the rules are the compiler's own, or were read from the code.
+    // SAFETY: the code and tables of an object are final from the moment the session reports it until *freeing*, when
+    // the registration is dropped. The rules are the compiler's own, or were derived from the code.
     let registered = unsafe { Registry::process().register_with_known_unwinders(section) };
     registered.inspect_err(|error| log_line!(Debug, "cannot register {id:?} with unwinders: {error}")).ok()
 }
@@ -101,11 +102,11 @@ pub enum UnwinderSearch {
     Known,
     /// There was no search, because no object needs to be registered yet.
     NotNeeded,
-    /// The loader has not relocated a library with an unwinder yet: search again afterwards.
+    /// The loader has not yet relocated a library with an unwinder, so the search must be repeated later.
     Unrelocated,
 }
 
-/// Searches libraries that were loaded since the last search for unwinders. Takes the loader's locks.
+/// Searches the libraries loaded since the last search for unwinders. Takes the loader's locks.
 pub(crate) fn find_unwinders() -> UnwinderSearch {
     let scan = Registry::process().rescan();
     if scan.added > 0 {
@@ -123,7 +124,7 @@ mod tests {
     use crate::cfi::{Cfa, FunctionRules, SavedRegister, UnwindRow};
     use crate::{Address, Machine, Offset};
 
-    /// Code that never runs, at addresses that no other code has.
+    /// Code that never runs, at addresses that no other code uses.
     static CODE: [u8; 0x9c] = [0; 0x9c];
 
     fn row(offset: u64, register: u16, cfa: i64, is_saved: bool) -> UnwindRow {
@@ -153,8 +154,8 @@ mod tests {
         let address = cfi::address_after(&functions);
         let bytes = cfi::encode(&functions, Machine::Aarch64, address).expect("encodes");
         let section = Section::new(&bytes, address.0 as usize).by_host(ByHost::Nothing);
-        // SAFETY: no stack has these addresses, so nothing follows the rules; the section and the functions outlive the
-        // call.
+        // SAFETY: no stack contains these addresses, so no unwinder follows the rules. The section and the functions
+        // outlive the call.
         let registration = unsafe { Registry::process().register(&section) }.expect("registers");
         assert_eq!((registration.coverage().covered, registration.coverage().ignored), (3, 0));
     }

@@ -1,14 +1,14 @@
-//! Our own GDB JIT list ("JIT Compilation Interface" in the GDB manual), in addition to those of the LLVMs in the
-//! process.
+//! GDB JIT list of this library ("JIT Compilation Interface" in the GDB manual). Each LLVM instance in the process has
+//! its own list.
 //!
 //! gdb looks up `__jit_debug_descriptor` and `__jit_debug_register_code` in the symbol table of every library, and sets
-//! a breakpoint at the latter. If we exported ours, they would replace LLVM's. Therefore both are local symbols, which
-//! takes a few lines of assembly, and the library must keep its symbol table.
+//! a breakpoint at the function. If we exported ours, they would replace LLVM's. Therefore both are local symbols,
+//! which only assembly can define, and the library must keep its symbol table.
 
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-/// `struct jit_code_entry`
+/// `struct jit_code_entry` of the GDB manual.
 #[repr(C)]
 struct CodeEntry {
     next: *mut CodeEntry,
@@ -17,7 +17,7 @@ struct CodeEntry {
     symfile_size: u64,
 }
 
-/// `struct jit_descriptor`
+/// `struct jit_descriptor` of the GDB manual.
 #[repr(C)]
 struct Descriptor {
     version: u32,
@@ -32,8 +32,8 @@ const JIT_NOACTION: u32 = 0;
 const JIT_REGISTER_FN: u32 = 1;
 const JIT_UNREGISTER_FN: u32 = 2;
 
-// Data, and a function that only returns: these directives fit every architecture. The padding after the function
-// leaves space for a jump, as in LLVM's. Rust refers to the local symbols by hidden aliases.
+// These directives define data and a function that only returns, so they work on every architecture. Padding after the
+// function leaves space for a jump, as in LLVM's version. Rust refers to the local symbols through hidden aliases.
 std::arch::global_asm!(
     ".pushsection .text.jitlisten_gdb, \"ax\", @progbits",
     ".p2align 4",
@@ -66,49 +66,49 @@ unsafe extern "C" {
     static mut jitlisten_gdb_descriptor: Descriptor;
 }
 
-/// Locked while the list is changed.
+/// Heads of the lists. Locked while a list changes.
 static LIST: Mutex<ListHeads> = Mutex::new(ListHeads { own_first: ptr::null_mut(), llvm_first: ptr::null_mut() });
 
-/// Lists that the descriptor may point to.
+/// List heads that the descriptor may point to.
 struct ListHeads {
     /// First entry of our list.
     own_first: *mut CodeEntry,
-    /// First entry of an LLVM's list, see [`show_llvm_list`].
+    /// First entry of an LLVM instance's list; see [`show_llvm_list`].
     llvm_first: *mut CodeEntry,
 }
 
-// SAFETY: our entries are only changed with `LIST` locked; entries of other lists are never dereferenced.
+// SAFETY: entries of our list are only changed while `LIST` is locked; entries of other lists are never dereferenced.
 unsafe impl Send for ListHeads {}
 
 impl ListHeads {
-    /// Points the descriptor to our list or, while that is empty, to the LLVM's.
-    fn show(&self) {
+    /// Points the descriptor to our list or, if it is empty, to LLVM's.
+    fn update_descriptor(&self) {
         let first_entry = if self.own_first.is_null() { self.llvm_first } else { self.own_first };
         let descriptor = &raw mut jitlisten_gdb_descriptor;
-        // SAFETY: the caller holds `LIST`; volatile, because only a debugger reads it.
+        // SAFETY: the caller holds `LIST`. The write is volatile because only a debugger reads the field.
         unsafe { (&raw mut (*descriptor).first_entry).write_volatile(first_entry) };
     }
 }
 
-/// Sets the first entry of an LLVM's list, which the descriptor shows while ours is empty; 0 for none.
+/// Sets the first entry of the LLVM list that the descriptor shows while our list is empty; 0 for none.
 ///
-/// lldb reads a single list, that of the first library with these symbols. If we are preloaded, that is ours, and an
-/// empty list would hide LLVM's. gdb reads all lists, and ignores an entry that it has already seen
+/// lldb reads only the list of the first library that defines these symbols. If we are preloaded, that is our list, and
+/// an empty list would hide LLVM's. gdb reads all lists, and ignores an entry that it has already seen
 /// (`jit_find_objf_with_entry_addr`).
 pub(crate) fn show_llvm_list(first_entry: u64) {
     let mut heads = LIST.lock().unwrap_or_else(PoisonError::into_inner);
     heads.llvm_first = first_entry as *mut CodeEntry;
-    heads.show();
+    heads.update_descriptor();
 }
 
-/// Debug object in the list, until dropped.
+/// Debug object registered in our list; removed on drop.
 pub(super) struct ListEntry {
     node: *mut CodeEntry,
-    /// Memory that the node points to.
+    /// Debug object that the node points to.
     _debug_object: Box<[u8]>,
 }
 
-// SAFETY: the node belongs to the list, which is only changed with `LIST` locked.
+// SAFETY: the node belongs to the list, which is only changed while `LIST` is locked.
 unsafe impl Send for ListEntry {}
 
 impl ListEntry {
@@ -125,7 +125,7 @@ impl ListEntry {
                 next.prev = node;
             }
             heads.own_first = node;
-            heads.show();
+            heads.update_descriptor();
             notify(JIT_REGISTER_FN, node);
             ListEntry { node, _debug_object: debug_object }
         }
@@ -135,8 +135,8 @@ impl ListEntry {
 impl Drop for ListEntry {
     fn drop(&mut self) {
         let mut heads = LIST.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: `LIST` is locked, so every node in our list is valid; `link` boxed this one, and it leaves the list
-        // before it is freed.
+        // SAFETY: `LIST` is locked, so every node in our list is valid. `link` allocated this node with `Box`, and the
+        // node leaves the list before it is freed.
         unsafe {
             let CodeEntry { next, prev, .. } = *self.node;
             match prev.as_mut() {
@@ -146,20 +146,20 @@ impl Drop for ListEntry {
             if let Some(next) = next.as_mut() {
                 next.prev = prev;
             }
-            heads.show();
+            heads.update_descriptor();
             notify(JIT_UNREGISTER_FN, self.node);
             drop(Box::from_raw(self.node));
         }
     }
 }
 
-/// Announces a change. An attached debugger stops in the call and reads the descriptor.
+/// Notifies an attached debugger of a change. The debugger stops in the call and reads the descriptor.
 ///
 /// # Safety
 /// The caller must hold `LIST`.
 unsafe fn notify(action: u32, node: *mut CodeEntry) {
     let descriptor = &raw mut jitlisten_gdb_descriptor;
-    // SAFETY: the caller holds `LIST`; volatile, because only a debugger reads it.
+    // SAFETY: the caller holds `LIST`. The writes are volatile because only a debugger reads the fields.
     unsafe {
         (&raw mut (*descriptor).relevant_entry).write_volatile(node);
         (&raw mut (*descriptor).action_flag).write_volatile(action);
@@ -173,7 +173,7 @@ unsafe fn notify(action: u32, node: *mut CodeEntry) {
 mod tests {
     use super::*;
 
-    /// Serialises the tests, which all change the list.
+    /// Serialises the tests, because all of them change the list.
     static TEST_LOCK: Mutex<()> = Mutex::new(());
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
     fn listed() -> Vec<(u64, u8)> {
         let _guard = LIST.lock().unwrap();
         let mut entries = Vec::new();
-        // SAFETY: with `LIST` locked, every node is valid, and so is the debug object that it points to.
+        // SAFETY: `LIST` is locked, so every node is valid, and so is its debug object.
         unsafe {
             let mut node_ptr = jitlisten_gdb_descriptor.first_entry;
             let mut prev = ptr::null_mut();

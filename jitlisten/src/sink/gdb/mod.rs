@@ -1,8 +1,8 @@
-//! The sink `gdb`: the GDB JIT interface, for code that is not registered with debuggers otherwise.
+//! The `gdb` sink: registers code with the GDB JIT interface if nothing else registers it.
 //!
-//! MCJIT, and ORC if enabled, link every debug object into a list that gdb and lldb read. This sink registers all other
-//! code in a list of our own ([`interface`]): code of a JIT without LLVM, of an ORC layer without a debugger plugin,
-//! and code that outlives its engine. Entries are the debug objects as they were reported.
+//! MCJIT, and ORC if configured to do so, add every debug object to a list that gdb and lldb read. This sink registers
+//! all other code in a list of our own ([`interface`]): code from a JIT without LLVM, code from an ORC layer without a
+//! debugger plugin, and code that outlives its engine. The entries are the debug objects exactly as they were reported.
 //!
 //! ```text
 //! JITLISTEN=gdb gdb -p PID      (gdb) backtrace
@@ -40,7 +40,7 @@ impl Sink for Gdb {
         Ok(())
     }
 
-    /// Keeps the entries: the child has a copy of the list.
+    /// Keeps the entries, because the child has a copy of the list.
     fn forked(&mut self) -> SinkState {
         SinkState::Kept
     }

@@ -1,5 +1,5 @@
-//! Unique build-ids. perf caches files by build-id, and images with equal code (in two processes, or at two addresses
-//! of one) have different symbols.
+//! Unique build-ids. perf caches files by build-id, so the build-id must not depend on the code alone: two images with
+//! equal code (in two processes, or at two addresses of one process) have different symbols.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ pub(super) struct BuildIds {
 }
 
 impl BuildIds {
-    /// Seeds the generator from `/dev/urandom`, or from the time and the PID if that cannot be read.
+    /// Seeds the generator from `/dev/urandom`, or from the time and the PID if `/dev/urandom` cannot be read.
     pub(super) fn new() -> BuildIds {
         let mut random = [0; 12];
         let result = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));

@@ -1,10 +1,10 @@
-//! Headers of `.eh_frame` entries: parses old ones up to their instructions, writes new ones.
+//! Headers of `.eh_frame` entries: parses existing headers and writes new ones.
 //!
 //! ```text
 //!   CIE   length  0    1  "zR"  factors  return address  1  1b                  instructions
 //!   FDE   length  CIE  i32 start  u32 length                                0   instructions
 //! ```
-//! New headers have one augmentation, `R`: start addresses are `DW_EH_PE_pcrel | DW_EH_PE_sdata4`.
+//! New headers have a single augmentation, `R`, for start addresses encoded as `DW_EH_PE_pcrel | DW_EH_PE_sdata4`.
 
 #![forbid(unsafe_code)]
 
@@ -19,13 +19,13 @@ const PCREL_SDATA4: u8 = 0x1b;
 /// Offset of the function's start address in an FDE.
 const FDE_START_OFFSET: usize = 8;
 
-/// Parts of a CIE that are copied.
+/// Parts of a CIE that are copied into the image.
 pub(super) struct Cie<'a> {
-    /// Augmentations without data: signal frames, and on aarch64 the key of signed return addresses.
+    /// Augmentation characters without data: signal frame, and on aarch64 the key of signed return addresses.
     flags: Vec<u8>,
     code_alignment: u64,
     data_alignment: i64,
-    /// Register of the return address: one byte in the version that we write.
+    /// Return address register; one byte in the CIE version that we write.
     return_address: u8,
     instructions: &'a [u8],
 }
@@ -40,7 +40,7 @@ fn entry_at(section: &[u8], offset: usize) -> Result<Slice<'_>, Error> {
     Ok(rest.split(length as usize)?)
 }
 
-/// Skips the augmentation data of `z`.
+/// Skips the augmentation data that `z` announces.
 fn skip_augmentation(rest: &mut Slice<'_>) -> Result<(), Error> {
     let size = rest.read_uleb128()?;
     Ok(rest.skip(usize::try_from(size).unwrap_or(usize::MAX))?)
@@ -111,7 +111,7 @@ pub(super) fn fde_instructions<'a>(
     Ok(rest.slice())
 }
 
-/// Writes an FDE with a blank start address: see [`set_start`].
+/// Writes an FDE with a blank start address, which [`set_start`] fills in.
 pub(super) fn write_fde(out: &mut Vec<u8>, cie: usize, size: u64, instructions: &[u8]) {
     let cie_distance = (out.len() + 4 - cie) as u32;
     let start = begin_entry(out, cie_distance);

@@ -1,4 +1,4 @@
-//! Content of an image: a run of whole pages of code, and all data about it.
+//! Content of an image: a run of whole code pages, and the data that describes the code.
 
 #![forbid(unsafe_code)]
 
@@ -11,8 +11,8 @@ use crate::{Address, AddressRange, LoadedObject, Machine, TextRange};
 
 /// Input of the encoder for one image.
 pub(crate) struct Content<'a> {
-    /// Objects with text in the pages: usually one, but LLVM may put objects that it finalizes together on shared
-    /// pages.
+    /// Objects with text in the pages. Usually there is only one, but LLVM may place several objects on shared pages if
+    /// it finalizes them together.
     pub(crate) parts: Vec<Part<'a>>,
     /// Style of the name that tools should prefer.
     pub(crate) style: NameStyle,
@@ -20,17 +20,17 @@ pub(crate) struct Content<'a> {
     pub(crate) pages: AddressRange,
     /// Bytes of `pages`.
     pub(crate) code: &'a [u8],
-    /// Number of bytes before `pages` that are also mapped from the file: whole pages, or 0.
+    /// Size of the header padding before `pages`, which is also mapped from the file: whole pages, or 0.
     pub(crate) padding: u64,
-    /// Build-id of the image; unique.
+    /// Unique build-id of the image.
     pub(crate) build_id: [u8; 20],
 }
 
-/// An object of an image.
+/// Object in an image.
 pub(crate) struct Part<'a> {
-    /// The object, which has at least some of its text in the pages.
+    /// The object; at least some of its text is in the pages.
     pub(crate) object: &'a LoadedObject,
-    /// Name of each function of `object`, in the same order.
+    /// Names of the functions of `object`, in the same order.
     pub(crate) names: &'a [ReadableName],
     /// Range and bytes of the live `.eh_frame`.
     pub(crate) eh_frame: Option<(AddressRange, Cow<'a, [u8]>)>,
@@ -41,12 +41,12 @@ pub(crate) struct Part<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// Instruction set of the code; all objects of a process have the same.
+    /// Instruction set of the code, the same for all objects of a process.
     pub(crate) fn machine(&self) -> Option<Machine> {
         self.parts.first().map(|part| part.object.machine())
     }
 
-    /// Text in the pages, by address.
+    /// Text ranges in the pages, sorted by address.
     pub(crate) fn text(&self) -> Vec<&'a TextRange> {
         let all_text = self.parts.iter().flat_map(|part| part.object.text());
         let mut text: Vec<&TextRange> = all_text.filter(|text| self.pages.covers(text.range)).collect();
@@ -63,7 +63,7 @@ impl<'a> Content<'a> {
     }
 }
 
-/// Returns the runs of whole pages that have text of `object`.
+/// Returns the runs of whole pages that contain text of `object`.
 pub(crate) fn page_runs(object: &LoadedObject, page_size: u64) -> Vec<AddressRange> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for text in object.text() {

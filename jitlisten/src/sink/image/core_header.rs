@@ -1,9 +1,9 @@
-//! Header of an image in the memory of the process, and thus in its core files.
+//! ELF header of an image in the memory of the process, and thus in core files.
 //!
-//! A reader of a core file opens each image by its path. If the file was removed, elfutils (eu-stack, pystack,
-//! coredumpctl) uses the memory instead, provided that the header is complete. Therefore this header has no section
-//! headers, which are not mapped, and a dynamic section that points to symbols in the header padding
-//! (`dwfl_segment_report_module`, `core_file_read_eagerly`, `find_dynsym`).
+//! Readers of a core file open each image by its path. If the file was removed, elfutils (eu-stack, pystack,
+//! coredumpctl) reads the memory instead, provided that the header is complete. Therefore the header in memory has no
+//! section headers, because sections are not mapped, and has a dynamic section that points to symbols in the header
+//! padding (`dwfl_segment_report_module`, `core_file_read_eagerly`, `find_dynsym`).
 //!
 //! ```text
 //!   0       ELF header (no sections), program headers (PT_DYNAMIC where the file has PT_GNU_STACK), build-id
@@ -11,8 +11,8 @@
 //!           .dynamic  .dynsym  .hash  .dynstr
 //! ```
 //!
-//! The file has no dynamic section. The page is private to the process already, so this costs nothing: see
-//! [`include_in_core_dumps`](super::pages::include_in_core_dumps). Functions that do not fit are omitted.
+//! The file itself has no dynamic section. The page is private to the process already, so the header costs no memory:
+//! see [`include_in_core_dumps`](super::pages::include_in_core_dumps). Functions that do not fit are omitted.
 
 #![forbid(unsafe_code)]
 
@@ -23,13 +23,14 @@ use super::symbols::Symbol;
 
 /// Index of the program header that `PT_DYNAMIC` replaces.
 pub(super) const STACK_HEADER: u64 = 2;
-/// Size of `DT_HASH`, `DT_SYMTAB`, `DT_STRTAB`, `DT_STRSZ`, `DT_SYMENT` and `DT_NULL`.
+/// Size of the dynamic entries `DT_HASH`, `DT_SYMTAB`, `DT_STRTAB`, `DT_STRSZ`, `DT_SYMENT` and `DT_NULL`.
 const DYNAMIC_SIZE: u64 = 6 * 16;
 const SYMBOL_SIZE: u64 = 24;
-/// Bytes of `e_shoff`, and of `e_shnum` with `e_shstrndx`.
+/// Byte ranges of `e_shoff`, and of `e_shnum` and `e_shstrndx`, in the ELF header.
 const SECTION_FIELDS: [std::ops::Range<usize>; 2] = [40..48, 60..64];
 
-/// Returns the header for the memory at byte 0 of the file; empty if the header is not mapped or has no space.
+/// Returns the in-memory header, which replaces the bytes from file offset 0. Empty if the header is not mapped or has
+/// no space for a function.
 pub(super) fn build_header(file: &[u8], layout: &Layout, eh_frame_size: u64, symbols: &[Symbol<'_>]) -> Vec<u8> {
     let unwind_end = match layout.unwind {
         UnwindSections::Mapped { eh_frame, .. } if eh_frame < layout.code_start => eh_frame + eh_frame_size,
@@ -55,10 +56,10 @@ pub(super) fn build_header(file: &[u8], layout: &Layout, eh_frame_size: u64, sym
     header
 }
 
-/// Returns the functions that fit into `space` bytes, by the name for display.
+/// Returns the functions whose symbols fit into `space` bytes, each with its displayed name.
 fn fitting_symbols<'a, 'b>(symbols: &'a [Symbol<'b>], space: u64) -> Vec<&'a Symbol<'b>> {
     let word = size_of::<u32>() as u64;
-    // The sections without a function: the null symbol, the empty name, and the hash table's counts, bucket and null.
+    // Size without any function: the null symbol, the empty name, and the hash table's counts, bucket and null entry.
     let mut used = DYNAMIC_SIZE + SYMBOL_SIZE + 1 + 4 * word;
     let displayed = symbols.iter().filter(|symbol| symbol.bind == elf::STB_GLOBAL);
     displayed
@@ -71,7 +72,7 @@ fn fitting_symbols<'a, 'b>(symbols: &'a [Symbol<'b>], space: u64) -> Vec<&'a Sym
         .collect()
 }
 
-/// Appends the dynamic section, at offset `dynamic`, and the tables that it points to.
+/// Appends the dynamic section at offset `dynamic`, followed by its tables.
 fn write_dynamic(header: &mut Vec<u8>, dynamic: u64, symbols: &[&Symbol<'_>]) {
     let count = symbols.len() as u64 + 1;
     let symtab = dynamic + DYNAMIC_SIZE;
@@ -87,13 +88,14 @@ fn write_dynamic(header: &mut Vec<u8>, dynamic: u64, symbols: &[&Symbol<'_>]) {
     let mut name = 1_u32;
     for symbol in symbols {
         header.extend(name.to_le_bytes());
-        // Section index 1, although there are no sections: elfutils adds the bias to any symbol that has a section.
+        // Use section index 1, although there are no sections, because elfutils adds the bias only to symbols with a
+        // section.
         header.extend([elf::STB_GLOBAL.0 << 4 | elf::STT_FUNC.0, 0, 1, 0]);
         header.extend(symbol.offset.to_le_bytes());
         header.extend(symbol.size.to_le_bytes());
         name += symbol.name.len() as u32 + 1;
     }
-    // A hash table with one bucket that chains all symbols: no reader looks them up by name.
+    // A single hash bucket that chains all symbols is enough, because no reader looks symbols up by name.
     let chain = (1..count as u32).map(|index| if u64::from(index) + 1 < count { index + 1 } else { 0 });
     for word in [1, count as u32, 1, 0].into_iter().chain(chain) {
         header.extend(word.to_le_bytes());

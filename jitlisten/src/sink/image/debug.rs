@@ -1,5 +1,5 @@
-//! Linked DWARF of an image. All relocations are applied for the addresses of the image, and sections with the same
-//! name are concatenated, as a linker does it. An image of several objects thus has the compilation units of all.
+//! Linked DWARF of an image. All relocations are applied for the image's addresses, and sections of the same name are
+//! concatenated, as a linker would do. An image of several objects therefore contains all their compilation units.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use object::read::elf::{FileHeader as _, SectionHeader as _};
 use crate::Error;
 use crate::loaded_object::relocate::relocated_sections;
 
-/// Unmapped section for tools that read the file; usually a `.debug_*`.
+/// Section that is not mapped, for tools that read the file; usually `.debug_*`.
 pub(crate) struct DebugSection {
     pub(crate) name: Box<str>,
     pub(crate) bytes: Vec<u8>,
@@ -21,7 +21,7 @@ pub(crate) struct DebugSection {
 /// Offset of `sh_addr` in a section header.
 const SH_ADDR: usize = 16;
 
-/// Linker that adds one object at a time.
+/// DWARF linker that adds one object at a time.
 #[derive(Default)]
 pub(crate) struct DebugLinker {
     sections: Vec<DebugSection>,
@@ -37,10 +37,10 @@ impl DebugLinker {
     /// Adds all `.debug_*` sections of an object, with addresses relative to `bias`.
     ///
     /// # Errors
-    /// If the object is malformed, or has an unknown relocation type. Then none of its sections is added.
+    /// If the object is malformed, or has an unknown relocation type. No section is added then.
     pub(crate) fn add(&mut self, debug_object: &[u8], bias: u64) -> Result<(), Error> {
-        // Relocations are relative to `sh_addr`. Changing it subtracts the bias from code addresses, and places debug
-        // sections, whose `sh_addr` is 0, after those of earlier objects.
+        // Relocations are relative to `sh_addr`. Changing `sh_addr` subtracts the bias from code addresses, and places
+        // debug sections (whose `sh_addr` is 0) after those of earlier objects.
         let mut relocated = debug_object.to_vec();
         let addresses = self.section_addresses(&relocated, bias)?;
         for (offset, address) in &addresses.fields {
@@ -92,11 +92,11 @@ impl DebugLinker {
     }
 }
 
-/// New addresses of an object's sections.
+/// New section addresses of one object.
 #[derive(Default)]
 struct SectionAddresses {
-    /// File offset of each `sh_addr` to change, and its new value.
+    /// File offset of each `sh_addr` field to change, with its new value.
     fields: Vec<(usize, u64)>,
-    /// Offset of each debug section in the linked section with its name.
+    /// Start offset of each debug section within the linked section of the same name.
     starts: Vec<usize>,
 }

@@ -1,12 +1,12 @@
-//! Directory of this process's images.
+//! Directory for the images of this process.
 //!
 //! ```text
-//!   $JITLISTEN_DIR, or /var/tmp/jitlisten-UID, or the jitdump directory   the first that may have executable files
+//!   $JITLISTEN_DIR, or /var/tmp/jitlisten-UID, or the jitdump directory   the first without noexec
 //!     image-4711-9034/            PID and start time (which tells processes with the same PID apart); 0700
 //!       object-0.so  object-1.so
 //! ```
 //!
-//! [`crate::sink::process_directory`] describes the other files in it, and how long they are kept.
+//! [`crate::sink::process_directory`] describes the other files in the directory, and how long all are kept.
 
 use std::fs::{self, File};
 use std::io;
@@ -61,7 +61,7 @@ impl Directory {
         Directory::create(base, run)
     }
 
-    /// Creates the directory, and checks that files in it can be mapped as executable.
+    /// Creates the directory, and checks that its files can be mapped as executable.
     fn create(base: &Path, run: Option<Run>) -> Result<Directory, SinkError> {
         let directory = ProcessDirectory::create(
             base,
@@ -70,7 +70,7 @@ impl Directory {
         )?;
         let check = || {
             directory.lock()?;
-            // The check maps the marker: an empty file has no page to map.
+            // Check with the marker, because an empty file has no page to map.
             let mapped = directory.marker().map_or_else(|| Err(io::ErrorKind::NotFound.into()), pages::can_execute);
             mapped.map_err(SinkError::io("execute from", directory.path()))
         };
@@ -78,7 +78,7 @@ impl Directory {
         Ok(Directory { directory, next_number: 0 })
     }
 
-    /// Writes a new file. Removes it on failure.
+    /// Writes a new file, or removes it again on failure.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<ImageFile, SinkError> {
         let name = FileName::Image { number: self.next_number };
         let path = self.directory.path().join(name.to_string());
@@ -94,8 +94,7 @@ impl Directory {
     }
 }
 
-/// Returns true if `path` is on a network file system (`statfs(2)`): if the server failed, the pages of the code would
-/// be lost.
+/// Returns true if `path` is on a network file system (`statfs(2)`). The code pages would be lost if its server failed.
 fn is_remote(path: &Path) -> bool {
     const NETWORK_FILE_SYSTEMS: [u32; 8] = [
         0x6969,      // NFS_SUPER_MAGIC
@@ -111,7 +110,8 @@ fn is_remote(path: &Path) -> bool {
     let mut status = std::mem::MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: the descriptor is open, and `status` is writable memory for the structure.
     let result = unsafe { libc::fstatfs(directory.as_raw_fd(), status.as_mut_ptr()) };
-    // SAFETY: all-zero bytes are a valid `statfs`, no matter which of them the call has written.
+    // SAFETY: all-zero bytes are a valid `statfs`, so the structure is valid even if the call has filled only part of
+    // it.
     let status = unsafe { status.assume_init() };
     result == 0 && NETWORK_FILE_SYSTEMS.contains(&(status.f_type as u32))
 }

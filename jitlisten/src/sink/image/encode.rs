@@ -1,6 +1,6 @@
-//! Encoder: turns [`Content`] into the bytes of an ELF file.
+//! Encoder of images: turns [`Content`] into the bytes of an ELF file.
 //!
-//! Inspect one with `readelf -aW FILE`, `llvm-dwarfdump --verify FILE`, `eu-elflint --gnu-ld FILE`.
+//! To inspect an image, use `readelf -aW FILE`, `llvm-dwarfdump --verify FILE` or `eu-elflint --gnu-ld FILE`.
 
 #![forbid(unsafe_code)]
 
@@ -17,13 +17,13 @@ use super::symbols::{Symbol, symbols};
 use super::unwind::{SectionOffsets, UnwindRules};
 use crate::{Error, Machine, log_line, remarks};
 
-/// A complete image.
+/// Encoded image.
 pub(crate) struct Encoded {
     /// Content of the file.
     pub(crate) bytes: Vec<u8>,
-    /// Header for the memory at byte 0 of the file; empty if the memory is the same as the file.
+    /// In-memory header, which replaces the bytes from file offset 0. Empty if memory and file are the same.
     pub(crate) core_header: Vec<u8>,
-    /// Offsets and addresses of the parts.
+    /// Offsets and addresses of the image.
     pub(crate) layout: Layout,
     /// Program headers of the file.
     pub(crate) program_headers: [ProgramHeader; PROGRAM_HEADERS as usize],
@@ -31,8 +31,8 @@ pub(crate) struct Encoded {
     pub(crate) has_personality: bool,
 }
 
-/// Encodes an image for pages of `page` bytes. Omits unwind tables and debug information that cannot be parsed or
-/// relocated.
+/// Encodes an image for a page size of `page` bytes. Unwind tables and debug information that cannot be parsed or
+/// relocated are omitted.
 ///
 /// # Errors
 /// If the ELF writer fails.
@@ -74,7 +74,7 @@ fn link_debug_sections(content: &Content<'_>, layout: &Layout) -> Vec<DebugSecti
     sections
 }
 
-/// Encodes LLVM's loop remarks about the functions in the pages, if there are any.
+/// Encodes LLVM's loop remarks for the functions in the pages, if there are any.
 fn encode_remarks(content: &Content<'_>, layout: &Layout) -> Option<DebugSection> {
     let mut text = String::new();
     let functions = content.parts.iter().flat_map(|part| part.object.functions());
@@ -188,7 +188,7 @@ impl<'a> File<'a> {
         writer.write_shstrtab();
     }
 
-    /// Returns the index of the text section with the byte at `offset`.
+    /// Returns the index of the text section that contains `offset`.
     fn section_index(&self, offset: u64) -> Option<u32> {
         let has_offset = |section: &Section<'_>| {
             matches!(section.bytes, SectionBytes::InPages)
@@ -209,7 +209,7 @@ impl<'a> File<'a> {
         writer.write_shstrtab_section_header();
     }
 
-    /// Overwrites zeros in the pages with the sections that the layout has put there.
+    /// Fills zeros in the pages with the sections that the layout placed there.
     fn fill_slack(&self, file: &mut [u8]) {
         for section in self.sections {
             let offset = section.header.sh_offset as usize;

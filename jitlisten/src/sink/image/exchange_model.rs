@@ -1,7 +1,9 @@
-//! Model of one page, and of threads that write to it, unmap it or put an image over it. Tests try every interleaving.
+//! Model of one page and of threads that write to it, unmap it or map an image over it. Tests try every interleaving of
+//! their steps.
 //!
-//! Each step is atomic for other threads: a system call, a store, a part of the work with the session locked. The list
-//! of changes is the real one. Tests also break the rule of `pages.rs`, and show that bytes are lost.
+//! Each step is atomic for other threads: a system call, a store, or work done with the session locked. The list of
+//! changes is the production code ([`MemoryChanges`]). Some tests break the rule of `pages.rs` to show that bytes would
+//! be lost.
 
 #![forbid(unsafe_code)]
 
@@ -12,15 +14,15 @@ use crate::{Address, AddressRange};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// A lock of the host, held while a JIT changes the page.
+    /// Takes a lock of the host, which a JIT holds while it changes the page.
     TakeHostLock,
     ReleaseHostLock,
     TakeLock,
     ReleaseLock,
-    /// Hooks with the session locked, before and after the host's call.
+    /// Runs the hook before the host's call, with the session locked; [`Step::End`] runs the hook after the call.
     Begin,
     End,
-    /// The image of the page becomes anonymous memory, in two steps.
+    /// Copies the page, the first step of turning an image into anonymous memory; [`Step::Withdraw`] maps the copy.
     CopyToWithdraw,
     Withdraw,
     Protect {
@@ -28,10 +30,10 @@ enum Step {
     },
     Store,
     Unmap,
-    /// Another thread maps the addresses, if they are free, and stores there.
+    /// Maps the addresses in another thread, if they are free; [`Step::StoreOther`] stores to that mapping.
     MapOther,
     StoreOther,
-    /// The image sink checks, copies, and maps.
+    /// Checks in the image sink whether the page may be exchanged; [`Step::Copy`] and [`Step::Map`] exchange it.
     Check {
         respects_changes: bool,
     },
@@ -48,7 +50,7 @@ enum Page {
     Other,
 }
 
-/// Content of the page: one byte per thread.
+/// Page content, one byte per thread.
 type Bytes = [u8; 3];
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,7 +87,8 @@ impl World {
         }
     }
 
-    /// Returns the world after a thread's step, or `None` if the thread has to wait. An error describes the harm done.
+    /// Returns the world after one step of a thread, or `None` if the thread has to wait. The error describes the
+    /// damage.
     fn step_thread(&self, id: usize, step: Step) -> Result<Option<World>, &'static str> {
         let mut world = self.clone();
         let World { page, bytes, lock, host_lock, changes, threads } = &mut world;
@@ -125,7 +128,7 @@ impl World {
             Check { respects_changes } => {
                 let is_final = matches!(page, Page::Code { writable: false, .. });
                 let may_exchange = is_final && !(respects_changes && changes.overlap(self::page()));
-                // The page gets no image: skip to `ReleaseLock`.
+                // Without an image, skip to `ReleaseLock`.
                 thread.position += if may_exchange { 0 } else { 2 };
             }
             Copy => thread.copy = Some(*bytes),
@@ -149,7 +152,7 @@ impl World {
     }
 }
 
-/// Tries every interleaving of the threads. Returns the number of distinct worlds, or the first harm.
+/// Tries every interleaving of the threads. Returns the number of distinct states, or the first damage.
 fn try_all(programs: &[Vec<Step>]) -> Result<usize, &'static str> {
     let mut seen = BTreeSet::from([World::new(programs.len())]);
     let mut unvisited: Vec<World> = seen.iter().cloned().collect();
@@ -166,7 +169,7 @@ fn try_all(programs: &[Vec<Step>]) -> Result<usize, &'static str> {
     Ok(seen.len())
 }
 
-/// Steps of a hooked call. The hooks withdraw the image if the page becomes writable.
+/// Steps of a hooked call. The hooks withdraw the image if the call makes the page writable.
 fn hooked_call(call: Step) -> Vec<Step> {
     let mut steps = vec![TakeLock, Begin];
     if call == (Protect { writable: true }) {
@@ -205,7 +208,7 @@ fn nothing_of_others_is_replaced_where_calls_are_hooked() {
     assert!(worlds.is_ok_and(|worlds| worlds > 100), "{worlds:?}");
 }
 
-/// A producer's promise: whoever writes to the page reports it before and after.
+/// A producer promises to report each write to the page, before and after.
 #[test]
 fn nothing_is_lost_where_the_writer_makes_the_image() {
     let alone =
@@ -216,15 +219,15 @@ fn nothing_is_lost_where_the_writer_makes_the_image() {
 #[test]
 fn what_the_rule_forbids_does_harm() {
     let find_harm = |programs: &[Vec<Step>]| try_all(programs).err();
-    // The hooks unlock before the call, and the sink ignores the list of changes.
+    // The hooks unlock the session before the call, and the sink ignores the list of changes.
     let writer = [compile_steps(hooked_call), image_steps(false)].concat();
     assert!(find_harm(&[writer.clone(), writer]).is_some());
     let other_thread = vec![MapOther, StoreOther];
     assert!(find_harm(&[hooked_call(Unmap), other_thread, image_steps(false)]).is_some());
-    // Another thread writes there without a hooked call: `bump.c`.
+    // Another thread writes to the page without a hooked call.
     let writer = [compile_steps(unhooked_call), image_steps(true)].concat();
     assert!(find_harm(&[writer.clone(), writer]).is_some());
-    // A write through `/proc/self/mem` needs no earlier call.
+    // A write through `/proc/self/mem` is not preceded by a hooked call.
     let stores = vec![Protect { writable: true }, Store];
     assert!(find_harm(&[stores, image_steps(true)]).is_some());
 }

@@ -1,4 +1,4 @@
-//! Entry point for the fuzz target `image`. Requires the feature `fuzzing`; not part of the API.
+//! Entry point for the `image` fuzz target. Requires the `fuzzing` feature; not part of the API.
 
 #![allow(missing_docs)]
 #![forbid(unsafe_code)]
@@ -12,18 +12,19 @@ use crate::options::NameStyle;
 use crate::{AddressRange, LoadedObject, Offset, name};
 
 const PAGE: u64 = 0x1000;
-/// Sections without file content may claim any size; larger ones would only fuzz `memset`.
+/// Maximum size of the pages. Sections without file content may claim any size, and larger ones would only fuzz
+/// `memset`.
 const MAX_PAGES_BYTES: u64 = 1 << 20;
 
 /// An image, and the content that a strict reader must find in it.
 #[derive(Debug)]
 pub struct Image {
     pub file: Vec<u8>,
-    /// Offsets of the first mapped byte, of the first page of code, and of the end of the last one.
+    /// Offset of the first mapped byte; `code` and `code_end` are the offsets of the code pages.
     pub mapped: u64,
     pub code: u64,
     pub code_end: u64,
-    /// Address of byte 0 of the file.
+    /// Address at which byte 0 of the file would be mapped.
     pub bias: u64,
     /// Bytes of the pages.
     pub pages: Vec<u8>,
@@ -90,7 +91,7 @@ pub fn images(debug_object: &[u8], padding: u8, style: NameStyle) -> Vec<Image> 
     page_runs(&object, PAGE).into_iter().filter(is_small).filter_map(encode_image).collect()
 }
 
-/// Returns the section as LLVM would have relocated it.
+/// Returns the `.eh_frame` section as LLVM would have relocated it.
 fn live_eh_frame(debug_object: &[u8], range: AddressRange) -> Option<Vec<u8>> {
     let sections = relocated_where(debug_object, |name| name == b".eh_frame").ok()?;
     let (_, bytes) = sections.into_iter().next()?;
@@ -106,7 +107,7 @@ fn make_rules(range: AddressRange) -> FunctionRules {
     FunctionRules { range, rows: vec![row(0, 8), row(range.size() / 2, 16)] }
 }
 
-/// Returns pages with `int3` for text, and zeros elsewhere.
+/// Returns pages with `int3` in place of text, and zeros elsewhere.
 fn fill_text(pages: AddressRange, text: &[AddressRange]) -> Vec<u8> {
     let mut code = vec![0; pages.size() as usize];
     for range in text {

@@ -1,7 +1,8 @@
-//! Groups of objects that share pages. A page can only be mapped from one file, so they get one image.
+//! Groups of objects that share pages. A page can only be mapped from one file, so each group gets one image.
 //!
-//! LLVM puts the text of objects that it finalizes together on shared pages (`SectionMemoryManager` gives the rest of a
-//! page to the next section). They are finalized one after the other, and the image is made at the last one.
+//! LLVM places the text of objects that it finalizes together on shared pages (`SectionMemoryManager` uses the rest of
+//! a page for the next section). The objects are finalized one after the other, and the image is made for the last of
+//! them.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +14,7 @@ use crate::process::checked_read;
 use crate::sink::{FinalizedObject, Neighbour};
 use crate::{AddressRange, Function, ObjectId};
 
-/// Objects, and the pages that they share.
+/// Objects with shared pages, and the range of these pages.
 pub(super) struct Group<'a> {
     pub(super) pages: AddressRange,
     /// True if another thread's system call is changing the pages right now.
@@ -25,7 +26,8 @@ pub(super) struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// Returns the group of the objects that share pages with `run`, a run of `object`; `None` if one is not final.
+    /// Returns the group of objects that share pages with `run`, a page run of `object`; `None` if one of them is not
+    /// final.
     pub(super) fn containing(object: &FinalizedObject<'a>, run: AddressRange, page_size: u64) -> Option<Group<'a>> {
         let mut pages = run;
         loop {
@@ -59,7 +61,7 @@ impl<'a> Group<'a> {
         objects.flat_map(|(object, names)| object.functions().iter().zip(names))
     }
 
-    /// Debug objects that are still available; the one of `object` is first.
+    /// Debug objects of the group, beginning with that of `object`; `None` for each that is no longer available.
     pub(super) fn debug_objects<'b>(&'b self, object: &'b FinalizedObject<'_>) -> Vec<Option<Cow<'b, [u8]>>> {
         let own = std::iter::once(object.debug_object.map(Cow::Borrowed));
         own.chain(self.neighbours.iter().map(|neighbour| neighbour.debug_object.bytes(neighbour.object))).collect()

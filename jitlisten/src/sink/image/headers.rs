@@ -8,10 +8,10 @@ use object::write::elf::ProgramHeader;
 use super::encode::Encoded;
 use crate::{Address, AddressRange};
 
-/// Headers that are kept while an image is mapped.
+/// Program headers that are kept while an image is mapped.
 #[derive(Clone, Debug)]
 pub(super) struct ImageHeaders {
-    /// Address of byte 0 of the file, if all of it were mapped.
+    /// Address at which byte 0 of the file would be mapped.
     pub(super) bias: u64,
     /// Program headers that lie in the mapped part of the file.
     pub(super) headers: Vec<libc::Elf64_Phdr>,
@@ -25,8 +25,8 @@ impl ImageHeaders {
                 && header.p_offset >= layout.mapped_start
                 && header.p_offset + header.p_filesz <= layout.code_end
         };
-        // The image's unwind tables omit personality routines: an unwinder that throws through them would skip
-        // handlers.
+        // The image's unwind tables omit personality routines, so an unwinder that throws an exception through them
+        // would skip handlers.
         let is_safe = |header: &ProgramHeader| header.p_type != elf::PT_GNU_EH_FRAME || !encoded.has_personality;
         let to_libc = |header: ProgramHeader| libc::Elf64_Phdr {
             p_type: header.p_type.0,

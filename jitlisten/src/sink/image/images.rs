@@ -1,7 +1,7 @@
-//! Images of this process: their files, and the pages mapped from them.
+//! Images of this process: their files and the pages mapped from them.
 //!
-//! Images outlive the sink: pages stay mapped while it is off, and even then a name must not outlive its code. The
-//! session therefore reports changes of memory whether the sink is on or not.
+//! Images outlive the sink: their pages stay mapped while the sink is off, and even then a name must not outlive its
+//! code. Therefore the session reports memory changes to the images whether the sink is on or off.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -25,9 +25,9 @@ use crate::sink::{FinalizedObject, HeaderPadding, SinkError};
 use crate::statistics::ImageCounters;
 use crate::{Address, AddressRange, ObjectId, log_line, modules, observer};
 
-/// Divisor of `vm.max_map_count`: this fraction is left to the host.
+/// Divisor of `vm.max_map_count` that gives the number of mappings left to the host.
 const HEADROOM_DIVISOR: u64 = 8;
-/// Images to make before mappings are counted again.
+/// Maximum number of images to make between two counts of the process's mappings.
 const MAX_UNCOUNTED_IMAGES: u64 = 1024;
 
 #[derive(Debug)]
@@ -35,27 +35,28 @@ pub(crate) struct Images {
     counters: Arc<ImageCounters>,
     refusals: Refusals,
     directory: Option<Directory>,
-    /// Directories of the processes that we were forked from. We hold their locks while we share their mappings.
+    /// Image directories of our parent processes. We hold their locks while we share their mappings.
     inherited_directories: Vec<Directory>,
     build_ids: Option<BuildIds>,
-    /// Images by the start address of their pages.
+    /// Mapped images, keyed by the start address of their pages.
     by_start: BTreeMap<u64, MappedImage>,
     /// Files of freed code, oldest first.
     freed_files: VecDeque<StoredFile>,
-    /// Freed files of parent processes, which we must not remove. Dropping them in the child of a fork would take long.
+    /// Freed files of parent processes, which we must not remove. Dropping these lists in the child of a fork would
+    /// take too long.
     inherited_files: Vec<VecDeque<StoredFile>>,
-    /// Number of calls of [`Images::start_generation`]. We must not remove files of an earlier generation.
+    /// Number of calls to [`Images::start_generation`]. Files of earlier generations must not be removed.
     generation: u32,
     /// Total size of our files on disk.
     stored_bytes: u64,
-    /// Images that may be made before mappings are counted.
+    /// Number of images that may be made before the mappings are counted again.
     images_until_count: u64,
     memory_as_file: ProcSelfMem,
     /// True if each image needs [`pages::show_to_valgrind`].
     is_under_valgrind: bool,
 }
 
-/// Pages mapped from one image, or the part of them that is left.
+/// Pages mapped from one image, excluding those unmapped since.
 #[derive(Clone, Debug)]
 struct MappedImage {
     end: u64,
@@ -63,11 +64,11 @@ struct MappedImage {
     members: Vec<ObjectId>,
     /// True if all objects of the image own their pages.
     owns_pages: bool,
-    /// The image's file; `None` after it moved to the freed files.
+    /// File of the image; `None` once it is among the freed files.
     file: Option<Arc<StoredFile>>,
     /// Value of [`Images::generation`] when the image was made.
     generation: u32,
-    /// Program headers; `None` if part of the pages was unmapped.
+    /// Program headers; `None` if some of the pages were unmapped.
     headers: Option<Arc<ImageHeaders>>,
 }
 
@@ -102,7 +103,7 @@ impl Images {
         }
     }
 
-    /// Makes an image for one run of pages of an object, and for all objects that share them. Returns the file's size.
+    /// Makes an image for one page run of an object, including all objects that share the pages. Returns the file size.
     pub(super) fn make_image(
         &mut self,
         options: &Options,
@@ -132,14 +133,14 @@ impl Images {
         }
     }
 
-    /// Returns true if the pages already have an image with exactly these objects.
+    /// Returns true if the pages already have an image of exactly these objects.
     fn has_image_of(&self, group: &Group<'_>) -> bool {
         self.by_start.get(&group.pages.start().0).is_some_and(|image| {
             image.end == group.pages.end().0 && group.object_ids().all(|id| image.members.contains(&id))
         })
     }
 
-    /// Returns a copy of the pages if they can be exchanged. `mappings` are the mappings of the pages.
+    /// Returns a copy of the pages if they can be exchanged. `mappings` lists the mappings of the pages.
     fn copy_if_exchangeable(&mut self, group: &Group<'_>, mappings: Option<Vec<Mapping>>) -> Result<Vec<u8>, Refusal> {
         let mappings = mappings.ok_or(Refusal::Unreadable)?;
         let is_ours =
@@ -153,7 +154,7 @@ impl Images {
         checked_read::copy(group.pages).map_err(|_| Refusal::Unreadable)
     }
 
-    /// Returns true if no other thread can write to non-writable pages while the session is locked: see [`pages`].
+    /// Returns true if no other thread can write to non-writable pages while the session is locked; see [`pages`].
     fn excludes_writers(&mut self, owns_pages: bool) -> bool {
         owns_pages && !self.memory_as_file.is_open() || is_alone()
     }
@@ -231,7 +232,7 @@ impl Images {
         Ok(size)
     }
 
-    /// Writes a file. If the directory was removed, creates it again.
+    /// Writes a file. Creates the directory again if it was removed.
     fn write(&mut self, options: &Options, bytes: &[u8]) -> Result<ImageFile, SinkError> {
         if let Some(directory) = &mut self.directory {
             match directory.write(bytes) {
@@ -244,7 +245,7 @@ impl Images {
         self.directory.insert(Directory::open(options)?).write(bytes)
     }
 
-    /// Returns an error well before the host would run out of mappings: an image may split a mapping.
+    /// Returns an error well before the host would run out of mappings, because an image may split a mapping.
     fn check_mapping_count(&mut self) -> Result<(), SinkError> {
         if self.images_until_count == 0 {
             let limit = mappings::limit();
@@ -274,7 +275,7 @@ impl Images {
         Ok(())
     }
 
-    /// Removes a freed object. The pages keep their name until they change: see [`Images::withdraw`].
+    /// Removes a freed object. The pages keep their names until they change; see [`Images::withdraw`].
     pub(super) fn freeing(&mut self, id: ObjectId, run: AddressRange) {
         for start in self.overlapping(run) {
             let Some(image) = self.by_start.get_mut(&start) else { continue };
@@ -289,8 +290,8 @@ impl Images {
         }
     }
 
-    /// Turns images in `range`, which is about to change, into the anonymous memory that they were, with the same bytes
-    /// and protection.
+    /// Turns images in `range`, which is about to change, back into anonymous memory with the same bytes and
+    /// protection.
     pub(crate) fn withdraw(&mut self, range: AddressRange, padding: &HeaderPadding) {
         modules::withdraw(range);
         for start in self.overlapping(range) {
@@ -301,15 +302,15 @@ impl Images {
                 continue;
             }
             let Some(pages) = AddressRange::new(Address(start_addr), end_addr - start_addr) else { continue };
-            // The memory may have been unmapped without our notice, and may have a new owner by now.
+            // The memory may have been unmapped without our knowledge, and may have a new owner by now.
             let is_final_file = |mapping: &Mapping| mapping.is_file_backed && is_final(mapping);
             if !mappings::mappings_in(pages).ok().flatten().is_some_and(|mappings| mappings.iter().all(is_final_file)) {
                 self.forget(pages);
                 continue;
             }
             let padding = padding.get(&pages.start()).copied();
-            // SAFETY: these pages are mapped from a file and not writable; their owner makes this call, or has promised
-            // not to change them until it returns, or is this thread, the only one. The header padding is recorded as
+            // SAFETY: these pages are mapped from a file and not writable. Their owner makes this call or has promised
+            // not to change them until it returns, or this thread is the only one. The header padding is recorded as
             // ours.
             match unsafe { pages::withdraw(pages, padding) } {
                 Ok(()) => self.counters.withdrawn.add(1),
@@ -319,7 +320,8 @@ impl Images {
         }
     }
 
-    /// Removes the images of `range`, which was unmapped or replaced. Files stay, for recordings with samples in them.
+    /// Removes the images of `range`, which was unmapped or replaced. Their files are kept for recordings with samples
+    /// in them.
     pub(crate) fn forget(&mut self, range: AddressRange) {
         modules::withdraw(range);
         for start in self.overlapping(range) {
@@ -335,7 +337,7 @@ impl Images {
         }
     }
 
-    /// Moves a file to the freed files if no pages refer to it.
+    /// Moves a file to the freed files if no pages are mapped from it.
     fn release_file(&mut self, file: Option<Arc<StoredFile>>, generation: u32) {
         let is_ours = generation == self.generation;
         self.freed_files.extend(file.and_then(Arc::into_inner).filter(|_| is_ours));
@@ -358,8 +360,8 @@ impl Images {
         below.take_while(|(_, image)| image.end > range.start().0).map(|(&start, _)| start).collect()
     }
 
-    /// Starts a new generation, in the child of a fork or as another user: we must not remove earlier files, and later
-    /// ones get their own directory. Existing images stay mapped, and need no new file.
+    /// Starts a new generation after a fork or a change of user. Earlier files must not be removed, and later files get
+    /// a directory of their own. Existing images stay mapped and need no new file.
     pub(crate) fn start_generation(&mut self) {
         self.inherited_directories.extend(self.directory.take());
         self.build_ids = None;
@@ -373,7 +375,7 @@ fn is_final(mapping: &Mapping) -> bool {
     mapping.executable && !mapping.writable && !mapping.shared
 }
 
-/// Returns true under valgrind, which preloads a library of its own into the programs that it runs.
+/// Returns true under valgrind, which preloads its own library into the programs that it runs.
 fn is_under_valgrind() -> bool {
     std::env::var_os("LD_PRELOAD").is_some_and(|list| list.to_string_lossy().contains("/vgpreload_core"))
 }
@@ -389,8 +391,8 @@ fn exchange_pages(
     let range = layout.mapped_range();
     let bytes = encoded.bytes.get(layout.mapped_start as usize..layout.code_end as usize).unwrap_or_default();
     // SAFETY: `Images::copy_if_exchangeable` found that the pages are private, executable and not writable, and that no
-    // thread writes to them while the session is locked; their header padding was reserved for this. The file is in a
-    // private directory, and is not written to again.
+    // thread writes to them while the session is locked. Their header padding was reserved for an image. The file is in
+    // a private directory and is not written to again.
     let exchanged = unsafe { pages::exchange(range, &image_file.file, layout.mapped_start, bytes, code) };
     exchanged.map_err(|ExchangeError { error, is_restored }| {
         counters.restored.add(u64::from(is_restored));
@@ -407,7 +409,7 @@ mod tests {
         AddressRange::new(Address(start), end - start).unwrap()
     }
 
-    /// Records an image of `pages` in the file `path`.
+    /// Records an image of `pages` stored in the file `path`.
     fn add_image(images: &mut Images, pages: AddressRange, id: u64, path: PathBuf, size: u64) {
         let image = MappedImage {
             end: pages.end().0,

@@ -1,4 +1,4 @@
-//! Layout of an image. Offsets in the file are addresses: byte `n` of the file is address `n` of the segment.
+//! Layout of an image. File offsets equal segment addresses: byte `n` of the file has address `n`.
 //!
 //! ```text
 //!   with header padding                              without
@@ -10,12 +10,12 @@
 //!          .symtab, .strtab, .debug_*, ...                  (.eh_frame, if it did not fit), .symtab, ...
 //! ```
 //!
-//! Unwinders of other processes (libunwind in perf and py-spy) find the search table through the file, and read its
-//! entries in the memory of the process. A header for unmapped entries would make them read unrelated memory. Therefore
-//! an unmapped `.eh_frame` has no header, and serves tools that only read files.
+//! Unwinders of other processes (libunwind in perf and py-spy) find the search table through the file, but read its
+//! entries from the memory of the process. A program header for unmapped entries would make them read unrelated memory.
+//! Therefore an unmapped `.eh_frame` has no program header, and only serves tools that read files.
 //!
-//! py-spy and elfutils work without padding, too. perf 6.1 does not: it subtracts an offset of the mapping twice
-//! (`read_unwind_spec_eh_frame`), reads a page too low, and falls back to frame pointers.
+//! py-spy and elfutils also work without padding. perf 6.1 does not: it subtracts the mapping's offset twice
+//! (`read_unwind_spec_eh_frame`), reads one page too low, and falls back to frame pointers.
 
 #![forbid(unsafe_code)]
 
@@ -24,13 +24,13 @@ use crate::{Address, AddressRange};
 const FILE_HEADER_SIZE: u64 = 64;
 const PROGRAM_HEADER_SIZE: u64 = 56;
 pub(crate) const PROGRAM_HEADERS: u32 = 4;
-/// Size of `.note.gnu.build-id`: three words, `GNU\0`, 20 bytes.
+/// Size of `.note.gnu.build-id`: three words, `GNU\0`, and a 20-byte ID.
 pub(crate) const NOTE_SIZE: u64 = 12 + 4 + 20;
 pub(crate) const NOTE_OFFSET: u64 = FILE_HEADER_SIZE + PROGRAM_HEADERS as u64 * PROGRAM_HEADER_SIZE;
-/// End of the note.
+/// File offset at which the note ends.
 pub(crate) const HEADERS_END: u64 = NOTE_OFFSET + NOTE_SIZE;
 
-/// Returns the offset of a program header.
+/// Returns the file offset of the program header `index`.
 pub(crate) const fn program_header_offset(index: u64) -> u64 {
     FILE_HEADER_SIZE + index * PROGRAM_HEADER_SIZE
 }
@@ -38,9 +38,9 @@ pub(crate) const fn program_header_offset(index: u64) -> u64 {
 /// Offsets of the unwind sections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnwindSections {
-    /// Both are mapped: `.eh_frame_hdr` at a multiple of 4, and `.eh_frame` at a multiple of 8.
+    /// Both sections are mapped, `.eh_frame_hdr` at a multiple of 4 and `.eh_frame` at a multiple of 8.
     Mapped { hdr: u64, eh_frame: u64 },
-    /// Only `.eh_frame`, in the file after the pages.
+    /// Only `.eh_frame` exists. It is stored after the pages and is not mapped.
     FileOnly { eh_frame: u64 },
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Layout {
     pub(crate) code_start: u64,
     /// End of the last page of code, and of the mapping.
     pub(crate) code_end: u64,
-    /// Address of byte 0 of the file, if all of it were mapped.
+    /// Address at which byte 0 of the file would be mapped.
     pub(crate) bias: u64,
     /// Offsets of the unwind sections.
     pub(crate) unwind: UnwindSections,
@@ -66,9 +66,9 @@ pub(crate) struct Layout {
 pub(crate) struct LayoutSizes {
     /// Pages of the code.
     pub(crate) pages: AddressRange,
-    /// Mapped bytes before the code: whole pages, or 0.
+    /// Size of the mapped header padding before the code: whole pages, or 0.
     pub(crate) padding: u64,
-    /// Zero bytes at the end of the pages, after all text.
+    /// Number of zero bytes at the end of the pages, after all text.
     pub(crate) slack: u64,
     /// Size of `.eh_frame_hdr`.
     pub(crate) hdr_size: u64,
@@ -107,7 +107,7 @@ impl Layout {
     }
 }
 
-/// Places both sections between two offsets, if they fit.
+/// Places both unwind sections between two offsets, if they fit.
 fn fit_unwind_sections(start: u64, end: u64, sizes: &LayoutSizes) -> Option<UnwindSections> {
     let eh_frame = (start + sizes.hdr_size).next_multiple_of(8);
     (eh_frame + sizes.eh_frame_size <= end).then_some(UnwindSections::Mapped { hdr: start, eh_frame })

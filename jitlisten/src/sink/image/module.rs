@@ -1,4 +1,4 @@
-//! Images as modules, with the data that the loader would provide, for the sink `modules`.
+//! Images as modules for the `modules` sink, with the data that the loader would provide.
 
 #![forbid(unsafe_code)]
 
@@ -16,13 +16,13 @@ use crate::options::NameStyle;
 use crate::sink::FinalizedObject;
 use crate::{AddressRange, LoadedObject};
 
-/// Returns the runs of whole pages that have text of `object`.
+/// Returns the runs of whole pages that contain text of `object`.
 pub(crate) fn object_page_runs(object: &LoadedObject) -> Vec<AddressRange> {
     page_runs(object, page_size())
 }
 
 impl Images {
-    /// Returns the module for a run of `object`, if its image is completely mapped.
+    /// Returns the module for a page run of `object`, if the whole image is mapped.
     pub(crate) fn module(
         &self,
         object: &FinalizedObject<'_>,

@@ -1,25 +1,26 @@
 //! Exchange of pages under running code.
 //!
-//! `mmap(MAP_FIXED)` over a mapping is atomic for every other thread. The kernel holds the lock of the address space
-//! while it replaces the pages. A thread that faults meanwhile waits for the lock. The bytes are the same, so a thread
-//! that runs there notices nothing.
+//! `mmap(MAP_FIXED)` over a mapping is atomic for all other threads, because the kernel holds the address-space lock
+//! while it replaces the pages. A thread that faults meanwhile waits for that lock. The bytes stay the same, so code
+//! that runs there is not disturbed.
 //!
-//! **The rule.** A thread that *writes* there would lose the bytes that it stores between our copy and our `mmap`, or
-//! its permission to write; no system call compares and exchanges. Therefore pages are exchanged or restored only while
-//! no thread can write to them ([`Images::copy_if_exchangeable`](super::images::Images)):
+//! **The rule.** A thread that *writes* to the pages would lose its write permission, or the bytes that it stores
+//! between our copy and our `mmap`. No system call compares and exchanges pages. Therefore pages are exchanged or
+//! restored only while no thread can write to them ([`Images::copy_if_exchangeable`](super::images::Images)):
 //!
-//! * The pages are private, anonymous (or ours) and not writable.
-//! * No hooked system call that could change that is running, and none can start, because each is announced with the
-//!   session locked (`ledger/changes.rs`).
-//! * No other call changes them: each object in them was placed by an LLVM memory manager, whose calls are hooked; or
-//!   its producer has promised to leave them alone from *finalized* to *freeing*; or this thread is the only one. If
-//!   the process has `/proc/self/mem` open, only the last of these counts.
+//! * The pages are private, anonymous (or mapped from our images) and not writable.
+//! * No hooked system call that could change the pages is running, and none can start, because each is announced with
+//!   the session locked (`ledger/changes.rs`).
+//! * No other call changes the pages. Either all objects in them were placed by LLVM memory managers, whose calls are
+//!   hooked; or the producer has promised to leave them alone from *finalized* to *freeing*; or this thread is the only
+//!   one. If the process has `/proc/self/mem` open, only the last condition suffices.
 //!
-//! All other pages get no image. `exchange_model.rs` tries every interleaving. A debugger promises nothing: we compare
-//! the code again right before the `mmap`, which leaves it a microsecond.
+//! All other pages get no image. `exchange_model.rs` tries every interleaving. A debugger may write at any time.
+//! Therefore we compare the code again right before the `mmap`, which leaves a window of only a microsecond.
 //!
-//! `mmap` is atomic, but not always transactional: before Linux 6.12 a late failure can leave a hole. Therefore we
-//! check executability first ([`can_execute`]). We also keep the bytes, and restore them if the hole is still free.
+//! `mmap` is atomic, but not always transactional: before Linux 6.12, a late failure can leave a hole. Therefore we
+//! first check that the file can be mapped as executable ([`can_execute`]). We also keep the bytes, and restore them if
+//! the hole is still free.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -50,18 +51,19 @@ pub(super) fn can_execute(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Also maps the first page of `file` as writable (a private copy, never written), and leaves it mapped. valgrind reads
-/// the debug information of a file when it has seen an executable and a writable mapping of it (`di_notify_mmap`).
+/// Also maps the first page of `file` as writable (a private copy that is never written to), and keeps it mapped.
+/// valgrind reads the debug information of a file once it has seen both an executable and a writable mapping
+/// (`di_notify_mmap`).
 pub(super) fn show_to_valgrind(file: &File) {
     let (size, protection) = (page_size() as usize, libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: a new private mapping overlaps no existing one. If it fails, valgrind shows no names.
     unsafe { libc::mmap(ptr::null_mut(), size, protection, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
 }
 
-/// Makes the kernel include `pages` in core files. It omits pages that can be read from a file, unless the mapping was
-/// written to (`anon_vma` in `vma_dump_size`, `fs/coredump.c`). Therefore we write `header` there as a debugger would,
-/// or the last byte over itself if there is no header; then the mapping has pages of its own. Some systems forbid such
-/// writes (`proc_mem.force_override`); then a reader needs the image file.
+/// Makes the kernel include `pages` in core files. The kernel omits pages that can be read from a file, unless the
+/// mapping was written to (`anon_vma` in `vma_dump_size`, `fs/coredump.c`). Therefore we write `header` to the first
+/// page as a debugger would, or the last byte over itself if there is no header. Some systems forbid such writes
+/// (`proc_mem.force_override`); there, a reader of the core file needs the image file.
 ///
 /// # Safety
 /// As for [`exchange`]: no other thread may write to the last byte between the read and the write.
@@ -75,13 +77,13 @@ pub(super) unsafe fn include_in_core_dumps(pages: AddressRange, header: &[u8]) -
     memory.write_all_at(&byte, last_byte.0)
 }
 
-/// Maps `file` at `offset` over `pages`. The file has `bytes` there. They equal the memory, `code`, up to
-/// `pages.end()`, except for header padding before it, and for unwind tables in unused zeros.
+/// Maps `file` at `offset` over `pages`. `bytes` is the content of the file there, and `code` that of the memory up to
+/// `pages.end()`. Both must be equal, except for header padding before the code, and unwind tables in unused zeros.
 ///
 /// # Safety
-/// `pages` must be private memory of this process, executable and not writable where `code` is. Nothing may write to
-/// it, protect, unmap or replace it during the call; see the module documentation. The file must not be changed while
-/// it is mapped.
+/// `pages` must be private memory of this process, and executable and not writable where `code` is. During the call,
+/// nothing may write to, protect, unmap or replace this memory; see the module documentation. The file must not change
+/// while it is mapped.
 pub(super) unsafe fn exchange(
     pages: AddressRange,
     file: &File,
@@ -93,7 +95,7 @@ pub(super) unsafe fn exchange(
     check_file_bytes(file, offset, bytes).map_err(unchanged)?;
     let code_pages =
         AddressRange::new(Address(pages.end().0 - code.len() as u64), code.len() as u64).unwrap_or_default();
-    // A debugger may have written in the meantime.
+    // A debugger may have written to the pages since they were copied.
     if !checked_read::copy(code_pages).is_ok_and(|current| current == code) {
         return Err(unchanged(io::Error::other("the code has changed")));
     }
@@ -112,11 +114,11 @@ pub(super) unsafe fn exchange(
     Err(ExchangeError { error, is_restored })
 }
 
-/// Error of an exchange that left the memory as it was.
+/// Error of an exchange. The memory is the same as before the exchange.
 #[derive(Debug)]
 pub(super) struct ExchangeError {
     pub(super) error: io::Error,
-    /// True if the failed `mmap` had left a hole, which was filled.
+    /// True if the failed `mmap` left a hole, which was then filled.
     pub(super) is_restored: bool,
 }
 
@@ -127,9 +129,10 @@ fn check_file_bytes(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
     if content == bytes { Ok(()) } else { Err(io::Error::other("the file differs from what was written")) }
 }
 
-/// Maps `code` again if a failed mmap has left a hole. Returns true if it did. Never replaces another mapping.
+/// Maps `code` again if a failed `mmap` has left a hole. Returns true if a hole was filled. Never replaces another
+/// mapping.
 fn fill_hole(range: AddressRange, code: &[u8]) -> bool {
-    // SAFETY: the pages were just claimed, so nothing else refers to them.
+    // SAFETY: `map_if_free` has just reserved the pages, so nothing else refers to them.
     map_if_free(range, libc::PROT_NONE) && unsafe { replace_with_anonymous(range, code) }.is_ok()
 }
 
@@ -139,10 +142,10 @@ fn map_if_free(range: AddressRange, protection: i32) -> bool {
     if size == 0 {
         return false;
     }
-    // SAFETY: NOREPLACE never touches an existing mapping.
+    // SAFETY: `MAP_FIXED_NOREPLACE` never touches an existing mapping.
     let mapped = unsafe { libc::mmap(start, size, protection, ANONYMOUS | libc::MAP_FIXED_NOREPLACE, -1, 0) };
     if mapped != libc::MAP_FAILED && mapped != start {
-        // Kernels before 4.17 take the address for a hint.
+        // Kernels before 4.17 treat the address as a hint.
         // SAFETY: the mapping was just made, and nothing else refers to it.
         unsafe { libc::munmap(mapped, size) };
     }
@@ -150,17 +153,17 @@ fn map_if_free(range: AddressRange, protection: i32) -> bool {
 }
 
 /// Replaces image pages with anonymous memory that has the same bytes and protection, in one atomic step. The header
-/// padding before them becomes zeros again.
+/// padding before the pages is zeroed again.
 ///
 /// # Safety
-/// Both must be mapped from an image and have no other owner. As for [`exchange`], nothing may change the pages during
-/// the call.
+/// `pages` and `padding` must be mapped from an image and have no other owner. As for [`exchange`], nothing may change
+/// the pages during the call.
 pub(super) unsafe fn withdraw(pages: AddressRange, padding: Option<AddressRange>) -> io::Result<()> {
     let bytes = checked_read::copy(pages)?;
-    // SAFETY: the pages have the bytes just copied, and the caller guarantees that nothing else owns them.
+    // SAFETY: the pages contain the bytes just copied, and the caller guarantees that nothing else owns them.
     unsafe { replace_with_anonymous(pages, &bytes) }?;
     if let Some(padding) = padding {
-        // SAFETY: the caller guarantees that these pages are ours; nothing uses them.
+        // SAFETY: the caller guarantees that the padding belongs to us; nothing uses it.
         unsafe { map_zeros(padding) };
     }
     Ok(())
@@ -170,11 +173,11 @@ const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const EXECUTABLE: i32 = libc::PROT_READ | libc::PROT_EXEC;
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// Replaces `pages` with executable anonymous memory that has `bytes`. It is prepared elsewhere and moved, so that a
-/// running thread sees either the old pages or the new ones.
+/// Replaces `pages` with executable anonymous memory that contains `bytes`. The new memory is prepared elsewhere and
+/// then moved into place, so that a running thread sees either the old pages or the new ones.
 ///
 /// # Safety
-/// The pages must have the content `bytes`, or be reserved and unused, and have no other owner.
+/// The pages must have the content `bytes`, or be reserved and unused. They must have no other owner.
 unsafe fn replace_with_anonymous(pages: AddressRange, bytes: &[u8]) -> io::Result<()> {
     let size = bytes.len();
     // SAFETY: a new private mapping overlaps no existing one.
@@ -182,7 +185,7 @@ unsafe fn replace_with_anonymous(pages: AddressRange, bytes: &[u8]) -> io::Resul
     if copy == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: writable memory of that size was just mapped.
+    // SAFETY: `copy` was just mapped as writable memory of that size.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), copy.cast(), size) };
     // SAFETY: the mapping was made above, and nothing else refers to it yet.
     let protected = unsafe { libc::mprotect(copy, size, EXECUTABLE) };
@@ -196,7 +199,7 @@ unsafe fn replace_with_anonymous(pages: AddressRange, bytes: &[u8]) -> io::Resul
         }
     }
     let error = io::Error::last_os_error();
-    // SAFETY: the memory was made above and was not moved.
+    // SAFETY: the memory was mapped above and was not moved.
     unsafe { libc::munmap(copy, size) };
     Err(error)
 }
@@ -204,7 +207,7 @@ unsafe fn replace_with_anonymous(pages: AddressRange, bytes: &[u8]) -> io::Resul
 /// Replaces `pages` with zeros.
 ///
 /// # Safety
-/// The pages must be ours.
+/// The pages must belong to us.
 unsafe fn map_zeros(pages: AddressRange) {
     let (start, size) = (pages.start().0 as *mut libc::c_void, pages.size() as usize);
     // SAFETY: the caller guarantees that these pages are ours to replace.
@@ -220,8 +223,8 @@ mod tests {
     #[cfg(target_arch = "aarch64")]
     const CODE: &[u8] = [[0xc0, 0x03, 0x5f, 0xd6]; 1024].as_flattened();
 
-    /// Maps three anonymous pages: two of padding, and an executable one full of `ret`. Returns all pages, and the
-    /// last.
+    /// Maps three anonymous pages: two of padding, and an executable page full of `ret`. Returns the range of all
+    /// three, and that of the executable page.
     fn code() -> (AddressRange, AddressRange) {
         let size = 3 * page_size() as usize;
         // SAFETY: a new private mapping overlaps no existing one.
@@ -236,7 +239,7 @@ mod tests {
         (pages, code)
     }
 
-    /// Runs the page, which returns immediately.
+    /// Executes the code page, which returns immediately.
     fn run_page(code: AddressRange) {
         // SAFETY: the page is full of `ret`.
         let function: extern "C" fn() = unsafe { std::mem::transmute(code.start().0 as usize as *const ()) };
@@ -275,7 +278,7 @@ mod tests {
         run_page(code);
         assert!(is_mapped_from_file(code) && is_mapped_from_file(pages));
         let padding = AddressRange::new(pages.start(), pages.size() - 4096);
-        // SAFETY: both were just mapped from the file.
+        // SAFETY: the pages and the padding were just mapped from the file.
         unsafe { withdraw(code, padding) }.unwrap();
         run_page(code);
         assert_eq!(checked_read::copy(code).unwrap(), CODE);
@@ -302,7 +305,7 @@ mod tests {
         assert!(!is_mapped_from_file(code) && checked_read::copy(code).unwrap()[8] == 0x90);
     }
 
-    /// Runs in a child, which has a single thread: in this process another test could fill the hole.
+    /// Runs in a child process with a single thread, because another test in this process could fill the hole.
     #[test]
     fn a_hole_is_filled_and_nothing_else() {
         let (_, code) = code();

@@ -1,4 +1,4 @@
-//! Reasons for objects without an image. They are not errors: the sink continues.
+//! Reasons why objects get no image. They are not errors: the sink continues.
 
 #![forbid(unsafe_code)]
 
@@ -11,13 +11,13 @@ pub(super) enum Refusal {
     Unreadable,
     /// The pages are writable, shared with other processes, from another file, or not executable.
     NotFinal,
-    /// Another thread may write to its pages during the exchange.
+    /// Another thread may write to the pages during the exchange.
     NotOwned,
     /// The ELF file cannot be encoded.
     NotEncoded(Error),
 }
 
-/// Kinds of refusals that were already logged.
+/// Flags for the kinds of refusal that were already logged.
 #[derive(Debug, Default)]
 pub(super) struct Refusals([bool; 4]);
 

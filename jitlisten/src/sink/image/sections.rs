@@ -16,7 +16,7 @@ use crate::TextRange;
 /// Section of an image.
 pub(crate) struct Section<'a> {
     pub(crate) name: &'a str,
-    /// Section header without the name, and without offset and size if the section lies after the pages.
+    /// Section header, excluding the name, and excluding offset and size if the section lies after the pages.
     pub(crate) header: SectionHeader,
     pub(crate) bytes: SectionBytes<'a>,
 }
@@ -25,13 +25,13 @@ pub(crate) struct Section<'a> {
 pub(crate) enum SectionBytes<'a> {
     /// At `sh_offset`, before the end of the pages.
     AtOffset(Cow<'a, [u8]>),
-    /// In the pages.
+    /// Within the pages.
     InPages,
     /// After the pages, at any offset.
     AfterPages(&'a [u8]),
 }
 
-/// Returns all sections in the order of their offsets.
+/// Returns all sections, sorted by offset.
 pub(crate) fn sections<'a>(
     content: &Content<'a>,
     layout: &Layout,
@@ -50,7 +50,7 @@ pub(crate) fn sections<'a>(
     sections
 }
 
-/// Returns the header of a section that has an address.
+/// Returns the header of a section that has an address (`SHF_ALLOC`).
 fn alloc_header(offset: u64, size: u64, align: u64) -> SectionHeader {
     SectionHeader {
         sh_type: elf::SHT_PROGBITS,
@@ -101,8 +101,8 @@ fn unwind_sections<'a>(layout: &Layout, unwind: &'a UnwindTables) -> Vec<Section
     }
 }
 
-/// Returns the text sections. The first is named `.text`, whatever the code model calls it, because valgrind looks for
-/// that name.
+/// Returns the text sections. The first is always named `.text`, regardless of its name in the code model, because
+/// valgrind looks for that name.
 fn text_sections<'a>(content: &Content<'a>, layout: &Layout) -> Vec<Section<'a>> {
     let text = content.text();
     let mut needs_text_name = text.iter().all(|text| &*text.section != ".text");
@@ -116,7 +116,7 @@ fn text_sections<'a>(content: &Content<'a>, layout: &Layout) -> Vec<Section<'a>>
     text.into_iter().map(section).collect()
 }
 
-/// Returns true for names that have another meaning in an image: tools must not find code under them.
+/// Returns true for section names that have another meaning in an image, under which tools must not find code.
 fn is_reserved(name: &str) -> bool {
     let reserved = [".eh_frame", ".eh_frame_hdr", ".note.gnu.build-id", ".symtab", ".strtab", ".shstrtab"];
     reserved.contains(&name) || name.starts_with(".debug_")

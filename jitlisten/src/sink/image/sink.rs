@@ -1,4 +1,4 @@
-//! The image sink's event handlers: at *finalized*, each run of pages that is final gets an image.
+//! Event handlers of the `image` sink. At *finalized*, every page run whose code is final gets an image.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,7 @@ impl Image {
         Image { options: options.clone(), images: Arc::clone(images) }
     }
 
-    /// Locks the images. Never blocks: the lock is only taken with the session locked.
+    /// Locks the images. Never blocks, because the lock is only taken with the session locked.
     fn images(&self) -> MutexGuard<'_, Images> {
         self.images.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -11,7 +11,7 @@ use crate::options::NameStyle;
 /// Symbol of a function.
 pub(crate) struct Symbol<'a> {
     pub(crate) name: &'a [u8],
-    /// Offset in the file.
+    /// File offset of the function.
     pub(crate) offset: u64,
     pub(crate) size: u64,
     pub(crate) bind: elf::SymbolBind,
@@ -19,8 +19,8 @@ pub(crate) struct Symbol<'a> {
 
 /// Returns a symbol for every name of each function in the pages, local symbols first.
 ///
-/// If two symbols have the same address, perf, elfutils and gdb prefer the global one. That is therefore the name for
-/// display. The others stay as local symbols, for uprobes and for readers that know them.
+/// If two symbols have the same address, perf, elfutils and gdb prefer the global one, so the displayed name is global.
+/// The other names are local symbols, for uprobes and for readers that look them up.
 pub(crate) fn symbols<'a>(content: &Content<'a>, layout: &Layout) -> Vec<Symbol<'a>> {
     let (mut locals, mut globals) = (Vec::new(), Vec::new());
     let functions = content.parts.iter().flat_map(|part| part.object.functions().iter().zip(part.names));

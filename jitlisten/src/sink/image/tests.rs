@@ -25,7 +25,7 @@ const PAGE: u64 = 0x1000;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// An object in memory, after LLVM has relocated it.
+/// Object in memory, as relocated by LLVM.
 struct LiveObject {
     debug_object: Vec<u8>,
     object: LoadedObject,
@@ -38,7 +38,7 @@ impl LiveObject {
         LiveObject::load_moved(file, |address| address)
     }
 
-    /// Loads an object with the section addresses that `new_address` returns.
+    /// Loads an object with section addresses chosen by `new_address`.
     fn load_moved(file: &str, new_address: impl Fn(u64) -> u64) -> LiveObject {
         let path = format!("{}/testdata/{file}", env!("CARGO_MANIFEST_DIR"));
         let mut debug_object = std::fs::read(path).unwrap();
@@ -97,7 +97,7 @@ fn relocate_section(debug_object: &[u8], name: &str) -> Vec<u8> {
         let value = base.wrapping_add(symbol.address()).wrapping_add(relocation.addend() as u64);
         let value = value.wrapping_sub(section.address() + offset);
         let size = match relocation.flags() {
-            // The object crate does not know the size.
+            // The `object` crate reports no size for this relocation.
             RelocationFlags::Elf { r_type } if r_type == elf::R_X86_64_PC64 => 8,
             _ => usize::from(relocation.size() / 8),
         };
@@ -108,7 +108,7 @@ fn relocate_section(debug_object: &[u8], name: &str) -> Vec<u8> {
     bytes
 }
 
-const OBJECTS: [&str; 16] = [
+const OBJECT_FILES: [&str; 16] = [
     "numba-0.57-llvm14-plain.o",
     "numba-0.60-llvm14-dwarf4.o",
     "numba-0.68-llvm22-dwarf4.o",
@@ -127,9 +127,9 @@ const OBJECTS: [&str; 16] = [
     "llvmlite-0.45-llvm20-dwarf5.o",
 ];
 
-/// Runs `check` for each run of pages of each object, with header padding and without.
+/// Calls `check` for each page run of each object, with and without header padding.
 fn check_all_images(check: impl Fn(&str, &LiveObject, AddressRange, &Encoded)) {
-    for file in OBJECTS {
+    for file in OBJECT_FILES {
         let live = LiveObject::load(file);
         let all_runs = page_runs(&live.object, PAGE);
         assert!(!all_runs.is_empty(), "{file} has text");
@@ -259,7 +259,7 @@ fn without_a_mapped_place_no_header_promises_one() {
     assert_eq!(image.bytes[image.layout.code_end as usize - 1], 0xcc);
 }
 
-/// C++ code far away from its runtime: 64-bit pointers to the personality routine and to each function's LSDA.
+/// C++ code far from its runtime has 64-bit pointers to the personality routine and to each function's LSDA.
 #[test]
 fn personality_routines_far_away_cost_no_tables() {
     let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
@@ -274,7 +274,7 @@ fn personality_routines_far_away_cost_no_tables() {
     assert_eq!(actual, expected);
 }
 
-/// In CIE version 1 the register is a single byte, not LEB128.
+/// In CIE version 1, the return address register is a single byte, not LEB128.
 #[test]
 fn a_return_address_is_in_the_register_that_it_was_in() {
     let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
@@ -288,7 +288,7 @@ fn a_return_address_is_in_the_register_that_it_was_in() {
     assert!(actual.iter().all(|(_, actual)| actual.0 == 200), "{actual:?}");
 }
 
-/// Entries that start before the pages, or end after them, do not describe code in them.
+/// Entries that start before the pages or end after them do not describe code in the pages.
 #[test]
 fn entries_about_other_code_stay_behind() {
     let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
@@ -303,7 +303,7 @@ fn entries_about_other_code_stay_behind() {
     assert_eq!(actual, [(function.start().0.wrapping_sub(bias), RETURN_ADDRESS)]);
 }
 
-/// A compiler may give code any name; a reader that looks for unwind tables by name must not find code.
+/// Compilers may choose any section name for code, but a reader that looks up unwind tables by name must not find code.
 #[test]
 fn text_has_no_name_of_something_else() {
     let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
@@ -329,7 +329,7 @@ fn build_cie() -> CommonInformationEntry {
     cie
 }
 
-/// Encodes an `.eh_frame` for the address of the object's own section.
+/// Encodes an `.eh_frame` with one FDE per function, for the address of the object's own section.
 fn build_eh_frame(
     live: &LiveObject,
     cie: CommonInformationEntry,
@@ -352,8 +352,7 @@ fn build_eh_frame(
     section.0.into_vec()
 }
 
-/// Returns the bias of the image, and for each entry of its search table the start of the function and the register of
-/// the return address.
+/// Returns the bias of the image and its search table: the start of each function with its return address register.
 fn read_search_table(live: &LiveObject) -> (u64, Vec<(u64, gimli::Register)>) {
     let image = live.encode(page_runs(&live.object, PAGE)[0], PAGE);
     let UnwindSections::Mapped { hdr, eh_frame } = image.layout.unwind else { panic!("there is padding") };
@@ -379,7 +378,7 @@ fn read_search_table(live: &LiveObject) -> (u64, Vec<(u64, gimli::Register)>) {
     (image.layout.bias, functions)
 }
 
-/// Three objects of two producers on one page: DWARF 4 of Numba and of clang, DWARF 5 of clang.
+/// Three objects from two compilers on one page: DWARF 4 from Numba and clang, DWARF 5 from clang.
 #[test]
 fn objects_on_one_page_are_all_in_its_image() {
     let first = LiveObject::load("numba-0.60-llvm14-dwarf4.o");
@@ -439,7 +438,7 @@ fn objects_on_one_page_are_all_in_its_image() {
     check_dwarf(&image.bytes);
 }
 
-/// Checks that every name of every unit can be resolved, and comes from the unit's own strings.
+/// Checks that every name in every compilation unit can be resolved, and comes from the unit's own strings.
 fn check_dwarf(image: &[u8]) {
     let elf = ElfFile64::<LE>::parse(image).unwrap();
     let section = |id: gimli::SectionId| {
@@ -464,7 +463,7 @@ fn check_dwarf(image: &[u8]) {
     }
 }
 
-/// The part of an image that a core file has: an ELF file without sections that lists the functions.
+/// The memory of an image, as a core file contains it, is an ELF file without sections that lists the functions.
 #[test]
 fn memory_is_a_file_with_a_dynamic_section() {
     check_all_images(|file, live, pages, image| {

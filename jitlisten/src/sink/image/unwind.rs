@@ -10,11 +10,12 @@
 //!                   0000                             terminator
 //! ```
 //!
-//! Pointers in a live section are absolute or relative to their own address, and the image has other addresses.
-//! Therefore each entry is parsed and gets a new header. Its instructions, the rules, are copied unchanged.
+//! Pointers in a live section are absolute or relative to their own address, but the image has other addresses.
+//! Therefore each entry is parsed and gets a new header. Its instructions, which are the unwind rules, are copied
+//! unchanged.
 //!
-//! Personality routines and their tables (LSDA) are omitted: only the unwinder inside the process runs them, and it
-//! reads the live section. They may also be out of reach of the image's 32-bit offsets.
+//! Personality routines and their tables (LSDA) are omitted, because only the unwinder inside the process needs them,
+//! and it reads the live section. They may also be out of reach of the image's 32-bit offsets.
 //!
 //! Format: Linux Standard Base Core 5.0, 10.6. Inspect it with `readelf --debug-dump=frames FILE`.
 
@@ -33,18 +34,18 @@ use crate::{Address, AddressRange, Error, cfi, log_line};
 pub(crate) struct UnwindRules {
     /// Content of `.eh_frame`, with the start addresses of functions left blank.
     eh_frame: Vec<u8>,
-    /// Start address of each function in the process, and offset of its FDE in `eh_frame`.
+    /// Start address of each function in the process, with the offset of its FDE in `eh_frame`.
     functions: Vec<(u64, usize)>,
     /// True if a copied entry refers to a personality routine.
     pub(crate) has_personality: bool,
 }
 
-/// Encoded sections; empty if no function has rules.
+/// Encoded unwind sections; empty if no function has rules.
 #[derive(Default)]
 pub(crate) struct UnwindTables {
-    /// `.eh_frame_hdr`
+    /// Content of `.eh_frame_hdr`.
     pub(crate) hdr: Vec<u8>,
-    /// `.eh_frame`
+    /// Content of `.eh_frame`.
     pub(crate) eh_frame: Vec<u8>,
 }
 
@@ -55,13 +56,13 @@ pub(crate) struct SectionOffsets {
     pub(crate) hdr: u64,
     /// Offset of `.eh_frame`.
     pub(crate) eh_frame: u64,
-    /// Address of byte 0 of the image.
+    /// Address at which byte 0 of the file would be mapped.
     pub(crate) bias: u64,
 }
 
 impl UnwindRules {
-    /// Collects the rules for the pages: from the live sections, and derived ones for functions that those do not
-    /// cover. Entries that cannot be parsed are omitted and logged.
+    /// Collects the rules for the pages: those of the live sections, and derived rules for functions that the live
+    /// sections do not cover. Entries that cannot be parsed are omitted and logged.
     pub(crate) fn new(content: &Content<'_>) -> UnwindRules {
         let mut rules = UnwindRules::default();
         for part in &content.parts {
@@ -70,7 +71,7 @@ impl UnwindRules {
                 result = rules.add_section(snapshot, range.start(), content.pages);
             }
             if !part.derived_rules.is_empty() {
-                // Derived rules are copied the same way, with new headers.
+                // Derived rules are encoded as a section, which is then copied like the others.
                 let address = cfi::address_after(part.derived_rules);
                 let encoded = cfi::encode(part.derived_rules, part.object.machine(), address);
                 result = result.and(encoded.and_then(|encoded| rules.add_section(&encoded, address, content.pages)));
@@ -156,8 +157,8 @@ impl UnwindRules {
     }
 }
 
-/// Returns an error for instructions that other readers cannot decode, or that cannot be moved. A reader may give up on
-/// the whole process at an instruction that it does not know.
+/// Returns an error for instructions that other readers cannot decode, or that cannot be moved. An unknown instruction
+/// may make a reader give up on the whole process.
 fn check_instructions(
     mut instructions: gimli::CallFrameInstructionIter<'_, EndianSlice<'_, LittleEndian>>,
 ) -> Result<(), Error> {

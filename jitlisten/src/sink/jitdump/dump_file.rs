@@ -7,10 +7,11 @@
 //!          `- jitted-PID-INDEX.so     later, from `perf inject`
 //! ```
 //!
-//! [`crate::sink::process_directory`] describes the other files in it, and how long they are kept.
+//! [`crate::sink::process_directory`] describes the other files in the directory, and how long all are kept.
 //!
-//! perf detects the file by an executable mapping of it, the *marker*. The marker is never accessed, and is not
-//! unmapped while the file is written. A file system mounted `noexec` rejects it, so no jitdump can be written there.
+//! perf detects the file by an executable mapping of it, the *marker*. The marker is never accessed, and stays mapped
+//! as long as the file is written. On a file system mounted `noexec` it cannot be mapped, so no jitdump can be written
+//! there.
 
 use std::fs::File;
 use std::io;
@@ -40,7 +41,7 @@ pub(super) struct Dump {
 }
 
 impl Dump {
-    /// Creates a directory below `base`, the file in it with `header`, and the marker. Removes all of them on failure.
+    /// Creates a directory below `base`, the file with `header` in it, and the marker. Removes all three on failure.
     pub(super) fn create(base: &Path, header: &[u8], run: Option<Run>) -> Result<Dump, SinkError> {
         create_directories(base).map_err(SinkError::io("create", base))?;
         remove_dead(base, |name| matches!(name, FileName::Jitdump { .. }), run);
@@ -60,7 +61,7 @@ impl Dump {
     fn create_in(directory: ProcessDirectory, header: &[u8]) -> Result<Dump, SinkError> {
         let path = directory.path().join(file_name().to_string());
         directory.create_file(file_name())?;
-        // `O_APPEND`: our records go to the end even if another process has written to the file.
+        // `O_APPEND` makes our records go to the end even if another process has written to the file.
         let file = open_to_append(&path).map_err(SinkError::io("open", &path))?;
         write_whole(&file, header).map_err(|(_, error)| SinkError::io("write", &path)(error))?;
         let marker = Marker::map(&file).map_err(SinkError::io("map as executable", &path))?;
@@ -73,7 +74,7 @@ impl Dump {
         &self.path
     }
 
-    /// Process that created the file.
+    /// PID of the process that created the file.
     pub(super) fn pid(&self) -> u32 {
         self.pid
     }
@@ -113,7 +114,7 @@ impl Dump {
             .ok_or_else(|| SinkError::io("open", &self.path)(io::Error::from_raw_os_error(libc::EBADF)))
     }
 
-    /// Appends whole records, all of them or none.
+    /// Appends whole records: either all of them or none.
     pub(super) fn append(&mut self, records: &[u8]) -> Result<u64, SinkError> {
         let length = self.length;
         let file = self.file()?;
@@ -124,7 +125,7 @@ impl Dump {
             }
             Err((written, error)) => {
                 if written > 0 {
-                    // If this fails too, the torn record stays at the end of the file, where readers stop.
+                    // If truncating fails, too, the torn record stays at the end of the file, where readers stop.
                     let _ = file.set_len(length);
                 }
                 Err(SinkError::io("write", &self.path)(error))
@@ -144,7 +145,7 @@ pub(super) fn current_tid() -> u32 {
     unsafe { libc::gettid() as u32 }
 }
 
-/// Executable mapping of the file's first page. perf detects the jitdump by it.
+/// Executable mapping of the file's first page, by which perf detects the jitdump.
 #[derive(Debug)]
 struct Marker {
     address: *mut libc::c_void,

@@ -1,14 +1,14 @@
-//! Line rows of one function, in the form that perf's reader expects.
+//! Line rows of one function, in the form that perf expects.
 //!
-//! perf (`genelf_debug.c`) builds a line table from the entries and ends its sequence *at the last entry*, which
-//! therefore covers no bytes. We repeat the last line at the function's last byte.
+//! perf (`genelf_debug.c`) builds a line table from the rows and ends its sequence *at the last row*, which therefore
+//! covers no bytes. To compensate, we repeat the last line at the function's last byte.
 
 #![forbid(unsafe_code)]
 
 use super::record::DebugEntry;
 use crate::{AddressRange, LineRow, LineRows};
 
-/// Largest line number that is written; larger ones are malformed and become 0.
+/// Maximum line number that is written. Larger ones are malformed, and become 0.
 const MAX_LINE: u32 = 1 << 24;
 
 /// Returns the rows of `function` in ascending order, clamped to its range. Adjacent rows with the same file and line
@@ -16,7 +16,7 @@ const MAX_LINE: u32 = 1 << 24;
 pub(in crate::sink) fn function_rows(rows: &LineRows, function: AddressRange) -> Vec<DebugEntry<'_>> {
     let all_rows = rows.rows();
     let (start, end) = (function.start(), function.end());
-    // The row that applies at the start may begin earlier.
+    // The row that applies to the start may begin earlier.
     let first = all_rows.partition_point(|row| row.address <= start).saturating_sub(1);
     let rows_inside = all_rows.get(first..).unwrap_or_default().iter().take_while(|row| row.address < end);
     let mut entries: Vec<DebugEntry<'_>> = Vec::new();
@@ -44,12 +44,12 @@ fn debug_entry<'a>(rows: &'a LineRows, row: &LineRow, start: u64) -> Option<Debu
 mod tests {
     use super::*;
 
-    const NUMBA: &[u8] = include_bytes!("../../../testdata/numba-0.68-llvm22-dwarf4.o");
+    const NUMBA_OBJECT: &[u8] = include_bytes!("../../../testdata/numba-0.68-llvm22-dwarf4.o");
 
     #[test]
     fn rows_stay_inside_their_function_and_reach_its_last_byte() {
-        let rows = LineRows::parse(NUMBA).unwrap();
-        let object = crate::LoadedObject::parse(NUMBA).unwrap();
+        let rows = LineRows::parse(NUMBA_OBJECT).unwrap();
+        let object = crate::LoadedObject::parse(NUMBA_OBJECT).unwrap();
         let mut functions_with_lines = 0;
         for function in object.functions() {
             let entries = function_rows(&rows, function.range);
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn code_without_rows_has_none() {
         let unmapped = AddressRange::new(crate::Address(16), 16).unwrap();
-        assert!(function_rows(&LineRows::parse(NUMBA).unwrap(), unmapped).is_empty());
+        assert!(function_rows(&LineRows::parse(NUMBA_OBJECT).unwrap(), unmapped).is_empty());
         assert!(function_rows(&LineRows::default(), unmapped).is_empty());
     }
 }

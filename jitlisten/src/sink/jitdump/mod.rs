@@ -1,8 +1,8 @@
-//! The jitdump: `jit-PID.dump`. `perf inject --jit` makes an ELF file for every function in it.
+//! The `jitdump` sink: writes `jit-PID.dump`, from which `perf inject --jit` makes an ELF file for every function.
 //!
 //! ```text
 //! header | DEBUG_INFO  UNWINDING_INFO  CODE_LOAD | DEBUG_INFO  CODE_LOAD | CODE_LOAD | ... | CODE_CLOSE
-//!          `- one group per function ----------'                                          (switched off)
+//!          `- one group per function ----------'                                          (sink disabled)
 //! ```
 //!
 //! The kernel's `tools/perf/Documentation/jitdump-specification.txt` is the specification. Where its text and perf's
@@ -17,28 +17,30 @@
 //!
 //! # Content of the records
 //!
-//! * **After *finalized***: the code is read from live memory, so calls have their targets. `vma` is the address too.
+//! * **After *finalized***: the code is read from live memory, so its calls have their targets. `vma` equals the code
+//!   address.
 //! * **Groups are whole.** perf keeps DEBUG_INFO and UNWINDING_INFO until the next CODE_LOAD *in the file*. Therefore
-//!   an object is encoded in one buffer and written with one `write(2)` under the session's lock. If the disk takes
-//!   only a part, the file is truncated to the end of the previous object, and the sink stops.
-//! * **Times** are `CLOCK_MONOTONIC` at *finalized*, even for objects that were final before the sink was switched on.
-//!   perf sorts by time: samples from before the switch get their names, and if an address was reused, each sample is
-//!   resolved to the function of its time. Code that was freed before the switch stays unnamed. In a child, the time is
-//!   at least that of the `fork(2)`; the process did not exist earlier.
-//! * **Lines**: full names, no shift by 0x40 (perf wants none since 5.8), inlined code with its own lines, line 0 where
-//!   the compiler assigned none. perf ends the table at the last row, which covers no bytes: see `lines`.
-//! * **CODE_CLOSE** is written only when the sink is switched off; switched on again, it starts a new file in a new
-//!   directory. A process that exits writes none, because other threads may still compile.
-//! * **The PID** in the file's name and in the records is that of the innermost PID namespace. perf 6.1 resolves it
-//!   with `/proc`. For a container, `perf inject` therefore has to run while the process lives; afterwards it ignores
-//!   the file.
+//!   an object is encoded in one buffer and written with one `write(2)` under the session lock. If a full disk cuts the
+//!   write short, the file is truncated to the end of the previous object, and the sink stops.
+//! * **Times** are `CLOCK_MONOTONIC` at *finalized*, even for objects that became final before the sink was enabled.
+//!   perf sorts records by time, so samples from before that moment get names, too. If an address was reused, each
+//!   sample is resolved to the function that was there at its time. Code that was freed before the sink was enabled
+//!   stays unnamed. In the child of a fork, no time precedes the `fork(2)`, because the child did not exist earlier.
+//! * **Lines** have full file names. Their addresses are not shifted by 0x40 (perf expects no shift since 5.8). Inlined
+//!   code has its own lines, and code to which the compiler assigned no line has line 0. perf ends the table at the
+//!   last row, which covers no bytes: see `lines`.
+//! * **CODE_CLOSE** is written only when the sink is disabled. If the sink is enabled again, it starts a new file in a
+//!   new directory. A process that exits writes no CODE_CLOSE, because other threads may still compile.
+//! * **The PID** in the file name and in the records is that of the innermost PID namespace. perf 6.1 translates it
+//!   with `/proc`. For a container, `perf inject` must therefore run while the process is alive; later it ignores the
+//!   file.
 //!
 //! # Unwind tables, only where they fit
 //!
-//! perf extends the mapping of a function by `mapped_size` (80 to 112 bytes), and looks for the tables there. These
-//! bytes must not be code, or that code loses its name. A function gets tables only if they fit before the next known
-//! code, loaded or about to be, and before the end of the text's last page. That is usually the last function of a text
-//! range. With perf 6.1 (`--call-graph dwarf`) the reader gets:
+//! perf extends the mapping of a function by `mapped_size` (80 to 112 bytes), and looks for the tables there. If these
+//! bytes were code, that code would lose its name. Therefore a function gets tables only if they fit before the next
+//! known code (loaded or about to be), and before the end of the text's last page. Usually only the last function of a
+//! text range meets these conditions. The result with perf 6.1 (`--call-graph dwarf`):
 //!
 //! ```text
 //!   an object per function (llvmlite, lli, ORC per function)    whole stacks, with and without frame pointers
@@ -51,22 +53,23 @@
 //!
 //! # Other JITs in the process
 //!
-//! perf drops later anonymous mappings of a process with a jitdump, and with them the names of a perf map: see
-//! `other_jits`. `python -X perf` and Numba appear in one report, with all Python functions, if the process ends with
-//! `exit(3)`. If it is killed or calls `_exit(2)`, the functions since the last poll are missing.
+//! Once a process has a jitdump, perf drops later anonymous mappings of that process, and with them the names of a perf
+//! map: see `other_jits`. `python -X perf` and Numba appear in one report, with all Python functions, if the process
+//! ends with `exit(3)`. If it is killed or calls `_exit(2)`, functions since the last poll are missing.
 //!
-//! An object's live bytes are read once for all sinks ([`crate::code_snapshot`]), in one read if code and `.eh_frame`
-//! are adjacent. `exit()` tries the session's lock and never waits for it.
+//! An object's live bytes are read once for all sinks ([`crate::code_snapshot`]), in a single read if code and
+//! `.eh_frame` are adjacent. `exit()` only tries to lock the session, and never waits.
 //!
 //! # Cost
 //!
-//! One `write(2)` per object costs most. Tried and dropped:
+//! Most of the cost is one `write(2)` per object. These alternatives were tried and dropped:
 //!
-//! * A shared mapping: a store takes 0.1 us, each new page 4.6 us, and truncating the file kills the host with SIGBUS.
-//! * `fallocate`: the cost moves to one write in 87.
-//! * `writev` from live code: 2.4 us instead of 2.05; the code must be read anyway.
+//! * A shared mapping: a store takes 0.1 us and each new page 4.6 us, but truncation of the file would kill the host
+//!   with SIGBUS.
+//! * `fallocate`: moves the cost to one write in 87.
+//! * `writev` from live code: takes 2.4 us instead of 2.05 us, and the code must be read anyway.
 //! * Several objects in one write: a buffered object is lost when the process is killed.
-//! * Plain loads after a probe instead of `process_vm_readv`: a concurrent unmapping would crash the host.
+//! * Plain loads after a probe instead of `process_vm_readv`: the host would crash if another thread unmapped the code.
 
 mod dump_file;
 mod lines;

@@ -1,13 +1,14 @@
 //! Code of other JITs in this process, read from the perf map that they write.
 //!
 //! Once `perf inject` has seen a jitdump of a process, it drops every later anonymous executable mapping of that
-//! process, and the perf map's names for it. CPython (3.12 and newer, `-X perf`) creates a trampoline for each Python
-//! function, and a line in the perf map. The jitdump must therefore describe all code: we copy foreign lines into
+//! process, and the perf map's names for that mapping. CPython (3.12 and newer, `-X perf`) creates a trampoline and a
+//! perf map line for each Python function. The jitdump must therefore describe all code, so we copy foreign lines into
 //! records of our own.
 //!
-//! Nothing announces a new line. We read the map when one of our objects is written or freed, when the sink is switched
-//! off and when the process exits. A killed process loses the lines since the last read. A line gets the time of the
-//! previous read. Our code from after that read is younger, and keeps its addresses.
+//! No event announces a new line. We read the map when one of our objects is written or freed, when the sink is
+//! disabled, and when the process exits. If the process is killed, lines since the last read are lost. Each line gets
+//! the time of the previous read. Our code that became final after that read has a later time, and therefore keeps its
+//! addresses.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +24,7 @@ use crate::process::clock;
 use crate::sink::{OwnLines, StaleMap, perf_map};
 use crate::{Address, AddressRange};
 
-/// Maximum size of a function. No sane JIT writes a line with a larger one.
+/// Maximum size of a function in bytes. No sane JIT writes a line with a larger one.
 pub(super) const MAX_FUNCTION_BYTES: u64 = 1 << 24;
 
 /// Perf map line of another writer.
@@ -36,7 +37,7 @@ pub(super) struct Entry {
 /// Lines that were added to the perf map since the last poll.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct NewEntries {
-    /// Lower bound of the lines' times, `CLOCK_MONOTONIC` in ns.
+    /// Lower bound of the times at which the lines were added, `CLOCK_MONOTONIC` in ns.
     pub(super) not_before: u64,
     pub(super) entries: Vec<Entry>,
 }
@@ -44,15 +45,15 @@ pub(super) struct NewEntries {
 pub(super) struct OtherJits {
     path: PathBuf,
     own_lines: OwnLines,
-    /// Set if another process shares the map: then foreign lines may describe its code.
+    /// Set if another process shares the map, because foreign lines may then describe that process's code.
     is_shared: Arc<AtomicBool>,
     stale_map: Option<StaleMap>,
-    /// Offset at which the next read begins, in the file with `inode`.
+    /// Offset of the next read, valid for the file with inode number `inode`.
     offset: u64,
     inode: u64,
-    /// Last line copied for each address. A map that was written anew repeats its lines.
+    /// Last line that was copied for each address. A map that is written anew repeats its lines.
     reported: BTreeMap<u64, Entry>,
-    /// Lower bound of the times of lines that are not copied yet, `CLOCK_MONOTONIC` in ns.
+    /// Lower bound of the times of lines that were not copied yet, `CLOCK_MONOTONIC` in ns.
     not_before: u64,
 }
 
@@ -71,7 +72,7 @@ impl OtherJits {
         }
     }
 
-    /// Sets the lower bound for later lines to now: code was freed, and other JITs may reuse its addresses.
+    /// Sets the lower bound for later lines to now, because code was freed and other JITs may reuse its addresses.
     pub(super) fn advance_lower_bound(&mut self) {
         self.not_before = clock::monotonic();
     }

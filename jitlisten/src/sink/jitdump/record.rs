@@ -1,5 +1,5 @@
-//! Encoder for jitdump records. Fields have the names and order of the kernel's `tools/perf/util/jitdump.h`;
-//! `tools/perf/Documentation/jitdump-specification.txt` explains them.
+//! Encoder for jitdump records. Names and order of the fields are those of the kernel's `tools/perf/util/jitdump.h`;
+//! `tools/perf/Documentation/jitdump-specification.txt` explains the fields.
 
 #![forbid(unsafe_code)]
 
@@ -27,12 +27,12 @@ pub(super) fn encode_header(machine: Machine, pid: u32, timestamp: u64) -> [u8; 
     bytes
 }
 
-/// `struct jr_code_load` without name and code.
+/// `struct jr_code_load` without the name and the code.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CodeLoad {
     pub(super) pid: u32,
     pub(super) tid: u32,
-    /// Code range: `code_addr` and `code_size`. `vma` is the same address.
+    /// Code range, written as `code_addr` and `code_size`. `vma` equals `code_addr`.
     pub(super) code: AddressRange,
     pub(super) code_index: u64,
 }
@@ -71,8 +71,8 @@ impl Records {
         self.bytes.shrink_to(1 << 20);
     }
 
-    /// Appends the code and name of one function. The record takes the debug and unwinding information before it: perf
-    /// keeps both until the next `JIT_CODE_LOAD`, regardless of their addresses.
+    /// Appends the code and name of one function. perf applies the preceding debug and unwinding records to this
+    /// function, because it keeps both until the next `JIT_CODE_LOAD`, regardless of their addresses.
     pub(super) fn push_code_load(&mut self, timestamp: u64, load: &CodeLoad, name: &str, code: &[u8]) {
         debug_assert_eq!(load.code.size(), code.len() as u64);
         let start = self.begin_record(JIT_CODE_LOAD, timestamp);
@@ -83,12 +83,12 @@ impl Records {
             self.bytes.extend_from_slice(&field.to_le_bytes());
         }
         self.push_name(name);
-        // perf locates the code by counting back from the end of the record, so there must be no padding.
+        // perf locates the code by its distance from the end of the record, so there must be no padding.
         self.bytes.extend_from_slice(code);
         self.end_record(start);
     }
 
-    /// Appends the line rows of the function that is loaded next; no record if there are no rows.
+    /// Appends the line rows of the function that is loaded next. Appends no record if there are no rows.
     pub(super) fn push_debug_info(&mut self, timestamp: u64, code_addr: u64, entries: &[DebugEntry<'_>]) {
         if entries.is_empty() {
             return;
@@ -100,7 +100,7 @@ impl Records {
             self.bytes.extend_from_slice(&entry.addr.to_le_bytes());
             self.bytes.extend_from_slice(&entry.lineno.to_le_bytes());
             self.bytes.extend_from_slice(&0_u32.to_le_bytes());
-            // Always write the full name: only perf 6.4 and later support the marker for a repeated name.
+            // Write the full name every time, because only perf 6.4 and later support the marker for a repeated name.
             self.push_name(entry.name);
         }
         self.end_record(start);
@@ -142,8 +142,8 @@ impl Records {
         }
     }
 
-    /// Appends a name up to its first NUL, and a NUL. Control characters are replaced, because tools print the name,
-    /// and file names are input of the program, too.
+    /// Appends a name up to its first NUL, followed by a NUL. Control characters are replaced, because tools print the
+    /// name, and the program also controls the names of its files.
     fn push_name(&mut self, name: &str) {
         let end = name.find('\0').unwrap_or(name.len());
         let name = &name[..end];

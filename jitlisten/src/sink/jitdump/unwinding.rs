@@ -1,6 +1,7 @@
 //! Unwind tables of one function, relocated to the addresses that perf expects.
 //!
-//! `perf inject` makes an ELF file from a function: the code, then the content of the record at the next multiple of 8.
+//! `perf inject` makes an ELF file from each function: the code, then the content of this record at the next multiple
+//! of 8.
 //!
 //! ```text
 //!   code_addr                    + ALIGN8(code_size)                                  + mapped_size
@@ -13,8 +14,8 @@
 //! perf extends the mapping of the function *in its view of the address space* by `mapped_size`, over whatever follows
 //! the function. Therefore that space must be free: see [`UnwindingInfo::fits`].
 //!
-//! The live `.eh_frame` has the same rules for another address. We omit personality routines and LSDAs: only exceptions
-//! need them, and perf cannot follow them. Source: Linux Standard Base Core 5.0, chapter 10.6.
+//! The live `.eh_frame` has the same rules, encoded for another address. We omit personality routines and LSDAs,
+//! because only exceptions need them, and perf cannot follow them. Source: Linux Standard Base Core 5.0, chapter 10.6.
 
 #![forbid(unsafe_code)]
 
@@ -105,9 +106,9 @@ fn encode(entry: &Entry<'_>, code: AddressRange) -> Option<UnwindingInfo> {
     Some(UnwindingInfo { data: out, eh_frame_hdr_size, mapped_size })
 }
 
-/// Returns true if gimli can decode the relocated tables. `DW_CFA_set_loc` (which LLVM does not emit) cannot be
-/// relocated, because its operand is encoded like the pointers. A reader may give up the whole stack at an instruction
-/// that it does not know.
+/// Returns true if gimli can decode the relocated tables and they do not contain `DW_CFA_set_loc`. That instruction
+/// (which LLVM does not emit) cannot be relocated, because its operand is encoded like the pointers. An unknown
+/// instruction may make a reader give up on the whole stack.
 fn is_decodable(unwinding: &UnwindingInfo) -> bool {
     let mut section = gimli::EhFrame::new(&unwinding.data, LittleEndian);
     section.set_address_size(8);
@@ -155,7 +156,8 @@ fn finish_entry(out: &mut Vec<u8>, offset: usize) {
 /// up.
 const MIN_TABLE_BYTES: u64 = 80;
 
-/// Returns true if the smallest tables could end at or before `limit`. A cheap test before tables are encoded.
+/// Returns true if the smallest tables could end at or before `limit`. This cheap check is made before tables are
+/// encoded.
 pub(super) fn may_fit(code: AddressRange, limit: u64) -> bool {
     limit.saturating_sub(code.end().0) >= MIN_TABLE_BYTES
 }
@@ -175,8 +177,8 @@ mod tests {
     use super::*;
     use crate::Address;
 
-    /// Output of `clang -O1 -fno-omit-frame-pointer`: a CIE "zPLR" with a personality and an LSDA, and one FDE for 0x45
-    /// bytes.
+    /// Output of `clang -O1 -fno-omit-frame-pointer`: a `zPLR` CIE with a personality routine and an LSDA, and one FDE
+    /// for 0x45 bytes.
     fn section(address: u64, function: u64) -> Vec<u8> {
         let mut bytes = vec![0x1c, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'P', b'L', b'R', 0, 1, 0x78, 0x10, 7];
         bytes.extend([0x9b, 1, 2, 3, 4, 0x1b, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0]);

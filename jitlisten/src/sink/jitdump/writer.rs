@@ -1,4 +1,4 @@
-//! The jitdump sink: encodes objects as records and writes them.
+//! The `jitdump` sink: encodes objects as records and writes them.
 
 #![forbid(unsafe_code)]
 
@@ -27,23 +27,23 @@ const POLL_INTERVAL_NS: u64 = 10_000_000;
 pub(in crate::sink) struct Jitdump {
     style: NameStyle,
     base: Option<PathBuf>,
-    /// True if the user chose `base`: then there is no fallback.
+    /// True if the user chose `base`, so that there is no fallback.
     is_base_explicit: bool,
-    /// Limit for the length of the file. The file only grows, because it keeps a record of each function, freed or not.
+    /// Maximum length of the file. The file only grows, because it keeps the records of freed functions.
     quota: u64,
     context: SinkContext,
     other_jits: OtherJits,
     dump: Option<Dump>,
-    /// Records of one object. The buffer is reused.
+    /// Reusable buffer of encoded records.
     records: Records,
     next_index: u64,
     /// Time of the latest object; times in the file must not decrease.
     latest_time: u64,
     /// Time of the last poll, `CLOCK_MONOTONIC` in ns.
     last_poll: u64,
-    /// True between `begin_batch` and `end_batch`: objects are written together.
+    /// True between `begin_batch` and `end_batch`, when objects are written together.
     is_batching: bool,
-    /// Bytes of the batch that were written so far.
+    /// Number of bytes of the batch that were already written.
     batch_bytes: u64,
 }
 
@@ -53,7 +53,8 @@ const MAX_BATCH_BYTES: usize = 1 << 20;
 impl Jitdump {
     pub(in crate::sink) fn new(options: &Options, context: &SinkContext) -> Self {
         let base = options.directory.as_deref().or(options.jitdump_directory.as_deref());
-        // Make it absolute: the host may change its working directory before the file is created, or before it forks.
+        // Make the path absolute, because the host may change its working directory before the file is created, or
+        // before it forks.
         let base = base.and_then(|base| std::path::absolute(base).ok());
         Jitdump {
             style: options.names,
@@ -87,7 +88,7 @@ impl Jitdump {
             None => Err(error),
         })?;
         log_line!(Info, "jitdump: {}", dump.path().display());
-        // Without a jitdump, perf did not drop the mappings of other JITs, so their earlier lines need no records.
+        // Without a jitdump, perf did not drop the mappings of other JITs, so earlier lines need no records.
         self.other_jits.advance_lower_bound();
         self.dump = Some(dump);
         Ok(())
@@ -114,15 +115,16 @@ impl Jitdump {
         SinkState::Lost
     }
 
-    /// Returns another directory if `base` is not accessible: `$HOME` may be that of the user before `setuid(2)`.
+    /// Returns another directory if `base` is not accessible, because `$HOME` may belong to the user before
+    /// `setuid(2)`.
     fn fallback(&self, error: &SinkError) -> Option<PathBuf> {
         let SinkError::Io { error, .. } = error else { return None };
         let is_denied = error.kind() == io::ErrorKind::PermissionDenied && !self.is_base_explicit;
         is_denied.then(|| PathBuf::from(format!("/var/tmp/jitlisten-{}", effective_user())))
     }
 
-    /// Checks that the file still exists, and copies new lines of other JITs, unless this was done less than
-    /// [`POLL_INTERVAL_NS`] ago. `since` is a time at or before now; an object's own time saves a call of the clock.
+    /// Checks that the file still exists and copies new lines of other JITs, at most once per [`POLL_INTERVAL_NS`].
+    /// `since` is a time at or before now; passing an object's own time saves a call of the clock.
     fn poll(&mut self, since: u64) -> Result<(), SinkError> {
         if since < self.last_poll.saturating_add(POLL_INTERVAL_NS) {
             return Ok(());
@@ -135,7 +137,7 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Writes the buffered records. On failure the file is restored to its previous length, and closed.
+    /// Writes the buffered records. On failure, the file is truncated to its previous length and closed.
     fn write(&mut self) -> Result<u64, SinkError> {
         let Some(dump) = &mut self.dump else { return Ok(0) };
         if self.records.bytes().is_empty() {
@@ -200,8 +202,8 @@ fn new_other_jits(context: &SinkContext) -> OtherJits {
     OtherJits::new(own, is_shared, context.stale_map)
 }
 
-/// Returns the bytes of a function, or zeros if they cannot be read: a name without bytes is better than no name.
-/// `None` if they cannot be read and the function is implausibly large.
+/// Returns the bytes of a function, or zeros if they cannot be read, because a name without code is better than no
+/// name. Returns `None` if an unreadable function is implausibly large.
 fn function_bytes<'a>(object: &'a FinalizedObject<'_>, code: AddressRange) -> Option<Cow<'a, [u8]>> {
     let zeros = || (code.size() <= MAX_FUNCTION_BYTES).then(|| vec![0; code.size() as usize].into());
     object.snapshot.get(code).map(Cow::Borrowed).or_else(zeros)
@@ -219,7 +221,7 @@ fn unwind_tables(
     let compiler_tables = eh_frame.and_then(|eh_frame| eh_frame.function_tables(code));
     let tables = compiler_tables.or_else(|| {
         let index = object.derived_rules.binary_search_by_key(&code, |rules| rules.range).ok()?;
-        // The address only serves to encode the bytes; nothing is written there.
+        // The address is only needed to encode the bytes; nothing is written there.
         let bytes =
             cfi::encode(object.derived_rules.get(index..=index)?, object.object.machine(), code.start()).ok()?;
         EhFrame::new(&bytes, AddressRange::new(code.start(), bytes.len() as u64)?).function_tables(code)
@@ -234,7 +236,8 @@ fn mapping_limit(object: &FinalizedObject<'_>, code: AddressRange, next_start: O
     let end = text.map_or(code.end(), |text| text.range.end());
     let end_of_page = end.0.checked_next_multiple_of(PAGE_BYTES)?;
     let nearest = next_start.map_or(end_of_page, |next_start| next_start.0.min(end_of_page));
-    // Searching other objects is slow, and most functions have a neighbour in their own object: test that first.
+    // Searching other objects is slow, and most functions have a neighbour in their own object, so check that neighbour
+    // first.
     let if_tables_fit = |nearest: u64| Some(nearest).filter(|&nearest| unwinding::may_fit(code, nearest));
     if_tables_fit(nearest).and_then(|nearest| {
         if_tables_fit((object.find_next_code)(code.end()).map_or(nearest, |next_start| next_start.0.min(nearest)))
@@ -251,8 +254,8 @@ impl Sink for Jitdump {
             return Ok(0);
         }
         if self.dump.as_ref().is_some_and(|dump| dump.pid() != object.snapshot.pid()) {
-            // The process was forked without our handlers: clone(2), vfork(2). The parent's objects are not written
-            // again.
+            // The process was forked without our handlers, by `clone(2)` or `vfork(2)`. The parent's objects are not
+            // written again.
             self.forked();
         }
         self.open(object.object.machine())?;
@@ -276,8 +279,8 @@ impl Sink for Jitdump {
     }
 
     fn freeing(&mut self, _: &FinalizedObject<'_>) -> Result<(), SinkError> {
-        // The format has no record for freed code: later code at the address replaces it from its own time on. Later
-        // lines of other JITs may describe this address, too.
+        // The format has no record for freed code. Later code at the same address replaces it from its own time on.
+        // This address may also appear in lines that other JITs write later.
         if self.dump.is_some() {
             self.poll(clock::monotonic())?;
             self.write()?;
@@ -305,12 +308,12 @@ impl Sink for Jitdump {
 }
 
 impl Drop for Jitdump {
-    /// Writes the end marker, because the sink is switched off. A process that exits or is killed does not.
+    /// Writes the end marker, because the sink is disabled. A process that exits or is killed writes none.
     fn drop(&mut self) {
         if self.dump.is_some() {
             self.records.clear();
             self.records.push_code_close(clock::monotonic());
-            // Only the end marker is lost.
+            // On failure, only the end marker is lost.
             let _ = self.write();
         }
     }

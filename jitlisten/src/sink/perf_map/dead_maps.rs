@@ -1,9 +1,9 @@
-//! Perf maps of processes that exited: see [`crate::liveness`] for how long they are kept.
+//! Removal of perf maps whose process has exited. [`crate::liveness`] defines how long they are kept.
 //!
-//! The first line of our maps names the process. A map is kept if it belongs to another user, if its process lives, if
-//! its lock is held, or if CPython has also written lines into it. The first line then records that, so that later
-//! processes do not search the file again. A PID means nothing in another PID namespace: a map from there must be
-//! unlocked and also old.
+//! The first line of each of our maps identifies the process. A map is kept if it belongs to another user, if its
+//! process is alive, if it is locked, or if CPython has also written to it. The last case is recorded in the first
+//! line, so that later processes need not search the file again. A PID from another PID namespace has no meaning here,
+//! so a map from such a namespace is only removed if it is unlocked and also old.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _};
@@ -15,38 +15,38 @@ use jitlisten_files::FileName;
 use crate::liveness::{self, DeadOwner, Lock, Owner, ProcessIdentity, Run};
 use crate::process::write_nosignal::{effective_user, overwrite};
 
-/// Directory entries to scan at most: a longer scan of `/tmp` would take the host's time.
+/// Maximum number of directory entries to scan. A longer scan of `/tmp` would take too much of the host's time.
 const MAX_DIRECTORY_ENTRIES: usize = 20_000;
-/// Total size of the maps of dead processes that are kept: `/tmp` may be in memory.
+/// Maximum total size of the maps that dead processes have left. It is small because `/tmp` may be in memory.
 const MAX_DEAD_BYTES: u64 = 64 << 20;
-/// Bytes of a map that are searched for lines of CPython.
+/// Maximum number of bytes of a map that are searched for CPython lines.
 const MAX_SEARCHED_BYTES: u64 = 1 << 26;
-/// Upper limit for the length of a first line.
+/// Maximum length of a first line.
 const MAX_FIRST_LINE_BYTES: usize = 256;
-const ALIVE: &str = "alive";
-/// State of a dead process. Overwrites [`ALIVE`] in place, so it has the same length.
-const ENDED: &str = "ended";
-/// State of a dead process whose map has lines of CPython, too. Only `jitlisten clean` removes such a map.
-const MIXED: &str = "mixed";
+const ALIVE_STATE: &str = "alive";
+/// State of a process that has exited. It overwrites [`ALIVE_STATE`] in place, so it has the same length.
+const ENDED_STATE: &str = "ended";
+/// State of a process that has exited and whose map also has CPython lines. Only `jitlisten clean` removes such a map.
+const MIXED_STATE: &str = "mixed";
 
 /// Returns the first line for a map of this process.
 pub(super) fn first_line(run: Option<Run>) -> String {
-    format!("{FIRST_LINE_PREFIX}{} {ALIVE}\n", Owner { process: ProcessIdentity::own(), run })
+    format!("{FIRST_LINE_PREFIX}{} {ALIVE_STATE}\n", Owner { process: ProcessIdentity::own(), run })
 }
 
 /// Start of the first line, which perf reads as an empty function at address 0.
 const FIRST_LINE_PREFIX: &str = "0 0 jitlisten ";
 
-/// The first line of a map: `0 0 jitlisten PID START NAMESPACE [RUN] STATE`.
+/// First line of a map: `0 0 jitlisten PID START NAMESPACE [RUN] STATE`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FirstLine {
     /// Process that wrote the map.
     pub owner: Owner,
     /// Offset of the state in the file.
     state_offset: u64,
-    /// True if the state says that the process is dead.
+    /// True if the state says that the process has exited.
     pub is_ended: bool,
-    /// True if the state says that CPython has written into the map, too.
+    /// True if the state says that the map also has CPython lines.
     is_mixed: bool,
 }
 
@@ -56,9 +56,9 @@ impl FirstLine {
         let end = bytes.iter().position(|&byte| byte == b'\n')?;
         let line = std::str::from_utf8(&bytes[..end]).ok()?;
         let (owner, state) = line.strip_prefix(FIRST_LINE_PREFIX)?.rsplit_once(' ')?;
-        let owner = Owner::parse(owner).filter(|_| [ALIVE, ENDED, MIXED].contains(&state))?;
-        let state_offset = (end - ALIVE.len()) as u64;
-        Some(FirstLine { owner, state_offset, is_ended: state != ALIVE, is_mixed: state == MIXED })
+        let owner = Owner::parse(owner).filter(|_| [ALIVE_STATE, ENDED_STATE, MIXED_STATE].contains(&state))?;
+        let state_offset = (end - ALIVE_STATE.len()) as u64;
+        Some(FirstLine { owner, state_offset, is_ended: state != ALIVE_STATE, is_mixed: state == MIXED_STATE })
     }
 }
 
@@ -74,12 +74,11 @@ pub(super) fn remove_dead_maps(directory: &Path, own_path: &Path, run: Option<Ru
             maps.push((entry.metadata().and_then(|metadata| metadata.modified()).ok(), path));
         }
     }
-    // Many maps may be found dead in one scan. Oldest first, so that the one written last is marked last and kept
-    // longest.
+    // One scan may find many dead maps. Sort them so that the map written last is marked last and kept longest.
     maps.sort();
     let dead = maps.into_iter().filter_map(|(_, path)| check_dead(path, namespace, run)).collect();
     for path in liveness::expired(dead, MAX_DEAD_BYTES) {
-        // Check again under the lock: a new process may have got the PID in the meantime.
+        // Check again under the lock, because a new process may have got the PID in the meantime.
         if let Some((_lock, _)) = lock_map(&path) {
             let _ = fs::remove_file(&path);
         }
@@ -100,15 +99,15 @@ fn check_dead(path: PathBuf, namespace: u64, run: Option<Run>) -> Option<DeadOwn
         return None;
     }
     if has_cpython_lines(&file, MAX_SEARCHED_BYTES).ok()? {
-        let _ = overwrite(&file, MIXED.as_bytes(), first_line.state_offset);
+        let _ = overwrite(&file, MIXED_STATE.as_bytes(), first_line.state_offset);
         return None;
     }
-    overwrite(&file, ENDED.as_bytes(), first_line.state_offset).ok()?;
+    overwrite(&file, ENDED_STATE.as_bytes(), first_line.state_offset).ok()?;
     let since = file.metadata().ok()?.modified().ok()?;
     Some(DeadOwner { since, written, bytes, files: path })
 }
 
-/// Opens and locks a map of ours. Returns `None` if it is not one, or if the lock is held.
+/// Opens and locks one of our maps. Returns `None` for any other file, or if the lock is held.
 fn lock_map(path: &Path) -> Option<(File, FirstLine)> {
     let path_metadata = fs::symlink_metadata(path).ok()?;
     if !path_metadata.is_file() || path_metadata.uid() != effective_user() || path_metadata.nlink() != 1 {
@@ -122,14 +121,14 @@ fn lock_map(path: &Path) -> Option<(File, FirstLine)> {
     let mut head = Vec::new();
     (&file).take(MAX_FIRST_LINE_BYTES as u64).read_to_end(&mut head).ok()?;
     let first_line = FirstLine::parse(&head)?;
-    // A copy under the name of another PID belongs to the user.
+    // A copy named after another PID belongs to the user.
     let has_matching_pid =
         FileName::parse(path.file_name()?) == Some(FileName::PerfMap { pid: first_line.owner.process.pid });
     (has_matching_pid && liveness::lock_exclusive(&file) == Lock::Taken).then_some((file, first_line))
 }
 
-/// Returns true if the map has lines of CPython, which names its trampolines `py::function:file`. Reads at most `limit`
-/// bytes and stops at the first match.
+/// Returns true if the map has lines of CPython trampolines, which are named `py::function:file`. Reads at most `limit`
+/// bytes, and stops at the first match.
 fn has_cpython_lines(mut file: &File, limit: u64) -> io::Result<bool> {
     const MARKER: &[u8] = b" py::";
     file.rewind()?;
@@ -212,7 +211,7 @@ mod tests {
     #[test]
     fn maps_are_kept_for_a_week_and_up_to_a_size() {
         let directory = Directory::new("count");
-        let name = |number: u32| line(UNUSED_PID + number, ENDED);
+        let name = |number: u32| line(UNUSED_PID + number, ENDED_STATE);
         (0..60).for_each(|number| directory.add(UNUSED_PID + number, &name(number), u64::from(number) * 2));
         directory.add(UNUSED_PID + 60, &name(60), 7 * 24 + 1);
         File::options().write(true).open(directory.map(UNUSED_PID + 40)).unwrap().set_len(MAX_DEAD_BYTES).unwrap();
@@ -223,7 +222,7 @@ mod tests {
         assert_eq!(kept, (0..=40).collect::<Vec<_>>());
     }
 
-    /// Workers of `jitlisten run -s -- perf record ...`: perf reads their maps when it exits.
+    /// `jitlisten run -s -- perf record ...` may start many workers, and perf reads their maps when it exits.
     #[test]
     fn maps_of_a_run_that_is_not_over_stay() {
         let directory = Directory::new("run");
@@ -232,7 +231,7 @@ mod tests {
         for (number, run) in [(0, own), (1, ended)] {
             let pid = UNUSED_PID + number;
             let owner = Owner { process: ProcessIdentity { pid, start: 1, ..own }, run: Some(Run(run)) };
-            directory.add(pid, &format!("{FIRST_LINE_PREFIX}{owner} {ENDED}\n"), 365 * 24);
+            directory.add(pid, &format!("{FIRST_LINE_PREFIX}{owner} {ENDED_STATE}\n"), 365 * 24);
         }
         directory.clean();
         assert_eq!([0, 1].map(|number| directory.map(UNUSED_PID + number).exists()), [true, false]);
@@ -241,25 +240,25 @@ mod tests {
     #[test]
     fn who_wrote_long_ago_may_have_died_just_now() {
         let directory = Directory::new("found");
-        directory.add(UNUSED_PID, &line(UNUSED_PID, ALIVE), 30 * 24);
+        directory.add(UNUSED_PID, &line(UNUSED_PID, ALIVE_STATE), 30 * 24);
         directory.clean();
         directory.clean();
-        assert!(fs::read_to_string(directory.map(UNUSED_PID)).unwrap().starts_with(&line(UNUSED_PID, ENDED)));
+        assert!(fs::read_to_string(directory.map(UNUSED_PID)).unwrap().starts_with(&line(UNUSED_PID, ENDED_STATE)));
     }
 
-    /// Such a map may be large and is never removed, so it must not be read by every later process.
+    /// A map with CPython lines may be large and is never removed, so later processes must not read all of it again.
     #[test]
     fn lines_of_python_are_searched_once() {
         let directory = Directory::new("python");
-        directory.add(UNUSED_PID, &format!("{}2000 10 py::f:/a.py\n", line(UNUSED_PID, ALIVE)), 1);
+        directory.add(UNUSED_PID, &format!("{}2000 10 py::f:/a.py\n", line(UNUSED_PID, ALIVE_STATE)), 1);
         directory.clean();
         let text = fs::read_to_string(directory.map(UNUSED_PID)).unwrap();
-        assert!(text.starts_with(&line(UNUSED_PID, MIXED)) && text.contains("py::f"), "{text}");
-        // Without a line of CPython, only the state protects the map.
-        fs::write(directory.map(UNUSED_PID), line(UNUSED_PID, MIXED)).unwrap();
+        assert!(text.starts_with(&line(UNUSED_PID, MIXED_STATE)) && text.contains("py::f"), "{text}");
+        // The map has no CPython line, so only its state protects it.
+        fs::write(directory.map(UNUSED_PID), line(UNUSED_PID, MIXED_STATE)).unwrap();
         directory.clean();
-        assert_eq!(fs::read_to_string(directory.map(UNUSED_PID)).unwrap(), line(UNUSED_PID, MIXED));
-        assert!(FirstLine::parse(line(UNUSED_PID, MIXED).as_bytes()).unwrap().is_ended);
+        assert_eq!(fs::read_to_string(directory.map(UNUSED_PID)).unwrap(), line(UNUSED_PID, MIXED_STATE));
+        assert!(FirstLine::parse(line(UNUSED_PID, MIXED_STATE).as_bytes()).unwrap().is_ended);
     }
 
     #[test]
@@ -280,14 +279,18 @@ mod tests {
         let directory = Directory::new("others");
         let old_hours = 365 * 24;
         directory.add(UNUSED_PID, "", old_hours);
-        directory.add(UNUSED_PID + 1, &line(UNUSED_PID + 1, ENDED), old_hours);
+        directory.add(UNUSED_PID + 1, &line(UNUSED_PID + 1, ENDED_STATE), old_hours);
         let locked_map = File::open(directory.map(UNUSED_PID + 1)).unwrap();
         assert_eq!(liveness::lock_shared(&locked_map), Lock::Taken);
         directory.add(std::process::id(), &first_line(None), old_hours);
-        directory.add(UNUSED_PID + 6, &line(UNUSED_PID + 5, ENDED), old_hours);
-        directory.add(UNUSED_PID + 3, &format!("{}2000 10 py::f:/a.py\n", line(UNUSED_PID + 3, ALIVE)), old_hours);
+        directory.add(UNUSED_PID + 6, &line(UNUSED_PID + 5, ENDED_STATE), old_hours);
+        directory.add(
+            UNUSED_PID + 3,
+            &format!("{}2000 10 py::f:/a.py\n", line(UNUSED_PID + 3, ALIVE_STATE)),
+            old_hours,
+        );
         directory.add(UNUSED_PID + 4, &format!("0 0 jitlisten {} 1 7 alive\n", UNUSED_PID + 4), 1);
-        directory.add(UNUSED_PID + 5, &line(UNUSED_PID + 5, ENDED), old_hours);
+        directory.add(UNUSED_PID + 5, &line(UNUSED_PID + 5, ENDED_STATE), old_hours);
         directory.clean();
         let kept: Vec<u32> = (0..7).filter(|number| directory.map(UNUSED_PID + number).exists()).collect();
         assert_eq!(kept, [0, 1, 3, 4, 6]);

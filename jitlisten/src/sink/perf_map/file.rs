@@ -1,4 +1,4 @@
-//! The perf map file, and the rules for its several writers.
+//! The perf map file, and the rules for sharing it between writers.
 //!
 //! ```text
 //! 0 0 jitlisten 4711 90345 4026531836 alive         PID, start time, PID namespace; only if the file was empty
@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Every process holds a shared lock (`flock(2)`) on its map. Two processes in different PID namespaces that share
-//! `/tmp` may have the same PID and therefore the same file. Only a process that gets the exclusive lock may truncate
-//! the file of a dead process with its PID. Otherwise it appends, and the file has the names of both. Readers can still
-//! resolve names, because two processes hardly ever have code at the same address.
+//! `/tmp` may have the same PID and therefore the same file. Only a process that gets the exclusive lock may truncate a
+//! file that a dead process with the same PID has left. Otherwise it appends, and the file contains the names of both
+//! processes. Readers can still resolve names, because two processes rarely have code at the same address.
 //!
 //! CPython (`-X perf`) takes no lock. The lines that it wrote before this program started cannot be distinguished from
 //! those of a dead process.
@@ -24,18 +24,18 @@ use crate::process::checked_file::{CheckedFile, FileIdentity};
 use crate::process::write_nosignal::{overwrite, write_once};
 use crate::sink::SinkError;
 
-/// Attempts to open the file while other processes replace it or lock it for a clean-up.
+/// Maximum number of attempts to open the file while other processes replace it or lock it for a clean-up.
 const MAX_ATTEMPTS: usize = 16;
 
 /// An open and locked perf map.
 pub(super) struct MapFile {
     /// Descriptor with `O_APPEND`; holds the lock.
     append: CheckedFile,
-    /// Descriptor without `O_APPEND`: with that flag, Linux appends even `pwrite(2)`.
+    /// Descriptor without `O_APPEND`, because with that flag Linux makes even `pwrite(2)` append.
     edit: CheckedFile,
 }
 
-/// Descriptors of a [`MapFile`], checked for one use.
+/// Descriptors of a [`MapFile`] that the host has not closed, valid for one use.
 pub(super) struct OpenMap<'a> {
     append: &'a File,
     edit: &'a File,
@@ -100,7 +100,7 @@ impl MapFile {
 }
 
 /// Locks the file, and truncates it if it is `stale` and no live process shares it. Returns true if another live
-/// process shares the file, `None` if another process holds it exclusively for a moment.
+/// process shares the file, or `None` if another process currently holds the exclusive lock.
 fn take_lock(
     append: &File,
     edit: &File,
@@ -126,10 +126,10 @@ fn take_lock(
     }
 }
 
-/// Another process may remove the file at any moment while it cleans up.
+/// Message for a file that another process removed or replaced during its clean-up.
 const FILE_EXCHANGED: &str = "the file changed while it was opened";
 
-/// Returns the reason if the file is not a regular file of ours with a single link.
+/// Returns the reason why we must not write to the file: not a regular file, not ours, or several links.
 fn check_owner(appended: &Metadata, edited: &Metadata) -> Option<&'static str> {
     let was_exchanged = appended.nlink() == 0 || (appended.dev(), appended.ino()) != (edited.dev(), edited.ino());
     if was_exchanged { Some(FILE_EXCHANGED) } else { jitlisten_files::check_appendable(appended) }
@@ -148,16 +148,17 @@ impl OpenMap<'_> {
         Err(io::ErrorKind::StorageFull.into())
     }
 
-    /// Removes a line that a full disk has truncated, unless another writer has appended to it.
+    /// Removes a line that a full disk has cut short, unless another writer has appended to it.
     fn remove_torn_line(&self, end: u64, written: u64) {
         if self.edit.metadata().is_ok_and(|metadata| metadata.size() == end) {
-            // If this fails too, the torn line stays as the last line of the file.
+            // If truncating fails, too, the torn line stays as the last line of the file.
             let _ = self.edit.set_len(end.saturating_sub(written));
         }
     }
 
-    /// Overwrites the bytes at `offset` with `text`. Returns false, and writes nothing, if they are not whole lines or
-    /// if `is_expected` rejects them: another process may have truncated the file in the meantime.
+    /// Overwrites the bytes at `offset` with `text`. Writes nothing and returns false if the existing bytes are not
+    /// whole lines, or if `is_expected` rejects them, because another process may have truncated the file in the
+    /// meantime.
     pub(super) fn replace(&self, offset: u64, text: &str, is_expected: impl Fn(&[u8]) -> bool) -> io::Result<bool> {
         let mut existing = vec![0; text.len()];
         // The preceding byte must be a newline, too.

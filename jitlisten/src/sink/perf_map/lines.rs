@@ -1,4 +1,4 @@
-//! Our lines of the perf map: written, retained by a disabled sink, or not written yet.
+//! Our lines of the perf map: written, unwritten, or retained by a disabled sink.
 
 #![forbid(unsafe_code)]
 
@@ -24,10 +24,10 @@ impl Line {
     }
 }
 
-/// Prefix of a tombstone.
+/// Text at the start of a tombstone.
 pub(super) const FREED: &str = "0 0 freed";
 
-/// Returns a line of `length` bytes, newline included, that describes no code.
+/// Returns a line of `length` bytes, including the newline, that describes no code.
 pub(super) fn tombstone(length: usize) -> String {
     let padded = length.saturating_sub(1);
     format!("{FREED:-<padded$}\n")
@@ -37,7 +37,7 @@ pub(super) fn tombstone(length: usize) -> String {
 #[derive(Debug, Default)]
 pub(crate) struct RetainedLines {
     pub(super) file: Option<FileIdentity>,
-    /// Length of the file. It never shrinks: a shorter file with the same inode number is a new file.
+    /// Length of the file. A map never shrinks, so a shorter file with the same inode number is a new file.
     pub(super) size: u64,
     pub(super) lines: BTreeMap<u64, Line>,
     pub(super) space: Space,

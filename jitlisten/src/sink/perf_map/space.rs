@@ -1,4 +1,4 @@
-//! Reuse of bytes in the perf map: a service that compiles and frees code forever must not fill the disk.
+//! Reuse of space in the perf map, so that a service that compiles and frees code forever does not fill the disk.
 //!
 //! ```text
 //!   | block, live | block, dead | 0 0 freed------- | block, live |  ...  | block, dead |
@@ -7,11 +7,11 @@
 //!                   their names   is written here
 //! ```
 //!
-//! A *block* has the lines of one object, written in one call. It is kept when its code is freed, so that samples keep
-//! their names. When more than [`MAX_DEAD_BYTES`] bytes are dead, the oldest blocks become holes. The lines in a hole
-//! stay readable until it is filled, and are overwritten if their address is reused. An object goes into the smallest
-//! hole that its lines fill exactly, or that leaves enough space for a tombstone. If no hole fits, the file grows.
-//! Blocks never include lines of other writers.
+//! A *block* contains the lines of one object, written in one call. After its code is freed, the block is kept so that
+//! samples keep their names. When more than [`MAX_DEAD_BYTES`] bytes are dead, the oldest blocks become holes. The
+//! lines in a hole stay readable until the hole is filled, but are overwritten if their address is reused. An object
+//! goes into the smallest hole that its lines fill exactly, or that leaves enough space for a tombstone. If no hole
+//! fits, the file grows. Blocks never include lines of other writers.
 
 #![forbid(unsafe_code)]
 
@@ -19,14 +19,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::ObjectId;
 
-/// Bytes of dead lines to keep: enough for about ten thousand functions.
+/// Maximum number of bytes in dead lines: enough for about ten thousand functions.
 pub(super) const MAX_DEAD_BYTES: u64 = 1 << 20;
 /// Length of `0 0 freed\n`.
 pub(super) const MIN_LINE_BYTES: u64 = 10;
-/// Adjacent holes are joined up to this size, because a hole is written as a whole.
+/// Maximum size of a hole made by joining adjacent holes, because a hole is written as a whole.
 const MAX_HOLE_BYTES: u64 = 1 << 14;
 
-/// The lines of one object.
+/// Lines of one object.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) offset: u64,
@@ -50,7 +50,7 @@ pub(super) struct Space {
     /// Dead blocks, oldest first.
     dead: VecDeque<Block>,
     dead_bytes: u64,
-    /// Holes by offset.
+    /// Holes, keyed by offset in the file.
     holes: BTreeMap<u64, Hole>,
     max_dead_bytes: u64,
 }
@@ -87,7 +87,7 @@ impl Space {
         }
     }
 
-    /// Turns the oldest dead blocks into holes while too many bytes are dead.
+    /// Turns the oldest dead blocks into holes until at most [`MAX_DEAD_BYTES`] bytes are dead.
     pub(super) fn make_holes(&mut self) {
         while self.dead_bytes > self.max_dead_bytes
             && let Some(block) = self.dead.pop_front()
@@ -97,8 +97,8 @@ impl Space {
         }
     }
 
-    /// Takes the smallest hole for `length` bytes. The caller must fill it immediately, and put a tombstone into the
-    /// rest.
+    /// Takes the smallest hole that fits `length` bytes. The caller must fill it immediately, with a tombstone after
+    /// the new lines.
     pub(super) fn take_hole(&mut self, length: u64) -> Option<(u64, Hole)> {
         let fits = |hole: u64| hole == length || hole >= length + MIN_LINE_BYTES;
         let fitting = self.holes.iter().filter(|(_, hole)| fits(hole.length));

@@ -10,7 +10,8 @@ use std::time::SystemTime;
 
 use crate::liveness;
 
-/// Path that perf looks for. perf uses the PID of the innermost PID namespace, which `getpid(2)` returns, too.
+/// Path at which perf looks for the map of this process. perf uses the PID of the innermost PID namespace, which is
+/// also the result of `getpid(2)`.
 pub(in crate::sink) fn own_map_path() -> PathBuf {
     PathBuf::from(format!("/tmp/perf-{}.map", std::process::id()))
 }
@@ -18,7 +19,7 @@ pub(in crate::sink) fn own_map_path() -> PathBuf {
 /// True until the first instruction of the program runs.
 static IS_BEFORE_PROGRAM: AtomicBool = AtomicBool::new(false);
 
-/// Runs `work` before the program starts. A perf map found during that time belongs to another process, even if it is
+/// Runs `work` before the program starts. Any perf map that `work` finds belongs to another process, even if it is
 /// recent.
 pub fn run_before_program<R>(work: impl FnOnce() -> R) -> R {
     IS_BEFORE_PROGRAM.store(true, Ordering::Relaxed);
@@ -27,8 +28,8 @@ pub fn run_before_program<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// A perf map from before the process (or its latest `exec`) started: nothing in it describes this program. If the
-/// program already runs, a map written to since the start is its own (CPython's `-X perf`).
+/// A perf map written before the process (or its latest `exec`) started, so that nothing in it describes this program.
+/// If the program already runs, a map written to since the start is the program's own (CPython's `-X perf`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StaleMap {
     inode: u64,
@@ -36,7 +37,7 @@ pub(crate) struct StaleMap {
 }
 
 impl StaleMap {
-    /// Finds a stale map at the path of this process.
+    /// Finds a stale map at this process's perf map path.
     pub(crate) fn find() -> Option<StaleMap> {
         let metadata = std::fs::symlink_metadata(own_map_path()).ok()?;
         let started =
@@ -44,8 +45,8 @@ impl StaleMap {
         StaleMap::if_older(&metadata, started)
     }
 
-    /// Returns the map if it is older than `started`, the start time of this process; `None` if the program has not
-    /// started.
+    /// Returns the map if it was last written before `started`, the start time of this process. If `started` is `None`,
+    /// the program has not started, and every map is stale.
     pub(super) fn if_older(metadata: &Metadata, started: Option<SystemTime>) -> Option<StaleMap> {
         let is_older = started.is_none_or(|started| metadata.modified().is_ok_and(|modified| modified < started));
         (is_older && metadata.is_file() && metadata.size() > 0).then(|| StaleMap::from_metadata(metadata))
@@ -55,7 +56,7 @@ impl StaleMap {
         StaleMap { inode: metadata.ino(), size: metadata.size() }
     }
 
-    /// Returns true if the file may still begin with the stale map: same inode, at least as long.
+    /// Returns true if the file may still begin with the stale map: it has the same inode and is at least as long.
     pub(in crate::sink) fn is_prefix_of(&self, metadata: &Metadata) -> bool {
         self.inode == metadata.ino() && self.size <= metadata.size()
     }

@@ -9,7 +9,7 @@ use crate::name;
 use crate::name::ReadableName;
 
 /// Three functions and their wrappers, as Numba 0.68 compiled them.
-const NUMBA: &[u8] = include_bytes!("../../../testdata/numba-0.68-llvm22-plain.o");
+const NUMBA_OBJECT: &[u8] = include_bytes!("../../../testdata/numba-0.68-llvm22-plain.o");
 
 struct TestObject {
     id: ObjectId,
@@ -26,7 +26,7 @@ impl TestObject {
 
     /// Returns the object moved by `pages`, which are added to the `sh_addr` of each section.
     fn moved(pages: u64) -> TestObject {
-        let mut bytes = NUMBA.to_vec();
+        let mut bytes = NUMBA_OBJECT.to_vec();
         let start = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
         let count = u16::from_le_bytes(bytes[60..62].try_into().unwrap()) as usize;
         for section in 0..count {
@@ -186,7 +186,7 @@ fn a_map_of_code_that_comes_and_goes_does_not_grow_for_ever() {
     assert_eq!(sink.lines.len(), 7 * permanent.lines(), "nothing is remembered of what is not in the file");
 }
 
-/// A reader that finds two functions at one address picks either, so only one may be in the file.
+/// A reader that finds two functions at one address picks either of them, so the file may contain only one.
 #[test]
 fn a_dead_line_makes_way_even_where_its_bytes_wait_for_a_new_object() {
     let scratch = Scratch::new("hole");
@@ -296,7 +296,7 @@ fn bait_is_refused() {
     assert!(scratch.sink(None).finalized(&test_object.finalized()).is_err());
 }
 
-/// For a process that already runs, its own map is not stale; the map of a dead process with the same PID is.
+/// While the process runs, its own map is not stale, but the map of a dead process with the same PID is.
 #[test]
 fn a_map_is_stale_that_is_older_than_the_process() {
     let scratch = Scratch::new("older");
