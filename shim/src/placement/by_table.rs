@@ -1,8 +1,8 @@
-//! Locates an object by a registered `.eh_frame`: a host may link code for another address (`mapSectionAddress`), write
-//! it there, and register its unwind table, as Julia does.
+//! Locates an object by a registered `.eh_frame`. A host may link code for another address (`mapSectionAddress`), write
+//! the code to that address, and register its unwind table there, as Julia does.
 //!
-//! No search is needed: the table must equal the object's, its fields give the address of each text section, and the
-//! bytes there must match.
+//! No search is needed, because the registered table must equal the object's own, and its fields give the address of
+//! each text section. The bytes at these addresses must match.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ use super::{Located, Pattern, Piece, Placement, Search};
 const MAX_TEXT_SPAN_BYTES: u64 = 64 << 20;
 
 impl Pattern {
-    /// Locates the sections, if the object's `.eh_frame` is at `table` and each text section is at the address that the
-    /// table gives. `read` and `is_free` are the same as in [`Pattern::locate`].
+    /// Locates the sections if the object's `.eh_frame` is at `table` and each text section is at the address given
+    /// there. `read` and `is_free` are the same as in [`Pattern::locate`].
     pub(crate) fn locate_by_table(
         &self,
         table: Address,
@@ -55,8 +55,8 @@ impl Pattern {
         Some(Placement { sections, text, is_small: false, is_certain: true })
     }
 
-    /// Returns each text section (its position in `sections`) with the range that the table gives. `None` if the table
-    /// omits a text section or gives two addresses for it.
+    /// Returns each text section (its position in `sections`) with its range according to the table. Returns `None` if
+    /// the table omits a text section or gives two addresses for it.
     fn locate_texts(&self, eh_frame: &Section, table: Address, bytes: &[u8]) -> Option<Vec<(usize, AddressRange)>> {
         let mut texts = BTreeMap::new();
         for reference in &eh_frame.references {
@@ -84,7 +84,8 @@ mod tests {
     const CODE: u64 = 0x10000;
     const TABLE: u64 = 0x20000;
 
-    /// Two functions and an unwind table with two entries; a field of each entry holds the function's address.
+    /// Two functions, and an unwind table with one entry per function. A field of each entry holds the function's
+    /// address.
     struct Object {
         pattern: Pattern,
         memory: Vec<(u64, Vec<u8>)>,

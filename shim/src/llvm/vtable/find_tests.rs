@@ -8,7 +8,7 @@ const CONSTANTS: u64 = 0x1000;
 const DATA: u64 = 0x8000;
 const CODE: Range<u64> = 0x2000..0x3000;
 
-/// Model of a library: constants, data words and relocations.
+/// Model of a library, with constants, data words and relocations.
 struct LibraryModel {
     constants: Vec<u8>,
     data: Vec<u8>,
@@ -55,7 +55,7 @@ impl LibraryModel {
     }
 }
 
-/// Data with two typeinfos, the second of a class derived from the first, and their vtables.
+/// Builds data words with two typeinfos and their vtables. The second class is derived from the first.
 fn words() -> Vec<Word> {
     vec![
         Plain(77),
@@ -112,7 +112,7 @@ fn vtables_are_found_by_the_names_of_their_types() {
     }
 }
 
-/// In a program at a fixed address, the names are searched first.
+/// In a program at a fixed address, the names are searched for first.
 #[test]
 fn vtables_of_a_program_at_fixed_addresses() {
     let mut model = LibraryModel::new(&constants(), &words(), true);
@@ -196,7 +196,7 @@ fn a_slot_with_an_unknown_relocation_is_no_code() {
     assert_eq!(vtables_by_type_name(&model.view(), &NAMES)[0].slots, [BIAS + 0x2000]);
 }
 
-/// A function defined by another library of the same product: its relocation has a symbol and no addend.
+/// The slot's function is defined by another library of the same product, so its relocation has a symbol and no addend.
 #[test]
 fn a_slot_of_another_library_is_one() {
     let import = (0..=u64::from(u16::MAX)).find(|&info| is_import(info, 0)).expect("a type") | 7 << 32;

@@ -1,4 +1,4 @@
-//! Objects compiled to memory and not yet located.
+//! List of objects that were compiled to memory and are not yet located.
 
 #![forbid(unsafe_code)]
 
@@ -11,20 +11,20 @@ use crate::placement::Pattern;
 use crate::trackers::waiting_list::WaitingList;
 use crate::trackers::watched_code::WatchedCode;
 
-/// Maximum number of objects to search for.
+/// Maximum number of objects that are searched for.
 const MAX_OBJECTS: usize = 128;
 /// Maximum total size of the patterns of all objects, in bytes.
 const MAX_PATTERN_BYTES: usize = 16 << 20;
-/// Maximum searches for each object. An object that is not loaded by then was compiled for another purpose.
+/// Maximum number of searches for each object. An object that is not loaded by then was compiled for another purpose.
 const MAX_SEARCHES: u32 = 256;
-/// Maximum number of writable ranges searched when a module is compiled. Half of them are the newest.
+/// Maximum number of writable ranges that are searched when a module is compiled. Half of them are the newest ranges.
 const MAX_RANGES: usize = 64;
 
-/// An object compiled to memory.
+/// An object that was compiled to memory.
 pub(super) struct CompiledObject {
     pub(super) pattern: Pattern,
-    /// True if another object may be at the same location. A doubtful object stays unnamed for good, because the other
-    /// one may be dropped first.
+    /// True if another object may be at the same location. A doubtful object stays unnamed permanently, because the
+    /// other one may be dropped first.
     pub(super) is_doubtful: bool,
 }
 
@@ -41,14 +41,14 @@ pub(crate) struct SelfLoaded {
     pub(super) doubtful_ranges: Ranges,
     /// Objects located in writable memory.
     pub(crate) located: WatchedCode,
-    /// Ranges that most recently became executable and writable, oldest first.
+    /// Ranges that most recently became both executable and writable, oldest first.
     newest_writable: VecDeque<AddressRange>,
-    /// Address from which the other writable ranges are searched next.
+    /// Address at which the next search of the other writable ranges begins.
     next_search: u64,
 }
 
 impl SelfLoaded {
-    /// Adds an object to search for.
+    /// Adds an object that has to be located.
     pub(crate) fn push(&mut self, pattern: Pattern) {
         if !std::mem::replace(&mut self.has_logged, true) {
             log_line!(
@@ -77,7 +77,7 @@ impl SelfLoaded {
         self.unlocated.is_empty() && self.located.is_empty()
     }
 
-    /// Marks an unlocated object as doubtful: it may be at `text`, or another one may be.
+    /// Marks an unlocated object as doubtful, because either this object or another one is at `text`.
     pub(super) fn mark_doubtful(&mut self, index: usize, text: &[AddressRange]) {
         if let Some(compiled) = self.unlocated.iter_mut().nth(index) {
             compiled.is_doubtful = true;
@@ -85,7 +85,7 @@ impl SelfLoaded {
         text.iter().for_each(|&text| self.doubtful_ranges.insert(text));
     }
 
-    /// Forgets which objects may be in `range`, whose memory is about to change.
+    /// Forgets that doubtful objects may be in `range`, because that memory is about to change.
     pub(crate) fn forget_doubtful(&mut self, range: AddressRange) {
         self.doubtful_ranges.remove(range);
     }
@@ -99,7 +99,7 @@ impl SelfLoaded {
         self.newest_writable.push_back(range);
     }
 
-    /// Executable and writable ranges to search: the newest, and some of the others in turn.
+    /// Returns executable and writable ranges to search: the newest ranges, and some of the others in turn.
     pub(crate) fn next_writable(&mut self, ledger: &Ledger) -> Vec<AddressRange> {
         let newest = self.newest_writable.iter().rev().copied().filter(|&range| ledger.is_writable(range));
         let mut ranges: Vec<AddressRange> = newest.collect();
