@@ -12,7 +12,7 @@ use crate::state::State;
 /// The shim's and the session's locks, held by the forking thread so that no other thread is in the middle of a change.
 /// Hooks in the forking thread do not wait for these locks, because other `pthread_atfork` handlers run while they are
 /// held.
-struct Held {
+struct HeldLocks {
     state: MutexGuard<'static, State>,
     session: ForkGuard,
     _entered: ReentrancyToken<'static>,
@@ -20,26 +20,26 @@ struct Held {
 
 /// Installs the `fork(2)` handlers.
 pub(crate) fn install_handlers() {
-    follow_forks::<Held>();
+    follow_forks::<HeldLocks>();
 }
 
-impl HeldAcrossFork for Held {
-    fn slot() -> &'static ForkSlot<Held> {
-        static SLOT: ForkSlot<Held> = ForkSlot::new();
+impl HeldAcrossFork for HeldLocks {
+    fn slot() -> &'static ForkSlot<HeldLocks> {
+        static SLOT: ForkSlot<HeldLocks> = ForkSlot::new();
         &SLOT
     }
 
-    fn take() -> Option<Held> {
+    fn take() -> Option<HeldLocks> {
         hooks::catch_panic(|shim| {
             let entered = hooks::enter()?;
             let (state, session) = (shim.lock(), shim.session.lock_for_fork());
-            Some(Held { state, session, _entered: entered })
+            Some(HeldLocks { state, session, _entered: entered })
         })
     }
 
     fn in_child(self) {
         // Release the locks even if the hooks are disabled.
-        let Held { state, session, _entered } = self;
+        let HeldLocks { state, session, _entered } = self;
         hooks::catch_panic(|_| session.in_child());
         drop(state);
     }

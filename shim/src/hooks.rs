@@ -29,7 +29,7 @@ use crate::process::mapped_proof::{Held, with_libraries_held};
 use crate::process::{forward, lookup};
 use crate::state::{Shim, shim};
 
-static DISABLED: AtomicBool = AtomicBool::new(false);
+static HOOKS_ARE_DISABLED: AtomicBool = AtomicBool::new(false);
 
 /// Threads that are currently inside a hook. A hook that runs inside another hook only calls the original function.
 static THREADS_IN_HOOKS: ReentrancyGuard = ReentrancyGuard::new();
@@ -50,9 +50,9 @@ pub(crate) fn guarded<R: Default>(work: impl FnOnce(&Shim) -> R) -> R {
 
 /// Runs `work` with the shim. A panic in `work` disables the hooks, and the host continues.
 pub(crate) fn catch_panic<R: Default>(work: impl FnOnce(&'static Shim) -> R) -> R {
-    let Some(shim) = shim().filter(|_| !DISABLED.load(Ordering::Relaxed)) else { return R::default() };
+    let Some(shim) = shim().filter(|_| !HOOKS_ARE_DISABLED.load(Ordering::Relaxed)) else { return R::default() };
     catch_unwind(AssertUnwindSafe(|| work(shim))).unwrap_or_else(|_| {
-        if !DISABLED.swap(true, Ordering::Relaxed) {
+        if !HOOKS_ARE_DISABLED.swap(true, Ordering::Relaxed) {
             log_line!(Error, "internal error; jitlisten is disabled in this process");
         }
         R::default()

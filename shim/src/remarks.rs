@@ -55,11 +55,11 @@ c_functions! {
         get_module_context = "LLVMGetModuleContext" (Module) -> Context;
         get_diagnostic_handler = "LLVMContextGetDiagnosticHandler" (Context) -> *mut c_void;
         get_value_name = "LLVMGetValueName2" (Function, *mut usize) -> *const u8;
-        get_description = "LLVMGetDiagInfoDescription" (*const Info) -> *mut c_char;
+        get_description = "LLVMGetDiagInfoDescription" (*const RemarkInfo) -> *mut c_char;
         dispose_message = "LLVMDisposeMessage" (*mut c_char);
         get_handler = "_ZNK4llvm11LLVMContext17getDiagHandlerPtrEv" (Context) -> Handler;
         handle_diagnostics =
-            "_ZN4llvm17DiagnosticHandler17handleDiagnosticsERKNS_14DiagnosticInfoE" (Handler, *const Info) -> bool;
+            "_ZN4llvm17DiagnosticHandler17handleDiagnosticsERKNS_14DiagnosticInfoE" (Handler, *const RemarkInfo) -> bool;
         is_any_remark_enabled = "_ZNK4llvm17DiagnosticHandler18isAnyRemarkEnabledEv" (Handler) -> bool;
     }
 }
@@ -71,7 +71,7 @@ const VIRTUAL_FUNCTIONS: usize = 7;
 
 /// Leading fields of a `DiagnosticInfoOptimizationBase`.
 #[repr(C)]
-struct Info {
+struct RemarkInfo {
     vtable: usize,
     kind: i32,
     severity: i32,
@@ -84,7 +84,9 @@ struct Info {
     name_length: usize,
 }
 
-const _: () = assert!(offset_of!(Info, function) == 16 && offset_of!(Info, pass) == 40 && size_of::<Info>() == 64);
+const _: () = assert!(
+    offset_of!(RemarkInfo, function) == 16 && offset_of!(RemarkInfo, pass) == 40 && size_of::<RemarkInfo>() == 64
+);
 
 /// An observed LLVM library, and the replacement vtable for its handlers.
 #[repr(C)]
@@ -175,7 +177,7 @@ impl Remarks {
     ///
     /// # Safety
     /// `info` must be a diagnostic created by this LLVM library.
-    unsafe fn is_loop_remark(&self, info: *const Info) -> bool {
+    unsafe fn is_loop_remark(&self, info: *const RemarkInfo) -> bool {
         // SAFETY: every diagnostic begins with its vtable pointer. In the known releases, objects of these classes have
         // these fields. The name of a pass is a C string that is never freed.
         unsafe {
@@ -191,7 +193,7 @@ impl Remarks {
     ///
     /// # Safety
     /// `info` must be a remark for which [`is_loop_remark`](Remarks::is_loop_remark) returns true.
-    unsafe fn record(&self, info: *const Info) {
+    unsafe fn record(&self, info: *const RemarkInfo) {
         let mut length = 0;
         // SAFETY: the remark's function belongs to this LLVM library. Its name has the length that LLVM returns and
         // lives as long as the function. The remark's name is a constant.
@@ -234,7 +236,7 @@ unsafe fn read_name<'a>(start: *const u8, length: usize) -> &'a str {
 }
 
 /// Replacement of `DiagnosticHandler::handleDiagnostics`; LLVM calls it in the thread that compiles.
-unsafe extern "C" fn handle_diagnostics(handler: Handler, info: *const Info) -> bool {
+unsafe extern "C" fn handle_diagnostics(handler: Handler, info: *const RemarkInfo) -> bool {
     // SAFETY: only handlers with our vtable call this function, with a diagnostic of their LLVM library. The call is
     // forwarded to LLVM.
     unsafe {

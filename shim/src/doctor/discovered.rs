@@ -19,8 +19,8 @@ pub struct DiscoveredLlvm {
     pub objects: usize,
     /// LLVM release, as precisely as the library reveals it: `14`, `19.1`.
     pub version: Option<String>,
-    /// Methods of observation: `runtimedyld`, `jitlink` (hooks of its linkers), `list-call` (hook of
-    /// `__jit_debug_register_code`), `list-poll` (the list is read when memory becomes executable).
+    /// Ways in which this LLVM instance is observed: `runtimedyld` and `jitlink` (hooks of the linkers), `list-call`
+    /// (hook of `__jit_debug_register_code`), `list-poll` (the list is read when memory becomes executable).
     pub heard_by: Vec<&'static str>,
     /// Number of objects that the linkers have reported. JITLink's objects count once they have been found in memory.
     pub linked: u64,
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_json_is_json() {
+    fn descriptions_are_valid_json() {
         let llvm = DiscoveredLlvm {
             path: "/a \"b\"\n.so".into(),
             start: 0x10,

@@ -59,7 +59,7 @@ enum Total {
     /// Objects with a line table; written by [`add_object_with_lines`].
     WithLines = 3,
     Images = 4,
-    /// Images whose unwind tables perf cannot use.
+    /// Images with unwind tables that perf cannot use.
     ImagesWithoutPadding = 5,
     /// Diagnostic handlers that are observed; written by [`add_remark_handler`].
     RemarkHandlers = 6,
@@ -165,9 +165,10 @@ impl Facts {
     fn publish(&self, text: &[u8]) {
         self.layout.store(LAYOUT, Ordering::Relaxed);
         self.capacity.store(TEXT_CAPACITY as u64, Ordering::Relaxed);
-        // The sequence is already odd if `clone(2)` without fork handlers copied the parent during a write.
-        let odd = self.sequence.load(Ordering::Relaxed) | 1;
-        self.sequence.store(odd, Ordering::Relaxed);
+        // The sequence is already odd if a write was in progress in the parent when a `clone(2)` call bypassed the fork
+        // handlers.
+        let odd_sequence = self.sequence.load(Ordering::Relaxed) | 1;
+        self.sequence.store(odd_sequence, Ordering::Relaxed);
         fence(Ordering::Release);
         for (word, bytes) in self.text.iter().zip(text.chunks(WORD)) {
             let mut padded = [0; WORD];
@@ -175,7 +176,7 @@ impl Facts {
             word.store(u64::from_ne_bytes(padded), Ordering::Relaxed);
         }
         self.length.store(text.len().min(TEXT_CAPACITY) as u64, Ordering::Relaxed);
-        self.sequence.store(odd.wrapping_add(1), Ordering::Release);
+        self.sequence.store(odd_sequence.wrapping_add(1), Ordering::Release);
         self.magic.store(MAGIC, Ordering::Release);
     }
 }
@@ -226,17 +227,18 @@ mod tests {
 
     /// Reads the text the way another process would.
     fn read(facts: &Facts) -> Option<Vec<u8>> {
-        let before = facts.sequence.load(Ordering::Acquire);
+        let sequence_before = facts.sequence.load(Ordering::Acquire);
         let words: Vec<u64> = facts.text.iter().map(|word| word.load(Ordering::Relaxed)).collect();
         let length = facts.length.load(Ordering::Relaxed) as usize;
         fence(Ordering::Acquire);
-        let is_consistent = before.is_multiple_of(2) && facts.sequence.load(Ordering::Relaxed) == before;
+        let is_consistent =
+            sequence_before.is_multiple_of(2) && facts.sequence.load(Ordering::Relaxed) == sequence_before;
         let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
         is_consistent.then(|| bytes[..length].to_vec())
     }
 
     #[test]
-    fn what_does_not_fit_is_counted() {
+    fn entries_that_do_not_fit_are_counted() {
         let llvms: Vec<_> = (0..40).map(|slot| (slot, llvm(&"p".repeat(1000)))).collect();
         let unheard = [UnheardLlvm { path: "/odd.so".into(), start: 1, why: "no names".to_owned() }];
         let text = format_json(&llvms, &unheard, TEXT_CAPACITY);
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_read_whole_or_not_at_all() {
+    fn readers_never_see_a_partial_text() {
         static SHARED_FACTS: Facts = Facts::new();
         static DONE: AtomicBool = AtomicBool::new(false);
         SHARED_FACTS.publish(b"a");

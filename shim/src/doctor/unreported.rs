@@ -20,7 +20,7 @@ static IS_ENABLED: AtomicBool = AtomicBool::new(false);
 /// Candidate memory that may contain code of an unobserved linker.
 #[derive(Default)]
 pub(crate) struct UnreportedCode {
-    /// Memory without a known object, and the time at which it became executable.
+    /// Executable memory without a known object, and the time at which it became executable.
     candidate: Option<(AddressRange, u64)>,
     warned: bool,
 }

@@ -40,7 +40,7 @@ type Context = *mut c_void;
 type Attribute = *mut c_void;
 type MemoryBuffer = *mut c_void;
 
-/// `LLVMAttributeFunctionIndex` of `llvm-c/Core.h`: `~0U`
+/// Value of `LLVMAttributeFunctionIndex` in `llvm-c/Core.h`, which is `~0U`.
 const FUNCTION_INDEX: c_uint = c_uint::MAX;
 
 /// Declares a struct of C functions that are looked up by name.
@@ -134,23 +134,26 @@ c_functions! {
 }
 
 /// LLVM-C functions that a library exports as dynamic symbols.
-pub(crate) struct Exported {
+pub(crate) struct ExportedFunctions {
     functions: Option<(ModuleFunctions, ConventionFunctions, TargetFunctions)>,
     version: Option<VersionFunctions>,
 }
 
-impl Exported {
+impl ExportedFunctions {
     /// Looks up the functions without calling any of them.
-    pub(crate) fn find(library: &Library<'_>) -> Option<Exported> {
+    pub(crate) fn find(library: &Library<'_>) -> Option<ExportedFunctions> {
         let address = |name: &str| library.dynamic_address(name);
         let (module, conventions) = (ModuleFunctions::new(address)?, ConventionFunctions::new(address)?);
         let target = TargetFunctions::new(address)?;
-        Some(Exported { functions: Some((module, conventions, target)), version: VersionFunctions::new(address) })
+        Some(ExportedFunctions {
+            functions: Some((module, conventions, target)),
+            version: VersionFunctions::new(address),
+        })
     }
 
     #[cfg(test)]
-    pub(crate) fn empty() -> Exported {
-        Exported { functions: None, version: None }
+    pub(crate) fn empty() -> ExportedFunctions {
+        ExportedFunctions { functions: None, version: None }
     }
 
     /// Returns LLVM's major version. The library must already be relocated.
@@ -195,7 +198,7 @@ fn takes_frame_register(convention: c_uint) -> bool {
     matches!(convention, 10 | 11 | 81 | 82)
 }
 
-/// Returns true for `LLVMInvoke`, `LLVMCall` and `LLVMCallBr` of `LLVMOpcode` in `llvm-c/Core.h`.
+/// Returns true for the call opcodes of `LLVMOpcode` in `llvm-c/Core.h`: `LLVMInvoke`, `LLVMCall` and `LLVMCallBr`.
 fn is_call(opcode: c_uint) -> bool {
     matches!(opcode, 5 | 45 | 67)
 }
@@ -398,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_modules_for_this_machine_are_changed() {
+    fn accepts_only_triples_of_this_architecture() {
         let own_triple =
             if cfg!(target_arch = "x86_64") { c"x86_64-pc-linux-gnu" } else { c"aarch64-unknown-linux-gnu" };
         assert!(is_this_machine(own_triple) && is_this_machine(c""));

@@ -176,7 +176,7 @@ impl Llvmlite {
     }
 }
 
-/// `LinkElement` of llvmlite's `orcjit.cpp`.
+/// `LinkElement` as declared in llvmlite's `orcjit.cpp`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct LinkElement {

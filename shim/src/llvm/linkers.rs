@@ -68,7 +68,7 @@ impl Linkers {
         self.runtime_dyld.is_err() && self.jitlink.is_err()
     }
 
-    /// Reason why an existing, enabled linker is not observed.
+    /// Reason why a linker that is present and enabled is not observed.
     pub(crate) fn ignored_reason(&self) -> Option<String> {
         let runtime_dyld = self.runtime_dyld.as_ref().err();
         let jitlink = self.jitlink.as_ref().err();

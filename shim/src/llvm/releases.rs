@@ -105,7 +105,7 @@ fn is_supported(number: u32) -> bool {
 /// Maximum length of a version string with its prefix; longer strings are not versions.
 const MAX_VERSION_BYTES: usize = 64;
 
-/// A release, or a development build before it.
+/// An LLVM release, or a development build that precedes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Release {
     pub(crate) number: u32,
@@ -115,7 +115,7 @@ pub(crate) struct Release {
 }
 
 impl Release {
-    /// Parses a version: `19.1`, `22.1.0`, `20.0.0git`.
+    /// Parses a version string such as `19.1`, `22.1.0` or `20.0.0git`.
     pub(crate) fn parse(version: &str) -> Option<Release> {
         let number = version.split('.').next()?.parse().ok()?;
         Some(Release { number, is_development_build: version.contains("git"), version: version.to_owned() })
@@ -147,7 +147,7 @@ pub(crate) fn find_in_constants(constants: &[Segment<'_>]) -> Vec<Release> {
     releases
 }
 
-/// Parses an identification string: `LLVM22.1.0\0`, `LLVM20.0.0git\0`, `LLVM17.0.6-rust-1.75.0-stable\0`.
+/// Parses an identification string such as `LLVM22.1.0\0`, `LLVM20.0.0git\0` or `LLVM17.0.6-rust-1.75.0-stable\0`.
 fn parse_identification(bytes: &[u8]) -> Option<Release> {
     let end = memchr::memchr(0, &bytes[..bytes.len().min(MAX_VERSION_BYTES)])?;
     let version = std::str::from_utf8(bytes[..end].strip_prefix(b"LLVM")?).ok()?;
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_is_a_string_of_its_own() {
+    fn version_must_be_a_complete_string() {
         for version in ["22.1.0", "20.0.0git", "17.0.6-rust-1.75.0-stable", "16.0.6+rc1"] {
             let bytes = format!("LLVM{version}\0and more");
             assert_eq!(parse_identification(bytes.as_bytes()).map(|release| release.version).as_deref(), Some(version));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_are_read_up_to_a_release_that_is_known() {
+    fn search_stops_at_the_first_known_release() {
         let find_releases = |texts: &[&str]| {
             let segments: Vec<Segment<'_>> =
                 texts.iter().map(|text| Segment { address: 0x1000, bytes: text.as_bytes() }).collect();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_between_two_releases_may_be_as_either() {
+    fn development_build_may_have_either_layout() {
         let may_be = |version: &str, number: u32| Release::parse(version).unwrap().may_be_in(&(number..=number));
         assert!(may_be("19.1", 19) && !may_be("19.1", 18) && !may_be("19.1", 20));
         assert!(may_be("20.0.0git", 20) && may_be("20.0.0git", 19) && !may_be("20.0.0git", 21));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn each_release_is_in_one_row_of_the_table_and_new_ones_in_none() {
+    fn each_release_is_in_at_most_one_row() {
         for pair in ROWS.windows(2) {
             assert_eq!(*pair[0].releases.end() + 1, *pair[1].releases.start());
         }

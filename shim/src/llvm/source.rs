@@ -37,11 +37,11 @@ pub(crate) struct Source {
     pub(crate) list: Option<JitList>,
     /// Linkers and their hooks.
     linkers: Linkers,
-    /// Result of hooking code generation, which gives functions frame pointers.
+    /// Result of hooking code generation, through which functions get frame pointers.
     codegen: Result<(), codegen::Refusal>,
     /// Slot of this LLVM instance in the table of hooks.
     slot: usize,
-    /// True if `JITLISTEN_LLVM` includes the list.
+    /// True if `JITLISTEN_LLVM` selects the GDB JIT list as a source.
     wants_list: bool,
     /// LLVM release, if known.
     version: Option<String>,

@@ -33,7 +33,7 @@ const MAX_NAME_BYTES: usize = 256;
 /// the first symbols.
 const COMPARED_BYTES: u64 = 1 << 16;
 
-/// Values (addresses before the bias) and sizes of symbols, by name.
+/// Symbols by name, each with its value (address without the load bias) and its size.
 type Symbols = BTreeMap<String, (u64, u64)>;
 
 /// A library's file, mapped for reading.
@@ -67,8 +67,8 @@ impl SymbolFile {
         symbols.as_ref()
     }
 
-    /// Returns the values (addresses before the bias) of defined symbols with these names. Each name must begin with
-    /// one of `prefixes`.
+    /// Returns the values (addresses without the load bias) of defined symbols with these names. Each name must begin
+    /// with one of `prefixes`.
     ///
     /// First the string table (15 MB in a wheel) is searched for the names, then the symbol table for entries that
     /// refer to these few strings. Reading the names of all 174,692 symbols would noticeably slow down the import of

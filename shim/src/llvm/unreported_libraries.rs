@@ -25,7 +25,7 @@ impl UnreportedLibraries {
         self.libraries.iter().any(|(identity, _)| *identity == library)
     }
 
-    /// Returns true if no such library is loaded.
+    /// Returns true if no library is loaded that may make unreported code executable.
     pub(crate) fn is_empty(&self) -> bool {
         self.libraries.is_empty()
     }

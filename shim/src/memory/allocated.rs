@@ -48,7 +48,7 @@ mod tests {
     use crate::memory::range;
 
     #[test]
-    fn the_last_are_known_until_they_go() {
+    fn newest_allocations_are_known_until_removed() {
         let mut allocated = Allocated::default();
         allocated.add(range(0x1000, 0x4000));
         assert_eq!(allocated.containing(range(0x2000, 0x3000)), Some(range(0x1000, 0x4000)));

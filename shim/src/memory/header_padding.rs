@@ -47,7 +47,7 @@ pub(crate) fn mmap(session: &Session, address: *mut c_void, size: usize, flags: 
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let padding = padding_for(size);
     let padded_size = size.checked_add(padding)?;
-    // SAFETY: without MAP_FIXED, a new private mapping replaces nothing.
+    // SAFETY: without `MAP_FIXED`, a new mapping replaces nothing.
     let mapped = unsafe { libc::mmap(address, padded_size, protection, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
         return None;

@@ -32,7 +32,7 @@ pub(crate) struct OtherLibraries {
     unrelocated: Vec<UnrelocatedSlot>,
 }
 
-/// An import slot to hook after relocation.
+/// An import slot that will be hooked once the loader has relocated it.
 struct UnrelocatedSlot {
     slot: KeptSlot,
     /// Address range of the library that contains the slot.

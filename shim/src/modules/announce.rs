@@ -12,13 +12,13 @@ use jitlisten::plumbing::preserving_errno;
 
 use super::imports::Imports;
 
-/// Number of modules ever added, as of the last announcement.
-static ANNOUNCED: AtomicU64 = AtomicU64::new(0);
+/// Total number of modules that had been added at the time of the last announcement.
+static ANNOUNCED_MODULE_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// Announces new modules, if any. The caller must not hold any LLVM lock, or any of our own.
 pub(crate) fn announce_new_modules() {
     let adds = modules::counts().adds;
-    if !Imports::are_hooked() || ANNOUNCED.swap(adds, Ordering::AcqRel) == adds {
+    if !Imports::are_hooked() || ANNOUNCED_MODULE_COUNT.swap(adds, Ordering::AcqRel) == adds {
         return;
     }
     preserving_errno(|| {

@@ -12,7 +12,7 @@ use crate::process::mapped_proof::{Identity, Mapped};
 use crate::process::slot::{KeptSlot, Slot};
 
 /// True once libraries are hooked. Read without a lock, and set under the shim's lock.
-static ACTIVE: AtomicBool = AtomicBool::new(false);
+static IMPORTS_ARE_HOOKED: AtomicBool = AtomicBool::new(false);
 
 /// Libraries that keep calling the loader's own functions. Each name is the part of the file name after `lib`, up to
 /// the first dot or dash.
@@ -28,12 +28,12 @@ pub(crate) struct Imports {
 impl Imports {
     /// Returns true if libraries are hooked.
     pub(crate) fn are_hooked() -> bool {
-        ACTIVE.load(Ordering::Acquire)
+        IMPORTS_ARE_HOOKED.load(Ordering::Acquire)
     }
 
     /// Starts hooking libraries. Returns true if they were not hooked before.
     pub(crate) fn activate() -> bool {
-        !ACTIVE.swap(true, Ordering::AcqRel)
+        !IMPORTS_ARE_HOOKED.swap(true, Ordering::AcqRel)
     }
 
     /// Looks up the original functions. Takes the loader's lock.

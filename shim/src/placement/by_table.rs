@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn each_text_is_where_the_table_says() {
+    fn locates_each_text_section_by_the_table() {
         let range = |start, size| AddressRange::new(Address(start), size).unwrap();
         let located = object().locate(TABLE, true).unwrap();
         assert_eq!(located.text, [range(CODE, 32), range(CODE + 64, 48)]);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_does_not_agree_is_no_place() {
+    fn refuses_tables_that_do_not_match_the_object() {
         assert_eq!(object().locate(TABLE + 4, true), None, "another table");
         assert_eq!(object().locate(TABLE, false), None, "memory of another object");
         for (piece, offset, why) in

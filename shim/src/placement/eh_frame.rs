@@ -99,42 +99,42 @@ impl TableMatcher<'_> {
     fn match_at(&self, start: usize) -> Option<Table> {
         let mut records = read_entries(&self.piece.bytes, start, self.entries.len());
         // Earliest match: for each entry in memory, the object's entry.
-        let mut earliest = Vec::new();
+        let mut earliest_match = Vec::new();
         for entry in 0..self.entries.len() {
-            if records.get(earliest.len()).is_some_and(|record| self.entry_matches(entry, record)) {
-                earliest.push(entry);
+            if records.get(earliest_match.len()).is_some_and(|record| self.entry_matches(entry, record)) {
+                earliest_match.push(entry);
             } else if self.is_located(entry) {
                 // A located function must have an entry, so this is not the object's table.
                 return None;
             }
         }
-        records.truncate(earliest.len());
+        records.truncate(earliest_match.len());
         // Latest match, determined from the end.
-        let mut latest = vec![usize::MAX; records.len()];
+        let mut latest_match = vec![usize::MAX; records.len()];
         let mut unmatched = records.len();
         for entry in (0..self.entries.len()).rev() {
             if unmatched > 0 && self.entry_matches(entry, &records[unmatched - 1]) {
                 unmatched -= 1;
-                latest[unmatched] = entry;
+                latest_match[unmatched] = entry;
             }
         }
         // Entries in memory for which both matches agree, indexed by the object's entry.
-        let mut agreed = vec![None; self.entries.len()];
-        for (position, (&entry, record)) in earliest.iter().zip(&records).enumerate() {
-            agreed[entry] = Some(record).filter(|_| latest[position] == entry);
+        let mut agreed_entries = vec![None; self.entries.len()];
+        for (position, (&entry, record)) in earliest_match.iter().zip(&records).enumerate() {
+            agreed_entries[entry] = Some(record).filter(|_| latest_match[position] == entry);
         }
         let mut agreement_count = 0;
         let mut addresses: BTreeMap<usize, Option<Address>> = BTreeMap::new();
-        for (entry, agreed) in agreed.into_iter().enumerate() {
+        for (entry, agreed_record) in agreed_entries.into_iter().enumerate() {
             if self.entries[entry].common.is_none() {
                 continue;
             }
             let target = self.function_reference(entry)?.target;
             if self.is_located(entry) {
-                agreed?;
+                agreed_record?;
                 agreement_count += 1;
             } else {
-                let address = agreed.and_then(|record| self.function_address(entry, record));
+                let address = agreed_record.and_then(|record| self.function_address(entry, record));
                 let previous = addresses.entry(target).or_insert(address);
                 *previous = previous.filter(|&previous| address == Some(previous));
             }

@@ -308,7 +308,7 @@ impl Search<'_> {
         })
     }
 
-    /// All located text.
+    /// Ranges of all located text sections.
     fn located_text(&self) -> Ranges {
         let mut text = Ranges::default();
         let text_sections = self.located_sections().filter(|(section, _)| section.is_text);

@@ -132,7 +132,7 @@ fn a_jump_that_was_left_out_is_not_found_inside_a_function() {
 /// The omitted function is `mov eax, 1; ret`. Another function ends with the same bytes, and relocations change all the
 /// bytes before them.
 #[test]
-fn a_function_that_was_left_out_is_not_found_at_the_end_of_one_that_weighs_the_same() {
+fn omitted_function_is_not_found_at_the_end_of_one_with_equal_weight() {
     let small: Vec<u8> = (0x10..0x20).collect();
     let large = [&[0xe8; 16][..], &small].concat();
     let pattern = Pattern::from_texts(&[(&small, 0..0), (&large, 0..16)]);
@@ -141,7 +141,7 @@ fn a_function_that_was_left_out_is_not_found_at_the_end_of_one_that_weighs_the_s
 
 /// The number of equal functions does not matter, because any of them may belong to an unknown object.
 #[test]
-fn a_jump_that_was_left_out_is_not_found_inside_one_of_many_equal_functions() {
+fn omitted_jump_is_not_found_inside_one_of_many_equal_functions() {
     let mut equal: Vec<u8> = (0x10..0x30).collect();
     equal[16] = 0xe9;
     let other: Vec<u8> = (0x80..0xc0).collect();
@@ -203,7 +203,7 @@ fn located_functions(functions: &[&[u8]], present: &[usize]) -> Vec<usize> {
 }
 
 #[test]
-fn a_table_says_nothing_of_equal_functions_of_which_one_was_left_out() {
+fn table_is_ambiguous_if_one_of_several_equal_functions_is_omitted() {
     let (equal, other): (Vec<u8>, Vec<u8>) = ((0x10..0x30).collect(), (0x80..0xa0).collect());
     let located = |present: &[usize]| located_functions(&[&equal, &equal, &equal, &other, &equal], present);
     assert_eq!(located(&[0, 1, 2, 3, 4]), [0, 1, 2, 3, 4]);
@@ -217,7 +217,7 @@ fn a_table_says_nothing_of_equal_functions_of_which_one_was_left_out() {
 /// Models two C++ classes with equal destructors: both variants of `~A`, then those of `~B`. The destructors of `A`
 /// were taken from another object.
 #[test]
-fn a_table_says_nothing_of_equal_groups_of_which_one_was_left_out() {
+fn table_is_ambiguous_if_one_of_two_equal_groups_is_omitted() {
     let [main, first, second]: [Vec<u8>; 3] = [0x10, 0x40, 0x80].map(|byte| (byte..byte + 32).collect());
     let functions = [&main[..], &first, &second, &first, &second];
     assert_eq!(located_functions(&functions, &[0, 3, 4]), [0]);
@@ -229,7 +229,7 @@ fn a_table_says_nothing_of_equal_groups_of_which_one_was_left_out() {
 
 /// No function is located at a wrong address, whichever functions were omitted.
 #[test]
-fn whatever_was_left_out_what_is_found_is_there() {
+fn functions_are_located_correctly_whichever_are_omitted() {
     let texts: [Vec<u8>; 4] = [0x10_u8, 0x40, 0x80, 0xc0].map(|byte| (byte..byte + 32).collect());
     for order in [[0, 1, 2, 1, 2, 3, 1], [1, 1, 2, 0, 2, 2, 1], [1, 2, 3, 0, 1, 2, 3], [1, 2, 1, 2, 1, 2, 0]] {
         let functions = order.map(|text: usize| texts[text].as_slice());
@@ -257,7 +257,7 @@ fn the_debug_object_has_the_addresses() {
 }
 
 #[test]
-fn rubbish_is_refused() {
+fn corrupted_objects_cause_no_panic() {
     for cut in (0..NUMBA.len()).step_by(61) {
         let _ = Pattern::parse(NUMBA[..cut].to_vec());
         let mut corrupted = NUMBA.to_vec();
@@ -286,7 +286,7 @@ fn unambiguous(placements: &[Placement]) -> Vec<usize> {
 }
 
 #[test]
-fn the_object_that_is_there_has_all_that_others_have_in_common_with_it() {
+fn object_that_covers_all_shared_text_is_unambiguous() {
     let whole = placement_at(&[(0x1000, 0x1100), (0x1100, 0x1180), (0x1200, 0x1300)]);
     let (partial, inside) = (placement_at(&[(0x1000, 0x1100), (0x1200, 0x1300)]), placement_at(&[(0x1010, 0x1018)]));
     let elsewhere = placement_at(&[(0x3000, 0x3100)]);
@@ -299,7 +299,7 @@ fn the_object_that_is_there_has_all_that_others_have_in_common_with_it() {
 }
 
 #[test]
-fn another_object_may_also_be_where_its_text_may_be_all_that_was_found() {
+fn other_object_may_match_if_it_contains_all_located_text() {
     let memory = [[0x11_u8; 32], [0x22; 32]].concat();
     let start = CODE;
     let placement = placement_at(&[(start, start + 32), (start + 32, start + 64)]);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jitlisten::plumbing::ReentrancyGuard;
 
-/// A hooked function.
+/// A function of libc or libgcc that we hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
     Mprotect,
@@ -29,11 +29,11 @@ pub(crate) const ALL_FUNCTIONS: [Function; FUNCTION_COUNT] = [
 ];
 
 /// Addresses of other tools' functions, indexed by [`Function`]; 0 selects libc's function.
-static NEXT: [AtomicUsize; FUNCTION_COUNT] = [const { AtomicUsize::new(0) }; FUNCTION_COUNT];
+static NEXT_FUNCTIONS: [AtomicUsize; FUNCTION_COUNT] = [const { AtomicUsize::new(0) }; FUNCTION_COUNT];
 
 /// Threads that are currently inside another tool's function. That function may call the pointer that it saved from the
 /// slot, and this pointer is our hook.
-static INSIDE_OTHER_TOOL: ReentrancyGuard = ReentrancyGuard::new();
+static THREADS_IN_OTHER_TOOL: ReentrancyGuard = ReentrancyGuard::new();
 
 unsafe extern "C" {
     fn __register_frame(begin: *const c_void);
@@ -54,25 +54,25 @@ pub(crate) fn libc_address(function: Function) -> usize {
 /// Sets the function that the hook forwards to. Zero selects libc's function.
 pub(crate) fn set(function: Function, address: usize) {
     let address = if address == libc_address(function) { 0 } else { address };
-    NEXT[function as usize].store(address, Ordering::Release);
+    NEXT_FUNCTIONS[function as usize].store(address, Ordering::Release);
 }
 
 /// Returns true if the hook forwards to `address`.
 pub(crate) fn forwards_to(function: Function, address: usize) -> bool {
-    address == libc_address(function) || address == NEXT[function as usize].load(Ordering::Acquire)
+    address == libc_address(function) || address == NEXT_FUNCTIONS[function as usize].load(Ordering::Acquire)
 }
 
 /// Returns true if the hook forwards to another tool's function.
 pub(crate) fn is_overridden(function: Function) -> bool {
-    NEXT[function as usize].load(Ordering::Acquire) != 0
+    NEXT_FUNCTIONS[function as usize].load(Ordering::Acquire) != 0
 }
 
 /// Calls `other_tool` with the address of the other tool's function, if one is set and this thread is not inside it.
 /// Otherwise, calls `libc`.
 fn forward<R>(function: Function, other_tool: impl FnOnce(usize) -> R, libc: impl FnOnce() -> R) -> R {
-    match NEXT[function as usize].load(Ordering::Acquire) {
+    match NEXT_FUNCTIONS[function as usize].load(Ordering::Acquire) {
         0 => libc(),
-        address => match INSIDE_OTHER_TOOL.enter() {
+        address => match THREADS_IN_OTHER_TOOL.enter() {
             Some(_entered) => other_tool(address),
             None => libc(),
         },
@@ -89,7 +89,7 @@ macro_rules! define_forwarder {
         /// Forwards a call to the other tool's function or to libc's.
         ///
         /// # Safety
-        /// Same contract as the function of this name.
+        /// Same contract as the forwarded function.
         pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
             // SAFETY: another tool has stored this address in a slot of the function, so it has the function's type.
             // The caller upholds the contract.

@@ -9,7 +9,7 @@ use crate::process::mapped_proof::with_libraries_held;
 
 /// Name of a function that every copy of this library exports. The function returns 0 while the session is open, and
 /// writes no more bytes than its caller allows.
-const STATISTICS: &str = "jitlisten_get_statistics";
+const STATISTICS_FUNCTION: &str = "jitlisten_get_statistics";
 
 /// Calls `work` for each library, beginning with the program, until it returns `false`. Takes the loader's lock.
 fn each_library(mut work: impl FnMut(&Library<'_>) -> bool) {
@@ -50,7 +50,7 @@ pub fn duplicate_copy() -> Option<PathBuf> {
     let mut copies = Vec::new();
     each_library(|library| {
         let is_other = library.identity.bias != own_address;
-        if let Some(function) = library.dynamic_address(STATISTICS).filter(|_| is_other) {
+        if let Some(function) = library.dynamic_address(STATISTICS_FUNCTION).filter(|_| is_other) {
             copies.push((library.path.clone(), function));
         }
         true
@@ -68,7 +68,8 @@ fn own_base() -> Option<usize> {
     (status != 0).then_some(info.dli_fbase as usize)
 }
 
-/// Returns true if the copy of this library that exports `jitlisten_get_statistics` at `function` is active.
+/// Returns true if a copy of this library is active. `function` is the address of that copy's
+/// `jitlisten_get_statistics`.
 fn is_open(function: usize) -> bool {
     let mut statistics = [size_of::<usize>()];
     type GetStatistics = unsafe extern "C" fn(*mut c_void) -> i32;

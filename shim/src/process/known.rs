@@ -71,7 +71,7 @@ pub(crate) struct KnownLibraries(Vec<Namespace>);
 
 /// A library that is in the loader's lists but not known yet.
 pub(crate) struct NewLibrary<'l> {
-    /// Index of its namespace in [`KnownLibraries`].
+    /// Index in [`KnownLibraries`] of the library's namespace.
     namespace: usize,
     pub(crate) entry: Entry<'l>,
 }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_is_reported() {
+    fn reports_only_new_libraries() {
         let mut known = KnownLibraries::default();
         let mut entries = list(&[1, 2, 3, 4]);
         entries[1].next = std::ptr::null();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_closed_is_found_by_the_order() {
+    fn detects_closed_libraries_by_order() {
         let mut known = KnownLibraries::default();
         assert_eq!(read(&mut known, &list(&[1, 2, 3, 4]), Extent::Whole), (vec![], vec![1, 2, 3, 4]));
         assert_eq!(read(&mut known, &list(&[1, 3, 4]), Extent::Whole), (vec![2], vec![]));

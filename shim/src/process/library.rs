@@ -16,7 +16,7 @@ use crate::process::segments::Segments;
 use crate::process::slot::Slot;
 
 /// Path used for the program, whose name in the link map is empty.
-const PROGRAM: &str = "/proc/self/exe";
+const PROGRAM_PATH: &str = "/proc/self/exe";
 
 /// A library that stays mapped for `'l`. Its relocations are read in `relocations.rs`.
 pub(crate) struct Library<'l> {
@@ -49,7 +49,7 @@ impl<'l> Library<'l> {
     /// The library must stay mapped for `'l`.
     pub(crate) unsafe fn read(identity: Identity, name: &CStr) -> Option<Library<'l>> {
         let is_program = name.is_empty();
-        let path = if is_program { Path::new(PROGRAM) } else { Path::new(OsStr::from_bytes(name.to_bytes())) };
+        let path = if is_program { Path::new(PROGRAM_PATH) } else { Path::new(OsStr::from_bytes(name.to_bytes())) };
         // SAFETY: the dynamic section of a mapped library ends with `DT_NULL`.
         let section = unsafe { DynamicSection::read(identity.bias, identity.dynamic) };
         // SAFETY: the caller keeps the library mapped, and only the program's entry has an empty name.
@@ -65,8 +65,11 @@ impl<'l> Library<'l> {
 
     /// Reads a known library again, given its path.
     pub(crate) fn reopen(mapped: Mapped<'l>, identity: Identity, path: &Path) -> Option<Library<'l>> {
-        let name =
-            if path == Path::new(PROGRAM) { c"".into() } else { CString::new(path.as_os_str().as_bytes()).ok()? };
+        let name = if path == Path::new(PROGRAM_PATH) {
+            c"".into()
+        } else {
+            CString::new(path.as_os_str().as_bytes()).ok()?
+        };
         // SAFETY: `mapped` covers this library.
         mapped.covers(identity).then(|| unsafe { Library::read(identity, &name) })?
     }
@@ -79,7 +82,7 @@ impl<'l> Library<'l> {
 
     /// Returns true for the program itself.
     pub(crate) fn is_program(&self) -> bool {
-        self.path == Path::new(PROGRAM)
+        self.path == Path::new(PROGRAM_PATH)
     }
 
     /// Returns true for the library that contains this code. It must not be mistaken for LLVM, although it contains

@@ -12,9 +12,9 @@ use crate::process::slot::Slot;
 
 /// Type of the relocation that stores the address of a symbol plus an addend.
 #[cfg(target_arch = "x86_64")]
-const ADDRESS: RelocationType = elf::R_X86_64_64;
+const ADDRESS_RELOCATION: RelocationType = elf::R_X86_64_64;
 #[cfg(target_arch = "aarch64")]
-const ADDRESS: RelocationType = elf::R_AARCH64_ABS64;
+const ADDRESS_RELOCATION: RelocationType = elf::R_AARCH64_ABS64;
 
 /// Types of the relocations for slots through which functions are called.
 #[cfg(target_arch = "x86_64")]
@@ -34,7 +34,7 @@ pub(crate) enum Addend<'l> {
 /// Returns true if a relocation stores the address of a function that another library may define. References to the C++
 /// library's type information classes do not count; they have an addend.
 pub(crate) fn is_import(info: u64, addend: u64) -> bool {
-    kind(info) == ADDRESS && addend == 0
+    kind(info) == ADDRESS_RELOCATION && addend == 0
 }
 
 fn kind(info: u64) -> RelocationType {
@@ -99,7 +99,7 @@ impl<'l> Library<'l> {
     /// Data words that hold one of `values` because the loader stored an imported function's address there, each with
     /// the index of the value. These are import slots, and vtable slots for functions that other libraries define.
     pub(crate) fn slots_holding(&self, values: &[usize]) -> Vec<(Slot<'l>, usize)> {
-        let is_address_slot = |info: u64| kind(info) == ADDRESS || FUNCTION_SLOTS.contains(&kind(info));
+        let is_address_slot = |info: u64| kind(info) == ADDRESS_RELOCATION || FUNCTION_SLOTS.contains(&kind(info));
         let relocations = self.section.symbolic_relocations().filter(|relocation| is_address_slot(relocation[1]));
         let slots = relocations.filter_map(|relocation| {
             let slot = self.relocated_slot(relocation)?;
@@ -172,9 +172,9 @@ impl<'l> Library<'l> {
             // `function`.
             unsafe { value.write(target) }?;
             // `st_other` is the byte after `st_name` and `st_info`.
-            let hidden = word & !(0x3 << 40) | usize::from(elf::STV_HIDDEN.0) << 40;
+            let hidden_word = word & !(0x3 << 40) | usize::from(elf::STV_HIDDEN.0) << 40;
             // SAFETY: only the visibility changes, so the loader binds the import to the value written above.
-            unsafe { visibility.write(hidden) }?;
+            unsafe { visibility.write(hidden_word) }?;
         }
         Ok(())
     }

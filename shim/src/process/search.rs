@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_on_the_border_of_two_pieces_is_found_once() {
+    fn match_across_two_chunks_is_reported_once() {
         let mut bytes = vec![b'x'; 3 * CHUNK_BYTES + 100];
         let offsets = [
             0,

@@ -82,12 +82,12 @@ impl<'l> Slot<'l> {
 pub(crate) struct KeptSlot(Slot<'static>);
 
 impl KeptSlot {
-    /// The library that contains the slot.
+    /// Identity of the library that contains the slot.
     pub(crate) fn library(self) -> Identity {
         self.0.library
     }
 
-    /// The slot, if `mapped` covers its library.
+    /// Returns the slot, provided that `mapped` covers its library.
     pub(crate) fn resolve<'l>(self, mapped: Mapped<'l>) -> Option<Slot<'l>> {
         mapped.covers(self.0.library).then_some(self.0)
     }

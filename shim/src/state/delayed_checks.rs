@@ -34,11 +34,11 @@ impl Shim {
             if state.trackers.pending.should_warn(is_missed) {
                 let mappings = text.first().and_then(|&text| mappings_in(text).ok().flatten());
                 let reason = pending::reason(mappings.as_deref().filter(|_| !is_displaced));
-                let at = text.first().map(|text| text.start());
+                let text_start = text.first().map(|text| text.start());
                 let library = library.map_or_else(String::new, |library| format!("{library}: "));
                 log_line!(
                     Warn,
-                    "{library}an object at {at:x?} is not final after a second: {reason}; it stays unnamed (reported \
+                    "{library}an object at {text_start:x?} is not final after a second: {reason}; it stays unnamed (reported \
                      once)"
                 );
             }

@@ -17,7 +17,7 @@ use crate::trackers::memory::MAX_SEARCHED_BYTES;
 const MAX_RESERVED_RANGES: usize = 4096;
 
 impl Shim {
-    /// Starts to observe the memory of a source, and reports code memory that already exists. The library of `slot`
+    /// Starts to observe a source's memory, and reports executable memory that already exists. The source's library
     /// must be relocated.
     pub(super) fn observe_memory(&self, state: &mut State, slot: usize, mapped: Mapped<'_>) {
         if state.hook_memory(slot, mapped) {
@@ -56,7 +56,7 @@ impl Shim {
         self.locate(&mut state, |trackers, memory| trackers.emitted.search_executable(memory, range));
     }
 
-    /// Queries the kernel about text ranges that are not known to be executable.
+    /// Queries the kernel about those text ranges that are not yet known to be executable.
     pub(super) fn query_unknown(&self, state: &mut State, texts: &[AddressRange]) {
         for &text in texts {
             if !self.session.ledger(|ledger| ledger.has_executable(text)) {
@@ -84,7 +84,7 @@ impl Shim {
         self.record_outcome(&mut state, &outcome);
     }
 
-    /// Reports a registered `.eh_frame` to the session, and searches for the object that it belongs to.
+    /// Reports a registered `.eh_frame` to the session, and searches for the object to which it belongs.
     pub(crate) fn record_eh_frame(&self, address: Address) {
         let mut state = self.lock();
         self.locate(&mut state, |trackers, memory| trackers.emitted.search_near_table(memory, address));

@@ -96,7 +96,8 @@ impl Matches {
             log_line!(Info, "{} equal objects linked for another address stay unnamed", matches.len());
         }
         let ids = matches.iter().map(|(id, ..)| *id).collect();
-        let unambiguous = matches.into_iter().zip(is_unambiguous).filter_map(|(matched, is)| is.then_some(matched));
+        let unambiguous =
+            matches.into_iter().zip(is_unambiguous).filter_map(|(matched, is_match)| is_match.then_some(matched));
         Matches { unambiguous: unambiguous.collect::<Vec<_>>().into_iter(), ids }
     }
 

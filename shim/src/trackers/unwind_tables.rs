@@ -57,7 +57,7 @@ impl Table {
     }
 }
 
-/// Finds the tables in `piece` that cover functions in `code`.
+/// Finds the unwind tables in `piece` whose functions are in `code`.
 fn find_tables(piece: &Piece, code: AddressRange) -> Vec<Table> {
     let (mut tables, mut next_start) = (Vec::new(), 0);
     for offset in memchr::memmem::find_iter(&piece.bytes, CIE_START) {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_those_of_the_tables() {
+    fn finds_the_functions_of_all_tables() {
         let (first_table, second_table) = (table(&[(0x7000, 0x20), (0x7080, 0x10)]), table(&[(0x7100, 0x20)]));
         let bytes = [&[0xcc; 24], &first_table[..], &[0; 12], &second_table[..], &[0xff; 64]].concat();
         let first_expected =
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_no_table() {
+    fn ignores_malformed_tables() {
         assert_eq!(parse_tables(&table(&[(0x7000, 0x20), (0x9000, 0x10)])), [], "a function elsewhere");
         assert_eq!(parse_tables(&table(&[(0x7000, 0x20), (0x7010, 0x20)])), [], "two that overlap");
         assert_eq!(parse_tables(&table(&[(0x7ff0, 0x20)])), [], "one that ends elsewhere");

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_make_room_and_what_is_overdue_is_taken_once() {
+    fn oldest_entries_are_dropped_and_overdue_ones_taken_once() {
         let mut list = WaitingList::<u64, 3, 100>::default();
         (0..3).for_each(|number| list.push(number, 30, number));
         assert!(!list.has_dropped);

@@ -28,7 +28,7 @@ pub(crate) struct WatchedCode {
 }
 
 impl WatchedCode {
-    /// Remembers an object by the first bytes of its text. Returns false if they cannot be read.
+    /// Starts to watch an object, whose first text bytes are copied. Returns false if these bytes cannot be read.
     pub(crate) fn add(&mut self, id: ObjectId, text: AddressRange) -> bool {
         let prefix = AddressRange::new(text.start(), text.size().min(MAX_REMEMBERED_BYTES)).unwrap_or_default();
         let Ok(bytes) = checked_read::copy(prefix) else { return false };
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_that_is_overwritten_is_gone() {
+    fn overwritten_code_is_removed() {
         let mut code = vec![0xc3_u8; 6400];
         let mut watched = WatchedCode::default();
         let range = |code: &[u8]| AddressRange::new(Address(code.as_ptr() as u64), code.len() as u64).unwrap();

@@ -31,7 +31,7 @@ pub(crate) struct JitList {
 pub(crate) struct ListChanges {
     /// New entries, oldest first.
     pub(crate) added: Vec<ListedObject>,
-    /// Objects whose entries were removed.
+    /// Ids of the objects whose entries were removed.
     pub(crate) removed: Vec<ObjectId>,
     /// Head of the list; `None` if LLVM does not announce changes of the list.
     pub(crate) head: Option<u64>,

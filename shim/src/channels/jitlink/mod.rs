@@ -143,7 +143,8 @@ pub(crate) fn attach(
                 return Err(Refusal::Unchanged);
             }
             log_line!(Warn, "{path}: could not hook one of JITLink's two vtables: {error}");
-            // One slot is patched, so this entry of the table must not be reused for another library.
+            // One vtable slot is already patched, so this slot in the table of sources must not be reused for another
+            // library.
             return Ok(());
         }
     }
@@ -177,7 +178,7 @@ impl HookState {
         if responsibility_target == 0 {
             return Err("nothing is responsible for it");
         }
-        // `MemoryBuffer { vtable, begin, end }`
+        // Fields: `MemoryBuffer { vtable, begin, end }`.
         let [_, begin, end] = read_words(buffer).ok_or(UNREADABLE)?;
         let size = end.checked_sub(begin).filter(|&size| size >= MIN_ELF_BYTES).ok_or("too small for an ELF file")?;
         let copy = |size: usize| {
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn only_vtables_of_known_releases_are_taken() {
+    fn selects_vtables_of_known_releases_only() {
         assert_eq!(select(&adjacent_vtables(&[9, 4])), Ok(vec![0x1010]));
         let three_vtables = adjacent_vtables(&[7, 4, 7]);
         assert_eq!(select(&three_vtables), Ok(vec![three_vtables[0].address_point, three_vtables[2].address_point]));
@@ -235,7 +236,7 @@ mod tests {
 
     /// Vtables with the layout of another release are refused, because they may belong to a different class.
     #[test]
-    fn the_vtables_are_those_of_the_release() {
+    fn vtables_must_match_the_release() {
         let (two_vtables, three_vtables) = (adjacent_vtables(&[9, 4]), adjacent_vtables(&[7, 4, 7]));
         let select_for = |vtables: &[Vtable], version: &str| {
             let (all, release) = (vtables.iter().collect::<Vec<_>>(), Release::parse(version).expect("a version"));

@@ -19,7 +19,7 @@ unsafe extern "C-unwind" fn throwing_function(_: usize, _: usize) -> InMemory {
 }
 
 #[test]
-fn the_result_is_where_the_caller_wants_it() {
+fn result_is_stored_in_the_callers_memory() {
     set_original(15, original_function as *const () as usize);
     // SAFETY: the hook forwards all arguments to a function that has this signature.
     let hook: Returning = unsafe { std::mem::transmute(HOOKS[15]) };

@@ -142,7 +142,7 @@ struct HookState {
     library: AtomicRange,
     /// Executable segments of the library.
     code: [AtomicRange; MAX_CODE_SEGMENTS],
-    /// [`UNTRIED`], [`TRUSTED`] or [`REFUSED`].
+    /// Trust in this LLVM instance: [`UNTRIED`], [`TRUSTED`] or [`REFUSED`].
     trust: AtomicU8,
     /// Number of calls that loaded nothing, until the first object is loaded.
     empty_calls: AtomicU8,
@@ -244,7 +244,7 @@ pub(crate) fn attach(
         .map_err(|_| Refusal::Unchanged)
 }
 
-/// Returns false if an object of the source in this slot has failed the checks.
+/// Returns false if an object from this slot's LLVM instance has failed the checks.
 pub(crate) fn is_trusted(slot: usize) -> bool {
     HOOK_STATES.get(slot).is_some_and(|state| state.trust.load(Ordering::Relaxed) != REFUSED)
 }
@@ -320,7 +320,7 @@ impl HookState {
     /// `this`, followed by the object.
     fn identify_call(&self, [first, second, third]: [usize; 3], returned: usize) -> Result<Call, &'static str> {
         let vtable = self.vtable.load(Ordering::Relaxed);
-        // `Binary { vtable, unsigned, MemoryBufferRef { { data, size }, name } }`
+        // Fields: `Binary { vtable, unsigned, MemoryBufferRef { { data, size }, name } }`.
         let reads = [(second, 1), (first, 1), (third, 4)];
         let in_memory = if self.is_verified() {
             // SAFETY: an earlier call has shown that this function is `loadObject`, and it has just accessed these
@@ -354,7 +354,7 @@ impl HookState {
         if info == 0 {
             return self.check_empty_call();
         }
-        // `{ vtable, RuntimeDyldImpl &, map }`
+        // Fields: `LoadedObjectInfo { vtable, RuntimeDyldImpl &, map }`.
         let info_words = if self.is_verified() {
             // SAFETY: an earlier call has shown that this function is `loadObject`. It has just returned this address,
             // which is not null.
@@ -472,7 +472,7 @@ fn is_in_file_mapping(address: usize, is_code: bool) -> bool {
 /// `function` must be the address of `getSectionLoadAddress`, `info` an object of its class, and `section` the address
 /// of a section header of `object`.
 unsafe fn section_address(function: usize, info: usize, section: usize, object: usize) -> usize {
-    // `SectionRef { DataRefImpl, const ObjectFile * }`
+    // Fields: `SectionRef { DataRefImpl, const ObjectFile * }`.
     let section = [section, object];
     type GetSectionLoadAddress = unsafe extern "C" fn(usize, *const [usize; 2]) -> usize;
     // SAFETY: the caller vouches for the arguments and for the function, which only reads a map.

@@ -32,7 +32,7 @@ fn load_object_is_the_fourth_from_the_end() {
 }
 
 #[test]
-fn what_is_not_known_is_refused() {
+fn refuses_unknown_vtable_layouts() {
     let (elf, mips) = vtable_pair(17);
     assert_eq!(find_load_object(&[], &[]).unwrap_err(), Refusal::Missing);
     assert_eq!(find_load_object(&[vtable(0, &elf, false)], &[]).unwrap_err(), Refusal::Unbounded);
@@ -61,7 +61,7 @@ fn what_is_not_known_is_refused() {
 
 /// A slot count of another release is refused, because the vtable may belong to a different class.
 #[test]
-fn the_number_of_slots_is_that_of_the_release() {
+fn slot_count_must_match_the_release() {
     let load_object_slot = |slots: usize, version: &str| {
         let release = Release::parse(version).expect("a version");
         find_load_object(&[vtable(0, &vtable_pair(slots as u64).0, true)], &[release]).map(|located| located.1)

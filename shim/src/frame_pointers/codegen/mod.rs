@@ -35,7 +35,7 @@ use jitlisten::options::FramePointerPolicy;
 use once_cell::race::OnceBox;
 
 use crate::forwarding::{Forwarding, Words};
-use crate::frame_pointers::attributes::{Exported, LlvmC, UnwindTables};
+use crate::frame_pointers::attributes::{ExportedFunctions, LlvmC, UnwindTables};
 use crate::hook_table::{CODE_GENERATORS, SLOTS};
 use crate::llvm::recognise;
 use crate::llvm::vtable::{patch, read_words, search};
@@ -43,7 +43,7 @@ use crate::process::detour::Callers;
 use crate::process::library::Library;
 use to_memory::ToMemory;
 
-/// A function that generates code, and how to hook it.
+/// A function that generates code, and the information needed to hook it.
 struct HookPoint {
     /// Mangled name of the class whose vtable contains the function; `None` for a C function.
     class: Option<&'static str>,
@@ -125,8 +125,8 @@ impl fmt::Display for Refusal {
 struct Generator {
     /// Original function of each hook point; 0 if this LLVM instance lacks it.
     originals: [usize; CODE_GENERATORS],
-    exported: Exported,
-    /// Functions for the hook of [`TO_MEMORY`].
+    exported: ExportedFunctions,
+    /// Functions that the hook of [`TO_MEMORY`] calls.
     to_memory: Option<ToMemory>,
     /// LLVM major version, if it can be determined from the library's symbol versions.
     version: Option<u32>,
@@ -151,7 +151,7 @@ pub(crate) fn attach(
     hooks: [Forwarding; CODE_GENERATORS],
     callers: Callers,
 ) -> Result<(), Refusal> {
-    let exported = Exported::find(library).ok_or(Refusal::NotExported)?;
+    let exported = ExportedFunctions::find(library).ok_or(Refusal::NotExported)?;
     if !cfg!(target_arch = "x86_64") {
         return Err(Refusal::Architecture);
     }
@@ -212,13 +212,13 @@ pub(crate) fn patch_words_of_library(library: &Library<'_>, slot: usize, hooks: 
 }
 
 /// Marks an engine as in use until dropped.
-struct EngineUse<'a> {
+struct EngineGuard<'a> {
     entry: &'a AtomicUsize,
-    /// True if no other thread was in the engine.
+    /// True if no other thread was inside the engine when this guard was created.
     is_only_user: bool,
 }
 
-impl Drop for EngineUse<'_> {
+impl Drop for EngineGuard<'_> {
     fn drop(&mut self) {
         self.entry.store(0, Ordering::Release);
     }
@@ -227,12 +227,12 @@ impl Drop for EngineUse<'_> {
 impl Generator {
     /// Marks an engine as in use, even if another thread is already inside it, so that later callers notice. Returns
     /// `None` if too many engines are in use.
-    fn enter(&self, engine: usize) -> Option<EngineUse<'_>> {
+    fn enter(&self, engine: usize) -> Option<EngineGuard<'_>> {
         let is_free =
             |entry: &&AtomicUsize| entry.compare_exchange(0, engine, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         let entry = self.engines.iter().find(is_free)?;
         let users = self.engines.iter().filter(|entry| entry.load(Ordering::SeqCst) == engine).count();
-        Some(EngineUse { entry, is_only_user: users == 1 })
+        Some(EngineGuard { entry, is_only_user: users == 1 })
     }
 
     /// Adds frame pointers to the functions of the module that this call compiles.
@@ -300,13 +300,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thread_at_a_time_is_in_an_engine() {
-        let exported = Exported::empty();
+    fn second_thread_in_an_engine_is_detected() {
+        let exported = ExportedFunctions::empty();
         let (llvm, engines) = (OnceBox::new(), [const { AtomicUsize::new(0) }; MAX_ENGINES]);
         let originals = [0; CODE_GENERATORS];
         let generator = Generator { originals, exported, to_memory: None, version: None, llvm, engines };
-        let is_only_user =
-            |engine_use: &Option<EngineUse<'_>>| engine_use.as_ref().is_some_and(|engine_use| engine_use.is_only_user);
+        let is_only_user = |engine_guard: &Option<EngineGuard<'_>>| {
+            engine_guard.as_ref().is_some_and(|engine_guard| engine_guard.is_only_user)
+        };
         let first = generator.enter(0x10);
         let second = generator.enter(0x10);
         assert!(is_only_user(&first) && second.is_some() && !is_only_user(&second));
@@ -316,7 +317,7 @@ mod tests {
         assert!(!is_only_user(&generator.enter(0x10)), "the second thread is in it still");
         drop(second);
         assert!(is_only_user(&generator.enter(0x10)));
-        let engine_uses: Vec<_> = (1..MAX_ENGINES).map(|engine| generator.enter(engine * 0x100)).collect();
-        assert!(engine_uses.iter().all(is_only_user) && generator.enter(0x7).is_none());
+        let engine_guards: Vec<_> = (1..MAX_ENGINES).map(|engine| generator.enter(engine * 0x100)).collect();
+        assert!(engine_guards.iter().all(is_only_user) && generator.enter(0x7).is_none());
     }
 }

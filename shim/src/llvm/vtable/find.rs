@@ -323,9 +323,9 @@ impl Segment<'_> {
 
     /// Aligned words of the segment, with their addresses.
     fn words(&self) -> impl Iterator<Item = (u64, u64)> {
-        let skip = self.address.wrapping_neg() % WORD_BYTES;
-        let words = self.bytes.get(skip as usize..).unwrap_or_default().chunks_exact(WORD_BYTES as usize);
-        let first_address = self.address.wrapping_add(skip);
+        let misalignment = self.address.wrapping_neg() % WORD_BYTES;
+        let words = self.bytes.get(misalignment as usize..).unwrap_or_default().chunks_exact(WORD_BYTES as usize);
+        let first_address = self.address.wrapping_add(misalignment);
         words
             .enumerate()
             .map(move |(index, bytes)| (first_address.wrapping_add(index as u64 * WORD_BYTES), word(bytes)))

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_out_of_segments() {
+    fn excludes_ranges_from_segments() {
         let bytes: Vec<u8> = (0..100).collect();
         let remaining = |ranges: &[Range<usize>]| {
             let segments =

@@ -15,7 +15,7 @@ use std::ops::Range;
 use crate::llvm::vtable::find::Segment;
 
 /// Supported version and encodings of `.eh_frame_hdr`.
-const ENCODINGS: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+const SUPPORTED_ENCODINGS: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 /// Size of `.eh_frame_hdr` without its table.
 const HEADER_BYTES: u64 = 12;
 /// Size of an entry in the search table of `.eh_frame_hdr`.
@@ -35,7 +35,7 @@ fn eh_frame_range(segment: &Segment<'_>, header: Range<usize>) -> Option<Range<u
     let header_start = header.start as u64;
     let read_i32 = |address: u64| Some(i64::from(segment.word_at(address)? as u32 as i32));
     let entries = u64::from(segment.word_at(header_start + 8)? as u32);
-    let is_known = segment.word_at(header_start)?.to_ne_bytes()[..4] == ENCODINGS;
+    let is_known = segment.word_at(header_start)?.to_ne_bytes()[..4] == SUPPORTED_ENCODINGS;
     if !is_known
         || entries == 0
         || entries.checked_mul(ENTRY_BYTES)? > (header.len() as u64).checked_sub(HEADER_BYTES)?
@@ -61,7 +61,7 @@ mod tests {
     const HEADER_ADDRESS: u64 = 0x7000;
 
     fn header(frames: i32, fdes: &[i32]) -> Vec<u8> {
-        let mut bytes = ENCODINGS.to_vec();
+        let mut bytes = SUPPORTED_ENCODINGS.to_vec();
         bytes.extend(frames.to_ne_bytes());
         bytes.extend((fdes.len() as u32).to_ne_bytes());
         for fde in fdes {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reaches_from_where_the_header_says_to_an_fde() {
+    fn eh_frame_range_ends_at_the_last_fde() {
         let mut bytes = header(60, &[80, 120, 100]);
         let size = bytes.len();
         bytes.resize(200, 0);

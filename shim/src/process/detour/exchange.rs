@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_code_that_is_mapped_privately_from_a_file() {
+    fn accepts_only_private_file_mappings_of_code() {
         let text = "7f0000001000-7f0000005000 r-xp 00002000 fe:01 1234                       /usr/lib/a b.so";
         let parse = |text: &str, page| FileMapping::parse(&MapsLine::parse(text.as_bytes())?, page);
         let mapping = parse(text, 0x7f00_0000_3000).expect("the page is there");
@@ -157,7 +157,7 @@ mod tests {
 
     /// Changes the second of two pages of code and checks that it remains the second page of its file.
     #[test]
-    fn the_page_is_changed_and_keeps_its_file() {
+    fn exchanged_page_keeps_its_file_and_offset() {
         let size = page_size();
         let path = std::env::temp_dir().join(format!("jitlisten-exchange-{}", std::process::id()));
         fs::write(&path, vec![7_u8; 2 * size]).expect("a file");

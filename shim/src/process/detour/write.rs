@@ -114,9 +114,9 @@ pub(crate) unsafe fn write_pointer(address: usize, value: usize, protection: i32
 pub(super) fn map_code_near(around: usize, code: &[u8], is_reachable: impl Fn(usize) -> bool) -> Option<usize> {
     const STEP_BYTES: usize = 1 << 20;
     const MAX_DISTANCE_BYTES: usize = 1 << 31;
-    let below = (1..MAX_DISTANCE_BYTES / STEP_BYTES).map(|steps| around.checked_sub(steps * STEP_BYTES));
-    let above = (1..MAX_DISTANCE_BYTES / STEP_BYTES).map(|steps| around.checked_add(steps * STEP_BYTES));
-    let candidates = below.zip(above).flat_map(|(below, above)| [below, above]).flatten();
+    let addresses_below = (1..MAX_DISTANCE_BYTES / STEP_BYTES).map(|steps| around.checked_sub(steps * STEP_BYTES));
+    let addresses_above = (1..MAX_DISTANCE_BYTES / STEP_BYTES).map(|steps| around.checked_add(steps * STEP_BYTES));
+    let candidates = addresses_below.zip(addresses_above).flat_map(|(below, above)| [below, above]).flatten();
     let mut addresses = candidates
         .map(|address| address & !(STEP_BYTES - 1))
         .filter(|&address| is_reachable(address) && address >= STEP_BYTES);

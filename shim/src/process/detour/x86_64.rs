@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn real_paddings_are_known() {
+    fn recognises_padding_of_real_libraries() {
         // `_dl_debug_state` of glibc 2.36
         let glibc = [0x66, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0, 0x0f, 0x1f, 0x40, 0];
         // `__jit_debug_register_code` of llvmlite 0.50
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_is_taken_down_again_is_nothing() {
+    fn functions_with_only_a_frame_setup_are_empty() {
         let frame = [0x55, 0x48, 0x89, 0xe5, 0x5d, RET];
         assert_eq!(empty_function(&padded(&frame, &[0x90; 15])), Some(5));
         assert_eq!(empty_function(&padded(&[&ENDBR64[..], &frame].concat(), &[0xcc; 15])), Some(9));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn refuses_functions_that_are_not_empty() {
         // Not empty functions: a debugger's breakpoint, a function with a body, a function right after the `ret`.
         assert_eq!(empty_function(&padded(&[0xcc], &[0x90; 15])), None);
         assert_eq!(empty_function(&padded(&[0x55, RET], &[0x90; 15])), None);

@@ -29,8 +29,8 @@ const MAX_LATE_SEARCHES: u8 = 64;
 const MAX_FRUITLESS_QUERIES: u8 = 8;
 
 /// An object passed to `emit` and not yet located in memory.
-struct Emitted {
-    /// Number of the `emit` call.
+struct EmittedObject {
+    /// Number of the `emit` call that received the object.
     number: u64,
     /// Slot of the LLVM instance that links the object.
     slot: usize,
@@ -44,13 +44,13 @@ struct Emitted {
 #[derive(Default)]
 pub(crate) struct EmittedObjects {
     /// Unlocated objects, oldest first. A search for an object when an `emit` call returns counts as a try.
-    unlocated: WaitingList<Emitted, MAX_OBJECTS, MAX_PATTERN_BYTES>,
+    unlocated: WaitingList<EmittedObject, MAX_OBJECTS, MAX_PATTERN_BYTES>,
     /// Thread and number of each `emit` call that has not returned, oldest first. Includes calls whose object is not
     /// searched for.
     active_calls: Vec<(u64, u64)>,
     /// Number of the most recent `emit` call.
     last_number: u64,
-    /// Consecutive fruitless kernel queries.
+    /// Number of consecutive kernel queries that located nothing.
     fruitless_queries: u8,
     /// Time of the last search for overdue objects (monotonic clock), in ns.
     last_search_ns: u64,
@@ -76,7 +76,11 @@ impl EmittedObjects {
     /// Adds an object that has to be located.
     pub(crate) fn push(&mut self, number: u64, slot: usize, pattern: Pattern) {
         let size = pattern.size();
-        self.unlocated.push(monotonic(), size, Emitted { number, slot, pattern, is_missed: false, late_searches: 0 });
+        self.unlocated.push(
+            monotonic(),
+            size,
+            EmittedObject { number, slot, pattern, is_missed: false, late_searches: 0 },
+        );
     }
 
     /// Drops the objects of a closed library's LLVM instance.
@@ -147,7 +151,7 @@ impl EmittedObjects {
     /// Number of bytes to search around a table that this thread registers; `None` if the table cannot belong to an
     /// unlocated object.
     fn search_extent(&self, thread: u64) -> Option<u64> {
-        let may_own_table = |emitted: &&Waiting<Emitted>| {
+        let may_own_table = |emitted: &&Waiting<EmittedObject>| {
             emitted.late_searches < MAX_LATE_SEARCHES
                 && (self.active_calls.contains(&(thread, emitted.number)) || !self.is_active(emitted.number))
         };
@@ -181,7 +185,7 @@ impl EmittedObjects {
     /// and all others that are not missed.
     fn overdue_candidates(&mut self, now: u64) -> Vec<(usize, bool)> {
         let active: Vec<u64> = self.active_calls.iter().map(|&(_, number)| number).collect();
-        let is_due = |emitted: &Waiting<Emitted>| {
+        let is_due = |emitted: &Waiting<EmittedObject>| {
             !emitted.is_missed && emitted.is_overdue(now, LOCATE_TIMEOUT_NS) && !active.contains(&emitted.number)
         };
         if now.saturating_sub(self.last_search_ns) < LOCATE_TIMEOUT_NS || !self.unlocated.iter().any(is_due) {
@@ -217,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_inside_emit_does_not_hide_another_that_waits() {
+    fn object_inside_emit_does_not_hide_an_overdue_one() {
         let (mut emitted, numbers) = start_emits(2);
         assert_eq!(check_one_second_later(&mut emitted), (0, false));
         emitted.end_call(numbers[1]);
@@ -227,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_given_up_for_newer_ones_is_worth_the_warning() {
+    fn warns_about_an_object_dropped_for_newer_ones() {
         let mut emitted = EmittedObjects::default();
         for number in 0..MAX_OBJECTS as u64 {
             emitted.push(number, 0, Pattern::empty());
@@ -238,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_surely_an_objects_own_only_where_its_thread_links_no_other() {
+    fn memory_is_certain_only_if_its_thread_links_a_single_object() {
         let (mut emitted, numbers) = start_emits(1);
         assert_eq!(emitted.candidates(this_thread()), [(0, true)]);
         assert_eq!(emitted.candidates(this_thread() + 1), [(0, false)]);
@@ -252,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdue_is_looked_for_a_few_times_more() {
+    fn overdue_object_is_searched_for_a_few_more_times() {
         let (mut emitted, numbers) = start_emits(1);
         emitted.end_call(numbers[0]);
         (0..MAX_LATE_SEARCHES).for_each(|_| assert_eq!(emitted.candidates(this_thread()).len(), 1));
@@ -262,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_comes_is_not_looked_for_without_end() {
+    fn searches_for_an_object_are_limited() {
         let (mut emitted, numbers) = start_emits(2);
         for _ in 0..MAX_SEARCHES_AFTER_EMIT {
             assert_eq!(emitted.candidates_at_end(numbers[0]), [(0, false), (1, false)]);

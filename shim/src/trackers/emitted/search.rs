@@ -14,7 +14,7 @@
 use jitlisten::plumbing::{Mapping, MapsLine, mappings_in};
 use jitlisten::{Address, AddressRange, cfi, log_line};
 
-use super::{Emitted, EmittedObjects};
+use super::{EmittedObject, EmittedObjects};
 use crate::doctor::facts::{self, Count};
 use crate::placement::{Piece, Placement, Surroundings, find_unambiguous};
 use crate::process::this_thread;
@@ -173,7 +173,7 @@ impl EmittedObjects {
     }
 }
 
-impl Emitted {
+impl EmittedObject {
     fn into_located(self, placement: &Placement) -> Located {
         let texts = self.pattern.text_count();
         if placement.text.len() < texts {

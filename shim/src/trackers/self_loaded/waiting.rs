@@ -28,7 +28,7 @@ pub(super) struct CompiledObject {
     pub(super) is_doubtful: bool,
 }
 
-/// Objects that the program may load itself.
+/// Objects compiled to memory that the program may load itself.
 #[derive(Default)]
 pub(crate) struct SelfLoaded {
     /// Objects not yet located, oldest first.
@@ -37,7 +37,7 @@ pub(crate) struct SelfLoaded {
     has_logged: bool,
     /// True once the log has reported objects with equal code.
     pub(super) logged_doubtful: bool,
-    /// Ranges where doubtful objects may be.
+    /// Ranges that may contain doubtful objects.
     pub(super) doubtful_ranges: Ranges,
     /// Objects located in writable memory.
     pub(crate) located: WatchedCode,
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_wait_than_are_remembered_and_none_for_ever() {
+    fn number_of_objects_and_searches_is_limited() {
         let mut self_loaded = SelfLoaded::default();
         for byte in 0..2 * MAX_OBJECTS {
             self_loaded.push(pattern(byte as u8));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn all_memory_is_looked_at_in_turn_and_the_last_of_it_each_time() {
+    fn newest_ranges_are_always_searched_and_others_in_turn() {
         let (mut self_loaded, mut ledger) = (SelfLoaded::default(), Ledger::default());
         let nth_range = |number: u64| range(number << 20, (number << 20) + 0x1000);
         for number in 1..=3 * MAX_RANGES as u64 {
