@@ -2,7 +2,7 @@
 //!
 //! Each `LLVMContext` has a `DiagnosticHandler`. This handler receives every diagnostic and decides whether LLVM
 //! creates optimisation remarks at all. If the handler is LLVM's own and has no callback, we point it to a copy of its
-//! vtable in which two functions are replaced:
+//! vtable with two functions replaced:
 //!
 //! | function | replacement |
 //! | --- | --- |

@@ -48,7 +48,7 @@ const LOOKED_UP_PREFIXES: [&[u8]; 2] = [b"\0LLVM", b"\0iree_hal_"];
 pub(crate) fn may_load_code(library: &Library<'_>) -> bool {
     let uses = library.uses();
     let is_small = library.segments.code_size() < MIN_LLVM_CODE_BYTES;
-    // Exclude Python: it has imported `mprotect` and `dlsym` since 3.12.
+    // Exclude Python, which has imported `mprotect` and `dlsym` since 3.12.
     if !uses.mprotect || !uses.dlsym || !is_small || is_python_launcher(library) || library.is_jitlisten() {
         return false;
     }

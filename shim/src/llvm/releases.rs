@@ -44,7 +44,7 @@ const fn row(
 }
 
 /// Known releases in ascending order. The vtables of 20 were taken from builds between two releases, and those of 24
-/// from builds before its release. Of the releases before 10, only some were tested.
+/// from builds before its release. Only some of the releases before 10 were tested.
 const ROWS: [Row; 11] = [
     row(0..=9, &[16, 17, 19], &[], None, false),
     row(10..=12, &[16], &[], Some(0), false),

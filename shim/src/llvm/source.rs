@@ -201,7 +201,7 @@ impl Source {
         facts::read_count(self.slot, Count::RuntimeDyld) + facts::read_count(self.slot, Count::JitLink)
     }
 
-    /// Reason why this LLVM instance's code may lack names: one of its linkers is unknown, and no object was ever
+    /// Reason why this LLVM instance's code may lack names, if one of its linkers is unknown and no object was ever
     /// reported.
     pub(crate) fn unobserved_reason(&self) -> Option<String> {
         // JITLink's reports do not count, because they do not cover code that RuntimeDyld links.

@@ -100,7 +100,7 @@ fn hook_slot(library: &Library<'_>, slot: Slot<'_>, function: usize) {
     }
 }
 
-/// Returns true for sanitizers, for our own library, and for unwinders with which compiled code is registered.
+/// Returns true for sanitizers, for our own library, and for unwinders that know compiled code by registration.
 fn is_ignored(library: &Library<'_>) -> bool {
     let our_function = HOOKS[0].1();
     if library.range().contains(&our_function) && !library.is_program() {

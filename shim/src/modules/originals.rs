@@ -18,8 +18,8 @@ pub(super) const BACKTRACE_SYMBOLS_FD: usize = 5;
 /// Addresses of the original functions, by index; 0 if the function does not exist.
 static ORIGINALS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
 
-/// Looks up the original functions, to which every library in the program's namespace is bound. Takes the loader's
-/// lock.
+/// Looks up the original functions, as the loader binds them for every library in the program's namespace. Takes the
+/// loader's lock.
 pub(super) fn find_originals() {
     const NAMES: [&CStr; FUNCTIONS] =
         [c"dl_iterate_phdr", c"dladdr", c"dladdr1", c"_dl_find_object", c"backtrace_symbols", c"backtrace_symbols_fd"];

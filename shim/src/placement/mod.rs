@@ -9,9 +9,9 @@
 //!    sections that match in several places (equal functions).
 //!
 //! Ambiguous matches are dropped, because a name would be a guess. JITLink omits unused sections, so sections may be
-//! missing. If a five-byte jump, four bytes of which are relocated, is missing, its pattern matches inside other
-//! functions. Therefore ranges in which a larger section matches are not searched. If two sections match at the same
-//! address, neither is located. If no section is located, or if two located sections overlap, there is no placement.
+//! missing. If a five-byte jump with a relocated four-byte operand is missing, its pattern matches inside other
+//! functions. Therefore ranges that match a larger section are not searched. If two sections match at the same address,
+//! neither is located. If no section is located, or if two located sections overlap, there is no placement.
 //!
 //! If an `.eh_frame` is registered, `by_table.rs` reads all addresses from it.
 

@@ -112,7 +112,7 @@ fn locate_offsets(pattern: &Pattern, code: &Piece) -> Option<Vec<(usize, u64)>> 
     Some(placement.sections.iter().map(|(index, range)| (*index, range.start().0 - CODE)).collect())
 }
 
-/// A five-byte `jmp`, four bytes of which are relocated.
+/// A five-byte `jmp` whose four-byte operand is relocated.
 const JUMP: (&[u8], std::ops::Range<usize>) = (&[0xe9, 0, 0, 0, 0], 1..5);
 
 #[test]

@@ -1,4 +1,4 @@
-//! Functions that our hooks forward to: libc's, or those of another tool that has patched the same import slot.
+//! Functions that our hooks forward to: libc's own, or those of another tool that has patched the same import slot.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -8,7 +8,7 @@ use crate::process::loader::LoaderDebug;
 use crate::process::mapped_proof::with_libraries_held;
 
 /// Name of a function that every copy of this library exports. The function returns 0 while the session is open, and
-/// writes no more bytes than its caller allows.
+/// never writes past the size that its caller passes.
 const STATISTICS_FUNCTION: &str = "jitlisten_get_statistics";
 
 /// Calls `work` for each library, beginning with the program, until it returns `false`. Takes the loader's lock.

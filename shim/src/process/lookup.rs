@@ -1,4 +1,4 @@
-//! Detection of new libraries at calls of `dlsym`, for cases in which the loader's `_r_debug` does not suffice.
+//! Detection of new libraries at calls of `dlsym`, used where the loader's `_r_debug` does not suffice.
 //!
 //! A program that opens a library next looks up a symbol in that library. The new library is examined before the
 //! lookup. This is needed in two cases. Either a debugger occupies `_r_debug.r_brk` (gdb, in a process that it
@@ -32,7 +32,7 @@ pub(crate) static CHECK_ONCE: AtomicBool = AtomicBool::new(false);
 /// True if there may be a library with an unwinder that has not been examined yet. Initially true.
 pub(crate) static UNWINDERS_PENDING: AtomicBool = AtomicBool::new(true);
 
-/// Requests a search for unwinders if the library exports a function with which code is registered; the
+/// Requests a search for unwinders if the library exports a function that registers code with an unwinder. The
 /// `unwind-register` crate performs the search.
 pub(crate) fn request_unwinder_search(library: &Library<'_>) {
     if ["__register_frame", "_U_dyn_register"].into_iter().any(|name| library.exports(name)) {

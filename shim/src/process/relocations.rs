@@ -22,7 +22,7 @@ const FUNCTION_SLOTS: [RelocationType; 2] = [elf::R_X86_64_JUMP_SLOT, elf::R_X86
 #[cfg(target_arch = "aarch64")]
 const FUNCTION_SLOTS: [RelocationType; 2] = [elf::R_AARCH64_JUMP_SLOT, elf::R_AARCH64_GLOB_DAT];
 
-/// Word to which the loader will add the load bias.
+/// Word that the loader will relocate by adding the load bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Addend<'l> {
     /// The relocation's addend in the relocation table (`DT_RELA`).
@@ -108,8 +108,8 @@ impl<'l> Library<'l> {
         slots.collect()
     }
 
-    /// Word to which the loader will add the load bias to produce the value at `address`. It is an addend in the
-    /// relocation table, or the word at `address` itself.
+    /// Word that the loader will relocate by adding the load bias, which produces the value at `address`. It is an
+    /// addend in the relocation table, or the word at `address` itself.
     pub(crate) fn relative_addend(&self, address: usize) -> Option<Addend<'l>> {
         let offset = address.wrapping_sub(self.identity.bias);
         let mut matching = self.section.relocations().iter().filter(|relocation| relocation[0] == offset as u64);

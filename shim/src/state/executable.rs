@@ -84,7 +84,7 @@ impl Shim {
         self.record_outcome(&mut state, &outcome);
     }
 
-    /// Reports a registered `.eh_frame` to the session, and searches for the object to which it belongs.
+    /// Reports a registered `.eh_frame` to the session, and searches for the object that the table describes.
     pub(crate) fn record_eh_frame(&self, address: Address) {
         let mut state = self.lock();
         self.locate(&mut state, |trackers, memory| trackers.emitted.search_near_table(memory, address));
@@ -130,7 +130,7 @@ impl Shim {
     }
 
     /// Reports to the session that LLVM's memory is about to be unmapped. Returns true if the memory was replaced with
-    /// a reservation, in which case it must not be unmapped.
+    /// a reservation, so that it must not be unmapped.
     pub(crate) fn record_unmapping(&self, range: AddressRange) -> bool {
         let mut state = self.lock();
         self.search_before_removal(&mut state, range);

@@ -38,7 +38,7 @@ use crate::process::lookup::DlsymSlots;
 use crate::process::mapped_proof::{Counts, Held, Identity, Mapped};
 use crate::trackers::Trackers;
 
-/// The shim, of which each process has one.
+/// The shim. Each process has one.
 pub(crate) struct Shim {
     pub(crate) session: &'static Session,
     hooks: &'static HookTable,

@@ -33,7 +33,7 @@ pub(crate) struct Segment<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// Parts of a library in which to search for vtables.
+/// Parts of a library that are searched for vtables.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View<'a> {
     /// Difference between addresses in memory and addresses in the file.

@@ -12,7 +12,7 @@ use crate::llvm::vtable::unwind_tables;
 use crate::process::library::Library;
 use crate::process::segments;
 
-/// Collects the parts of a library in which to search for vtables.
+/// Collects the parts of a library that are searched for vtables.
 pub(super) fn view<'a>(library: &'a Library<'_>) -> View<'a> {
     let is_relocated = library.section.is_relocated();
     // The vtables of a program at a fixed address are among the constants.

@@ -52,8 +52,8 @@ fn nop_run_len(bytes: &[u8]) -> usize {
     length
 }
 
-/// Length of the `nop` at the start of `bytes`: `90`, or `0f 1f /0`, after any number of `66` and `2e` (segment)
-/// prefixes.
+/// Length of the `nop` at the start of `bytes`: any number of `66` and `2e` (segment) prefixes, followed by `90` or `0f
+/// 1f /0`.
 fn nop_len(bytes: &[u8]) -> Option<usize> {
     let prefixes = bytes.iter().take_while(|&&byte| byte == 0x66 || byte == 0x2e).count();
     match bytes.get(prefixes..)? {
