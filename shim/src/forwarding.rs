@@ -3,7 +3,7 @@
 //! them.
 
 /// The eight argument words that a hook passes on.
-pub(crate) type Words = [usize; 8];
+pub(crate) type ArgumentWords = [usize; 8];
 
 /// Type of a hook and of the function that it forwards to. On aarch64, the address for a result returned in memory is
 /// not among the arguments: see `channels/runtime_dyld/load_object.rs`.
@@ -12,7 +12,7 @@ pub(crate) type Forwarding<R = usize> =
 
 /// A return value, in both registers that the ABI uses for results.
 #[repr(C)]
-pub(crate) struct Returned([usize; 2]);
+pub(crate) struct ReturnRegisters([usize; 2]);
 
 /// Defines a hook of type [`Forwarding`] that calls `$body` with its const parameters and its arguments; for example,
 /// `hook::<SLOT>` calls `load_object(SLOT, words)`.
@@ -40,7 +40,7 @@ pub(crate) use forwarding_hook;
 /// # Safety
 /// `original` must be the address of the function that the hook replaces. The array must hold the arguments that the
 /// hook was called with.
-pub(crate) unsafe fn forward<R>(original: usize, [a, b, c, d, e, f, g, h]: Words) -> R {
+pub(crate) unsafe fn forward<R>(original: usize, [a, b, c, d, e, f, g, h]: ArgumentWords) -> R {
     // SAFETY: the caller forwards a call that the host made, and the function ignores excess arguments.
     unsafe { std::mem::transmute::<usize, Forwarding<R>>(original)(a, b, c, d, e, f, g, h) }
 }

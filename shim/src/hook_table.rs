@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::forwarding::{Forwarding, Returned};
+use crate::forwarding::{Forwarding, ReturnRegisters};
 use crate::llvm::symbol_file::SymbolFile;
 use crate::process::detour::HookFunction;
 use crate::process::forward::{self, Function};
@@ -42,7 +42,7 @@ pub(crate) struct HookTable {
     /// Hooks of `RuntimeDyldELF::loadObject`, by slot of the LLVM instance.
     pub(crate) load_object: [Forwarding; SLOTS],
     /// Hooks of `ObjectLinkingLayer::emit`, by slot of the LLVM instance and by vtable.
-    pub(crate) emit: [[Forwarding<Returned>; EMIT_VTABLES]; SLOTS],
+    pub(crate) emit: [[Forwarding<ReturnRegisters>; EMIT_VTABLES]; SLOTS],
     /// Hooks of the functions that generate code, by slot of the LLVM instance and by hook point.
     pub(crate) generate_code: [[Forwarding; CODE_GENERATORS]; SLOTS],
     /// Assembly stub that checks for new libraries and then jumps to `dlsym`.

@@ -38,9 +38,9 @@
 //!   token.
 //! * **Detours** are written atomically, so a thread that executes the code sees the old or the new instruction, never
 //!   a mix. Code is patched only if its bytes are as expected.
-//! * **Recursion**: a hook may trigger another hook in the same thread: the loader announces a change during one of our
-//!   calls, or a `fork` handler opens a library while we hold our locks. The inner hook only calls the original
-//!   function: `hooks::guarded`.
+//! * **Recursion**: a hook may trigger another hook in the same thread. For example, the loader announces a change
+//!   during one of our calls, or a `fork` handler opens a library while we hold our locks. In that case,
+//!   `hooks::guarded` makes the inner hook only call the original function.
 //! * **Hooks** never panic into the host, never print, and leave `errno` as the real function left it.
 //! * **Closed libraries** are dropped by identity, without touching their memory.
 //!

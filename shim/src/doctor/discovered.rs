@@ -17,7 +17,7 @@ pub struct DiscoveredLlvm {
     pub detoured: bool,
     /// Number of objects currently in this LLVM instance's GDB JIT list.
     pub objects: usize,
-    /// LLVM release, as precisely as the library reveals it: `14`, `19.1`.
+    /// LLVM release, as precisely as the library reveals it, such as `14` or `19.1`.
     pub version: Option<String>,
     /// Ways in which this LLVM instance is observed: `runtimedyld` and `jitlink` (hooks of the linkers), `list-call`
     /// (hook of `__jit_debug_register_code`), `list-poll` (the list is read when memory becomes executable).
@@ -58,14 +58,14 @@ impl DiscoveredLlvm {
 
 /// A detected LLVM instance that is not observed.
 #[derive(Clone, Debug)]
-pub(crate) struct UnheardLlvm {
+pub(crate) struct UnobservedLlvm {
     pub(crate) path: PathBuf,
     /// Start address of the library's mapping.
     pub(crate) start: usize,
     pub(crate) why: String,
 }
 
-impl UnheardLlvm {
+impl UnobservedLlvm {
     pub(crate) fn json(&self) -> String {
         let (file, why) = (quoted(&self.path.to_string_lossy()), quoted(&self.why));
         format!("{{\"start\": {}, \"file\": {file}, \"why\": {why}}}", self.start)

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use jitlisten::Statistics;
 
-use crate::doctor::discovered::{DiscoveredLlvm, UnheardLlvm};
+use crate::doctor::discovered::{DiscoveredLlvm, UnobservedLlvm};
 use crate::hook_table::SLOTS;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"JLFACTS\0");
@@ -144,7 +144,7 @@ pub(crate) fn set_totals(statistics: &Statistics) {
 }
 
 /// Publishes the observed LLVM instances, by slot, and the unobserved ones. The caller must hold the shim's lock.
-pub(crate) fn publish(llvms: &[(usize, DiscoveredLlvm)], unheard: &[UnheardLlvm]) {
+pub(crate) fn publish(llvms: &[(usize, DiscoveredLlvm)], unheard: &[UnobservedLlvm]) {
     FACTS.publish(format_json(llvms, unheard, TEXT_CAPACITY).as_bytes());
 }
 
@@ -182,7 +182,7 @@ impl Facts {
 }
 
 /// Formats the text as JSON of at most `max_bytes` bytes.
-fn format_json(llvms: &[(usize, DiscoveredLlvm)], unheard: &[UnheardLlvm], max_bytes: usize) -> String {
+fn format_json(llvms: &[(usize, DiscoveredLlvm)], unheard: &[UnobservedLlvm], max_bytes: usize) -> String {
     /// Bytes reserved for the end of the JSON.
     const TRAILER_BYTES: usize = 64;
     let mut omitted_count = 0;
@@ -200,7 +200,7 @@ fn format_json(llvms: &[(usize, DiscoveredLlvm)], unheard: &[UnheardLlvm], max_b
     let mut text = String::from("{\"llvms\": [");
     append_entries(&mut text, &mut llvms.iter().map(|(slot, llvm)| llvm.json_with_slot(*slot)));
     text.push_str("], \"unheard\": [");
-    append_entries(&mut text, &mut unheard.iter().map(UnheardLlvm::json));
+    append_entries(&mut text, &mut unheard.iter().map(UnobservedLlvm::json));
     let _ = write!(text, "], \"left_out\": {omitted_count}}}");
     text
 }
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn entries_that_do_not_fit_are_counted() {
         let llvms: Vec<_> = (0..40).map(|slot| (slot, llvm(&"p".repeat(1000)))).collect();
-        let unheard = [UnheardLlvm { path: "/odd.so".into(), start: 1, why: "no names".to_owned() }];
+        let unheard = [UnobservedLlvm { path: "/odd.so".into(), start: 1, why: "no names".to_owned() }];
         let text = format_json(&llvms, &unheard, TEXT_CAPACITY);
         assert!(text.len() <= TEXT_CAPACITY && text.len() > TEXT_CAPACITY - 2000, "{}", text.len());
         let entry_count = text.matches("\"slot\"").count();

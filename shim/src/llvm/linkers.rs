@@ -12,7 +12,7 @@ use crate::hook_table::{HookTable, SLOTS};
 use crate::llvm::recognise;
 use crate::llvm::symbol_file::{DESCRIPTOR_SYMBOL, SymbolFile};
 use crate::llvm::vtable::find::Vtable;
-use crate::llvm::vtable::patch::Patched;
+use crate::llvm::vtable::patch::PatchedSlot;
 use crate::llvm::vtable::{self, search};
 use crate::process::detour::Callers;
 use crate::process::library::Library;
@@ -22,7 +22,7 @@ const UNLISTED_CODE_NOTE: &str = "if it registers no object there, its code has 
 
 /// State of both linkers: hooked, or the reason why not.
 pub(crate) struct Linkers {
-    pub(crate) runtime_dyld: Result<Patched, Refusal>,
+    pub(crate) runtime_dyld: Result<PatchedSlot, Refusal>,
     pub(crate) jitlink: Result<(), jitlink::Refusal>,
     /// True if a linker seems to be present although no vtable was found. This is determined only if it matters: if the
     /// linker's code would be shown by address, or if the log would mention the linker.

@@ -17,7 +17,7 @@ use crate::llvm::vtable::find::Segment;
 
 /// Supported releases with the same layout. This table alone defines which LLVM releases are supported, and to what
 /// extent.
-pub(crate) struct Row {
+pub(crate) struct ReleaseRow {
     releases: RangeInclusive<u32>,
     /// Possible numbers of slots in the vtable of `RuntimeDyldELF`.
     runtime_dyld_slots: &'static [usize],
@@ -39,13 +39,13 @@ const fn row(
     jitlink_slots: &'static [Slots],
     uwtable: Option<u64>,
     has_remarks: bool,
-) -> Row {
-    Row { releases, runtime_dyld_slots, jitlink_slots, uwtable, has_remarks }
+) -> ReleaseRow {
+    ReleaseRow { releases, runtime_dyld_slots, jitlink_slots, uwtable, has_remarks }
 }
 
 /// Known releases in ascending order. The vtables of 20 were taken from builds between two releases, and those of 24
 /// from builds before its release. Only some of the releases before 10 were tested.
-const ROWS: [Row; 11] = [
+const ROWS: [ReleaseRow; 11] = [
     row(0..=9, &[16, 17, 19], &[], None, false),
     row(10..=12, &[16], &[], Some(0), false),
     row(13..=13, &[16], &[&[9, 4]], Some(0), false),
@@ -59,7 +59,7 @@ const ROWS: [Row; 11] = [
     row(24..=24, &[19], &[&[7, 4, 7]], None, false),
 ];
 
-impl Row {
+impl ReleaseRow {
     pub(crate) fn has_runtime_dyld(&self, slots: usize) -> bool {
         self.runtime_dyld_slots.contains(&slots)
     }
@@ -69,7 +69,7 @@ impl Row {
     }
 }
 
-fn find_row(release: u32) -> Option<&'static Row> {
+fn find_row(release: u32) -> Option<&'static ReleaseRow> {
     ROWS.iter().find(|row| row.releases.contains(&release))
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn has_remarks(release: u32) -> bool {
 ///
 /// # Errors
 /// If no release fits, returns the first release that is newer than all supported ones, if any.
-pub(crate) fn check(releases: &[Release], fits: impl Fn(&Row) -> bool) -> Result<(), Option<u32>> {
+pub(crate) fn check(releases: &[Release], fits: impl Fn(&ReleaseRow) -> bool) -> Result<(), Option<u32>> {
     let is_plausible = |release: &Release| ROWS.iter().any(|row| fits(row) && release.may_be_in(&row.releases));
     let is_known = if releases.is_empty() { ROWS.iter().any(&fits) } else { releases.iter().any(is_plausible) };
     let newest = ROWS.iter().map(|row| *row.releases.end()).max().unwrap_or(0);

@@ -13,11 +13,11 @@ const MAX_RANGES: usize = 64;
 
 /// The most recently allocated ranges, oldest first.
 #[derive(Default)]
-pub(crate) struct Allocated {
+pub(crate) struct AllocatedRanges {
     ranges: VecDeque<AddressRange>,
 }
 
-impl Allocated {
+impl AllocatedRanges {
     /// Records a new range, which is writable and not executable.
     pub(crate) fn add(&mut self, range: AddressRange) {
         self.remove(range);
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn newest_allocations_are_known_until_removed() {
-        let mut allocated = Allocated::default();
+        let mut allocated = AllocatedRanges::default();
         allocated.add(range(0x1000, 0x4000));
         assert_eq!(allocated.containing(range(0x2000, 0x3000)), Some(range(0x1000, 0x4000)));
         assert_eq!(allocated.containing(range(0x3000, 0x5000)), None);

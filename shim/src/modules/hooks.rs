@@ -33,7 +33,7 @@ type Iterate = unsafe extern "C-unwind" fn(Callback, *mut c_void) -> c_int;
 struct Iteration {
     callback: Callback,
     data: *mut c_void,
-    ours: Counts,
+    own_counts: Counts,
     /// Counts of loaded and unloaded libraries, from the loader's latest record.
     loader: Counts,
 }
@@ -47,12 +47,12 @@ unsafe extern "C-unwind" fn dl_iterate_phdr(callback: Option<Callback>, data: *m
     // SAFETY: the function with this name has this type.
     let original = unsafe { mem::transmute::<usize, Iterate>(original) };
     // Read the counts before the list, so that a reader that sees the same counts again has seen the same list.
-    let ours = modules::counts();
-    if ours == Counts::default() {
+    let own_counts = modules::counts();
+    if own_counts == Counts::default() {
         // SAFETY: this forwards the caller's own call.
         return unsafe { original(callback, data) };
     }
-    let mut iteration = Iteration { callback, data, ours, loader: Counts::default() };
+    let mut iteration = Iteration { callback, data, own_counts, loader: Counts::default() };
     // SAFETY: the callback gets a pointer to the `Iteration` that it expects, which outlives the call.
     let result = unsafe { original(forward_with_both_counts, (&raw mut iteration).cast()) };
     if result != 0 {
@@ -78,8 +78,8 @@ impl Iteration {
             dlpi_name: module.path().as_ptr(),
             dlpi_phdr: module.headers().as_ptr(),
             dlpi_phnum: module.headers().len() as u16,
-            dlpi_adds: self.loader.adds.wrapping_add(self.ours.adds),
-            dlpi_subs: self.loader.subs.wrapping_add(self.ours.subs),
+            dlpi_adds: self.loader.adds.wrapping_add(self.own_counts.adds),
+            dlpi_subs: self.loader.subs.wrapping_add(self.own_counts.subs),
             dlpi_tls_modid: 0,
             dlpi_tls_data: ptr::null_mut(),
         }
@@ -101,8 +101,8 @@ unsafe extern "C-unwind" fn forward_with_both_counts(
     // SAFETY: the check above has shown that the loader's record has this size.
     let mut info = unsafe { info.read() };
     iteration.loader = Counts { adds: info.dlpi_adds, subs: info.dlpi_subs };
-    info.dlpi_adds = info.dlpi_adds.wrapping_add(iteration.ours.adds);
-    info.dlpi_subs = info.dlpi_subs.wrapping_add(iteration.ours.subs);
+    info.dlpi_adds = info.dlpi_adds.wrapping_add(iteration.own_counts.adds);
+    info.dlpi_subs = info.dlpi_subs.wrapping_add(iteration.own_counts.subs);
     // SAFETY: the caller vouches for its callback, which gets a copy of the loader's record.
     unsafe { (iteration.callback)(&raw mut info, size_of::<libc::dl_phdr_info>(), iteration.data) }
 }

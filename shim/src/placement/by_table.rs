@@ -10,7 +10,7 @@ use jitlisten::plumbing::Ranges;
 use jitlisten::{Address, AddressRange};
 
 use super::pattern::Section;
-use super::{Located, Pattern, Piece, Placement, Search};
+use super::{LocatedSections, Pattern, Piece, Placement, Search};
 
 /// Maximum distance from the first to the last text byte of an object.
 const MAX_TEXT_SPAN_BYTES: u64 = 64 << 20;
@@ -32,7 +32,8 @@ impl Pattern {
         let end = texts.iter().map(|(_, range)| range.end().0).max()?;
         let span = AddressRange::new(Address(start), end - start).filter(|span| span.size() <= MAX_TEXT_SPAN_BYTES)?;
         let code = Piece { start: Address(start), bytes: read(span)? };
-        let located = Located { order: Vec::new(), addresses: vec![None; self.sections.len()], followed_count: 0 };
+        let located =
+            LocatedSections { order: Vec::new(), addresses: vec![None; self.sections.len()], followed_count: 0 };
         let mut search =
             Search { pattern: self, code: &code, read, is_free, located, reserved: Ranges::default(), budget: 0 };
         for &(position, range) in &texts {

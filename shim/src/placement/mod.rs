@@ -126,7 +126,8 @@ impl Pattern {
         is_free: &dyn Fn(AddressRange) -> bool,
         is_own_memory: bool,
     ) -> Option<Placement> {
-        let located = Located { order: Vec::new(), addresses: vec![None; self.sections.len()], followed_count: 0 };
+        let located =
+            LocatedSections { order: Vec::new(), addresses: vec![None; self.sections.len()], followed_count: 0 };
         let mut search = Search {
             pattern: self,
             code,
@@ -160,7 +161,7 @@ struct Search<'a> {
     code: &'a Piece,
     read: &'a dyn Fn(AddressRange) -> Option<Vec<u8>>,
     is_free: &'a dyn Fn(AddressRange) -> bool,
-    located: Located,
+    located: LocatedSections,
     /// Ranges of text that is already located, or that matches a larger section.
     reserved: Ranges,
     /// Remaining number of bytes to search.
@@ -168,7 +169,7 @@ struct Search<'a> {
 }
 
 /// Addresses of the located sections.
-struct Located {
+struct LocatedSections {
     /// Sections (positions in `Pattern::sections`) with their addresses, in the order of discovery.
     order: Vec<(usize, Address)>,
     /// Address of each section of the pattern, if located.

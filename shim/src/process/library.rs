@@ -24,12 +24,12 @@ pub(crate) struct Library<'l> {
     pub(crate) path: PathBuf,
     pub(crate) segments: Segments<'l>,
     pub(crate) section: DynamicSection,
-    pub(super) uses: OnceCell<Uses>,
+    pub(super) uses: OnceCell<FunctionUses>,
 }
 
 /// Tells which functions of interest a library imports or exports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Uses {
+pub(crate) struct FunctionUses {
     pub(crate) mprotect: bool,
     pub(crate) dlsym: bool,
     /// True if the library imports `__register_frame`, which registers unwind tables. Exports do not count, because

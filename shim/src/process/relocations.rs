@@ -7,7 +7,7 @@ use jitlisten::plumbing::{Relocation, is_relative};
 use libc::Elf64_Sym;
 use object::elf::{self, RelocationType};
 
-use crate::process::library::{Library, Uses, is_defined};
+use crate::process::library::{FunctionUses, Library, is_defined};
 use crate::process::slot::Slot;
 
 /// Type of the relocation that stores the address of a symbol plus an addend.
@@ -32,7 +32,7 @@ pub(crate) enum Addend<'l> {
 }
 
 /// Returns true if a relocation stores the address of a function that another library may define. References to the C++
-/// library's type information classes do not count; they have an addend.
+/// library's type information classes do not count, because they have an addend.
 pub(crate) fn is_import(info: u64, addend: u64) -> bool {
     kind(info) == ADDRESS_RELOCATION && addend == 0
 }
@@ -44,7 +44,7 @@ fn kind(info: u64) -> RelocationType {
 impl<'l> Library<'l> {
     /// Determines in one pass which functions of interest the library uses. Does not read the names of exported
     /// symbols, which may take up megabytes.
-    pub(crate) fn uses(&self) -> Uses {
+    pub(crate) fn uses(&self) -> FunctionUses {
         const NAMES: [&str; 3] = ["mprotect", "dlsym", "__register_frame"];
         *self.uses.get_or_init(|| {
             let imported = match self.section.undefined() {
@@ -63,7 +63,7 @@ impl<'l> Library<'l> {
             };
             let [mprotect, dlsym, register_frame] = imported;
             // A program built with a sanitizer defines `mprotect` itself.
-            Uses { mprotect: mprotect || self.exports(NAMES[0]), dlsym, register_frame }
+            FunctionUses { mprotect: mprotect || self.exports(NAMES[0]), dlsym, register_frame }
         })
     }
 
@@ -137,7 +137,7 @@ impl<'l> Library<'l> {
         let function = self.address_of(&symbol);
         let is_code = self.segments.all().any(|segment| segment.executable && segment.range().contains(&function));
         let is_function = is_defined(&symbol) && symbol.st_info & 0xf == elf::STT_FUNC.0 && is_code;
-        let value = self.slot(self.entry_of(relocation) + offset_of!(Elf64_Sym, st_value))?;
+        let value = self.slot(self.symbol_entry_of(relocation) + offset_of!(Elf64_Sym, st_value))?;
         is_function.then_some((function, value))
     }
 
@@ -186,7 +186,7 @@ impl<'l> Library<'l> {
             let symbol = self.section.symbol_at(*entry);
             !is_defined(&symbol) && self.section.name_is(&symbol, name.as_bytes())
         };
-        let entries = self.function_relocations().map(|relocation| self.entry_of(relocation)).filter(is_named);
+        let entries = self.function_relocations().map(|relocation| self.symbol_entry_of(relocation)).filter(is_named);
         let mut entries: Vec<usize> = entries.collect();
         entries.sort_unstable();
         entries.dedup();
@@ -205,12 +205,12 @@ impl<'l> Library<'l> {
     }
 
     /// Address of the symbol table entry that a relocation refers to.
-    fn entry_of(&self, relocation: &Relocation) -> usize {
+    fn symbol_entry_of(&self, relocation: &Relocation) -> usize {
         self.section.entry((relocation[1] >> 32) as usize)
     }
 
     fn symbol_of(&self, relocation: &Relocation) -> Elf64_Sym {
-        self.section.symbol_at(self.entry_of(relocation))
+        self.section.symbol_at(self.symbol_entry_of(relocation))
     }
 
     /// Index in `names` of a symbol's name.

@@ -90,7 +90,8 @@ impl Shim {
     }
 }
 
-/// Returns true if the first byte of `text` is unmapped: reading it fails, and the kernel lists no mapping there.
+/// Returns true if the first byte of `text` is unmapped, so that reading it fails and the kernel lists no mapping
+/// there.
 fn is_unmapped(text: AddressRange) -> bool {
     let Some(first_byte) = AddressRange::new(text.start(), 1) else { return false };
     checked_read::copy(first_byte).is_err() && matches!(mappings_in(first_byte), Ok(None))

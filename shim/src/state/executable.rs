@@ -1,4 +1,4 @@
-//! Events: memory becomes executable or stops being executable.
+//! Handles changes of executable memory: memory becomes executable, or stops being executable.
 
 use jitlisten::options::SinkKind;
 use jitlisten::plumbing::{Executable, MapsLine, mappings_in};
@@ -57,7 +57,7 @@ impl Shim {
     }
 
     /// Queries the kernel about those text ranges that are not yet known to be executable.
-    pub(super) fn query_unknown(&self, state: &mut State, texts: &[AddressRange]) {
+    pub(super) fn query_unknown_ranges(&self, state: &mut State, texts: &[AddressRange]) {
         for &text in texts {
             if !self.session.ledger(|ledger| ledger.has_executable(text)) {
                 self.query_executable(state, text);

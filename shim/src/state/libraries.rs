@@ -1,4 +1,4 @@
-//! Events: libraries are opened and closed. This module reads the loader's lists and hooks each library.
+//! Handles the opening and closing of libraries: reads the loader's lists, and hooks each new library.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +7,7 @@ use jitlisten::options::LlvmSources;
 use jitlisten::plumbing::{UnwinderSearch, notify_libraries_changed};
 
 use super::{Shim, State};
-use crate::doctor::discovered::UnheardLlvm;
+use crate::doctor::discovered::UnobservedLlvm;
 use crate::frame_pointers::codegen;
 use crate::llvm::recognise;
 use crate::llvm::source::Source;
@@ -226,7 +226,7 @@ impl Shim {
         let source = match Source::attach(&library, &mut symbols, slot, self.hooks, callers, wanted) {
             Ok(source) => Some(source),
             Err(Some(why)) => {
-                let llvm = UnheardLlvm { path: library.path.clone(), start: library.range().start, why };
+                let llvm = UnobservedLlvm { path: library.path.clone(), start: library.range().start, why };
                 state.unobserved_llvms.push((library.identity, llvm));
                 None
             }

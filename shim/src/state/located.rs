@@ -1,5 +1,5 @@
-//! Events: objects are handed to JITLink or compiled to memory, and code is located. The trackers search for code, and
-//! this module reports the results to the session.
+//! Handles objects that are handed to JITLink or compiled to memory, and code that is located later. The trackers
+//! search for code, and this module reports the results to the session.
 
 #![forbid(unsafe_code)]
 
@@ -12,9 +12,9 @@ use crate::llvm::unreported_libraries::file_name;
 use crate::placement::Pattern;
 use crate::process::this_thread;
 use crate::trackers::Trackers;
-use crate::trackers::copies::{Matches, Moved};
+use crate::trackers::copies::{Matches, MovedObject};
 use crate::trackers::emitted::{EmittedObjects, executable_memory};
-use crate::trackers::memory::{Located, MAX_SEARCHED_BYTES, Memory};
+use crate::trackers::memory::{LocatedObject, MAX_SEARCHED_BYTES, Memory};
 use crate::trackers::pending::PendingObjects;
 use crate::trackers::self_loaded::MAX_WRITABLE_BYTES;
 use crate::trackers::unwind_tables;
@@ -67,11 +67,11 @@ impl Shim {
     pub(super) fn locate(
         &self,
         state: &mut State,
-        search: impl FnOnce(&mut Trackers, Memory<'_>) -> Vec<Located>,
+        search: impl FnOnce(&mut Trackers, Memory<'_>) -> Vec<LocatedObject>,
     ) -> Vec<ObjectId> {
         let memory = Memory { session: self.session, allocated: &state.allocated };
         let mut ids = Vec::new();
-        for Located { object, slot, first_text } in search(&mut state.trackers, memory) {
+        for LocatedObject { object, slot, first_text } in search(&mut state.trackers, memory) {
             let library = slot.and_then(|slot| state.library_name(slot));
             let Ok(loaded) = self.session.linked(object, library) else { continue };
             let id = loaded.id;
@@ -88,12 +88,12 @@ impl Shim {
     pub(super) fn locate_late(
         &self,
         state: &mut State,
-        search: impl FnOnce(&mut EmittedObjects, Memory<'_>) -> Vec<Located>,
+        search: impl FnOnce(&mut EmittedObjects, Memory<'_>) -> Vec<LocatedObject>,
     ) {
         for id in self.locate(state, |trackers, memory| search(&mut trackers.emitted, memory)) {
             // Query the kernel, because the code may already be executable, whatever protection LLVM has requested.
             let texts = self.pending_text(id).unwrap_or_default();
-            self.query_unknown(state, &texts);
+            self.query_unknown_ranges(state, &texts);
             let outcome = self.session.overdue(id);
             self.record_outcome(state, &outcome);
         }
@@ -109,8 +109,8 @@ impl Shim {
     ) {
         let memory = Memory { session: self.session, allocated: &state.allocated };
         let mut matches = search(&mut state.trackers.pending, memory);
-        while let Some(Moved { id, object, text }) = matches.next_moved(self.session) {
-            self.query_unknown(state, &text);
+        while let Some(MovedObject { id, object, text }) = matches.next_moved(self.session) {
+            self.query_unknown_ranges(state, &text);
             let Ok(outcome) = self.session.object_moved(id, object, before_it_ran) else { continue };
             self.record_outcome(state, &outcome);
         }

@@ -21,13 +21,13 @@ use jitlisten::options::SinkKind;
 use jitlisten::{AddressRange, Session, log_line};
 use once_cell::race::OnceBox;
 
-use crate::doctor::discovered::{DiscoveredLlvm, UnheardLlvm};
+use crate::doctor::discovered::{DiscoveredLlvm, UnobservedLlvm};
 use crate::doctor::facts;
 use crate::doctor::unreported::UnreportedCode;
 use crate::hook_table::HookTable;
 use crate::llvm::source::Source;
 use crate::llvm::unreported_libraries::UnreportedLibraries;
-use crate::memory::allocated::Allocated;
+use crate::memory::allocated::AllocatedRanges;
 use crate::memory::other_libraries::OtherLibraries;
 use crate::modules::Imports;
 use crate::process::detour::Callers;
@@ -56,10 +56,10 @@ pub(crate) struct State {
     /// Observed LLVM instances. The index is the slot, which selects the hooks.
     sources: Vec<Option<Source>>,
     /// Detected LLVM instances that are not observed.
-    unobserved_llvms: Vec<(Identity, UnheardLlvm)>,
+    unobserved_llvms: Vec<(Identity, UnobservedLlvm)>,
     /// True if llvmlite is loaded.
     has_llvmlite: bool,
-    pub(crate) allocated: Allocated,
+    pub(crate) allocated: AllocatedRanges,
     /// Libraries of other tools that contain the functions to which our hooks forward, indexed by `Function`.
     next_owners: [Option<Identity>; forward::FUNCTION_COUNT],
     dlsym_slots: DlsymSlots,
@@ -139,7 +139,7 @@ impl Shim {
     fn publish(&self, state: &State) {
         let llvms =
             state.sources.iter().enumerate().filter_map(|(slot, source)| Some((slot, source.as_ref()?.describe())));
-        let unheard: Vec<UnheardLlvm> = state.unobserved_llvms.iter().map(|(_, llvm)| llvm.clone()).collect();
+        let unheard: Vec<UnobservedLlvm> = state.unobserved_llvms.iter().map(|(_, llvm)| llvm.clone()).collect();
         facts::publish(&llvms.collect::<Vec<_>>(), &unheard);
     }
 

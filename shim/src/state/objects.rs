@@ -1,4 +1,4 @@
-//! Events: linkers and GDB JIT lists report that objects are loaded or freed.
+//! Handles reports by linkers and GDB JIT lists that objects were loaded or freed.
 
 use std::sync::Arc;
 
@@ -138,7 +138,7 @@ impl Shim {
         let Some(first) = loaded.pending else { return };
         state.trackers.pending.push(monotonic(), 0, PendingObject { id: loaded.id, thread: this_thread() });
         if state.allocated.containing(first).is_none() {
-            self.query_unknown(state, &[first]);
+            self.query_unknown_ranges(state, &[first]);
         }
     }
 

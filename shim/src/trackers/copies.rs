@@ -24,7 +24,7 @@ const MAX_SEARCHES: u32 = 8;
 const MAX_SAME_SIZE_OBJECTS: usize = 256;
 
 /// A pending object that was found at another address.
-pub(crate) struct Moved {
+pub(crate) struct MovedObject {
     pub(crate) id: ObjectId,
     /// Debug object with the new addresses of its sections.
     pub(crate) object: Vec<u8>,
@@ -103,7 +103,7 @@ impl Matches {
 
     /// Returns the next object to move. Call this only after the session has moved the previous one, because only this
     /// search can tell an object from an equal pending one.
-    pub(crate) fn next_moved(&mut self, session: &Session) -> Option<Moved> {
+    pub(crate) fn next_moved(&mut self, session: &Session) -> Option<MovedObject> {
         let ids = &self.ids;
         let (id, pattern, placement) = self.unambiguous.find(|(_, pattern, placement)| {
             let equals_pending = equals_pending(session, pattern, placement, ids);
@@ -112,7 +112,7 @@ impl Matches {
             }
             !equals_pending
         })?;
-        Some(Moved { id, object: pattern.into_debug_object(&placement.sections), text: placement.text })
+        Some(MovedObject { id, object: pattern.into_debug_object(&placement.sections), text: placement.text })
     }
 }
 

@@ -23,8 +23,8 @@ impl LinkedObjects {
         self.0.truncate(MAX_RECENTLY_LINKED);
     }
 
-    /// Removes and returns the object that equals `bytes`, whose GDB JIT list entry gives the address range
-    /// `listed_at`.
+    /// Removes and returns the object that equals `bytes`. LLVM's list entry gives the address range `listed_at` for
+    /// that object.
     pub(crate) fn take_listed(
         &mut self,
         session: &Session,
@@ -34,8 +34,8 @@ impl LinkedObjects {
         self.take(|id, size| size == bytes.len() && session.adopt_list_entry(id, bytes, listed_at))
     }
 
-    /// Removes and returns a pending object that LLVM has moved: its linker reported it at its first address, and
-    /// `bytes` is the same object at its new address.
+    /// Removes and returns a pending object that LLVM has moved since its linker reported it. `bytes` must be the same
+    /// object at its new address.
     pub(crate) fn take_moved(&mut self, session: &Session, bytes: &[u8]) -> Option<ObjectId> {
         let is_same_object = |original: Vec<u8>| elf_copy::differ_only_in_addresses(&original, bytes);
         self.take(|id, size| {

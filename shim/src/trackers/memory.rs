@@ -5,7 +5,7 @@
 use jitlisten::plumbing::{checked_read, mappings_in};
 use jitlisten::{Address, AddressRange, Session};
 
-use crate::memory::allocated::Allocated;
+use crate::memory::allocated::AllocatedRanges;
 use crate::placement::{Pattern, Piece, Surroundings};
 
 /// Maximum size of a memory range that is searched; larger ranges are skipped.
@@ -16,7 +16,7 @@ pub(crate) const MAX_REACH_BYTES: u64 = 4 << 20;
 const SEGMENT_GAPS_BYTES: u64 = 1 << 18;
 
 /// An object that a tracker has located.
-pub(crate) struct Located {
+pub(crate) struct LocatedObject {
     /// Debug object with the addresses of its sections.
     pub(crate) object: Vec<u8>,
     /// Slot of the LLVM instance that has linked the object; `None` if the program has loaded it itself.
@@ -29,7 +29,7 @@ pub(crate) struct Located {
 #[derive(Clone, Copy)]
 pub(crate) struct Memory<'a> {
     pub(crate) session: &'a Session,
-    pub(crate) allocated: &'a Allocated,
+    pub(crate) allocated: &'a AllocatedRanges,
 }
 
 impl Memory<'_> {

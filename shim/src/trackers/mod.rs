@@ -26,7 +26,7 @@ pub(crate) mod watched_code;
 use emitted::EmittedObjects;
 use linked::LinkedObjects;
 use pending::PendingObjects;
-use self_loaded::SelfLoaded;
+use self_loaded::SelfLoadedObjects;
 use watched_code::WatchedCode;
 
 /// All trackers of the shim.
@@ -34,7 +34,7 @@ use watched_code::WatchedCode;
 pub(crate) struct Trackers {
     pub(crate) linked: LinkedObjects,
     pub(crate) emitted: EmittedObjects,
-    pub(crate) self_loaded: SelfLoaded,
+    pub(crate) self_loaded: SelfLoadedObjects,
     pub(crate) pending: PendingObjects,
     /// Unregistered objects whose code is still mapped.
     pub(crate) unregistered: WatchedCode,

@@ -50,7 +50,7 @@ pub(crate) struct ListedObject {
 }
 
 /// Contents of a descriptor.
-pub(crate) struct Reading {
+pub(crate) struct DescriptorContents {
     /// Address of the entry that is being unregistered; `None` if the descriptor announces no removal.
     pub(crate) unregistered: Option<u64>,
     /// Head of the list; 0 if it is empty.
@@ -63,21 +63,21 @@ pub(crate) struct DescriptorAddress(pub(crate) usize);
 
 impl DescriptorAddress {
     /// Reads the descriptor.
-    pub(crate) fn read(self) -> io::Result<Reading> {
+    pub(crate) fn read(self) -> io::Result<DescriptorContents> {
         // SAFETY: `Descriptor` consists of integers, so every bit pattern is valid.
         let descriptor: Descriptor = unsafe { checked_read::copy_struct(Address(self.0 as u64)) }?;
         if descriptor.version != 1 {
             return Err(io::Error::other(format!("version {} of the JIT interface", descriptor.version)));
         }
         let is_unregistering = descriptor.action_flag == JIT_UNREGISTER_FN;
-        Ok(Reading {
+        Ok(DescriptorContents {
             unregistered: is_unregistering.then_some(descriptor.relevant_entry),
             first: descriptor.first_entry,
         })
     }
 }
 
-impl Reading {
+impl DescriptorContents {
     /// Returns the entries from the head of the list to the first known one. Stops at an unreadable entry, because
     /// another thread may have just freed that entry if LLVM's lock is not held.
     pub(crate) fn entries_until(&self, is_known: impl Fn(u64) -> bool) -> impl Iterator<Item = ListedObject> {

@@ -3,22 +3,22 @@
 use std::sync::atomic::Ordering;
 
 use super::HOOK_STATES;
-use crate::forwarding::{Forwarding, Returned, Words, forward, forwarding_hook};
+use crate::forwarding::{ArgumentWords, Forwarding, ReturnRegisters, forward, forwarding_hook};
 use crate::hook_table::{EMIT_VTABLES, SLOTS, for_each_slot};
 use crate::hooks::guarded;
 use crate::placement::Pattern;
 
 /// Hooks by slot of the LLVM instance in the table of sources, and by vtable.
-pub(crate) const HOOKS: [[Forwarding<Returned>; EMIT_VTABLES]; SLOTS] =
+pub(crate) const HOOKS: [[Forwarding<ReturnRegisters>; EMIT_VTABLES]; SLOTS] =
     for_each_slot!(SLOT => [hook::<SLOT, 0>, hook::<SLOT, 1>]);
 
-forwarding_hook!(hook<SLOT, VTABLE> -> Returned, emit);
+forwarding_hook!(hook<SLOT, VTABLE> -> ReturnRegisters, emit);
 
 /// Copies the object before it is linked, calls the original function, and then searches for the linked code.
 ///
 /// # Safety
 /// Only the hook for this slot and vtable may call this function, and it must pass its own arguments.
-unsafe fn emit(slot: usize, vtable: usize, words: Words) -> Returned {
+unsafe fn emit(slot: usize, vtable: usize, words: ArgumentWords) -> ReturnRegisters {
     let state = &HOOK_STATES[slot][vtable];
     let call_number = guarded(|shim| {
         let [this, responsibility, object, ..] = words;

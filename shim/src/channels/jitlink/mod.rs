@@ -36,7 +36,7 @@ use jitlisten::plumbing::checked_read;
 use jitlisten::plumbing::elf::{FileHeader, LE, THIS_MACHINE, file_header};
 use jitlisten::{Address, AddressRange, log_line};
 
-use crate::forwarding::{Forwarding, Returned};
+use crate::forwarding::{Forwarding, ReturnRegisters};
 use crate::hook_table::{EMIT_VTABLES, SLOTS};
 use crate::llvm::releases::{self, Release};
 use crate::llvm::vtable::find::Vtable;
@@ -122,7 +122,7 @@ pub(crate) fn attach(
     slot: usize,
     vtables: &[Vtable],
     releases: &[Release],
-    hooks: [Forwarding<Returned>; EMIT_VTABLES],
+    hooks: [Forwarding<ReturnRegisters>; EMIT_VTABLES],
     callers: Callers,
 ) -> Result<(), Refusal> {
     let states = HOOK_STATES.get(slot).ok_or(Refusal::Missing)?;
@@ -178,7 +178,7 @@ impl HookState {
         if responsibility_target == 0 {
             return Err("nothing is responsible for it");
         }
-        // Fields: `MemoryBuffer { vtable, begin, end }`.
+        // Layout of the class: `MemoryBuffer { vtable, begin, end }`.
         let [_, begin, end] = read_words(buffer).ok_or(UNREADABLE)?;
         let size = end.checked_sub(begin).filter(|&size| size >= MIN_ELF_BYTES).ok_or("too small for an ELF file")?;
         let copy = |size: usize| {

@@ -4,8 +4,8 @@
 //! Each hook therefore begins with instructions that move `x8` to `x7`, which `loadObject` does not use. Three more
 //! instructions move it back and jump to the original function. This code has no frame, so unwinders do not see it.
 
-use crate::channels::runtime_dyld::{Observed, observe_call, original};
-use crate::forwarding::{Forwarding, Words, forwarding_hook};
+use crate::channels::runtime_dyld::{LoadOutcome, observe_call, original};
+use crate::forwarding::{ArgumentWords, Forwarding, forwarding_hook};
 use crate::hook_table::{SLOTS, for_each_slot};
 use crate::hooks::guarded;
 
@@ -44,7 +44,7 @@ use crate::forwarding::forward as call_original;
 /// Calls `original` with the arguments of the hook; the last argument is moved back to `x8`. A function that begins
 /// with `bti c` may be reached by a jump only if the jump goes through `x16` or `x17`.
 #[cfg(target_arch = "aarch64")]
-unsafe fn call_original(original: usize, [a, b, c, d, e, f, g, result]: Words) -> usize {
+unsafe fn call_original(original: usize, [a, b, c, d, e, f, g, result]: ArgumentWords) -> usize {
     #[unsafe(naked)]
     unsafe extern "C-unwind" fn jump_to_original(
         a: usize,
@@ -65,7 +65,7 @@ unsafe fn call_original(original: usize, [a, b, c, d, e, f, g, result]: Words) -
 }
 
 /// Selects the arguments that `loadObject` takes: the address of the result, `this`, and the object.
-const fn select_words(words: &Words) -> [usize; 3] {
+const fn select_words(words: &ArgumentWords) -> [usize; 3] {
     if cfg!(target_arch = "aarch64") { [words[7], words[0], words[1]] } else { [words[0], words[1], words[2]] }
 }
 
@@ -75,14 +75,14 @@ forwarding_hook!(hook<SLOT> -> usize, load_object);
 ///
 /// # Safety
 /// Only the hook for this slot may call this function, and it must pass its own arguments.
-unsafe fn load_object(slot: usize, words: Words) -> usize {
+unsafe fn load_object(slot: usize, words: ArgumentWords) -> usize {
     // SAFETY: the function was in the vtable slot, and it gets the arguments that this hook was called with.
     let returned = unsafe { call_original(original(slot), words) };
     guarded(|shim| match observe_call(slot, select_words(&words), returned) {
-        Observed::Object(bytes) => shim.record_linked(slot, bytes),
-        Observed::Nothing => {}
-        Observed::Ignored(reason) => shim.warn_ignored(slot, &format!("an object: {reason}")),
-        Observed::Refused(reason) => shim.fall_back_to_list(slot, reason),
+        LoadOutcome::Object(bytes) => shim.record_linked(slot, bytes),
+        LoadOutcome::Nothing => {}
+        LoadOutcome::Ignored(reason) => shim.warn_ignored(slot, &format!("an object: {reason}")),
+        LoadOutcome::Refused(reason) => shim.fall_back_to_list(slot, reason),
     });
     returned
 }

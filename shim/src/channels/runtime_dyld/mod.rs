@@ -221,7 +221,7 @@ pub(crate) fn attach(
     releases: &[Release],
     hook: Forwarding,
     callers: Callers,
-) -> Result<patch::Patched, Refusal> {
+) -> Result<patch::PatchedSlot, Refusal> {
     let Some(state) = HOOK_STATES.get(slot) else { return Err(Refusal::Missing) };
     let (vtable, index) = find_load_object(vtables, releases)?;
     let mut code = library.segments.all().filter(|segment| segment.executable);
@@ -271,7 +271,7 @@ struct Call {
 }
 
 /// Outcome of a call of `loadObject`.
-pub(crate) enum Observed {
+pub(crate) enum LoadOutcome {
     /// An object was loaded; its copy contains the section addresses.
     Object(Vec<u8>),
     /// No object was loaded.
@@ -283,20 +283,20 @@ pub(crate) enum Observed {
 }
 
 /// Reads the object that a call of `loadObject` has loaded. `call` holds the arguments, and `returned` the result.
-pub(crate) fn observe_call(slot: usize, call: [usize; 3], returned: usize) -> Observed {
-    let Some(state) = HOOK_STATES.get(slot) else { return Observed::Nothing };
+pub(crate) fn observe_call(slot: usize, call: [usize; 3], returned: usize) -> LoadOutcome {
+    let Some(state) = HOOK_STATES.get(slot) else { return LoadOutcome::Nothing };
     let was_refused = state.trust.load(Ordering::Acquire) == REFUSED;
     if was_refused {
-        return Observed::Nothing;
+        return LoadOutcome::Nothing;
     }
     match state.evaluate(call, returned) {
         Ok(Some(bytes)) => {
             facts::count(slot, Count::RuntimeDyld);
-            Observed::Object(bytes)
+            LoadOutcome::Object(bytes)
         }
-        Ok(None) => Observed::Nothing,
-        Err(reason) if state.trust.load(Ordering::Acquire) == REFUSED => Observed::Refused(reason),
-        Err(reason) => Observed::Ignored(reason),
+        Ok(None) => LoadOutcome::Nothing,
+        Err(reason) if state.trust.load(Ordering::Acquire) == REFUSED => LoadOutcome::Refused(reason),
+        Err(reason) => LoadOutcome::Ignored(reason),
     }
 }
 
@@ -320,7 +320,7 @@ impl HookState {
     /// `this`, followed by the object.
     fn identify_call(&self, [first, second, third]: [usize; 3], returned: usize) -> Result<Call, &'static str> {
         let vtable = self.vtable.load(Ordering::Relaxed);
-        // Fields: `Binary { vtable, unsigned, MemoryBufferRef { { data, size }, name } }`.
+        // Layout of the class: `Binary { vtable, unsigned, MemoryBufferRef { { data, size }, name } }`.
         let reads = [(second, 1), (first, 1), (third, 4)];
         let in_memory = if self.is_verified() {
             // SAFETY: an earlier call has shown that this function is `loadObject`, and it has just accessed these
@@ -354,7 +354,7 @@ impl HookState {
         if info == 0 {
             return self.check_empty_call();
         }
-        // Fields: `LoadedObjectInfo { vtable, RuntimeDyldImpl &, map }`.
+        // Layout of the class: `LoadedObjectInfo { vtable, RuntimeDyldImpl &, map }`.
         let info_words = if self.is_verified() {
             // SAFETY: an earlier call has shown that this function is `loadObject`. It has just returned this address,
             // which is not null.
@@ -472,7 +472,7 @@ fn is_in_file_mapping(address: usize, is_code: bool) -> bool {
 /// `function` must be the address of `getSectionLoadAddress`, `info` an object of its class, and `section` the address
 /// of a section header of `object`.
 unsafe fn section_address(function: usize, info: usize, section: usize, object: usize) -> usize {
-    // Fields: `SectionRef { DataRefImpl, const ObjectFile * }`.
+    // Layout of the class: `SectionRef { DataRefImpl, const ObjectFile * }`.
     let section = [section, object];
     type GetSectionLoadAddress = unsafe extern "C" fn(usize, *const [usize; 2]) -> usize;
     // SAFETY: the caller vouches for the arguments and for the function, which only reads a map.

@@ -3,7 +3,7 @@
 use jitlisten::options::FramePointerPolicy;
 
 use super::{MCJIT, TO_MEMORY, generator_in_slot};
-use crate::forwarding::{Forwarding, Words, forward, forwarding_hook};
+use crate::forwarding::{ArgumentWords, Forwarding, forward, forwarding_hook};
 use crate::hook_table::{CODE_GENERATORS, SLOTS, for_each_slot};
 use crate::hooks::guarded;
 use crate::state::shim;
@@ -23,7 +23,7 @@ forwarding_hook!(hook<SLOT, POINT> -> usize, generate_code);
 ///
 /// # Safety
 /// Only the hook for this slot and hook point may call this function, and it must pass its own arguments.
-unsafe fn generate_code(slot: usize, point: usize, arguments: Words) -> usize {
+unsafe fn generate_code(slot: usize, point: usize, arguments: ArgumentWords) -> usize {
     // This hook's address is stored only for the library in this slot, so the generator exists.
     let Some(generator) = generator_in_slot(slot) else { return 0 };
     let policy = shim().map_or(FramePointerPolicy::Untouched, |shim| shim.session.options().frame_pointer_policy);

@@ -34,7 +34,7 @@ use jitlisten::log_line;
 use jitlisten::options::FramePointerPolicy;
 use once_cell::race::OnceBox;
 
-use crate::forwarding::{Forwarding, Words};
+use crate::forwarding::{ArgumentWords, Forwarding};
 use crate::frame_pointers::attributes::{ExportedFunctions, LlvmC, UnwindTables};
 use crate::hook_table::{CODE_GENERATORS, SLOTS};
 use crate::llvm::recognise;
@@ -239,7 +239,7 @@ impl Generator {
     ///
     /// # Safety
     /// Only the hook for this hook point may call this function, and it must pass its own arguments.
-    unsafe fn patch_module_of_call(&self, point: usize, arguments: Words, policy: FramePointerPolicy) {
+    unsafe fn patch_module_of_call(&self, point: usize, arguments: ArgumentWords, policy: FramePointerPolicy) {
         if point == TO_MEMORY {
             // SAFETY: these are the arguments of a call of `LLVMTargetMachineEmitToMemoryBuffer`.
             let is_supported = |to_memory: &ToMemory| unsafe { to_memory.is_object_for_this_machine(arguments) };
@@ -269,7 +269,7 @@ impl Generator {
     /// Same contract as [`ToMemory::copy_object`].
     unsafe fn copy_emitted_object(
         &self,
-        arguments: Words,
+        arguments: ArgumentWords,
         returned: usize,
         has_memory: impl Fn(usize) -> bool,
     ) -> Option<Vec<u8>> {
@@ -305,9 +305,7 @@ mod tests {
         let (llvm, engines) = (OnceBox::new(), [const { AtomicUsize::new(0) }; MAX_ENGINES]);
         let originals = [0; CODE_GENERATORS];
         let generator = Generator { originals, exported, to_memory: None, version: None, llvm, engines };
-        let is_only_user = |engine_guard: &Option<EngineGuard<'_>>| {
-            engine_guard.as_ref().is_some_and(|engine_guard| engine_guard.is_only_user)
-        };
+        let is_only_user = |guard: &Option<EngineGuard<'_>>| guard.as_ref().is_some_and(|guard| guard.is_only_user);
         let first = generator.enter(0x10);
         let second = generator.enter(0x10);
         assert!(is_only_user(&first) && second.is_some() && !is_only_user(&second));

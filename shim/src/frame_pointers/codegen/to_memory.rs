@@ -15,7 +15,7 @@ use std::ffi::{CStr, c_char};
 use jitlisten::plumbing::checked_read;
 use jitlisten::{Address, AddressRange};
 
-use crate::forwarding::Words;
+use crate::forwarding::ArgumentWords;
 use crate::frame_pointers::attributes::{c_functions, is_this_machine};
 use crate::llvm::vtable::read_words;
 use crate::process::library::Library;
@@ -43,7 +43,7 @@ impl ToMemory {
     ///
     /// # Safety
     /// The array must hold the arguments of a call of `LLVMTargetMachineEmitToMemoryBuffer`.
-    pub(super) unsafe fn is_object_for_this_machine(&self, [machine, _, file_type, ..]: Words) -> bool {
+    pub(super) unsafe fn is_object_for_this_machine(&self, [machine, _, file_type, ..]: ArgumentWords) -> bool {
         if machine == 0 || file_type as u32 != OBJECT_FILE {
             return false;
         }
@@ -67,7 +67,7 @@ impl ToMemory {
     /// `returned`, and nothing may have used the emitted buffer yet.
     pub(super) unsafe fn copy_object(
         &self,
-        [_, _, file_type, _, output, ..]: Words,
+        [_, _, file_type, _, output, ..]: ArgumentWords,
         returned: usize,
         has_memory: impl Fn(usize) -> bool,
     ) -> Option<Vec<u8>> {

@@ -35,7 +35,7 @@ pub(crate) struct Segment<'a> {
 
 /// Parts of a library that are searched for vtables.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct View<'a> {
+pub(crate) struct LibraryView<'a> {
     /// Difference between addresses in memory and addresses in the file.
     pub(crate) bias: u64,
     /// Segments that may contain type names.
@@ -96,7 +96,7 @@ const MAX_VTABLE_GROUP_BYTES: u64 = MAX_VTABLE_BYTES * MAX_VTABLES_PER_CLASS as 
 
 /// Finds the vtables of the classes `names` by their RTTI. The names are mangled like `typeid(...).name()`, and all are
 /// in the `llvm` namespace.
-pub(crate) fn vtables_by_type_name(view: &View<'_>, names: &[&str]) -> Vec<Vtable> {
+pub(crate) fn vtables_by_type_name(view: &LibraryView<'_>, names: &[&str]) -> Vec<Vtable> {
     let name_pointers = match view.bias {
         0 => view.find_pointers(&find_strings(&view.constants, names)),
         _ => view.find_name_pointers(names),
@@ -114,7 +114,7 @@ pub(crate) fn vtables_by_type_name(view: &View<'_>, names: &[&str]) -> Vec<Vtabl
 }
 
 /// Reads the vtables that these symbols cover.
-pub(crate) fn vtables_by_symbol(view: &View<'_>, symbols: &[Symbol]) -> Vec<Vtable> {
+pub(crate) fn vtables_by_symbol(view: &LibraryView<'_>, symbols: &[Symbol]) -> Vec<Vtable> {
     let excerpt =
         view.excerpt(symbols.iter().map(|symbol| (symbol.address, symbol.size.min(MAX_VTABLE_GROUP_BYTES))).collect());
     symbols.iter().flat_map(|&symbol| excerpt.vtables_at_symbol(symbol)).collect()
@@ -139,7 +139,7 @@ fn leading_name(bytes: &[u8], names: &[&str]) -> Option<usize> {
     bytes.starts_with(NAME_PREFIX.as_bytes()).then(|| names.iter().position(|name| is_leading(name)))?
 }
 
-impl View<'_> {
+impl LibraryView<'_> {
     fn is_code(&self, address: u64) -> bool {
         self.code.iter().any(|range| range.contains(&address))
     }
@@ -250,7 +250,7 @@ impl View<'_> {
 
 /// A view with only those relocations that fall into certain ranges.
 struct Excerpt<'a> {
-    view: &'a View<'a>,
+    view: &'a LibraryView<'a>,
     relocations: Vec<Relocation>,
 }
 

@@ -43,8 +43,8 @@ impl LibraryModel {
         model
     }
 
-    fn view(&self) -> View<'_> {
-        View {
+    fn view(&self) -> LibraryView<'_> {
+        LibraryView {
             bias: BIAS,
             constants: vec![Segment { address: BIAS + CONSTANTS, bytes: &self.constants }],
             data: vec![Segment { address: BIAS + DATA, bytes: &self.data }],
@@ -210,7 +210,7 @@ fn slot_may_belong_to_another_library() {
     words[9] = Pointer(0x10_0000);
     let loaded = LibraryModel::new(&constants(), &words, true);
     let applied_relocations = [[DATA + 9 * 8, import, 0]];
-    let view = View { applied_relocations: &applied_relocations, ..loaded.view() };
+    let view = LibraryView { applied_relocations: &applied_relocations, ..loaded.view() };
     assert_eq!(vtables_by_type_name(&view, &NAMES)[0].slots, [BIAS + 0x2000, BIAS + 0x10_0000, BIAS + 0x2020]);
 }
 

@@ -7,18 +7,18 @@ use std::ops::Range;
 
 use jitlisten::plumbing::{RELATIVE, Relocation};
 
-use crate::llvm::vtable::find::{Segment, View};
+use crate::llvm::vtable::find::{LibraryView, Segment};
 use crate::llvm::vtable::unwind_tables;
 use crate::process::library::Library;
 use crate::process::segments;
 
 /// Collects the parts of a library that are searched for vtables.
-pub(super) fn view<'a>(library: &'a Library<'_>) -> View<'a> {
+pub(super) fn view<'a>(library: &'a Library<'_>) -> LibraryView<'a> {
     let is_relocated = library.section.is_relocated();
     // The vtables of a program at a fixed address are among the constants.
     let is_fixed = library.identity.bias == 0;
     // Constants are searched only in a program at a fixed address.
-    let constants = if is_fixed { constants(library) } else { read_only(library) };
+    let constants = if is_fixed { constants(library) } else { read_only_segments(library) };
     let data = segments(library, |segment| segment.writable || is_fixed && !segment.executable);
     let data = match library.segments.relro_range() {
         Some(sealed) if !is_fixed => data.into_iter().filter_map(|segment| clip(segment, &sealed)).collect(),
@@ -28,7 +28,7 @@ pub(super) fn view<'a>(library: &'a Library<'_>) -> View<'a> {
     let code = code.map(|segment| segment.address as u64..segment.address as u64 + segment.size as u64).collect();
     let bias = library.identity.bias as u64;
     let relocations = (!is_relocated).then(|| pending_relocations(library, &data));
-    View { bias, constants, data, relocations, applied_relocations: library.section.relocations(), code }
+    LibraryView { bias, constants, data, relocations, applied_relocations: library.section.relocations(), code }
 }
 
 /// Relocations that the loader has yet to apply to `data`, from `DT_RELA` and from the packed table (`DT_RELR`).
@@ -75,7 +75,7 @@ pub(crate) fn separate_constants<'l>(library: &Library<'l>) -> Vec<Segment<'l>> 
 
 /// Segments with constants: all segments that are neither writable nor executable. If there are none, all segments that
 /// are not writable.
-fn read_only<'l>(library: &Library<'l>) -> Vec<Segment<'l>> {
+fn read_only_segments<'l>(library: &Library<'l>) -> Vec<Segment<'l>> {
     match separate_constants(library) {
         constants if constants.is_empty() => segments(library, |segment| !segment.writable),
         constants => constants,

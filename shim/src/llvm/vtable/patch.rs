@@ -14,7 +14,7 @@ use crate::process::relocations::Addend;
 
 /// A vtable slot that points to our hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Patched {
+pub(crate) struct PatchedSlot {
     /// Previous value of the slot.
     pub(crate) original: usize,
 }
@@ -44,7 +44,7 @@ pub(crate) unsafe fn replace_slot(
     index: usize,
     hook: usize,
     callers: Callers,
-) -> io::Result<Patched> {
+) -> io::Result<PatchedSlot> {
     let missing = || io::Error::from(io::ErrorKind::InvalidInput);
     let original = *vtable.slots.get(index).ok_or_else(missing)? as usize;
     let address = address_of(vtable, index);
@@ -55,7 +55,7 @@ pub(crate) unsafe fn replace_slot(
         let biased_hook = hook.wrapping_sub(library.identity.bias);
         // SAFETY: the loader derives the slot's content from this value, and the caller vouches for the hook.
         unsafe { value.write(biased_hook) }?;
-        return Ok(Patched { original });
+        return Ok(PatchedSlot { original });
     }
     let slot = library.slot(address).ok_or_else(missing)?;
     if library.section.is_relocated() {
@@ -75,9 +75,9 @@ pub(crate) unsafe fn replace_slot(
                 return Err(io::Error::other("the loader may be at work in it"));
             }
             // The loader manages the page's protection, so it is not changed here.
-            // SAFETY: the slot is in the mapped library, and the loader will add the bias to it later, in this same thread.
+            // SAFETY: the slot is in the mapped library, and the loader will later add the bias to it in this same thread.
             Addend::InPlace(slot) => unsafe { slot.write_if_writable(biased_hook) }?,
         }
     }
-    Ok(Patched { original })
+    Ok(PatchedSlot { original })
 }

@@ -80,7 +80,7 @@ mod tests {
     use std::ffi::CString;
 
     use super::*;
-    use crate::llvm::vtable::find::View;
+    use crate::llvm::vtable::find::LibraryView;
     use crate::process::known::LinkMap;
 
     const CLASSES: [&str; 2] = ["N4llvm14RuntimeDyldELFE", "N4llvm3orc18ObjectLinkingLayerE"];
@@ -118,7 +118,7 @@ mod tests {
             // point, references to exported typeinfos still use symbols, so only the search by symbol is tested.
             let symbols: Vec<Symbol> =
                 (0..2).filter_map(|class| exported_symbol(&library, class, CLASSES[class])).collect();
-            let unrelocated = View { relocations: Some(library.section.relocations().into()), ..view };
+            let unrelocated = LibraryView { relocations: Some(library.section.relocations().into()), ..view };
             let vtables_before_relocation = find::vtables_by_symbol(&unrelocated, &symbols).into_iter().map(strip);
             let mut vtables_before_relocation: Vec<Vtable> = vtables_before_relocation.collect();
             vtables_before_relocation.sort_by_key(|vtable| vtable.address_point);

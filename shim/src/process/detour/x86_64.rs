@@ -35,8 +35,8 @@ pub(super) fn can_patch_while_running(_bytes: &[u8; INSPECTED_BYTES], _offset: u
     true
 }
 
-/// Returns true if `jump_tail` is padding: compilers and linkers use `nop` instructions of any length, `int3` or zeros.
-/// `after_ret` holds all inspected bytes after the `ret`.
+/// Returns true if `jump_tail` is padding. Compilers and linkers pad with `nop` instructions of any length, `int3` or
+/// zeros. `after_ret` holds all inspected bytes after the `ret`.
 fn is_padding(jump_tail: &[u8], after_ret: &[u8]) -> bool {
     jump_tail.iter().all(|&byte| byte == 0)
         || jump_tail.iter().all(|&byte| byte == 0xcc)
@@ -116,7 +116,7 @@ pub(super) fn exchange_jump(from: usize, to: usize) -> io::Result<()> {
     write_jump(from, to)
 }
 
-/// No-op: x86-64 keeps instruction fetches coherent with stores.
+/// Does nothing, because x86-64 keeps instruction fetches coherent with stores.
 pub(super) fn flush_instructions(_address: usize, _size: usize) {}
 
 /// Issues a valgrind client request, which consists of the instructions of `__SPECIAL_INSTRUCTION_PREAMBLE` and a

@@ -18,7 +18,7 @@ use super::{EmittedObject, EmittedObjects};
 use crate::doctor::facts::{self, Count};
 use crate::placement::{Piece, Placement, Surroundings, find_unambiguous};
 use crate::process::this_thread;
-use crate::trackers::memory::{Located, MAX_SEARCHED_BYTES, Memory, max_reach, read_memory, read_piece};
+use crate::trackers::memory::{LocatedObject, MAX_SEARCHED_BYTES, Memory, max_reach, read_memory, read_piece};
 
 /// Maximum number of bytes to search without a hint that code was linked there.
 const MAX_UNHINTED_BYTES: u64 = 16 << 20;
@@ -33,7 +33,7 @@ struct SearchRegion {
 
 impl EmittedObjects {
     /// Searches `range`, which has become executable.
-    pub(crate) fn search_executable(&mut self, memory: Memory<'_>, range: AddressRange) -> Vec<Located> {
+    pub(crate) fn search_executable(&mut self, memory: Memory<'_>, range: AddressRange) -> Vec<LocatedObject> {
         if self.unlocated.is_empty() || range.size() > MAX_SEARCHED_BYTES {
             return Vec::new();
         }
@@ -43,7 +43,7 @@ impl EmittedObjects {
     }
 
     /// Searches memory around the first function of the unwind table that was registered at `address`.
-    pub(crate) fn search_near_table(&mut self, memory: Memory<'_>, address: Address) -> Vec<Located> {
+    pub(crate) fn search_near_table(&mut self, memory: Memory<'_>, address: Address) -> Vec<LocatedObject> {
         let Some(region) = self.region_of_table(memory, address) else { return Vec::new() };
         let candidates = self.candidates(this_thread());
         self.search_regions(memory, &[region], &candidates)
@@ -55,13 +55,13 @@ impl EmittedObjects {
         memory: Memory<'_>,
         number: u64,
         ranges: Vec<AddressRange>,
-    ) -> Vec<Located> {
+    ) -> Vec<LocatedObject> {
         let candidates = self.candidates_at_end(number);
         self.search_ranges(memory, ranges, &candidates)
     }
 
     /// Searches again for objects that could not be located within a second.
-    pub(crate) fn search_overdue(&mut self, memory: Memory<'_>, now: u64) -> Vec<Located> {
+    pub(crate) fn search_overdue(&mut self, memory: Memory<'_>, now: u64) -> Vec<LocatedObject> {
         let candidates = self.overdue_candidates(now);
         if candidates.is_empty() {
             return Vec::new();
@@ -90,7 +90,7 @@ impl EmittedObjects {
         memory: Memory<'_>,
         mut ranges: Vec<AddressRange>,
         candidates: &[(usize, bool)],
-    ) -> Vec<Located> {
+    ) -> Vec<LocatedObject> {
         ranges.sort_by_key(|range| range.size());
         let mut remaining_bytes = MAX_UNHINTED_BYTES;
         let fits_limit = |range: &AddressRange| {
@@ -108,7 +108,7 @@ impl EmittedObjects {
         memory: Memory<'_>,
         regions: &[SearchRegion],
         candidates: &[(usize, bool)],
-    ) -> Vec<Located> {
+    ) -> Vec<LocatedObject> {
         let matches = self.find_matches(memory, regions, candidates);
         let is_best_match = find_unambiguous(matches.iter().map(|(.., placement)| placement));
         let matched_indices: Vec<usize> = matches.iter().map(|(index, ..)| *index).collect();
@@ -174,14 +174,14 @@ impl EmittedObjects {
 }
 
 impl EmittedObject {
-    fn into_located(self, placement: &Placement) -> Located {
+    fn into_located(self, placement: &Placement) -> LocatedObject {
         let texts = self.pattern.text_count();
         if placement.text.len() < texts {
             log_line!(Info, "found {} of {texts} text sections of an object of JITLink", placement.text.len());
         }
         facts::count(self.slot, Count::JitLink);
         let object = self.pattern.into_debug_object(&placement.sections);
-        Located { object, slot: Some(self.slot), first_text: placement.text.first().copied().unwrap_or_default() }
+        LocatedObject { object, slot: Some(self.slot), first_text: placement.text.first().copied().unwrap_or_default() }
     }
 }
 

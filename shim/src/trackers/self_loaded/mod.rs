@@ -10,9 +10,9 @@
 //! another format. Unwind tables are not registered, because the program may not have relocated them and may free them
 //! at any time.
 //!
-//! Unwind tables alone (`trackers/unwind_tables.rs`) do not suffice: tinygrad copies code without tables into memory
-//! that is already executable, so no call announces the code, and it would stay unnamed. In programs that do not call
-//! `LLVMTargetMachineEmitToMemoryBuffer`, memory that becomes executable costs only the check of an empty list.
+//! Unwind tables alone (`trackers/unwind_tables.rs`) do not suffice, because tinygrad copies code without tables into
+//! memory that is already executable. No call announces that code, so it would stay unnamed. In programs that do not
+//! call `LLVMTargetMachineEmitToMemoryBuffer`, memory that becomes executable costs only the check of an empty list.
 
 #![forbid(unsafe_code)]
 
@@ -20,4 +20,4 @@ mod search;
 mod waiting;
 
 pub(crate) use search::MAX_WRITABLE_BYTES;
-pub(crate) use waiting::SelfLoaded;
+pub(crate) use waiting::SelfLoadedObjects;

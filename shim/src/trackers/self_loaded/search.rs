@@ -4,18 +4,18 @@
 
 use jitlisten::{AddressRange, log_line};
 
-use super::SelfLoaded;
+use super::SelfLoadedObjects;
 use crate::placement::{Piece, Placement, Surroundings, find_unambiguous};
 use crate::process::this_thread;
 use crate::trackers::emitted::EmittedObjects;
-use crate::trackers::memory::{Located, Memory, max_reach, read_memory, read_piece};
+use crate::trackers::memory::{LocatedObject, Memory, max_reach, read_memory, read_piece};
 
 /// Maximum number of bytes of writable memory searched in one pass.
 pub(crate) const MAX_WRITABLE_BYTES: u64 = 16 << 20;
 /// Maximum number of bytes searched in one pass, for all objects together.
 const MAX_TOTAL_BYTES: u64 = 256 << 20;
 
-impl SelfLoaded {
+impl SelfLoadedObjects {
     /// Searches `ranges` for self-loaded objects. Skips ranges that would raise the total size above `max_bytes`.
     /// Objects in `emitted` may be in the same memory.
     pub(crate) fn search(
@@ -24,7 +24,7 @@ impl SelfLoaded {
         emitted: &EmittedObjects,
         ranges: &[AddressRange],
         max_bytes: u64,
-    ) -> Vec<Located> {
+    ) -> Vec<LocatedObject> {
         // Memory that a thread makes executable inside `emit` belongs to JITLink.
         if self.unlocated.is_empty() || emitted.is_in_emit(this_thread()) {
             return Vec::new();
@@ -54,7 +54,7 @@ impl SelfLoaded {
 
     /// Removes and returns the objects that match as a whole and at one address only. Other objects may match in part,
     /// or at several addresses.
-    fn take_located(&mut self, emitted: &EmittedObjects, matches: &[(usize, Placement)]) -> Vec<Located> {
+    fn take_located(&mut self, emitted: &EmittedObjects, matches: &[(usize, Placement)]) -> Vec<LocatedObject> {
         let is_best_match = find_unambiguous(matches.iter().map(|(_, placement)| placement));
         let is_certain = |position: usize| {
             let (index, placement) = &matches[position];
@@ -91,7 +91,7 @@ impl SelfLoaded {
             let sections = placement.sections.iter().filter(|(_, range)| placement.text.contains(range));
             let sections: Vec<(usize, AddressRange)> = sections.copied().collect();
             let object = compiled.pattern.into_debug_object(&sections);
-            Some(Located { object, slot: None, first_text: placement.text.first().copied().unwrap_or_default() })
+            Some(LocatedObject { object, slot: None, first_text: placement.text.first().copied().unwrap_or_default() })
         });
         located.collect()
     }

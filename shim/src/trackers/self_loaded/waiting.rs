@@ -30,7 +30,7 @@ pub(super) struct CompiledObject {
 
 /// Objects compiled to memory that the program may load itself.
 #[derive(Default)]
-pub(crate) struct SelfLoaded {
+pub(crate) struct SelfLoadedObjects {
     /// Objects not yet located, oldest first.
     pub(super) unlocated: WaitingList<CompiledObject, MAX_OBJECTS, MAX_PATTERN_BYTES>,
     /// True once the log has reported an object compiled to memory.
@@ -47,7 +47,7 @@ pub(crate) struct SelfLoaded {
     next_search: u64,
 }
 
-impl SelfLoaded {
+impl SelfLoadedObjects {
     /// Adds an object that has to be located.
     pub(crate) fn push(&mut self, pattern: Pattern) {
         if !std::mem::replace(&mut self.has_logged, true) {
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn number_of_objects_and_searches_is_limited() {
-        let mut self_loaded = SelfLoaded::default();
+        let mut self_loaded = SelfLoadedObjects::default();
         for byte in 0..2 * MAX_OBJECTS {
             self_loaded.push(pattern(byte as u8));
         }
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn newest_ranges_are_always_searched_and_others_in_turn() {
-        let (mut self_loaded, mut ledger) = (SelfLoaded::default(), Ledger::default());
+        let (mut self_loaded, mut ledger) = (SelfLoadedObjects::default(), Ledger::default());
         let nth_range = |number: u64| range(number << 20, (number << 20) + 0x1000);
         for number in 1..=3 * MAX_RANGES as u64 {
             assert_eq!(ledger.executable(nth_range(number), Executable::Writable), Default::default());
