@@ -1,4 +1,4 @@
-//! `fork(2)`: our locks and the session's are taken before it and released on both sides.
+//! `fork(2)` handlers: the shim's and the session's locks are taken before a fork and released in both processes.
 
 #![forbid(unsafe_code)]
 
@@ -9,36 +9,37 @@ use jitlisten::plumbing::{ForkGuard, ForkSlot, HeldAcrossFork, ReentrancyToken, 
 use crate::hooks;
 use crate::state::State;
 
-/// Our locks, held by the thread that forks: no other thread is in the middle of a change. Hooks in this thread do not
-/// wait for them, because other `pthread_atfork` handlers run while they are held.
-struct Held {
+/// The shim's and the session's locks, held by the forking thread so that no other thread is in the middle of a change.
+/// Hooks in the forking thread do not wait for these locks, because other `pthread_atfork` handlers run while they are
+/// held.
+struct HeldLocks {
     state: MutexGuard<'static, State>,
     session: ForkGuard,
     _entered: ReentrancyToken<'static>,
 }
 
-/// Installs the `fork(2)` handlers that take our locks.
+/// Installs the `fork(2)` handlers.
 pub(crate) fn install_handlers() {
-    follow_forks::<Held>();
+    follow_forks::<HeldLocks>();
 }
 
-impl HeldAcrossFork for Held {
-    fn slot() -> &'static ForkSlot<Held> {
-        static SLOT: ForkSlot<Held> = ForkSlot::new();
+impl HeldAcrossFork for HeldLocks {
+    fn slot() -> &'static ForkSlot<HeldLocks> {
+        static SLOT: ForkSlot<HeldLocks> = ForkSlot::new();
         &SLOT
     }
 
-    fn take() -> Option<Held> {
+    fn take() -> Option<HeldLocks> {
         hooks::catch_panic(|shim| {
             let entered = hooks::enter()?;
             let (state, session) = (shim.lock(), shim.session.lock_for_fork());
-            Some(Held { state, session, _entered: entered })
+            Some(HeldLocks { state, session, _entered: entered })
         })
     }
 
     fn in_child(self) {
         // Release the locks even if the hooks are disabled.
-        let Held { state, session, _entered } = self;
+        let HeldLocks { state, session, _entered } = self;
         hooks::catch_panic(|_| session.in_child());
         drop(state);
     }

@@ -1,20 +1,20 @@
-//! Remarks of llvmlite's loop vectoriser on the loops it compiles, for `jitlisten why`.
+//! Collects the loop vectoriser's remarks from llvmlite, for `jitlisten why`.
 //!
-//! Each `LLVMContext` has a `DiagnosticHandler`. It receives every diagnostic and decides whether LLVM creates
-//! optimisation remarks at all. If the handler is LLVM's own and has no callback, the object gets a copy of its vtable
-//! with two functions replaced:
+//! Each `LLVMContext` has a `DiagnosticHandler`. This handler receives every diagnostic and decides whether LLVM
+//! creates optimisation remarks at all. If the handler is LLVM's own and has no callback, we point it to a copy of its
+//! vtable with two functions replaced:
 //!
 //! | function | replacement |
 //! | --- | --- |
 //! | `isAnyRemarkEnabled()` | returns true while images are written |
 //! | `handleDiagnostics(const DiagnosticInfo &)` | reads `loop-vectorize` remarks that have a line; calls the original |
 //!
-//! No option of LLVM is set, so other contexts are unaffected and nothing is printed. LLVM still decides how to handle
-//! each diagnostic: an error is printed and ends the process. The generated code does not change.
+//! No LLVM option is set, so other contexts are unaffected and nothing is printed. LLVM still decides how to handle
+//! each diagnostic; for example, it prints an error and ends the process. The generated code does not change.
 //!
-//! All symbols are local, from the `.symtab` of the wheels. The two vtable slots are found by the functions' addresses,
-//! a remark by the address of its class's vtable. The fields have the same offsets in all checked releases; for other
-//! releases no remarks are read.
+//! All symbols are local and come from the `.symtab` of the wheels. The two vtable slots are identified by the
+//! functions' addresses, and a remark by the address of its class's vtable. The fields have the same offsets in all
+//! checked releases. In other releases, no remarks are read.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -31,7 +31,7 @@ use crate::llvm::{releases, vtable};
 use crate::state::Shim;
 
 const VECTORIZER_PASS: &CStr = c"loop-vectorize";
-/// Name of a remark that only refers to another remark for the reason.
+/// Name of a remark that contains no reason, and only refers to another remark.
 const REMARK_WITHOUT_DETAILS: &str = "MissedDetails";
 const MAX_NAME_BYTES: usize = 4096;
 
@@ -50,28 +50,28 @@ type Handler = *mut c_void;
 type Function = *mut c_void;
 
 c_functions! {
-    /// Functions of a wheel's LLVM: its C API, and C++ functions that take and return pointers.
+    /// Functions of the LLVM in a wheel: its C API, and C++ functions that take and return pointers.
     RemarkFunctions {
         get_module_context = "LLVMGetModuleContext" (Module) -> Context;
         get_diagnostic_handler = "LLVMContextGetDiagnosticHandler" (Context) -> *mut c_void;
         get_value_name = "LLVMGetValueName2" (Function, *mut usize) -> *const u8;
-        get_description = "LLVMGetDiagInfoDescription" (*const Info) -> *mut c_char;
+        get_description = "LLVMGetDiagInfoDescription" (*const RemarkInfo) -> *mut c_char;
         dispose_message = "LLVMDisposeMessage" (*mut c_char);
         get_handler = "_ZNK4llvm11LLVMContext17getDiagHandlerPtrEv" (Context) -> Handler;
         handle_diagnostics =
-            "_ZN4llvm17DiagnosticHandler17handleDiagnosticsERKNS_14DiagnosticInfoE" (Handler, *const Info) -> bool;
+            "_ZN4llvm17DiagnosticHandler17handleDiagnosticsERKNS_14DiagnosticInfoE" (Handler, *const RemarkInfo) -> bool;
         is_any_remark_enabled = "_ZNK4llvm17DiagnosticHandler18isAnyRemarkEnabledEv" (Handler) -> bool;
     }
 }
 
-/// Words of a vtable before its functions: the offset to the top, and the type info.
+/// Number of words before the functions in a vtable: the offset to the top, and the typeinfo pointer.
 const VTABLE_HEADER_WORDS: usize = 2;
-/// Virtual functions of the class: two destructors, five others.
+/// Number of virtual functions of the class: two destructors and five others.
 const VIRTUAL_FUNCTIONS: usize = 7;
 
-/// Leading fields of `DiagnosticInfoOptimizationBase`.
+/// Leading fields of a `DiagnosticInfoOptimizationBase`.
 #[repr(C)]
-struct Info {
+struct RemarkInfo {
     vtable: usize,
     kind: i32,
     severity: i32,
@@ -84,34 +84,37 @@ struct Info {
     name_length: usize,
 }
 
-const _: () = assert!(offset_of!(Info, function) == 16 && offset_of!(Info, pass) == 40 && size_of::<Info>() == 64);
+const _: () = assert!(
+    offset_of!(RemarkInfo, function) == 16 && offset_of!(RemarkInfo, pass) == 40 && size_of::<RemarkInfo>() == 64
+);
 
-/// An observed LLVM, and the replacement vtable of its handlers.
+/// An observed LLVM library, and the replacement vtable for its handlers.
 #[repr(C)]
 pub(crate) struct Remarks {
     header: [usize; VTABLE_HEADER_WORDS],
-    /// First function of the replacement vtable; observed handlers point here.
+    /// Functions of the replacement vtable. Observed handlers point to the first one.
     functions: [usize; VIRTUAL_FUNCTIONS],
     llvm: RemarkFunctions,
-    /// First function of LLVM's own vtable; unobserved handlers point here.
+    /// Address of the first function in LLVM's own vtable, which unobserved handlers point to.
     stock_vtable: usize,
     remark_vtables: Vec<usize>,
     is_wanted: AtomicBool,
 }
 
 impl Remarks {
-    /// Prefixes of those [`names`](Remarks::names) that are not in LLVM's C API.
+    /// Prefixes of those [`names`](Remarks::names) that are not part of LLVM's C API.
     pub(crate) const PREFIXES: [&str; 4] =
         ["_ZTVN4llvm", "_ZN4llvm17DiagnosticHandler", "_ZNK4llvm17DiagnosticHandler", "_ZNK4llvm11LLVMContext"];
 
-    /// Symbols to look up in the `.symtab` of an llvmlite.
+    /// Symbols to look up in the `.symtab` of llvmlite's library.
     pub(crate) fn names() -> Vec<&'static str> {
         [&[HANDLER_VTABLE], &REMARK_VTABLES[..], RemarkFunctions::NAMES].concat()
     }
 
-    /// Resolves an llvmlite's functions from their values in its file. The library must be mapped and relocated.
+    /// Resolves an llvmlite library's functions, given their symbol values in its file. The library must be mapped and
+    /// relocated.
     pub(crate) fn find(symbol_values: &BTreeMap<&str, u64>, bias: usize, version: u32) -> Option<Remarks> {
-        // No release has been tested on other processors.
+        // No release has been tested on other architectures.
         if !cfg!(target_arch = "x86_64") || !releases::has_remarks(version) {
             return None;
         }
@@ -139,7 +142,7 @@ impl Remarks {
     /// Observes the context of a module, if images are written.
     ///
     /// # Safety
-    /// `module` must be a module of this LLVM that no other thread uses, and `self` must never be freed.
+    /// `module` must be a module of this LLVM library that no other thread uses, and `self` must never be freed.
     pub(crate) unsafe fn observe(&'static self, shim: &Shim, module: Module) {
         let is_wanted = shim.session.is_enabled(SinkKind::Image)
             && shim.session.options().frame_pointer_policy != FramePointerPolicy::Untouched;
@@ -161,7 +164,7 @@ impl Remarks {
         }
     }
 
-    /// Returns the LLVM of an observed handler.
+    /// Returns the `Remarks` whose vtable an observed handler points to.
     ///
     /// # Safety
     /// `handler` must point to our vtable.
@@ -170,13 +173,13 @@ impl Remarks {
         unsafe { &*handler.cast::<*const u8>().read().sub(offset_of!(Remarks, functions)).cast::<Remarks>() }
     }
 
-    /// Returns true if a diagnostic is a remark of the vectoriser and has a line.
+    /// Returns true if a diagnostic is a vectoriser remark with a line number.
     ///
     /// # Safety
-    /// `info` must be a diagnostic of this LLVM.
-    unsafe fn is_loop_remark(&self, info: *const Info) -> bool {
-        // SAFETY: every diagnostic begins with its vtable. Objects of these classes have these fields in the known
-        // releases; the name of a pass is a C string that is never freed.
+    /// `info` must be a diagnostic created by this LLVM library.
+    unsafe fn is_loop_remark(&self, info: *const RemarkInfo) -> bool {
+        // SAFETY: every diagnostic begins with its vtable pointer. In the known releases, objects of these classes have
+        // these fields. The name of a pass is a C string that is never freed.
         unsafe {
             self.is_wanted.load(Ordering::Relaxed)
                 && self.remark_vtables.contains(&(*info).vtable)
@@ -189,11 +192,11 @@ impl Remarks {
     /// Passes a remark on to the session.
     ///
     /// # Safety
-    /// `info` must be a remark for which [`is_loop_remark`](Remarks::is_loop_remark) is true.
-    unsafe fn record(&self, info: *const Info) {
+    /// `info` must be a remark for which [`is_loop_remark`](Remarks::is_loop_remark) returns true.
+    unsafe fn record(&self, info: *const RemarkInfo) {
         let mut length = 0;
-        // SAFETY: the function of a remark belongs to this LLVM. Its name has the length that LLVM returns and lives as
-        // long as the function; the name of the remark is a constant.
+        // SAFETY: the remark's function belongs to this LLVM library. Its name has the length that LLVM returns and
+        // lives as long as the function. The remark's name is a constant.
         let (fields, function, name) = unsafe {
             let function = (self.llvm.get_value_name)((*info).function, &raw mut length);
             (&*info, read_name(function, length), read_name((*info).name, (*info).name_length))
@@ -220,7 +223,7 @@ impl Remarks {
     }
 }
 
-/// Reads a name from LLVM; empty if it is null, too long or not UTF-8.
+/// Reads a name from LLVM's memory; empty if `start` is null, or if the name is too long or not UTF-8.
 ///
 /// # Safety
 /// `start` must be null or readable for `length` bytes, for as long as the result is used.
@@ -228,13 +231,14 @@ unsafe fn read_name<'a>(start: *const u8, length: usize) -> &'a str {
     if start.is_null() || length > MAX_NAME_BYTES {
         return "";
     }
-    // SAFETY: the pointer is not null, and readable for `length` bytes.
+    // SAFETY: the pointer is not null, and the caller guarantees that `length` bytes are readable.
     std::str::from_utf8(unsafe { std::slice::from_raw_parts(start, length) }).unwrap_or_default()
 }
 
 /// Replacement of `DiagnosticHandler::handleDiagnostics`; LLVM calls it in the thread that compiles.
-unsafe extern "C" fn handle_diagnostics(handler: Handler, info: *const Info) -> bool {
-    // SAFETY: only handlers with our vtable call this, with a diagnostic of their LLVM; the call is forwarded to LLVM.
+unsafe extern "C" fn handle_diagnostics(handler: Handler, info: *const RemarkInfo) -> bool {
+    // SAFETY: only handlers with our vtable call this function, with a diagnostic of their LLVM library. The call is
+    // forwarded to LLVM.
     unsafe {
         let remarks = Remarks::from_handler(handler);
         if remarks.is_loop_remark(info) {
@@ -246,7 +250,7 @@ unsafe extern "C" fn handle_diagnostics(handler: Handler, info: *const Info) -> 
 
 /// Replacement of `DiagnosticHandler::isAnyRemarkEnabled`.
 unsafe extern "C" fn is_any_remark_enabled(handler: Handler) -> bool {
-    // SAFETY: only handlers with our vtable call this; the call is forwarded to LLVM.
+    // SAFETY: only handlers with our vtable call this function. The call is forwarded to LLVM.
     unsafe {
         let remarks = Remarks::from_handler(handler);
         remarks.is_wanted.load(Ordering::Relaxed) || (remarks.llvm.is_any_remark_enabled)(handler)

@@ -47,12 +47,13 @@ fn memory_hook_without_llvm(function: Function) -> usize {
         Function::Mprotect => unlocked_hooks::mprotect as forward::Mprotect as usize,
         Function::Munmap => unlocked_hooks::munmap as forward::Munmap as usize,
         Function::Mmap => unlocked_hooks::mmap as forward::Mmap as usize,
-        // These hooks also take no lock for calls that do not concern code.
+        // These hooks take no lock for calls that do not concern code, either.
         Function::RegisterFrame | Function::PkeyMprotect | Function::Mremap => memory_hook(function),
     }
 }
 
-/// Starts to observe every LLVM in this process, now and later. Further calls do nothing.
+/// Starts to observe every LLVM instance in this process, including any that are loaded later. Further calls do
+/// nothing.
 ///
 /// Must not be called under the loader's lock, except from a constructor.
 pub fn start(session: &'static Session) {
@@ -65,8 +66,8 @@ pub fn start(session: &'static Session) {
     hooks::guarded(Shim::detect_unwinders);
 }
 
-/// Handles the end of the process: writable, executable memory is searched a last time, since code in it may have
-/// changed after the last search.
+/// Handles the end of the process: searches writable and executable memory a last time, because code in it may have
+/// changed since the last search.
 pub fn ending() {
     hooks::guarded(Shim::search_self_loaded_at_exit);
 }

@@ -1,8 +1,8 @@
-//! Channels: the hooks that report the objects of an LLVM, one folder each.
+//! Channels: the hooks that report an LLVM instance's objects, one directory per channel.
 //!
 //! | channel | reports |
 //! | --- | --- |
-//! | `gdb_list` | objects that the program registers with debuggers, and their deregistration |
+//! | `gdb_list` | objects that the program registers with debuggers or unregisters |
 //! | `runtime_dyld` | objects that MCJIT and ORC's older layer load |
 //! | `jitlink` | objects that ORC's newer layer links |
 

@@ -1,30 +1,30 @@
-//! The observed LLVMs of the process, for the API and the doctor.
+//! Descriptions of the observed LLVM instances, for the API and the doctor.
 
 #![forbid(unsafe_code)]
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// An observed LLVM.
+/// An observed LLVM instance.
 #[derive(Clone, Debug)]
 pub struct DiscoveredLlvm {
-    /// Path of the library with this LLVM; `/proc/self/exe` for the program itself.
+    /// Path of the library that contains this LLVM instance; `/proc/self/exe` for the program itself.
     pub path: PathBuf,
     /// Start address of the library's mapping.
     pub start: usize,
-    /// True if this LLVM calls us for each object. Otherwise its GDB JIT list is read whenever it makes memory
-    /// executable.
+    /// True if `__jit_debug_register_code` is hooked, so this LLVM instance notifies us of each object. Otherwise its
+    /// GDB JIT list is read whenever it makes memory executable.
     pub detoured: bool,
-    /// Number of objects currently in its GDB JIT list.
+    /// Number of objects currently in this LLVM instance's GDB JIT list.
     pub objects: usize,
-    /// Release as far as the library reveals it: `14`, `19.1`.
+    /// LLVM release, as precisely as the library reveals it, such as `14` or `19.1`.
     pub version: Option<String>,
-    /// Methods of observation: `runtimedyld`, `jitlink` (hooks of its linkers), `list-call` (hook of
-    /// `__jit_debug_register_code`), `list-poll` (the list is read when memory becomes executable).
+    /// Ways in which this LLVM instance is observed: `runtimedyld` and `jitlink` (hooks of the linkers), `list-call`
+    /// (hook of `__jit_debug_register_code`), `list-poll` (the list is read when memory becomes executable).
     pub heard_by: Vec<&'static str>,
-    /// Number of objects that its linkers have reported; JITLink's objects count once they were found in memory.
+    /// Number of objects that the linkers have reported. JITLink's objects count once they have been found in memory.
     pub linked: u64,
-    /// Parts that cannot be observed, and the reason: one sentence each.
+    /// Parts that cannot be observed, each with the reason, in one sentence.
     pub missing: Vec<String>,
 }
 
@@ -35,7 +35,8 @@ impl DiscoveredLlvm {
         format!("{{{}}}", self.members())
     }
 
-    /// Returns the same JSON object plus slot and start address, for other processes: see `facts.rs`.
+    /// Returns the same JSON object with the slot and the start address added; `facts.rs` publishes it for other
+    /// processes.
     pub(crate) fn json_with_slot(&self, slot: usize) -> String {
         format!("{{\"slot\": {slot}, \"start\": {}, {}}}", self.start, self.members())
     }
@@ -55,23 +56,23 @@ impl DiscoveredLlvm {
     }
 }
 
-/// An LLVM that is not observed.
+/// A detected LLVM instance that is not observed.
 #[derive(Clone, Debug)]
-pub(crate) struct UnheardLlvm {
+pub(crate) struct UnobservedLlvm {
     pub(crate) path: PathBuf,
     /// Start address of the library's mapping.
     pub(crate) start: usize,
     pub(crate) why: String,
 }
 
-impl UnheardLlvm {
+impl UnobservedLlvm {
     pub(crate) fn json(&self) -> String {
         let (file, why) = (quoted(&self.path.to_string_lossy()), quoted(&self.why));
         format!("{{\"start\": {}, \"file\": {file}, \"why\": {why}}}", self.start)
     }
 }
 
-/// Quotes a JSON string.
+/// Formats `text` as a quoted JSON string.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_json_is_json() {
+    fn descriptions_are_valid_json() {
         let llvm = DiscoveredLlvm {
             path: "/a \"b\"\n.so".into(),
             start: 0x10,

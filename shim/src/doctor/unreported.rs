@@ -1,8 +1,9 @@
-//! Detection of unobserved code: an LLVM has an unknown linker, and the program registers nothing with debuggers.
+//! Detection of unobserved code, which an LLVM instance with an unknown linker compiles in a program that registers
+//! nothing with debuggers.
 //!
-//! Most programs do register. An ignored linker is worth a warning only if it produces code. Three conditions must
-//! hold: LLVM itself has made memory executable, no object is known there after a second, and that LLVM has never
-//! reported an object.
+//! Most programs do register their objects. An ignored linker is worth a warning only if it produces code. Three
+//! conditions must hold: LLVM itself has made memory executable, no object is known in that memory after a second, and
+//! that LLVM instance has never reported an object.
 
 #![forbid(unsafe_code)]
 
@@ -10,21 +11,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::AddressRange;
 
-/// Delay before a warning in ns: ORC lists an object only when it is final.
+/// Delay before a warning, in ns. ORC lists an object only once it is final, so earlier warnings could be wrong.
 const WARNING_DELAY_NS: u64 = 1_000_000_000;
 
-/// Set if an LLVM with an unobserved linker was loaded. Checked before any lock is taken.
+/// Set once an LLVM instance with an unobserved linker has been loaded. Checked before any lock is taken.
 static IS_ENABLED: AtomicBool = AtomicBool::new(false);
 
-/// Memory that may contain code of an unobserved linker.
+/// Candidate memory that may contain code of an unobserved linker.
 #[derive(Default)]
 pub(crate) struct UnreportedCode {
-    /// Memory without a known object, and the time at which it became executable.
+    /// Executable memory without a known object, and the time at which it became executable.
     candidate: Option<(AddressRange, u64)>,
     warned: bool,
 }
 
-/// Enables the checks: an LLVM was loaded with a linker that is not observed.
+/// Enables the checks, because an LLVM instance was loaded whose linker is not observed.
 pub(crate) fn enable_checks() {
     IS_ENABLED.store(true, Ordering::Relaxed);
 }
@@ -42,7 +43,7 @@ impl UnreportedCode {
         }
     }
 
-    /// Removes and returns the range if it has been executable for a second.
+    /// Removes and returns the candidate range if it has been executable for a second.
     pub(crate) fn take(&mut self, now: u64) -> Option<AddressRange> {
         self.candidate.take_if(|(_, since)| now.saturating_sub(*since) >= WARNING_DELAY_NS).map(|(range, _)| range)
     }

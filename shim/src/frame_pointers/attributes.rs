@@ -1,11 +1,11 @@
 //! Adds frame pointers and unwind tables to a module before it is compiled, through the host's own LLVM-C functions.
 //!
 //! Numba infers `nounwind` for many functions. LLVM then gives them neither a frame pointer nor an entry in
-//! `.eh_frame`, so no unwinder can get past them. Every function with a body therefore gets `"frame-pointer"="all"` and
-//! `uwtable`.
+//! `.eh_frame`, so no unwinder can step through their frames. Every function with a body therefore gets
+//! `"frame-pointer"="all"` and `uwtable`.
 //!
-//! The llvmlite wheels are built with assertions: a wrong edit aborts the host. If the version is unknown, nothing is
-//! changed.
+//! The llvmlite wheels are built with assertions, so a wrong edit aborts the host. If LLVM's version is unknown,
+//! modules stay unchanged.
 //!
 //! Rejected alternative: the option `-frame-pointer=all` through `LLVMPY_SetCommandLine`. The wheels lack this option
 //! and ignore unknown ones. Numba's `inspect_llvm()` and `inspect_asm()` show the attributes, because they print the
@@ -21,14 +21,14 @@ use jitlisten::options::FramePointerPolicy;
 use crate::llvm::releases;
 use crate::process::library::Library;
 
-/// Policy for functions that lack an unwind table.
+/// Policy for functions that have no unwind table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnwindTables {
     /// Give every function an unwind table.
     Added,
-    /// Leave functions without a table, because the host may manage the memory. LLVM registers an object's tables with
-    /// the unwinder and reads them when the engine ends. A host whose code never had tables may have freed that memory
-    /// by then (drjit).
+    /// Do not add unwind tables, because the host may manage the memory. LLVM registers an object's tables with the
+    /// unwinder and reads them when the engine is destroyed. A host whose code never had tables may have freed that
+    /// memory by then (drjit).
     Unchanged,
 }
 
@@ -40,7 +40,7 @@ type Context = *mut c_void;
 type Attribute = *mut c_void;
 type MemoryBuffer = *mut c_void;
 
-/// `LLVMAttributeFunctionIndex` of `llvm-c/Core.h`: `~0U`
+/// Value of `LLVMAttributeFunctionIndex` in `llvm-c/Core.h`, which is `~0U`.
 const FUNCTION_INDEX: c_uint = c_uint::MAX;
 
 /// Declares a struct of C functions that are looked up by name.
@@ -58,13 +58,13 @@ macro_rules! c_functions {
             #[allow(dead_code, reason = "not every table is searched for in a file")]
             const NAMES: &[&str] = &[$($symbol),*];
 
-            /// Looks up all functions in one LLVM; `None` if one is missing.
+            /// Looks up all functions in one LLVM library; `None` if any function is missing.
             fn new(address: impl Fn(&str) -> Option<usize>) -> Option<$table> {
                 Some($table {
                     $($field: {
                         type Pointer = unsafe extern "C" fn($($argument),*) $(-> $result)?;
                         let function_address = address($symbol)?;
-                        // SAFETY: the caller of the pointer vouches that the address is this function of LLVM.
+                        // SAFETY: whoever passes `address` vouches that it returns this LLVM function's address.
                         unsafe { std::mem::transmute::<usize, Pointer>(function_address) }
                     },)*
                 })
@@ -76,7 +76,7 @@ macro_rules! c_functions {
 pub(crate) use c_functions;
 
 c_functions! {
-    /// Functions of `llvm-c/Core.h`, unchanged from LLVM 10 to 22.
+    /// Functions of `llvm-c/Core.h`; their signatures are unchanged from LLVM 10 to 22.
     ModuleFunctions {
         get_first_function = "LLVMGetFirstFunction" (Module) -> Function;
         get_next_function = "LLVMGetNextFunction" (Function) -> Function;
@@ -92,7 +92,7 @@ c_functions! {
 }
 
 c_functions! {
-    /// Functions that edit a module in text form; from `llvm-c/Core.h` and `llvm-c/IRReader.h`.
+    /// Functions that edit a module in text form, from `llvm-c/Core.h` and `llvm-c/IRReader.h`.
     TextFunctions {
         context_create = "LLVMContextCreate" () -> Context;
         context_dispose = "LLVMContextDispose" (Context);
@@ -107,7 +107,7 @@ c_functions! {
 }
 
 c_functions! {
-    /// Functions for finding calls that pass an argument in the frame pointer register; from `llvm-c/Core.h`.
+    /// Functions that find calls with an argument in the frame pointer register, from `llvm-c/Core.h`.
     ConventionFunctions {
         get_function_call_conv = "LLVMGetFunctionCallConv" (Function) -> c_uint;
         get_first_basic_block = "LLVMGetFirstBasicBlock" (Function) -> Block;
@@ -120,43 +120,46 @@ c_functions! {
 }
 
 c_functions! {
-    /// Functions that return the target of a module; from `llvm-c/Core.h`.
+    /// Functions that return a module's target, from `llvm-c/Core.h`.
     TargetFunctions {
         get_target = "LLVMGetTarget" (Module) -> *const c_char;
     }
 }
 
 c_functions! {
-    /// Functions of `llvm-c/Core.h` since LLVM 16.
+    /// Functions of `llvm-c/Core.h` that exist since LLVM 16.
     VersionFunctions {
         get_version = "LLVMGetVersion" (*mut c_uint, *mut c_uint, *mut c_uint);
     }
 }
 
-/// C functions that an LLVM exports as dynamic symbols.
-pub(crate) struct Exported {
+/// LLVM-C functions that a library exports as dynamic symbols.
+pub(crate) struct ExportedFunctions {
     functions: Option<(ModuleFunctions, ConventionFunctions, TargetFunctions)>,
     version: Option<VersionFunctions>,
 }
 
-impl Exported {
-    /// Looks up the functions without calling any.
-    pub(crate) fn find(library: &Library<'_>) -> Option<Exported> {
+impl ExportedFunctions {
+    /// Looks up the functions without calling any of them.
+    pub(crate) fn find(library: &Library<'_>) -> Option<ExportedFunctions> {
         let address = |name: &str| library.dynamic_address(name);
         let (module, conventions) = (ModuleFunctions::new(address)?, ConventionFunctions::new(address)?);
         let target = TargetFunctions::new(address)?;
-        Some(Exported { functions: Some((module, conventions, target)), version: VersionFunctions::new(address) })
+        Some(ExportedFunctions {
+            functions: Some((module, conventions, target)),
+            version: VersionFunctions::new(address),
+        })
     }
 
     #[cfg(test)]
-    pub(crate) fn empty() -> Exported {
-        Exported { functions: None, version: None }
+    pub(crate) fn empty() -> ExportedFunctions {
+        ExportedFunctions { functions: None, version: None }
     }
 
-    /// Returns LLVM's major version. The library must be relocated.
+    /// Returns LLVM's major version. The library must already be relocated.
     pub(crate) fn version(&self) -> Option<u32> {
         let (mut major, mut minor, mut patch) = (0, 0, 0);
-        // SAFETY: `LLVMGetVersion` only writes three numbers.
+        // SAFETY: `LLVMGetVersion` only writes three numbers through its arguments.
         unsafe { (self.version?.get_version)(&raw mut major, &raw mut minor, &raw mut patch) };
         Some(major)
     }
@@ -167,13 +170,14 @@ impl Exported {
         Some(LlvmC { uwtable: releases::uwtable(version)?, module, conventions: Some(conventions), text: None })
     }
 
-    /// Returns true if a module's target is this machine.
+    /// Returns true if a module's target is this machine's architecture.
     ///
     /// # Safety
-    /// `module` must be a module of this LLVM, used by no other thread.
+    /// `module` must be a module of this LLVM library that no other thread uses.
     pub(crate) unsafe fn is_for_this_machine(&self, module: Module) -> bool {
         let Some((.., target)) = self.functions else { return false };
-        // SAFETY: a module of this LLVM; its triple is a C string that lives as long as the module is unchanged.
+        // SAFETY: `module` belongs to this LLVM library. Its triple is a C string that lives as long as the module is
+        // unchanged.
         unsafe {
             let triple = (target.get_target)(module);
             !triple.is_null() && is_this_machine(CStr::from_ptr(triple))
@@ -188,27 +192,28 @@ pub(crate) fn is_this_machine(triple: &CStr) -> bool {
     architecture.is_empty() || names.contains(&architecture)
 }
 
-/// Returns true if a calling convention (`llvm/IR/CallingConv.h`) passes an argument in the frame pointer register:
-/// those of GHC, HiPE and HHVM.
+/// Returns true if a calling convention (`llvm/IR/CallingConv.h`) passes an argument in the frame pointer register, as
+/// those of GHC, HiPE and HHVM do.
 fn takes_frame_register(convention: c_uint) -> bool {
     matches!(convention, 10 | 11 | 81 | 82)
 }
 
-/// Returns true for `LLVMInvoke`, `LLVMCall` and `LLVMCallBr` of `LLVMOpcode` in `llvm-c/Core.h`.
+/// Returns true for the call opcodes of `LLVMOpcode` in `llvm-c/Core.h`: `LLVMInvoke`, `LLVMCall` and `LLVMCallBr`.
 fn is_call(opcode: c_uint) -> bool {
     matches!(opcode, 5 | 45 | 67)
 }
 
 impl ConventionFunctions {
     /// Returns true if a function takes an argument in the frame pointer register, or calls a function that does. With
-    /// a frame pointer, such a caller loses its stack when the call returns (before LLVM 20); since LLVM 20, some do
-    /// not compile at all.
+    /// a frame pointer, such a caller loses its stack pointer when the call returns (before LLVM 20); since LLVM 20,
+    /// some callers do not compile at all.
     ///
     /// # Safety
-    /// `function` must be a function of this LLVM in a module that no other thread uses.
+    /// `function` must be a function of this LLVM library, in a module that no other thread uses.
     unsafe fn needs_frame_register(&self, function: Function) -> bool {
-        // SAFETY: the function, its blocks and their instructions belong to this LLVM, and no thread changes them
-        // meanwhile. A function that is not yet read (lazily, from bitcode) has no block; every call has a convention.
+        // SAFETY: the function, its blocks and their instructions belong to this LLVM library, and no other thread
+        // changes them meanwhile. A function whose body has not been read yet (lazily loaded bitcode) has no blocks.
+        // Every call has a calling convention.
         unsafe {
             if takes_frame_register((self.get_function_call_conv)(function)) {
                 return true;
@@ -231,26 +236,27 @@ impl ConventionFunctions {
     }
 }
 
-/// Functions of one LLVM that edit modules.
+/// Functions of one LLVM library that edit modules.
 pub(crate) struct LlvmC {
-    /// Value of the attribute `uwtable`.
+    /// Value of the `uwtable` attribute.
     uwtable: u64,
     module: ModuleFunctions,
-    /// Functions that read calling conventions; `None` if the LLVM lacks them.
+    /// Functions that read calling conventions; `None` if the library lacks any of them.
     conventions: Option<ConventionFunctions>,
-    /// Functions that edit modules in text form; `None` if the LLVM lacks them.
+    /// Functions that edit modules in text form; `None` if the library lacks any of them.
     text: Option<TextFunctions>,
 }
 
 impl LlvmC {
-    /// Symbols to look up in the `.symtab` of an llvmlite.
+    /// Symbols to look up in the `.symtab` of llvmlite's library.
     pub(crate) fn names() -> Vec<&'static str> {
         [ModuleFunctions::NAMES, ConventionFunctions::NAMES, TextFunctions::NAMES].concat()
     }
 
-    /// Finds the LLVM functions that an llvmlite uses. They are in the `.symtab` of its own file (the wheels, which
-    /// contain LLVM; `values` are the symbol values), or in a `libLLVM.so` that it links to. `version` is LLVM's major
-    /// version. Takes the loader's lock, so it must not be called under a lock of ours.
+    /// Finds the LLVM functions that an llvmlite library uses. The wheels contain LLVM, so the functions are in the
+    /// `.symtab` of the library's own file, and `values` holds their symbol values. Other builds link to a
+    /// `libLLVM.so`. `version` is LLVM's major version. Takes the loader's lock, so the caller must not hold any of our
+    /// locks.
     pub(crate) fn find(path: &Path, bias: usize, values: &BTreeMap<&str, u64>, version: u32) -> Option<LlvmC> {
         let uwtable = releases::uwtable(version)?;
         let open_library = OpenLibrary::open(path);
@@ -266,13 +272,13 @@ impl LlvmC {
     /// Applies `policy` to every function of `module` that has a body.
     ///
     /// # Safety
-    /// `module` must be a module of this LLVM, used by no other thread.
+    /// `module` must be a module of this LLVM library that no other thread uses.
     pub(crate) unsafe fn patch_module(&self, module: Module, policy: FramePointerPolicy, tables: UnwindTables) {
         if module.is_null() || policy == FramePointerPolicy::Untouched {
             return;
         }
-        // SAFETY: the context and the functions belong to the module; the name of the attribute has the given length,
-        // and its value fits this version (see the module documentation). Attributes do not move functions.
+        // SAFETY: the context and the functions belong to the module. The attribute's name has the given length, and
+        // its value fits this release (see the module documentation). Adding attributes does not move functions.
         unsafe {
             let context = (self.module.get_module_context)(module);
             let kind = (self.module.get_enum_attribute_kind_for_name)(c"uwtable".as_ptr(), 7);
@@ -291,8 +297,8 @@ impl LlvmC {
     /// Applies `policy` to one function.
     ///
     /// # Safety
-    /// `function` must be a function with a body in a module of this LLVM that no other thread uses; `uwtable` must be
-    /// an attribute of its context and of kind `kind`.
+    /// `function` must have a body and be in a module of this LLVM library that no other thread uses. `uwtable` must be
+    /// an attribute of the function's context and have the kind `kind`.
     unsafe fn patch_function(
         &self,
         function: Function,
@@ -300,7 +306,7 @@ impl LlvmC {
         kind: c_uint,
         uwtable: Option<Attribute>,
     ) {
-        // SAFETY: a function and an attribute of one context; LLVM copies the C strings.
+        // SAFETY: the function and the attribute belong to the same context, and LLVM copies the C strings.
         unsafe {
             if let Some(uwtable) = uwtable
                 && (self.module.get_enum_attribute_at_index)(function, FUNCTION_INDEX, kind).is_null()
@@ -316,15 +322,15 @@ impl LlvmC {
         }
     }
 
-    /// Returns a module in text form (or bitcode) with the policy applied; `None` if that is impossible.
+    /// Applies the policy to a module in text form (or bitcode) and returns the new text; `None` if that is impossible.
     ///
     /// # Safety
-    /// This LLVM must be ready to be called.
+    /// This LLVM library must be initialised.
     pub(crate) unsafe fn patch_text(&self, module: &[u8], policy: FramePointerPolicy) -> Option<PatchedText<'_>> {
         let text = self.text.as_ref()?;
         let (mut module_pointer, mut message) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: LLVM copies the bytes into the buffer, which the parser consumes even if it fails. Only this function
-        // uses the context and the module, and it disposes of each once, as it does of an error message.
+        // uses the context, the module and the error message, and it disposes of each of them once.
         unsafe {
             let buffer = (text.create_memory_buffer)(module.as_ptr().cast(), module.len(), c"ir".as_ptr());
             let context = (text.context_create)();
@@ -343,20 +349,20 @@ impl LlvmC {
     }
 }
 
-/// Handle of a loaded library, for lookups in it and in the libraries it links to.
+/// Handle of a loaded library, for lookups in that library and in the libraries it links to.
 struct OpenLibrary(*mut c_void);
 
 impl OpenLibrary {
     fn open(path: &Path) -> Option<OpenLibrary> {
         let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-        // SAFETY: NOLOAD never loads anything; the handle keeps the library loaded.
+        // SAFETY: with `RTLD_NOLOAD`, `dlopen` never loads anything. The handle keeps the library loaded.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         (!handle.is_null()).then_some(OpenLibrary(handle))
     }
 
     fn symbol(&self, name: &str) -> Option<usize> {
         let name = CString::new(name).ok()?;
-        // SAFETY: the handle is open and the name a C string.
+        // SAFETY: the handle is open, and `name` is a C string.
         let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         (!address.is_null()).then_some(address as usize)
     }
@@ -364,12 +370,12 @@ impl OpenLibrary {
 
 impl Drop for OpenLibrary {
     fn drop(&mut self) {
-        // SAFETY: the handle is open, and closed once.
+        // SAFETY: the handle is open and is closed only here.
         unsafe { libc::dlclose(self.0) };
     }
 }
 
-/// A module in text form with attributes added, owned by LLVM's allocator.
+/// A module in text form with attributes added, in memory that LLVM's allocator owns.
 pub(crate) struct PatchedText<'a> {
     functions: &'a TextFunctions,
     string: std::ptr::NonNull<c_char>,
@@ -378,14 +384,14 @@ pub(crate) struct PatchedText<'a> {
 impl PatchedText<'_> {
     /// Returns the text as a C string.
     pub(crate) fn as_c_str(&self) -> &CStr {
-        // SAFETY: LLVM terminates the string with a zero, and it lives until this value is dropped.
+        // SAFETY: LLVM terminates the string with a zero byte, and the string lives until this value is dropped.
         unsafe { CStr::from_ptr(self.string.as_ptr()) }
     }
 }
 
 impl Drop for PatchedText<'_> {
     fn drop(&mut self) {
-        // SAFETY: the string comes from this LLVM's LLVMPrintModuleToString, and is disposed of once.
+        // SAFETY: this LLVM library's `LLVMPrintModuleToString` returned the string, which is disposed of only here.
         unsafe { (self.functions.dispose_message)(self.string.as_ptr()) };
     }
 }
@@ -395,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_modules_for_this_machine_are_changed() {
+    fn accepts_only_triples_of_this_architecture() {
         let own_triple =
             if cfg!(target_arch = "x86_64") { c"x86_64-pc-linux-gnu" } else { c"aarch64-unknown-linux-gnu" };
         assert!(is_this_machine(own_triple) && is_this_machine(c""));

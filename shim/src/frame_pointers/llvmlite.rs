@@ -1,8 +1,8 @@
 //! Hooks of llvmlite's entry points: the functions of `libllvmlite.so` that hand a module to an engine.
 //!
-//! ctypes looks each function up with `dlsym`, once. Their values in the library's dynamic symbol table are changed
-//! when `_r_debug.r_brk` announces the library, before any lookup. `dlsym` then returns our function, which sets the
-//! module's attributes (see [`crate::frame_pointers::attributes`]) and calls the original.
+//! ctypes looks up each function once, with `dlsym`. The functions' values in the library's dynamic symbol table are
+//! changed when `_r_debug.r_brk` announces the library, before any lookup. `dlsym` then returns our hook, which sets
+//! the module's attributes (see [`crate::frame_pointers::attributes`]) and calls the original function.
 //!
 //! | function | module |
 //! | --- | --- |
@@ -39,35 +39,36 @@ const FINALIZE_OBJECT: usize = 3;
 const ENTRY_POINTS: [&str; 4] =
     ["LLVMPY_AddModule", "LLVMPY_CreateMCJITCompiler", "LLVMPY_LLJIT_Link", "LLVMPY_FinalizeObject"];
 
-/// Data for the hooks of one llvmlite. The hooks run without any lock of ours.
+/// Data for the hooks of one llvmlite library. The hooks run without any of our locks.
 struct Llvmlite {
     originals: [AtomicUsize; ENTRY_POINTS.len()],
     library: Identity,
     path: PathBuf,
-    /// Function that returns the version of its LLVM.
+    /// Address of the llvmlite function that returns the version of its LLVM.
     get_version: Option<usize>,
-    /// Opened when the hooks are installed: afterwards the library's image differs from its file.
+    /// Symbols of the library's file. It is opened when the hooks are installed, because afterwards the library's image
+    /// differs from its file.
     symbols: Mutex<Option<SymbolFile>>,
     llvm: OnceBox<(Option<LlvmC>, Option<Remarks>)>,
     closed: AtomicBool,
 }
 
-/// Hooked llvmlites, by slot. They are never freed, because a call may be in progress. The slot of a closed one is
-/// reused.
+/// Hooked llvmlite libraries, by slot. They are never freed, because a call may be in progress. After a library is
+/// closed, its slot is reused.
 static LLVMLITES: [AtomicPtr<Llvmlite>; SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS];
 
 fn in_slot(slot: usize) -> Option<&'static Llvmlite> {
-    // SAFETY: null, or leaked in `attach`.
+    // SAFETY: the pointer is null, or `attach` leaked the value that it points to.
     unsafe { LLVMLITES.get(slot)?.load(Ordering::Acquire).as_ref() }
 }
 
-/// Marks a closed llvmlite, so that its slot can be reused.
+/// Marks an llvmlite library as closed, so that its slot can be reused.
 pub(crate) fn mark_closed(identity: Identity) {
     let matching = (0..SLOTS).filter_map(in_slot).filter(|llvmlite| llvmlite.library == identity);
     matching.for_each(|llvmlite| llvmlite.closed.store(true, Ordering::Release));
 }
 
-/// Replaces an llvmlite's entry points with our functions, if a slot is free. The library need not be relocated.
+/// Replaces an llvmlite library's entry points with our hooks, if a slot is free. The library need not be relocated.
 pub(crate) fn attach(library: &Library<'_>, symbols: Option<SymbolFile>) {
     let is_free = |&slot: &usize| in_slot(slot).is_none_or(|llvmlite| llvmlite.closed.load(Ordering::Acquire));
     let Some(slot) = (0..SLOTS).find(is_free) else { return };
@@ -82,18 +83,18 @@ pub(crate) fn attach(library: &Library<'_>, symbols: Option<SymbolFile>) {
     for (entry_point, (name, hook)) in functions {
         let Some(original) = library.dynamic_address(name) else { continue };
         llvmlite.originals[entry_point].store(original, Ordering::Release);
-        // SAFETY: the hook of this entry point forwards all its arguments.
+        // SAFETY: the hook for this entry point forwards all its arguments.
         if let Some(Err(error)) = unsafe { library.redefine(name, hook as usize) } {
             log_line!(Warn, "could not hook {name}: {error}; code gets no frame pointers");
         }
     }
 }
 
-/// Type of an entry point with nine arguments, the most that any of them takes. Excess arguments come unread from the
-/// caller's registers and stack, and are forwarded.
+/// Type of an entry point with nine arguments, the maximum that any of the functions takes. The excess values come from
+/// the caller's registers and stack; they are forwarded without being interpreted.
 type EntryPoint = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
 
-/// Hooks by slot of the llvmlite and by entry point.
+/// Hooks by slot of the llvmlite library and by entry point.
 const HOOKS: [[EntryPoint; ENTRY_POINTS.len()]; SLOTS] = for_each_slot!(SLOT => [
     entry_point::<SLOT, ADD_MODULE>,
     entry_point::<SLOT, CREATE_MCJIT>,
@@ -112,7 +113,7 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
     h: usize,
     i: usize,
 ) -> usize {
-    // Only callers that got the address from the library in this slot can call this.
+    // Only callers that got the hook's address from the library in this slot can call it, so the slot is in use.
     let Some(llvmlite) = in_slot(SLOT) else { return 0 };
     let policy = shim().map_or(FramePointerPolicy::Untouched, |shim| shim.session.options().frame_pointer_policy);
     let mut elements = None;
@@ -120,7 +121,7 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
     guarded(|shim| match (llvmlite.llvm(), FUNCTION) {
         ((llvm, remarks), ADD_MODULE | CREATE_MCJIT) => {
             let module = (if FUNCTION == ADD_MODULE { b } else { a }) as *mut c_void;
-            // SAFETY: the arguments are those of the original of `FUNCTION`, in the thread that owns the module.
+            // SAFETY: these are the arguments that the caller passed to `FUNCTION`, in the thread that owns the module.
             unsafe {
                 if let Some(llvm) = llvm {
                     llvm.patch_module(module, policy, UnwindTables::Added);
@@ -131,7 +132,7 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
             }
         }
         ((Some(llvm), _), LLJIT_LINK) => {
-            // SAFETY: for this function, `c` is an array of `d` elements.
+            // SAFETY: in calls of this function, `c` is an array of `d` elements.
             elements = Some(unsafe { LinkElements::with_patched_modules(llvm, policy, c as *const LinkElement, d) });
         }
         _ => {}
@@ -140,8 +141,8 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
         c = elements.array.as_ptr() as usize;
     }
     let original = llvmlite.originals[FUNCTION].load(Ordering::Acquire);
-    // SAFETY: the function that the caller meant to call, with its arguments (see `EntryPoint` for their number). The
-    // elements live until it returns.
+    // SAFETY: `original` is the function that the caller meant to call, and it gets the caller's arguments (see
+    // `EntryPoint` for their number). The elements live until the call returns.
     let result = unsafe { std::mem::transmute::<usize, EntryPoint>(original)(a, b, c, d, e, f, g, h, i) };
     if FUNCTION == FINALIZE_OBJECT || FUNCTION == LLJIT_LINK {
         announce_new_modules();
@@ -150,7 +151,8 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
 }
 
 impl Llvmlite {
-    /// Returns the LLVM-C functions. They are looked up at the first module, when the library is relocated.
+    /// Returns the LLVM-C functions. They are looked up when the first module is added, because the library is
+    /// relocated by then.
     fn llvm(&'static self) -> &'static (Option<LlvmC>, Option<Remarks>) {
         let find_functions = || {
             let (Some(get_version), bias) = (self.get_version, self.library.bias) else { return (None, None) };
@@ -174,7 +176,7 @@ impl Llvmlite {
     }
 }
 
-/// `LinkElement` of llvmlite's `orcjit.cpp`.
+/// `LinkElement` as declared in llvmlite's `orcjit.cpp`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct LinkElement {
@@ -187,7 +189,7 @@ const _: () = assert!(size_of::<LinkElement>() == 24 && std::mem::offset_of!(Lin
 
 const KIND_IR: u8 = 0;
 
-/// Copy of the elements of a link, with patched modules.
+/// Copy of a link request's elements, with the modules among them patched.
 struct LinkElements<'a> {
     array: Vec<LinkElement>,
     _texts: Vec<PatchedText<'a>>,
@@ -197,7 +199,7 @@ impl<'a> LinkElements<'a> {
     /// Copies the elements and patches the modules among them.
     ///
     /// # Safety
-    /// `elements` must be an array of `count` elements, as `LLVMPY_LLJIT_Link` takes it.
+    /// `elements` must be an array of `count` elements, as passed to `LLVMPY_LLJIT_Link`.
     unsafe fn with_patched_modules(
         llvm: &'a LlvmC,
         policy: FramePointerPolicy,
@@ -206,12 +208,12 @@ impl<'a> LinkElements<'a> {
     ) -> LinkElements<'a> {
         let mut patched = LinkElements { array: Vec::new(), _texts: Vec::new() };
         for index in 0..count {
-            // SAFETY: the array has `count` elements, as the caller promises.
+            // SAFETY: the caller promises that the array has `count` elements.
             let mut element = unsafe { elements.add(index).read() };
             if element.kind == KIND_IR && policy != FramePointerPolicy::Untouched && !element.value.is_null() {
                 // SAFETY: an element of this kind has `size` readable bytes.
                 let module = unsafe { std::slice::from_raw_parts(element.value, element.size) };
-                // SAFETY: llvmlite is about to call this LLVM for the same purpose.
+                // SAFETY: llvmlite itself is about to use this LLVM library to parse the same module.
                 if let Some(text) = unsafe { llvm.patch_text(module, policy) } {
                     element.value = text.as_c_str().as_ptr().cast();
                     element.size = text.as_c_str().to_bytes().len();

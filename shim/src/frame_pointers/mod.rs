@@ -1,4 +1,4 @@
-//! Frame pointers and unwind tables for compiled code, so that its stacks can be walked.
+//! Adds frame pointers and unwind tables to compiled code, so that its stacks can be unwound.
 
 pub(crate) mod attributes;
 pub(crate) mod codegen;

@@ -9,7 +9,7 @@ use jitlisten::plumbing::elf::{FileHeader, LE, SectionHeader, THIS_MACHINE, file
 use jitlisten::{Address, AddressRange};
 use object::elf::{ELFMAG, ET_REL, SHF_EXECINSTR, SHT_PROGBITS};
 
-/// Maximum bytes of a text section that are compared.
+/// Maximum number of bytes of a text section to compare.
 const MAX_COMPARED_BYTES: u64 = 256;
 
 /// A copied object, with access to its section headers.
@@ -21,7 +21,8 @@ pub(crate) struct Sections {
     count: usize,
 }
 
-/// Returns true if the objects differ, and only in the addresses of sections: one object, linked for two addresses.
+/// Returns true if the objects differ, but only in section addresses, so that both are the same object linked for two
+/// addresses.
 pub(crate) fn differ_only_in_addresses(first: &[u8], second: &[u8]) -> bool {
     let without_addresses = |bytes: &[u8]| {
         let mut sections = Sections::parse(bytes.to_vec()).ok()?;
@@ -34,8 +35,8 @@ pub(crate) fn differ_only_in_addresses(first: &[u8], second: &[u8]) -> bool {
 }
 
 impl Sections {
-    /// Copies the object at `data`, which must contain all its section headers. `None` for an object of another machine
-    /// (BPF).
+    /// Copies the object at `data`, which must contain all its section headers. Returns `Ok(None)` for an object for
+    /// another architecture (BPF).
     pub(crate) fn read(data: usize, size: usize) -> Result<Option<Sections>, &'static str> {
         let range = AddressRange::new(Address(data as u64), size as u64).ok_or("no range of addresses")?;
         if size < size_of::<FileHeader>() {
@@ -53,7 +54,7 @@ impl Sections {
         let header = file_header(&bytes).filter(is_relocatable).ok_or("no relocatable ELF object of this machine")?;
         let (headers_offset, mut count) = (header.e_shoff.get(LE) as usize, usize::from(header.e_shnum.get(LE)));
         if count == 0 {
-            // With more than 65,279 sections, the size field of the first header holds their number.
+            // In a file with more than 65,279 sections, the size field of the first section header holds their number.
             count =
                 structure::<SectionHeader>(&bytes, headers_offset).map_or(0, |first| first.sh_size.get(LE) as usize);
         }
@@ -80,7 +81,7 @@ impl Sections {
         structure(&self.bytes, self.header_offset(index))
     }
 
-    /// Sections without a name get no address in LLVM's debug objects.
+    /// Returns true if a section has a name. LLVM's debug objects contain no addresses for unnamed sections.
     pub(crate) fn has_name(&self, index: usize) -> bool {
         self.header(index).is_some_and(|header| header.sh_name.get(LE) != 0)
     }
@@ -93,8 +94,8 @@ impl Sections {
         }
     }
 
-    /// Returns true if each text section is at its address. At least half of its first bytes must match, because
-    /// relocations may have changed the others.
+    /// Returns true if memory at the address of each text section holds that section. At least half of the first bytes
+    /// must match, because relocations may have changed the others.
     pub(crate) fn texts_match_memory(&self) -> bool {
         (1..self.count).filter_map(|index| self.header(index)).filter(is_loaded_text).all(|header| {
             let size = header.sh_size.get(LE).min(MAX_COMPARED_BYTES);
@@ -112,7 +113,7 @@ impl Sections {
     }
 }
 
-/// Returns true for a code section with a load address.
+/// Returns true if a section contains code and has a load address.
 fn is_loaded_text(header: &SectionHeader) -> bool {
     header.sh_type.get(LE) == SHT_PROGBITS
         && header.sh_flags.get(LE).0 & SHF_EXECINSTR.0 != 0

@@ -1,4 +1,4 @@
-//! The two linkers of an LLVM, and their hooks.
+//! The two linkers of an LLVM instance, and their hooks.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use crate::hook_table::{HookTable, SLOTS};
 use crate::llvm::recognise;
 use crate::llvm::symbol_file::{DESCRIPTOR_SYMBOL, SymbolFile};
 use crate::llvm::vtable::find::Vtable;
-use crate::llvm::vtable::patch::Patched;
+use crate::llvm::vtable::patch::PatchedSlot;
 use crate::llvm::vtable::{self, search};
 use crate::process::detour::Callers;
 use crate::process::library::Library;
@@ -20,20 +20,20 @@ use crate::process::library::Library;
 const NO_SYMBOLS_OR_RTTI: &str = "its linkers have neither symbols nor RTTI";
 const UNLISTED_CODE_NOTE: &str = "if it registers no object there, its code has addresses for names";
 
-/// The hooks of both linkers, or the reasons why they are not hooked.
+/// State of both linkers: hooked, or the reason why not.
 pub(crate) struct Linkers {
-    pub(crate) runtime_dyld: Result<Patched, Refusal>,
+    pub(crate) runtime_dyld: Result<PatchedSlot, Refusal>,
     pub(crate) jitlink: Result<(), jitlink::Refusal>,
-    /// True if a linker seems to be present although no vtable was found. Only determined if it matters: the code then
-    /// gets addresses for names, or the log mentions it.
+    /// True if a linker seems to be present although no vtable was found. This is determined only if it matters: if the
+    /// linker's code would be shown by address, or if the log would mention the linker.
     pub(crate) has_hidden_linker: bool,
-    /// LLVM release as found in the library.
+    /// LLVM release, if the library reveals it.
     pub(crate) version: Option<String>,
 }
 
 impl Linkers {
     /// Finds the linkers in `library` and hooks those in `enabled`; `slot` is its index in the table of `hooks`. If
-    /// nothing else reveals the vtables, opens the library's file and leaves it in `symbols`. The library that had this
+    /// nothing else reveals the vtables, opens the library's file and stores it in `symbols`. Any library that had this
     /// slot before must have been closed.
     pub(crate) fn attach(
         library: &Library<'_>,
@@ -44,7 +44,7 @@ impl Linkers {
         enabled: LlvmSources,
     ) -> Option<Linkers> {
         let (vtables, has_hidden_linker) = find_vtables(library, symbols, enabled);
-        // This reads all constants, so it is only done if there is a linker.
+        // Finding the releases reads all constants, so it is only done if there is a linker.
         let releases = if vtables.is_empty() { Vec::new() } else { recognise::releases(library) };
         let runtime_dyld = match enabled.contains(LlvmSource::RuntimeDyld) {
             true => runtime_dyld::attach(library, slot, &vtables, &releases, *hooks.load_object.get(slot)?, callers),
@@ -63,12 +63,12 @@ impl Linkers {
         self.runtime_dyld.is_ok() && matches!(self.jitlink, Ok(()) | Err(jitlink::Refusal::Missing))
     }
 
-    /// Returns true if neither linker reports anything.
+    /// Returns true if neither linker is observed.
     pub(crate) fn reports_nothing(&self) -> bool {
         self.runtime_dyld.is_err() && self.jitlink.is_err()
     }
 
-    /// Reason why an existing, enabled linker is not observed.
+    /// Reason why a linker that is present and enabled is not observed.
     pub(crate) fn ignored_reason(&self) -> Option<String> {
         let runtime_dyld = self.runtime_dyld.as_ref().err();
         let jitlink = self.jitlink.as_ref().err();
@@ -81,8 +81,8 @@ impl Linkers {
         })
     }
 
-    /// Warns about unobserved linkers if necessary, and returns the reason. `is_listed` is true if LLVM's GDB JIT list
-    /// can be read.
+    /// Warns about unobserved linkers if necessary, and returns the reason. `is_listed` is true if this LLVM instance's
+    /// GDB JIT list can be read.
     pub(crate) fn warn(&self, library: &Library<'_>, is_listed: bool) -> Option<String> {
         let (Err(runtime_dyld), Err(jitlink)) = (self.runtime_dyld, self.jitlink) else { return None };
         let reason = warning_reason(runtime_dyld, jitlink, self.has_hidden_linker, is_listed)?;
@@ -100,12 +100,13 @@ impl Linkers {
         Some(reason)
     }
 
-    /// Note that code of a hidden linker may get addresses for names; `None` if there is no hidden linker.
+    /// Returns a note that the code of a hidden linker may be shown by address instead of by name; `None` if there is
+    /// no hidden linker.
     pub(crate) fn hidden_linker_note(&self) -> Option<String> {
         self.has_hidden_linker.then(|| format!("{NO_SYMBOLS_OR_RTTI}; {UNLISTED_CODE_NOTE}"))
     }
 
-    /// Logs the linkers that are not observed, with the reason.
+    /// Logs each unobserved linker with the reason.
     pub(crate) fn log_refusals(&self, library: &Library<'_>) {
         if let Err(refusal) = self.runtime_dyld {
             log_line!(Info, "{}: RuntimeDyld is not observed: {refusal}", library.path.display());
@@ -116,7 +117,7 @@ impl Linkers {
     }
 }
 
-/// Warns that no slot is left for a library with LLVM. Returns the reason, or `None` if it has no LLVM.
+/// Warns that no slot is left for a library with LLVM. Returns the reason, or `None` if the library contains no LLVM.
 pub(crate) fn warn_too_many_llvms(
     library: &Library<'_>,
     symbols: &mut Option<SymbolFile>,
@@ -131,15 +132,15 @@ pub(crate) fn warn_too_many_llvms(
     Some(reason)
 }
 
-/// Classes whose vtables are needed; empty if no linker is enabled.
+/// Classes whose vtables must be found; empty if no linker is enabled.
 pub(crate) fn enabled_classes(enabled: LlvmSources) -> &'static [&'static str] {
     let has_linker = enabled.contains(LlvmSource::RuntimeDyld) || enabled.contains(LlvmSource::JitLink);
     if has_linker { &vtable::CLASSES } else { &[] }
 }
 
 /// Finds the vtables of the enabled classes. The flag is true if a linker seems to be present although no vtable was
-/// found. If an LLVM has neither dynamic symbols nor RTTI, its file may have symbols. Searching all constants for
-/// messages of a linker is expensive, so it is only done if the answer matters.
+/// found. If an LLVM library has neither dynamic symbols nor RTTI, its file may have symbols. Searching all constants
+/// for a linker's messages is expensive, so it is only done if the answer matters.
 fn find_vtables(library: &Library<'_>, symbols: &mut Option<SymbolFile>, enabled: LlvmSources) -> (Vec<Vtable>, bool) {
     let classes = enabled_classes(enabled);
     if classes.is_empty() {
@@ -163,7 +164,7 @@ fn find_vtables(library: &Library<'_>, symbols: &mut Option<SymbolFile>, enabled
     (found_vtables, is_relevant && recognise::seems_to_have_linker(library))
 }
 
-/// Reason why an LLVM is not observed, or only partly, if that deserves a warning.
+/// Reason why an LLVM instance is not fully observed, if that deserves a warning.
 fn warning_reason(
     runtime_dyld: Refusal,
     jitlink: jitlink::Refusal,

@@ -1,4 +1,4 @@
-//! A library with LLVM: its release, its vtables, its hooks.
+//! A library that contains LLVM: its release, its vtables and its hooks.
 
 pub(crate) mod elf_copy;
 pub(crate) mod linkers;

@@ -1,4 +1,4 @@
-//! Recognition of libraries that contain an LLVM, or may load code that one has compiled.
+//! Recognition of libraries that contain LLVM, or that may load code that LLVM has compiled.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ use crate::process::host::is_python_launcher;
 use crate::process::library::Library;
 use crate::process::search;
 
-/// llvmlite's function that returns the version of its LLVM.
+/// Name of llvmlite's function that returns the version of its LLVM.
 pub(crate) const LLVMLITE_VERSION: &str = "LLVMPY_GetVersionInfo";
 
 /// Returns true if the library exports llvmlite's functions.
@@ -16,22 +16,23 @@ pub(crate) fn is_llvmlite(library: &Library<'_>) -> bool {
     library.exports(LLVMLITE_VERSION)
 }
 
-/// Minimum code size of a library with LLVM and a code generator (Debian's smallest has more than 40 MB).
+/// Minimum code size of a library that contains LLVM and a code generator. Debian's smallest one has more than 40 MB.
 pub(crate) const MIN_LLVM_CODE_BYTES: u64 = 4 << 20;
 
-/// Returns true if `library` may contain LLVM. This cheap test excludes nearly every library.
+/// Returns true if `library` may contain LLVM. This cheap test rules out nearly every library.
 pub(crate) fn may_have_llvm(library: &Library<'_>) -> bool {
     library.segments.code_size() >= MIN_LLVM_CODE_BYTES
         && (library.uses().mprotect || memchr::memmem::find(library.section.strings(), b"N4llvm").is_some())
 }
 
-/// Returns true if a library may compile code although no linkers are found in it: it also registers unwind tables.
+/// Returns true if a library may compile code although no linkers were found in it, because it also registers unwind
+/// tables.
 pub(crate) fn may_compile(library: &Library<'_>) -> bool {
     may_have_llvm(library) && library.uses().register_frame
 }
 
-/// Names of functions that programs look up: functions of LLVM's C API that compile, and the function that IREE's
-/// runtime looks up in each ELF file that it loads from memory.
+/// Names of functions that programs look up in order to load code: compiling functions of LLVM's C API, and the
+/// function that IREE's runtime looks up in each ELF file that it loads from memory.
 const LOOKED_UP_NAMES: [&[u8]; 4] = [
     b"\0LLVMCreateMCJITCompilerForModule\0",
     b"\0LLVMOrcCreateLLJIT\0",
@@ -41,13 +42,13 @@ const LOOKED_UP_NAMES: [&[u8]; 4] = [
 /// Prefixes of [`LOOKED_UP_NAMES`], so that two searches find all of them.
 const LOOKED_UP_PREFIXES: [&[u8]; 2] = [b"\0LLVM", b"\0iree_hal_"];
 
-/// Returns true if a library makes memory executable and looks up one of [`LOOKED_UP_NAMES`] (drjit, IREE): it may load
-/// cached code without a linker. Such libraries are smaller than an LLVM (some 2 MB of code). Larger ones are not
-/// searched, because libjvm.so, node and many others also import both functions.
+/// Returns true if a library makes memory executable and looks up one of [`LOOKED_UP_NAMES`] (drjit, IREE), so it may
+/// load cached code without a linker. Such libraries are smaller than LLVM (about 2 MB of code). Larger ones are not
+/// searched, because libjvm.so, node and many others also import both `mprotect` and `dlsym`.
 pub(crate) fn may_load_code(library: &Library<'_>) -> bool {
     let uses = library.uses();
     let is_small = library.segments.code_size() < MIN_LLVM_CODE_BYTES;
-    // Python imports `mprotect` and `dlsym` since 3.12.
+    // Exclude Python, which has imported `mprotect` and `dlsym` since 3.12.
     if !uses.mprotect || !uses.dlsym || !is_small || is_python_launcher(library) || library.is_jitlisten() {
         return false;
     }
@@ -83,7 +84,7 @@ pub(crate) fn seems_to_have_linker(library: &Library<'_>) -> bool {
     is_present
 }
 
-/// Returns the releases that a library with a linker contains: rarely more than one.
+/// Returns the releases of LLVM that a library with a linker contains, rarely more than one.
 pub(crate) fn releases(library: &Library<'_>) -> Vec<Release> {
     match version(library).and_then(|version| Release::parse(&version)) {
         Some(release) => vec![release],
@@ -91,7 +92,7 @@ pub(crate) fn releases(library: &Library<'_>) -> Vec<Release> {
     }
 }
 
-/// Version of an LLVM whose symbols are versioned (`LLVM_14`, `LLVM_19.1`), as in builds of distributions.
+/// Version of a library whose symbols are versioned (`LLVM_14`, `LLVM_19.1`), as in distribution builds.
 pub(crate) fn version(library: &Library<'_>) -> Option<String> {
     let names = library.section.strings();
     memchr::memmem::find_iter(names, b"\0LLVM_").find_map(|offset| {
@@ -101,7 +102,7 @@ pub(crate) fn version(library: &Library<'_>) -> Option<String> {
     })
 }
 
-/// Major version of an LLVM whose symbols are versioned.
+/// Major version of a library whose symbols are versioned.
 pub(crate) fn major_version(library: &Library<'_>) -> Option<u32> {
     version(library)?.split('.').next()?.parse().ok()
 }

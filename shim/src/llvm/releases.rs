@@ -6,8 +6,8 @@
 //! | the string of the bitcode writer (`BitcodeWriter.cpp`) | `LLVM22.1.0`, `LLVM23.0.0git` | nearly all other
 //! libraries |
 //!
-//! Between two releases the version has the number of the next one and ends in `git`: such a build may have either
-//! layout. Without a version, the slot counts of all known releases are accepted.
+//! A development build between two releases has the number of the next release, and its version ends in `git`. Such a
+//! build may have either layout. Without a version, the slot counts of all known releases are accepted.
 
 #![forbid(unsafe_code)]
 
@@ -15,17 +15,19 @@ use std::ops::RangeInclusive;
 
 use crate::llvm::vtable::find::Segment;
 
-/// Supported releases with the same layout. This table alone defines which LLVMs are supported, and how far.
-pub(crate) struct Row {
+/// Supported releases with the same layout. This table alone defines which LLVM releases are supported, and to what
+/// extent.
+pub(crate) struct ReleaseRow {
     releases: RangeInclusive<u32>,
     /// Possible numbers of slots in the vtable of `RuntimeDyldELF`.
     runtime_dyld_slots: &'static [usize],
     /// Possible numbers of slots in the consecutive vtables of `ObjectLinkingLayer`.
     jitlink_slots: &'static [&'static [usize]],
-    /// Value of the attribute `uwtable`; `None` if functions must not get attributes. Since 15 the attribute has a
+    /// Value of the `uwtable` attribute; `None` if functions must not get attributes. Since LLVM 15 the attribute has a
     /// value (2: asynchronous, correct at every instruction).
     uwtable: Option<u64>,
-    /// True if the layout of `DiagnosticInfoOptimizationBase` was checked: in the releases of Numba 0.57 to 0.68.
+    /// True if the layout of `DiagnosticInfoOptimizationBase` was checked, which holds for the releases used by Numba
+    /// 0.57 to 0.68.
     has_remarks: bool,
 }
 
@@ -37,13 +39,13 @@ const fn row(
     jitlink_slots: &'static [Slots],
     uwtable: Option<u64>,
     has_remarks: bool,
-) -> Row {
-    Row { releases, runtime_dyld_slots, jitlink_slots, uwtable, has_remarks }
+) -> ReleaseRow {
+    ReleaseRow { releases, runtime_dyld_slots, jitlink_slots, uwtable, has_remarks }
 }
 
-/// Known releases in ascending order. The vtables of 20 come from builds between two releases, those of 24 from builds
-/// before its release. Only some releases before 10 were tested.
-const ROWS: [Row; 11] = [
+/// Known releases in ascending order. The vtables of 20 were taken from builds between two releases, and those of 24
+/// from builds before its release. Only some of the releases before 10 were tested.
+const ROWS: [ReleaseRow; 11] = [
     row(0..=9, &[16, 17, 19], &[], None, false),
     row(10..=12, &[16], &[], Some(0), false),
     row(13..=13, &[16], &[&[9, 4]], Some(0), false),
@@ -57,7 +59,7 @@ const ROWS: [Row; 11] = [
     row(24..=24, &[19], &[&[7, 4, 7]], None, false),
 ];
 
-impl Row {
+impl ReleaseRow {
     pub(crate) fn has_runtime_dyld(&self, slots: usize) -> bool {
         self.runtime_dyld_slots.contains(&slots)
     }
@@ -67,26 +69,25 @@ impl Row {
     }
 }
 
-fn find_row(release: u32) -> Option<&'static Row> {
+fn find_row(release: u32) -> Option<&'static ReleaseRow> {
     ROWS.iter().find(|row| row.releases.contains(&release))
 }
 
-/// Returns the value of the attribute `uwtable`; `None` for a release whose attributes are unknown.
+/// Returns the value of the `uwtable` attribute; `None` for a release whose attributes are unknown.
 pub(crate) fn uwtable(release: u32) -> Option<u64> {
     find_row(release)?.uwtable
 }
 
-/// Returns true if the remarks of a release can be read.
+/// Returns true if the remarks of this release can be read.
 pub(crate) fn has_remarks(release: u32) -> bool {
     find_row(release).is_some_and(|row| row.has_remarks)
 }
 
-/// Checks that one of `releases` may have vtables that `fits` accepts. If `releases` is empty, any supported release
-/// counts.
+/// Checks that `fits` accepts the table row of one of `releases`. If `releases` is empty, any supported release counts.
 ///
 /// # Errors
-/// If no release fits, the first release that is newer than any supported one, if any.
-pub(crate) fn check(releases: &[Release], fits: impl Fn(&Row) -> bool) -> Result<(), Option<u32>> {
+/// If no release fits, returns the first release that is newer than all supported ones, if any.
+pub(crate) fn check(releases: &[Release], fits: impl Fn(&ReleaseRow) -> bool) -> Result<(), Option<u32>> {
     let is_plausible = |release: &Release| ROWS.iter().any(|row| fits(row) && release.may_be_in(&row.releases));
     let is_known = if releases.is_empty() { ROWS.iter().any(&fits) } else { releases.iter().any(is_plausible) };
     let newest = ROWS.iter().map(|row| *row.releases.end()).max().unwrap_or(0);
@@ -94,17 +95,17 @@ pub(crate) fn check(releases: &[Release], fits: impl Fn(&Row) -> bool) -> Result
     is_known.then_some(()).ok_or_else(too_new)
 }
 
-/// Minimum release to trust in a constant: a lower number may mean something else.
+/// Minimum release number to trust in a constant; a string with a lower number may mean something else.
 const MIN_TRUSTED_RELEASE: u32 = 10;
 
 fn is_supported(number: u32) -> bool {
     find_row(number).is_some()
 }
 
-/// Maximum length of a version with its prefix; longer strings are not versions.
+/// Maximum length of a version string with its prefix; longer strings are not versions.
 const MAX_VERSION_BYTES: usize = 64;
 
-/// A release, or a development build before it.
+/// An LLVM release, or a development build that precedes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Release {
     pub(crate) number: u32,
@@ -114,13 +115,13 @@ pub(crate) struct Release {
 }
 
 impl Release {
-    /// Parses a version: `19.1`, `22.1.0`, `20.0.0git`.
+    /// Parses a version string such as `19.1`, `22.1.0` or `20.0.0git`.
     pub(crate) fn parse(version: &str) -> Option<Release> {
         let number = version.split('.').next()?.parse().ok()?;
         Some(Release { number, is_development_build: version.contains("git"), version: version.to_owned() })
     }
 
-    /// Returns true if the layout may be that of `releases`. A development build of an unsupported release never
+    /// Returns true if the layout may be the one of `releases`. A development build of an unsupported release never
     /// matches.
     fn may_be_in(&self, releases: &RangeInclusive<u32>) -> bool {
         let may_have_previous_layout = self.is_development_build && is_supported(self.number);
@@ -128,8 +129,8 @@ impl Release {
     }
 }
 
-/// Finds releases in the constants of a library. Stops at the first supported release, so that not all constants are
-/// read.
+/// Finds releases in a library's constants. Stops at the first supported release, so that it need not read all
+/// constants.
 pub(crate) fn find_in_constants(constants: &[Segment<'_>]) -> Vec<Release> {
     let mut releases = Vec::new();
     for segment in constants {
@@ -146,7 +147,7 @@ pub(crate) fn find_in_constants(constants: &[Segment<'_>]) -> Vec<Release> {
     releases
 }
 
-/// Parses an identification string: `LLVM22.1.0\0`, `LLVM20.0.0git\0`, `LLVM17.0.6-rust-1.75.0-stable\0`.
+/// Parses an identification string such as `LLVM22.1.0\0`, `LLVM20.0.0git\0` or `LLVM17.0.6-rust-1.75.0-stable\0`.
 fn parse_identification(bytes: &[u8]) -> Option<Release> {
     let end = memchr::memchr(0, &bytes[..bytes.len().min(MAX_VERSION_BYTES)])?;
     let version = std::str::from_utf8(bytes[..end].strip_prefix(b"LLVM")?).ok()?;
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_is_a_string_of_its_own() {
+    fn version_must_be_a_complete_string() {
         for version in ["22.1.0", "20.0.0git", "17.0.6-rust-1.75.0-stable", "16.0.6+rc1"] {
             let bytes = format!("LLVM{version}\0and more");
             assert_eq!(parse_identification(bytes.as_bytes()).map(|release| release.version).as_deref(), Some(version));
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_are_read_up_to_a_release_that_is_known() {
+    fn search_stops_at_the_first_known_release() {
         let find_releases = |texts: &[&str]| {
             let segments: Vec<Segment<'_>> =
                 texts.iter().map(|text| Segment { address: 0x1000, bytes: text.as_bytes() }).collect();
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_between_two_releases_may_be_as_either() {
+    fn development_build_may_have_either_layout() {
         let may_be = |version: &str, number: u32| Release::parse(version).unwrap().may_be_in(&(number..=number));
         assert!(may_be("19.1", 19) && !may_be("19.1", 18) && !may_be("19.1", 20));
         assert!(may_be("20.0.0git", 20) && may_be("20.0.0git", 19) && !may_be("20.0.0git", 21));
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn each_release_is_in_one_row_of_the_table_and_new_ones_in_none() {
+    fn each_release_is_in_at_most_one_row() {
         for pair in ROWS.windows(2) {
             assert_eq!(*pair[0].releases.end() + 1, *pair[1].releases.start());
         }

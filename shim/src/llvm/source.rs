@@ -1,4 +1,4 @@
-//! A library with LLVM. Its linkers are in `linkers.rs`, its GDB JIT list in `channels/gdb_list/`.
+//! A library that contains LLVM. Its linkers are in `linkers.rs`, and its GDB JIT list is in `channels/gdb_list/`.
 
 #![forbid(unsafe_code)]
 
@@ -25,38 +25,38 @@ use crate::process::forward::Function;
 use crate::process::library::Library;
 use crate::process::mapped_proof::{Identity, Mapped};
 
-/// An observed LLVM.
+/// An observed LLVM instance.
 pub(crate) struct Source {
     pub(crate) identity: Identity,
     pub(crate) path: PathBuf,
-    /// Path of the library as text, for messages.
+    /// Path of the library as a string, for messages.
     pub(crate) name: Arc<str>,
     /// Start address of the library's mapping.
     start: usize,
-    /// Its GDB JIT list, if known.
+    /// GDB JIT list, if known.
     pub(crate) list: Option<JitList>,
-    /// Hooks of its linkers.
+    /// Linkers and their hooks.
     linkers: Linkers,
-    /// Result of hooking code generation, which gives functions frame pointers.
+    /// Result of hooking code generation, through which functions get frame pointers.
     codegen: Result<(), codegen::Refusal>,
-    /// Slot of this LLVM in the table of hooks.
+    /// Slot of this LLVM instance in the table of hooks.
     slot: usize,
-    /// True if `JITLISTEN_LLVM` includes the list.
+    /// True if `JITLISTEN_LLVM` selects the GDB JIT list as a source.
     wants_list: bool,
     /// LLVM release, if known.
     version: Option<String>,
-    /// True if it is an llvmlite, whose functions have their own hooks.
+    /// True if the library is llvmlite, whose functions have their own hooks.
     is_llvmlite: bool,
-    /// Import slots of its memory functions.
+    /// Import slots of the library's memory functions.
     slots: MemorySlots,
-    /// True once the slots were patched.
+    /// True once the import slots were patched.
     memory_is_hooked: bool,
-    /// True if it seems to have compiled code without reporting it.
+    /// True if this LLVM instance seems to have compiled code without reporting it.
     is_silent: bool,
 }
 
-/// Finds the import slots of its memory functions. If the loader has not relocated them yet, it will bind them to our
-/// hooks.
+/// Finds the import slots of a library's memory functions. If the loader has not relocated them yet, makes the loader
+/// bind them to our hooks.
 fn find_memory_slots(library: &Library<'_>, hooks: &'static HookTable) -> MemorySlots {
     let slots = MemorySlots::find(library, hooks);
     if !slots.are_relocated(library.mapped())
@@ -69,9 +69,9 @@ fn find_memory_slots(library: &Library<'_>, hooks: &'static HookTable) -> Memory
 }
 
 impl Source {
-    /// Finds and hooks an LLVM in `library`; `slot` is its index in the table of `hooks`. If the library's file must be
-    /// opened, it is left in `symbols`. The error is the reason why an LLVM is not observed, or `None` for a library
-    /// without LLVM. The library need not be relocated.
+    /// Finds and hooks LLVM in `library`; `slot` is its index in the table of `hooks`. If the library's file must be
+    /// opened, it is stored in `symbols`. The error is the reason why this LLVM instance is not observed, or `None` for
+    /// a library without LLVM. The library need not be relocated.
     pub(crate) fn attach(
         library: &Library<'_>,
         symbols: &mut Option<SymbolFile>,
@@ -80,7 +80,7 @@ impl Source {
         callers: Callers,
         enabled: LlvmSources,
     ) -> Result<Source, Option<String>> {
-        // An unoptimised build of this library is as large as an LLVM, and has its own GDB JIT list.
+        // An unoptimised build of our own library is as large as LLVM, and has its own GDB JIT list.
         if library.is_jitlisten() {
             return Err(None);
         }
@@ -90,11 +90,11 @@ impl Source {
         // Reset the counters before LLVM can report anything.
         facts::reset_counts(slot);
         if recognise::is_llvmlite(library) {
-            // Its symbols are needed anyway, and searching its constants would read 60 MB.
+            // The file's symbols are needed anyway, and searching its constants would read 60 MB.
             *symbols = SymbolFile::open(library).ok();
         }
         let linkers = Linkers::attach(library, symbols, slot, hooks, callers, enabled).ok_or(None)?;
-        // llvmlite's file is open anyway. In other libraries a hidden list adds nothing if the linkers report all
+        // llvmlite's file is open anyway. In other libraries, a hidden list adds nothing if the linkers report all
         // objects.
         let searches_file = !linkers.reports_everything() || recognise::is_llvmlite(library);
         let interface =
@@ -137,8 +137,8 @@ impl Source {
         })
     }
 
-    /// Patches the import slots: the first time, and again if others have overwritten them. Returns true if this was
-    /// the first time, and the functions that others had stored there. The library must be relocated.
+    /// Patches the import slots, or patches them again if other tools have overwritten them. Returns true on the first
+    /// call, and the functions that other tools had stored in the slots. The library must be relocated.
     pub(crate) fn hook_memory(&mut self, mapped: Mapped<'_>) -> (bool, Vec<(Function, usize)>) {
         let is_first = !std::mem::replace(&mut self.memory_is_hooked, true);
         let replaced = self.slots.hook(mapped);
@@ -155,17 +155,18 @@ impl Source {
         self.memory_is_hooked
     }
 
-    /// Returns true if the library is relocated, as far as its slots show.
+    /// Returns true if the loader has relocated the library's import slots.
     pub(crate) fn is_relocated(&self, mapped: Mapped<'_>) -> bool {
         self.slots.are_relocated(mapped)
     }
 
-    /// Returns true if its code generation is hooked.
+    /// Returns true if the library's code generation is hooked.
     pub(crate) fn code_generation_is_hooked(&self) -> bool {
         self.codegen.is_ok()
     }
 
-    /// Reads its GDB JIT list from now on, even if it is not exported: its linker turned out to have an unknown layout.
+    /// Starts to read the GDB JIT list, even if its symbol is not exported, because a linker turned out to have an
+    /// unknown layout.
     pub(crate) fn fall_back_to_list(&mut self, mapped: Mapped<'_>, hooks: &HookTable) {
         if self.list.is_some() || !self.wants_list {
             return;
@@ -178,46 +179,47 @@ impl Source {
         self.list = Some(interface.observe(&library, hooks.register_code[self.slot], Callers::Any, false));
     }
 
-    /// Reads the changes of its GDB JIT list.
+    /// Reads the changes of the GDB JIT list.
     pub(crate) fn read_list(&mut self) -> ListChanges {
         let Some(changes) = self.list.as_mut().map(JitList::read) else { return ListChanges::default() };
         let log_error = |error: &_| log_line!(Warn, "{}: GDB JIT list: {error}", self.path.display());
         changes.inspect_err(log_error).unwrap_or_default()
     }
 
-    /// Returns true if its list must be read whenever memory becomes executable.
+    /// Returns true if the list must be read whenever memory becomes executable.
     pub(crate) fn polls_list(&self) -> bool {
         self.list.as_ref().is_some_and(|list| !list.detoured)
     }
 
-    /// Returns true if its list ever had an entry.
+    /// Returns true if the list ever had an entry.
     fn has_had_entries(&self) -> bool {
         self.list.as_ref().is_some_and(|list| list.has_had_entries)
     }
 
-    /// Number of objects that its linkers have reported.
+    /// Number of objects that the linkers have reported.
     fn linked(&self) -> u64 {
         facts::read_count(self.slot, Count::RuntimeDyld) + facts::read_count(self.slot, Count::JitLink)
     }
 
-    /// Reason why its code may lack names: a linker is unknown, and no object was ever reported.
+    /// Reason why this LLVM instance's code may lack names, if one of its linkers is unknown and no object was ever
+    /// reported.
     pub(crate) fn unobserved_reason(&self) -> Option<String> {
-        // Reports by JITLink do not count: they do not cover code that RuntimeDyld links.
+        // JITLink's reports do not count, because they do not cover code that RuntimeDyld links.
         let has_reported = self.has_had_entries() || facts::read_count(self.slot, Count::RuntimeDyld) > 0;
         self.linkers.ignored_reason().filter(|_| !has_reported)
     }
 
-    /// Returns true if its linkers cannot be found and its list has never had an object.
+    /// Returns true if no linker can be found and the list has never had an entry.
     pub(crate) fn may_compile_unnamed_code(&self) -> bool {
         self.linkers.has_hidden_linker && !self.has_had_entries()
     }
 
-    /// Records that code became executable without a report by any LLVM.
+    /// Records that code became executable that no LLVM instance had reported.
     pub(crate) fn mark_silent(&mut self) {
         self.is_silent = self.unobserved_reason().is_some();
     }
 
-    /// Describes this LLVM for the API and the doctor.
+    /// Describes this LLVM instance for the API and the doctor.
     pub(crate) fn describe(&self) -> DiscoveredLlvm {
         let (mut heard_by, mut missing) = (Vec::new(), Vec::new());
         match &self.linkers.runtime_dyld {
@@ -252,12 +254,12 @@ impl Source {
         }
     }
 
-    /// Number of entries in its list, including refused ones.
+    /// Number of entries in the list, including refused ones.
     pub(crate) fn listed_count(&self) -> usize {
         self.list.as_ref().map_or(0, JitList::len)
     }
 
-    /// All objects in its list. They are freed when the library is closed.
+    /// All objects in the list. The session frees them when the library is closed.
     pub(crate) fn objects(&self) -> impl Iterator<Item = ObjectId> {
         self.list.iter().flat_map(JitList::objects)
     }

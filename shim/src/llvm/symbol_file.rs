@@ -1,4 +1,5 @@
-//! `.symtab` of a library's file: symbols that are not exported. The llvmlite wheels keep LLVM's own functions there.
+//! Symbols from the `.symtab` of a library's file, which also lists symbols that are not exported. In the llvmlite
+//! wheels, LLVM's own functions are only there.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -18,20 +19,21 @@ use crate::process::search;
 
 type ElfHeader = elf::FileHeader64<object::Endianness>;
 
-/// Symbols of the GDB JIT interface.
+/// Symbol of the JIT descriptor in the GDB JIT interface.
 pub(crate) const DESCRIPTOR_SYMBOL: &str = "__jit_debug_descriptor";
 pub(crate) const REGISTER_FUNCTION_SYMBOL: &str = "__jit_debug_register_code";
 
-/// Prefix of a mangled class name that gives the symbol of its vtables.
+/// Prefix that turns a mangled class name into the symbol of the class's vtables.
 pub(crate) const VTABLE_PREFIX: &str = "_ZTV";
 
-/// Maximum length of a searched name.
+/// Maximum length of a symbol name to search for.
 const MAX_NAME_BYTES: usize = 256;
 
-/// Number of bytes at the start of the file that must equal the mapping: headers, build ID, hash table, first symbols.
+/// Number of bytes at the start of the file that must equal the mapping. They include headers, build ID, hash table and
+/// the first symbols.
 const COMPARED_BYTES: u64 = 1 << 16;
 
-/// Values (addresses before the bias) and sizes of symbols, by name.
+/// Symbols by name, each with its value (address without the load bias) and its size.
 type Symbols = BTreeMap<String, (u64, u64)>;
 
 /// A library's file, mapped for reading.
@@ -45,7 +47,7 @@ impl SymbolFile {
     /// Opens the file of `library`, if it is still the file that was loaded.
     pub(crate) fn open(library: &Library<'_>) -> io::Result<SymbolFile> {
         let file = SymbolFile { mapping: Mapping::open(&library.path)?, llvm: OnceCell::new() };
-        // A stripped file is not used, so it is not compared.
+        // A stripped file is not used, so it need not be compared.
         if file.tables().is_some() {
             let loaded = library.segments.first_bytes(COMPARED_BYTES).ok_or(io::ErrorKind::InvalidData)?;
             if !file.mapping.bytes().starts_with(&loaded) {
@@ -55,7 +57,7 @@ impl SymbolFile {
         Ok(file)
     }
 
-    /// Returns the file in `symbols`, opening it first if necessary; logs errors.
+    /// Returns the file in `symbols`, opening it first if necessary. Logs an error if that fails.
     pub(crate) fn open_once<'a>(symbols: &'a mut Option<SymbolFile>, library: &Library<'_>) -> Option<&'a SymbolFile> {
         if symbols.is_none() {
             *symbols = SymbolFile::open(library)
@@ -65,17 +67,18 @@ impl SymbolFile {
         symbols.as_ref()
     }
 
-    /// Returns the values (addresses before the bias) of defined symbols with these names. Each name must begin with
-    /// one of `prefixes`.
+    /// Returns the values (addresses without the load bias) of defined symbols with these names. Each name must begin
+    /// with one of `prefixes`.
     ///
-    /// The string table (15 MB in a wheel) is searched for the names, then the symbol table for these few strings.
-    /// Looking up 174,692 names one by one would noticeably slow down the import of llvmlite.
+    /// First the string table (15 MB in a wheel) is searched for the names, then the symbol table for entries that
+    /// refer to these few strings. Reading the names of all 174,692 symbols would noticeably slow down the import of
+    /// llvmlite.
     pub(crate) fn find<'a>(&self, prefixes: &[&str], names: &[&'a str]) -> BTreeMap<&'a str, u64> {
         let symbols = self.find_sized(prefixes, |name| names.contains(&name));
         names.iter().filter_map(|&name| Some((name, symbols.get(name)?.0))).collect()
     }
 
-    /// Symbols of LLVM's linkers and of the GDB JIT interface, found in a single pass.
+    /// Symbols of LLVM's linkers and of the GDB JIT interface, all found in a single pass.
     pub(crate) fn llvm_symbols(&self) -> &Symbols {
         let is_wanted = |name: &str| {
             name == DESCRIPTOR_SYMBOL
@@ -85,13 +88,13 @@ impl SymbolFile {
         self.llvm.get_or_init(|| self.find_sized(&["__jit_debug_", "_ZTVN4llvm"], is_wanted))
     }
 
-    /// Finds the symbols that `is_wanted` accepts; each begins with one of `prefixes`. Linkers may store a name as the
-    /// tail of another string.
+    /// Finds the symbols that `is_wanted` accepts; each begins with one of `prefixes`. Linkers may store one name as
+    /// the tail of another string.
     fn find_sized(&self, prefixes: &[&str], is_wanted: impl Fn(&str) -> bool) -> Symbols {
         let mut values = BTreeMap::new();
         let Some((symbols, strings)) = self.tables() else { return values };
         let mut candidates: Vec<(u32, &str)> = Vec::new();
-        // A bitmap of the string offsets excludes nearly every symbol with one test.
+        // A bitmap of string offsets rules out nearly every symbol with one test.
         let mut filter = [0_u64; 64];
         let bit = |offset: usize| (offset / 64 % 64, 1_u64 << (offset % 64));
         let prefixes: Vec<&[u8]> = prefixes.iter().map(|prefix| prefix.as_bytes()).collect();
@@ -122,7 +125,7 @@ impl SymbolFile {
         values
     }
 
-    /// Symbol table and string table, unless the file was stripped.
+    /// Symbol table and string table; `None` if the file was stripped.
     fn tables(&self) -> Option<(&[elf::Sym64<object::Endianness>], &[u8])> {
         let data = self.mapping.bytes();
         let header = ElfHeader::parse(data).ok()?;
@@ -141,29 +144,30 @@ struct Mapping {
     size: usize,
 }
 
-// SAFETY: the mapping is read-only and belongs to its owner.
+// SAFETY: the mapping is read-only, and only its owner unmaps it.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
     fn open(path: &Path) -> io::Result<Mapping> {
         let file = File::open(path)?;
         let size = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
-        // SAFETY: a new private read-only mapping does not affect existing memory.
+        // SAFETY: creating a private read-only mapping at an address chosen by the kernel does not affect existing
+        // memory.
         let start =
             unsafe { libc::mmap(ptr::null_mut(), size, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
         if start == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Mapping { start, size }) }
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped for reading until dropped. Truncating the file would raise SIGBUS, but libraries are replaced
-        // by renaming, and the loader's own mapping of the file would fail as well.
+        // SAFETY: the file stays mapped for reading until this value is dropped. Truncating the file would raise
+        // SIGBUS, but libraries are replaced by renaming, and the loader's own mapping of the file would fail as well.
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.size) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, from which nothing borrows any longer.
+        // SAFETY: the mapping is our own, and no borrow of it is left.
         unsafe { libc::munmap(self.start, self.size) };
     }
 }

@@ -1,4 +1,4 @@
-//! Libraries of a process that may make code executable that no other source reports: see `trackers/unwind_tables.rs`.
+//! Libraries that may make code executable that no other source reports; `trackers/unwind_tables.rs` finds that code.
 
 #![forbid(unsafe_code)]
 
@@ -7,11 +7,11 @@ use std::path::Path;
 use crate::process::library::Library;
 use crate::process::mapped_proof::Identity;
 
-/// Libraries that may make unreported code executable, with their file names.
+/// File names of the libraries that may make unreported code executable.
 #[derive(Default)]
 pub(crate) struct UnreportedLibraries {
     pub(crate) libraries: Vec<(Identity, String)>,
-    /// True once the log has mentioned them.
+    /// True once the log has mentioned these libraries.
     pub(crate) was_logged: bool,
 }
 
@@ -25,7 +25,7 @@ impl UnreportedLibraries {
         self.libraries.iter().any(|(identity, _)| *identity == library)
     }
 
-    /// Returns true if no such library is loaded.
+    /// Returns true if no library is loaded that may make unreported code executable.
     pub(crate) fn is_empty(&self) -> bool {
         self.libraries.is_empty()
     }
@@ -35,7 +35,7 @@ impl UnreportedLibraries {
     }
 }
 
-/// File name of a library; that of the executable for the program itself.
+/// Returns a library's file name, or the name of the executable for the program itself.
 pub(crate) fn file_name(path: &Path) -> String {
     let program = if path == Path::new("/proc/self/exe") { std::fs::read_link(path).ok() } else { None };
     let path = program.as_deref().unwrap_or(path);

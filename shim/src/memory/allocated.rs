@@ -1,5 +1,6 @@
-//! Writable memory that LLVMs have allocated with `mmap(2)`. It becomes executable only through another call, so the
-//! kernel need not be queried, which before Linux 6.11 means reading all mappings of the process as text.
+//! Writable memory that LLVM has allocated with `mmap(2)`. This memory becomes executable only through another call
+//! that we observe, so the kernel need not be queried about it. Before Linux 6.11, such a query means reading all
+//! mappings of the process as text.
 
 #![forbid(unsafe_code)]
 
@@ -7,16 +8,16 @@ use std::collections::VecDeque;
 
 use jitlisten::AddressRange;
 
-/// Maximum number of ranges remembered.
+/// Maximum number of remembered ranges.
 const MAX_RANGES: usize = 64;
 
 /// The most recently allocated ranges, oldest first.
 #[derive(Default)]
-pub(crate) struct Allocated {
+pub(crate) struct AllocatedRanges {
     ranges: VecDeque<AddressRange>,
 }
 
-impl Allocated {
+impl AllocatedRanges {
     /// Records a new range, which is writable and not executable.
     pub(crate) fn add(&mut self, range: AddressRange) {
         self.remove(range);
@@ -26,12 +27,12 @@ impl Allocated {
         self.ranges.push_back(range);
     }
 
-    /// Forgets all ranges that overlap `range`, because their memory has changed.
+    /// Forgets all ranges that overlap `range`, because that memory has changed.
     pub(crate) fn remove(&mut self, range: AddressRange) {
         self.ranges.retain(|allocated| !allocated.overlaps(range));
     }
 
-    /// The allocation that contains `part`.
+    /// Returns the allocation that contains `part`.
     pub(crate) fn containing(&self, part: AddressRange) -> Option<AddressRange> {
         self.ranges
             .iter()
@@ -47,8 +48,8 @@ mod tests {
     use crate::memory::range;
 
     #[test]
-    fn the_last_are_known_until_they_go() {
-        let mut allocated = Allocated::default();
+    fn newest_allocations_are_known_until_removed() {
+        let mut allocated = AllocatedRanges::default();
         allocated.add(range(0x1000, 0x4000));
         assert_eq!(allocated.containing(range(0x2000, 0x3000)), Some(range(0x1000, 0x4000)));
         assert_eq!(allocated.containing(range(0x3000, 0x5000)), None);

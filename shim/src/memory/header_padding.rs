@@ -1,4 +1,4 @@
-//! Header padding: extra pages before code, so that an image can begin with its ELF header.
+//! Header padding: extra pages mapped before code, so that an image can begin with its ELF header.
 //!
 //! ```text
 //!   LLVM calls     mmap(RW, private, anonymous, 8 KiB)
@@ -11,7 +11,7 @@
 //! LLVM allocates first, and makes code executable or data read-only later. Therefore every allocation is padded, and
 //! the padding of data is unmapped later. Padding pages cost nothing until they are written.
 //!
-//! The session owns the list of padding: its sinks use it, and its lock is held across `fork(2)`.
+//! The session owns the list of padded ranges, because its sinks use the padding and its lock is held across `fork(2)`.
 
 use std::ffi::{c_int, c_void};
 
@@ -21,13 +21,15 @@ use jitlisten::{Address, AddressRange, Session};
 use crate::process::detour::page_size;
 use crate::process::forward::{self, Function};
 
-/// Returns true for an `mmap(2)` call with the arguments of LLVM's allocator, `sys::Memory::allocateMappedMemory`.
+/// Returns true if an `mmap(2)` call has the arguments that LLVM's allocator passes
+/// (`sys::Memory::allocateMappedMemory`).
 pub(crate) fn is_allocation(protection: c_int, flags: c_int, file: c_int) -> bool {
     let llvm_flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     protection == libc::PROT_READ | libc::PROT_WRITE && flags & !libc::MAP_NORESERVE == llvm_flags && file == -1
 }
 
-/// Padding for `size` bytes of code: one page, plus one eighth for unwind tables if the code is large.
+/// Returns the padding for `size` bytes of code: one page, plus one eighth of `size` for unwind tables if the code is
+/// large.
 fn padding_for(size: usize) -> usize {
     let page = page_size();
     match size.checked_sub(8 * page) {
@@ -36,7 +38,7 @@ fn padding_for(size: usize) -> usize {
     }
 }
 
-/// Makes an [allocation](is_allocation) with padding before it. Returns `None` if the host's call should be forwarded
+/// Maps an [allocation](is_allocation) with padding before it. Returns `None` if the host's call should be forwarded
 /// unchanged.
 pub(crate) fn mmap(session: &Session, address: *mut c_void, size: usize, flags: c_int) -> Option<*mut c_void> {
     if !session.is_enabled(SinkKind::Image) {
@@ -45,15 +47,16 @@ pub(crate) fn mmap(session: &Session, address: *mut c_void, size: usize, flags: 
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let padding = padding_for(size);
     let padded_size = size.checked_add(padding)?;
-    // SAFETY: without MAP_FIXED, a new private mapping replaces nothing.
+    // SAFETY: without `MAP_FIXED`, a new mapping replaces nothing.
     let mapped = unsafe { libc::mmap(address, padded_size, protection, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
         return None;
     }
     if forward::is_overridden(Function::Mmap) {
-        // Another tool counts the memory that the host requests, so it must see exactly that range.
+        // If another tool counts the memory that the host requests, it must see exactly that range, so map the range
+        // again through the tool's function.
         let code = mapped.wrapping_byte_add(padding);
-        // SAFETY: the call replaces a part of the mapping just created, which nothing else refers to.
+        // SAFETY: the call replaces part of the mapping that was just created, which nothing else refers to.
         let remapped = unsafe { forward::mmap(code, size, protection, flags | libc::MAP_FIXED, -1, 0) };
         if remapped != code {
             // SAFETY: the mapping is our own, and nothing else refers to it.
@@ -68,7 +71,7 @@ pub(crate) fn mmap(session: &Session, address: *mut c_void, size: usize, flags: 
 /// Unmaps the padding before `code`, if there is any.
 pub(crate) fn release(session: &Session, code: Address) {
     if let Some(padding) = session.take_header_padding(code) {
-        // SAFETY: we mapped this range, and only the sinks know it. They stop using it before the code that follows it
+        // SAFETY: we mapped this range, and only the sinks know about it. They stop using it before the code after it
         // is freed.
         unsafe { libc::munmap(padding.start().0 as *mut c_void, padding.size() as usize) };
     }

@@ -1,8 +1,8 @@
-//! Import slots of an LLVM's library for the functions that manage code memory. Patching them hooks the calls of this
-//! library only.
+//! Import slots of a library with LLVM for the functions that manage code memory. Patching these slots hooks only the
+//! calls made by this library.
 //!
-//! Other tools patch the same slots; memray patches those of every library, again after each `dlopen`. Then we patch
-//! the slot again, and our hook forwards to that tool's function instead of libc's.
+//! Other tools patch the same slots. memray, for example, patches the slots of every library after each `dlopen`. We
+//! then patch the slot again, and our hook forwards to that tool's function instead of libc's.
 
 use std::io;
 use std::ops::Range;
@@ -13,15 +13,15 @@ use crate::process::library::Library;
 use crate::process::mapped_proof::Mapped;
 use crate::process::slot::KeptSlot;
 
-/// Import slots of a library for functions that manage code memory, each with its hook.
+/// Import slots of a library for functions that manage code memory, each with the hook to store there.
 pub(crate) struct MemorySlots {
     slots: Vec<(KeptSlot, Function, usize)>,
-    /// Address range of the library. A lazy slot that was never called through holds an address in this range.
+    /// Address range of the library. A lazy slot that has never been called through holds an address in this range.
     library: Range<usize>,
 }
 
 impl MemorySlots {
-    /// Collects the slots without changing them.
+    /// Collects the slots of a library without changing them.
     pub(crate) fn find(library: &Library<'_>, hooks: &'static HookTable) -> MemorySlots {
         let slots = MEMORY_IMPORTS.into_iter().flat_map(|(name, function)| {
             let hook = hooks.memory_hook_for(library, function);
@@ -35,17 +35,17 @@ impl MemorySlots {
         self.slots.iter().all(|(kept, ..)| kept.resolve(mapped).is_some_and(|slot| slot.is_relocated()))
     }
 
-    /// Hooks the library's calls of `mprotect` and related functions. Returns the other tools' functions that the slots
-    /// held. The library must be relocated: before that, the loader writes the slots itself.
+    /// Hooks the library's calls of `mprotect` and related functions. Returns any functions of other tools that the
+    /// slots held. The library must be relocated, because the loader itself writes the slots before that.
     pub(crate) fn hook(&self, mapped: Mapped<'_>) -> io::Result<Vec<(Function, usize)>> {
         let mut foreign = Vec::new();
         for &(kept, function, hook) in &self.slots {
             let Some((slot, value)) = kept.resolve(mapped).map(|slot| (slot, slot.value())) else { continue };
-            // An undefined weak function has no address, and a host may test for that: keep its slot.
+            // An undefined weak function has a null address, and a host may test for that, so keep such a slot.
             if value == hook || !slot.is_relocated() {
                 continue;
             }
-            // SAFETY: the slot and our hook belong to the same function.
+            // SAFETY: the slot and our hook are for the same function.
             unsafe { slot.write(hook) }?;
             if !self.library.contains(&value) {
                 foreign.push((function, value));
@@ -56,11 +56,11 @@ impl MemorySlots {
 }
 
 /// Makes the loader store our hooks when it relocates the library. Weak imports keep their symbols, because a host may
-/// test whether they have an address; if they have one, their slots are patched after relocation. The library must not
-/// be relocated yet.
+/// test whether the function exists. If it does, the slot is patched after relocation. The library must not be
+/// relocated yet.
 pub(crate) fn bind_memory_hooks_before_relocation(library: &Library<'_>, hooks: &HookTable) -> io::Result<()> {
     for (name, function) in MEMORY_IMPORTS {
-        // SAFETY: our hook is made to be called in place of the function of this name.
+        // SAFETY: our hook is designed to be called in place of the function with this name.
         unsafe { library.bind_before_relocation(name, hooks.memory_hook_for(library, function), false) }?;
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Hooks of the `mmap(2)` family, which report changes of memory for code. The session's ledger decides what a change
-//! means for objects.
+//! Support for the hooks of the `mmap(2)` family, which report changes of code memory. The session's ledger decides how
+//! a change affects objects.
 
 pub(crate) mod allocated;
 pub(crate) mod header_padding;
@@ -7,7 +7,7 @@ pub(crate) mod import_slots;
 pub(crate) mod other_libraries;
 pub(crate) mod unlocked_hooks;
 
-/// Address range from `start` to `end`.
+/// Builds an address range from `start` to `end`.
 #[cfg(test)]
 pub(crate) fn range(start: u64, end: u64) -> jitlisten::AddressRange {
     jitlisten::AddressRange::new(jitlisten::Address(start), end - start).unwrap()

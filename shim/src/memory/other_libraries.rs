@@ -1,16 +1,16 @@
-//! Memory calls of the program and of libraries without an LLVM. A product may split LLVM over several libraries, and a
-//! host may have its own memory manager (LLVM-C `LLVMCreateSimpleMCJITMemoryManager`) that calls libc's `mprotect`
-//! itself.
+//! Memory calls made by the program and by libraries without LLVM. A product may split LLVM across several libraries,
+//! and a host may have its own memory manager (LLVM-C `LLVMCreateSimpleMCJITMemoryManager`) that calls libc's
+//! `mprotect` itself.
 //!
-//! The relocation slots of all libraries are patched once there is an LLVM in the process. This also works with
-//! `RTLD_DEEPBIND`. Not patched:
+//! Once LLVM is detected in the process, the relocation slots of all libraries are patched. This also works with
+//! `RTLD_DEEPBIND`. Two kinds of slots are not patched:
 //!
 //! * slots that point to a function other than the one our hook forwards to: another tool's, or another namespace's
 //!   (`dlmopen(3)`);
 //! * slots of the library that defines that function, because our hook would call itself: libc, its replacement, or a
 //!   non-PIE program that takes the address of `mprotect`, so that all libraries use the program's symbol.
 //!
-//! Calls that do not concern code are forwarded without a lock: see `unlocked_hooks.rs`.
+//! `unlocked_hooks.rs` forwards calls that do not concern code without taking a lock.
 
 use jitlisten::log_line;
 
@@ -21,10 +21,10 @@ use crate::process::library::Library;
 use crate::process::mapped_proof::{Identity, Mapped};
 use crate::process::slot::KeptSlot;
 
-/// Symbol of LLVM's memory allocator, which any library that contains the allocator may export.
+/// Symbol of LLVM's memory allocator; any library that contains the allocator may export it.
 const LLVM_ALLOCATOR: &str = "_ZN4llvm3sys6Memory20allocateMappedMemoryEmPKNS0_11MemoryBlockEjRSt10error_code";
 
-/// Import slots of libraries without an LLVM.
+/// Import slots of libraries without LLVM.
 #[derive(Default)]
 pub(crate) struct OtherLibraries {
     is_active: bool,
@@ -32,23 +32,23 @@ pub(crate) struct OtherLibraries {
     unrelocated: Vec<UnrelocatedSlot>,
 }
 
-/// An import slot to hook after relocation.
+/// An import slot that will be hooked once the loader has relocated it.
 struct UnrelocatedSlot {
     slot: KeptSlot,
-    /// Address range of the slot's library.
+    /// Address range of the library that contains the slot.
     library: std::ops::Range<usize>,
     function: Function,
     hook: usize,
 }
 
 impl OtherLibraries {
-    /// Hooks the libraries that are added from now on. Returns true on the first call.
+    /// Starts to hook the libraries that are added from now on. Returns true on the first call.
     pub(crate) fn activate(&mut self) -> bool {
         !std::mem::replace(&mut self.is_active, true)
     }
 
-    /// Collects the slots of a new library of the program's namespace that is not a source. `is_unnamed`: no other
-    /// channel observes its code.
+    /// Collects the slots of a new library that is in the program's namespace and is not a source. `is_unnamed` is true
+    /// if no other channel observes the library's code.
     pub(crate) fn add(&mut self, library: &Library<'_>, hooks: &HookTable, is_unnamed: bool) {
         if !self.is_active || library.is_jitlisten() {
             return;
@@ -62,10 +62,11 @@ impl OtherLibraries {
             _ if allocates_for_llvm => hooks.memory_hook_for(library, function),
             _ => (hooks.memory_without_llvm)(function),
         };
-        // The library may compile before the loader's next event, so its imports are bound by the loader.
+        // The library may compile code before the loader's next event, so make the loader bind its imports to our
+        // hooks.
         if is_unnamed && !library.section.is_relocated() {
             let bind = |(name, function): (&str, Function)| {
-                // SAFETY: our hook is made to be called in place of the function of this name.
+                // SAFETY: our hook is designed to be called in place of the function with this name.
                 unsafe { library.bind_before_relocation(name, hook(function), false) }
             };
             if MEMORY_IMPORTS.into_iter().try_for_each(bind).is_ok() {
@@ -91,7 +92,7 @@ impl OtherLibraries {
         self.unrelocated.retain(|pending| {
             let Some(slot) = pending.slot.resolve(mapped).filter(|slot| slot.is_relocated()) else { return true };
             let value = slot.value();
-            // A lazy slot that was never called through holds an address in its own library.
+            // A lazy slot that has never been called through holds an address in its own library.
             if !pending.library.contains(&value) && !forwards_to(pending.function, value) {
                 log_line!(
                     Debug,
@@ -101,7 +102,7 @@ impl OtherLibraries {
                 );
                 return false;
             }
-            // SAFETY: the slot belongs to this function, and points to the function that our hook forwards to.
+            // SAFETY: the slot is for this function, and it points to the function that our hook forwards to.
             if let Err(error) = unsafe { slot.write(pending.hook) } {
                 log_line!(Info, "could not hook {:?} of a library: {error}", pending.function);
             }
@@ -115,7 +116,7 @@ impl OtherLibraries {
     }
 }
 
-/// Returns true if our hook forwards to `address`. `mmap64` is the same function as `mmap` here.
+/// Returns true if our hook forwards to `address`. On these architectures, `mmap64` is the same function as `mmap`.
 fn forwards_to(function: Function, address: usize) -> bool {
     forward::forwards_to(function, address)
         || function == Function::Mmap && address == libc::mmap64 as *const () as usize

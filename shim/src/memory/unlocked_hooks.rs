@@ -1,5 +1,5 @@
-//! Memory hooks of libraries without LLVM, in a process that has one. Calls that do not concern code are forwarded
-//! without a lock (`code_pages`).
+//! Memory hooks for libraries without LLVM, used once LLVM is detected in the process. Calls that do not concern code
+//! are forwarded without taking a lock, as `code_pages` tells.
 
 use std::ffi::{c_int, c_void};
 
@@ -10,17 +10,17 @@ use crate::hooks::{self, PendingMemoryChange, guarded, pages};
 use crate::memory::header_padding;
 use crate::process::forward;
 
-/// Hook of `mprotect(2)`.
+/// Hook of `mprotect(2)` that takes no lock for calls that do not concern code.
 pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
     if protection & libc::PROT_EXEC == 0 && !code_pages::overlaps(pages(address, size)) {
-        // SAFETY: forwards the host's own call.
+        // SAFETY: this forwards the host's own call.
         return unsafe { forward::mprotect(address, size, protection) };
     }
-    // SAFETY: forwards the host's own call.
+    // SAFETY: this forwards the host's own call.
     unsafe { hooks::protect(address, size, protection) }
 }
 
-/// Hook of `munmap(2)`.
+/// Hook of `munmap(2)` that takes no lock for calls that do not concern code.
 pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_int {
     let range = pages(address, size);
     let held_code = code_pages::overlaps(range);
@@ -28,7 +28,7 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_i
     if held_code {
         guarded(|shim| shim.record_replacement(range));
     }
-    // SAFETY: forwards the host's own call.
+    // SAFETY: this forwards the host's own call.
     let result = unsafe { forward::munmap(address, size) };
     drop(change);
     if held_code && result == 0 {
@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_i
     result
 }
 
-/// Hook of `mmap(2)`.
+/// Hook of `mmap(2)` that takes no lock for calls that do not concern code.
 pub(crate) unsafe extern "C" fn mmap(
     address: *mut c_void,
     size: usize,
@@ -47,11 +47,11 @@ pub(crate) unsafe extern "C" fn mmap(
     offset: i64,
 ) -> *mut c_void {
     let replaces = hooks::replaces_mappings(flags) && code_pages::overlaps(pages(address, size));
-    // SAFETY: forwards the host's own call.
+    // SAFETY: this forwards the host's own call.
     unsafe { hooks::map(address, size, protection, flags, file, offset, replaces) }
 }
 
-/// Hook of `pkey_mprotect(2)`, for all libraries.
+/// Hook of `pkey_mprotect(2)`, used in all libraries.
 pub(crate) unsafe extern "C" fn pkey_mprotect(
     address: *mut c_void,
     size: usize,
@@ -64,7 +64,7 @@ pub(crate) unsafe extern "C" fn pkey_mprotect(
     if concerns_code {
         hooks::before_protect(range, protection);
     }
-    // SAFETY: forwards the host's own call.
+    // SAFETY: this forwards the host's own call.
     let result = unsafe { forward::pkey_mprotect(address, size, protection, key) };
     drop(change);
     if concerns_code && result == 0 {
@@ -73,8 +73,8 @@ pub(crate) unsafe extern "C" fn pkey_mprotect(
     result
 }
 
-/// Hook of `mremap(2)`, for all libraries. Moved code is new code at its new address, because addresses in it may be
-/// wrong now.
+/// Hook of `mremap(2)`, used in all libraries. Moved code counts as new code at its new address, because addresses
+/// inside the code may be wrong now.
 pub(crate) unsafe extern "C" fn mremap(
     address: *mut c_void,
     size: usize,
@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C" fn mremap(
     if replaces {
         guarded(|shim| shim.record_replacement(target_range));
     }
-    // SAFETY: forwards the host's own call.
+    // SAFETY: this forwards the host's own call.
     let new_base = unsafe { forward::mremap(address, size, new_size, flags, new_address) };
     if !held_code || new_base == libc::MAP_FAILED {
         return new_base;

@@ -1,8 +1,8 @@
-//! Tools that keep their own list of modules, and reload it after a library was opened or closed.
+//! Makes tools that keep their own list of modules reload that list.
 //!
 //! memray and heaptrack replace `dlopen` and `dlclose`, and invalidate their list after a successful call. We therefore
-//! call `dlopen` for the program itself, which loads nothing. It takes the loader's lock, so we call it where neither
-//! LLVM nor we hold a lock: after llvmlite has finalized an engine's code, before it returns to Python.
+//! call `dlopen` for the program itself, which loads nothing. The call takes the loader's lock, so we make it where
+//! neither LLVM nor we hold a lock: after llvmlite has finalized an engine's code, before it returns to Python.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,20 +12,20 @@ use jitlisten::plumbing::preserving_errno;
 
 use super::imports::Imports;
 
-/// Number of modules ever added, as of the last announcement.
-static ANNOUNCED: AtomicU64 = AtomicU64::new(0);
+/// Total number of modules that had been added at the time of the last announcement.
+static ANNOUNCED_MODULE_COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Announces new modules, if any. Must not be called under a lock of LLVM's or of ours.
+/// Announces new modules, if any. The caller must not hold any LLVM lock, or any of our own.
 pub(crate) fn announce_new_modules() {
     let adds = modules::counts().adds;
-    if !Imports::are_hooked() || ANNOUNCED.swap(adds, Ordering::AcqRel) == adds {
+    if !Imports::are_hooked() || ANNOUNCED_MODULE_COUNT.swap(adds, Ordering::AcqRel) == adds {
         return;
     }
     preserving_errno(|| {
-        // SAFETY: a null name means the program, which is already loaded.
+        // SAFETY: a null name means the program itself, which is already loaded.
         let program = unsafe { libc::dlopen(ptr::null(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         if !program.is_null() {
-            // SAFETY: the handle was opened above.
+            // SAFETY: the handle was opened above and is closed only here.
             unsafe { libc::dlclose(program) };
         }
     });

@@ -1,4 +1,4 @@
-//! Import slots through which libraries call the functions that we hook.
+//! Import slots through which libraries call the functions that list modules.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,10 +11,11 @@ use crate::process::library::Library;
 use crate::process::mapped_proof::{Identity, Mapped};
 use crate::process::slot::{KeptSlot, Slot};
 
-/// True once libraries are hooked. Checked without a lock, set under the shim's lock.
-static ACTIVE: AtomicBool = AtomicBool::new(false);
+/// True once libraries are hooked. Read without a lock, and set under the shim's lock.
+static IMPORTS_ARE_HOOKED: AtomicBool = AtomicBool::new(false);
 
-/// Libraries that keep the loader's own functions: the file name after `lib`, up to the first dot or dash.
+/// Libraries that keep calling the loader's own functions. Each name is the part of the file name after `lib`, up to
+/// the first dot or dash.
 const IGNORED_LIBRARIES: [&str; 9] = ["gcc_s", "unwind", "asan", "hwasan", "lsan", "msan", "tsan", "ubsan", "clang_rt"];
 
 /// Import slots that the loader has not relocated yet.
@@ -27,28 +28,28 @@ pub(crate) struct Imports {
 impl Imports {
     /// Returns true if libraries are hooked.
     pub(crate) fn are_hooked() -> bool {
-        ACTIVE.load(Ordering::Acquire)
+        IMPORTS_ARE_HOOKED.load(Ordering::Acquire)
     }
 
     /// Starts hooking libraries. Returns true if they were not hooked before.
     pub(crate) fn activate() -> bool {
-        !ACTIVE.swap(true, Ordering::AcqRel)
+        !IMPORTS_ARE_HOOKED.swap(true, Ordering::AcqRel)
     }
 
-    /// Finds the originals of our functions. Takes the loader's lock.
+    /// Looks up the original functions. Takes the loader's lock.
     pub(crate) fn prepare() {
         find_originals();
     }
 
-    /// Hooks a new library of the program's own namespace. No other thread may relocate it meanwhile.
+    /// Hooks a new library in the program's own namespace. No other thread may be relocating the library meanwhile.
     pub(crate) fn add(&mut self, library: &Library<'_>) {
         if !Self::are_hooked() || is_ignored(library) {
             return;
         }
         for slot in unwind_names::hooked_names().flat_map(|name| library.import_slots(name)) {
-            // Slots that are not relocated yet will be bound to our hook.
+            // The loader will bind slots that are not relocated yet to our hook.
             if let Some(hook) = unwind_names::find_hook(slot.value()) {
-                // SAFETY: the hook of the function that the slot points to.
+                // SAFETY: `hook` replaces exactly the function that the slot points to.
                 let _ = unsafe { slot.write(hook) };
             }
         }
@@ -60,7 +61,7 @@ impl Imports {
                 slots.into_iter().for_each(|slot| hook_slot(library, slot, function));
                 continue;
             }
-            // SAFETY: our hook has the type of the function of this name.
+            // SAFETY: our hook has the type of the function with this name.
             let bound = unsafe { library.bind_before_relocation(name, HOOKS[function].1(), original(function) != 0) };
             if let Err(error) = bound {
                 log_line!(Info, "{}: {name} is hooked later: {error}", library.path.display());
@@ -73,7 +74,7 @@ impl Imports {
     pub(crate) fn hook_relocated(&mut self, mapped: Mapped<'_>) {
         self.pending_slots.retain(|&(kept_slot, function)| {
             let Some(slot) = kept_slot.resolve(mapped).filter(|slot| slot.is_relocated()) else { return true };
-            // SAFETY: a slot of the function that the hook replaces.
+            // SAFETY: the slot is for the function that the hook replaces.
             let _ = unsafe { slot.write(HOOKS[function].1()) };
             false
         });
@@ -86,19 +87,20 @@ impl Imports {
     }
 }
 
-/// Points a slot to our hook, if it is relocated and points to the original or was never called.
+/// Points a slot to our hook, provided that the slot is relocated and either points to the original function or has
+/// never been called through.
 fn hook_slot(library: &Library<'_>, slot: Slot<'_>, function: usize) {
     let value = slot.value();
     if value != original(function) && !library.range().contains(&value) {
         return;
     }
-    // SAFETY: a slot of the function that the hook replaces.
+    // SAFETY: the slot is for the function that the hook replaces.
     if let Err(error) = unsafe { slot.write(HOOKS[function].1()) } {
         log_line!(Info, "{}: could not hook {}: {error}", library.path.display(), HOOKS[function].0);
     }
 }
 
-/// Returns true for unwinders that compiled code is registered with, sanitizers, and the library with this code.
+/// Returns true for sanitizers, for our own library, and for unwinders that know compiled code by registration.
 fn is_ignored(library: &Library<'_>) -> bool {
     let our_function = HOOKS[0].1();
     if library.range().contains(&our_function) && !library.is_program() {
@@ -107,6 +109,6 @@ fn is_ignored(library: &Library<'_>) -> bool {
     let name = library.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let Some(stem) = name.strip_prefix("lib") else { return false };
     let library_name = stem.split(['.', '-']).next().unwrap_or_default();
-    // nongnu libunwind is `libunwind.so.8`; LLVM's is `libunwind.so.1` and has no `_U_dyn_register`.
+    // nongnu libunwind is `libunwind.so.8`. LLVM's libunwind is `libunwind.so.1` and has no `_U_dyn_register`.
     IGNORED_LIBRARIES.contains(&library_name) && !unwind_names::is_libunwind(library)
 }

@@ -1,4 +1,4 @@
-//! The functions of the loader and libc that our hooks replace, and symbol lookup in our list.
+//! The loader and libc functions that our hooks replace, and symbol lookup in our list of modules.
 
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use jitlisten::Address;
 use jitlisten::modules::{self, Counts};
 
-/// Number of hooked functions, whose indices follow.
+/// Number of hooked functions. Their indices follow.
 pub(super) const FUNCTIONS: usize = 6;
 pub(super) const DL_ITERATE_PHDR: usize = 0;
 pub(super) const DLADDR: usize = 1;
@@ -18,13 +18,14 @@ pub(super) const BACKTRACE_SYMBOLS_FD: usize = 5;
 /// Addresses of the original functions, by index; 0 if the function does not exist.
 static ORIGINALS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
 
-/// Looks up the originals: the functions that every library of the program is bound to. Takes the loader's lock.
+/// Looks up the original functions, as the loader binds them for every library in the program's namespace. Takes the
+/// loader's lock.
 pub(super) fn find_originals() {
     const NAMES: [&CStr; FUNCTIONS] =
         [c"dl_iterate_phdr", c"dladdr", c"dladdr1", c"_dl_find_object", c"backtrace_symbols", c"backtrace_symbols_fd"];
     for (slot, name) in ORIGINALS.iter().zip(NAMES) {
         if slot.load(Ordering::Relaxed) == 0 {
-            // SAFETY: the name is null-terminated.
+            // SAFETY: `name` is null-terminated.
             let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
             slot.store(address as usize, Ordering::Release);
         }
@@ -36,8 +37,9 @@ pub(super) fn original(function: usize) -> usize {
     ORIGINALS.get(function).map_or(0, |slot| slot.load(Ordering::Acquire))
 }
 
-/// Calls `use_symbol` with the name of the compiled function at `address`, the module's path, and the offset in the
-/// function (in the module, if it has no symbol). `None` if no module contains the address.
+/// Calls `use_symbol` with the name of the compiled function at `address`, the module's path, and the offset of
+/// `address` in the function. Without a symbol, the offset is relative to the module. Returns `None` if no module
+/// contains the address.
 pub(super) fn with_symbol<R>(
     address: u64,
     use_symbol: impl FnOnce(Option<&CStr>, Option<&CStr>, u64) -> R,
@@ -52,5 +54,5 @@ pub(super) fn with_symbol<R>(
     Some(use_symbol(symbol.map(|symbol| symbol.name), Some(module.path()), address.wrapping_sub(start)))
 }
 
-/// A C string, with the same type in all hooks.
+/// A pointer to a C string, with the same type in all hooks.
 pub(super) type CStringPointer = *const c_char;

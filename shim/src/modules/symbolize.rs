@@ -1,5 +1,6 @@
-//! Hooks of `backtrace_symbols(3)`. glibc calls an internal function of the loader, so it writes only addresses for
-//! compiled frames. We replace the text of these frames, and keep glibc's text for the others.
+//! Hooks of `backtrace_symbols(3)` and `backtrace_symbols_fd(3)`. glibc implements them with an internal function of
+//! the loader, so it prints only addresses for compiled frames. We replace the lines of these frames, and keep glibc's
+//! lines for all others.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Write as _;
@@ -10,20 +11,20 @@ use jitlisten::plumbing::preserving_errno;
 
 use super::originals::{BACKTRACE_SYMBOLS, BACKTRACE_SYMBOLS_FD, CStringPointer, original, with_symbol};
 
-/// Maximum length of a frame's text; longer names are truncated.
+/// Maximum length of the line for one frame; longer lines are truncated.
 const MAX_LINE_BYTES: usize = 1024;
 
 type Symbols = unsafe extern "C-unwind" fn(*const *mut c_void, c_int) -> *mut *mut c_char;
 type SymbolsFd = unsafe extern "C-unwind" fn(*const *mut c_void, c_int, c_int);
 
-/// Text of one frame, without an allocation.
+/// Line for one frame, formatted without allocating memory.
 struct Line {
     bytes: [u8; MAX_LINE_BYTES],
     length: usize,
 }
 
-/// Formats a frame like glibc: `file(function+0x12) [0x7f0000001012]`, with `separator` before the bracket (empty for a
-/// file). `None` if the address is not in one of our modules.
+/// Formats a frame like glibc: `file(function+0x12) [0x7f0000001012]`. `separator` comes before the bracket; it is
+/// empty for output to a file. Returns `None` if the address is not in one of our modules.
 fn format_line(address: *mut c_void, separator: &str) -> Option<Line> {
     with_symbol(address as u64, |name, path, offset| {
         let mut line = Line { bytes: [0; MAX_LINE_BYTES], length: 0 };
@@ -41,27 +42,27 @@ fn format_line(address: *mut c_void, separator: &str) -> Option<Line> {
     })
 }
 
-/// Hook of `backtrace_symbols(3)`. The result is a single `malloc` block, like the original's.
+/// Hook of `backtrace_symbols(3)`. Like the original, it returns a single `malloc` block.
 pub(super) unsafe extern "C-unwind" fn backtrace_symbols(buffer: *const *mut c_void, size: c_int) -> *mut *mut c_char {
     let original = original(BACKTRACE_SYMBOLS);
     if original == 0 {
         return ptr::null_mut();
     }
-    // SAFETY: the symbol of this name has this type; forwards the caller's own call.
+    // SAFETY: the function with this name has this type, and this forwards the caller's own call.
     let original_lines = unsafe { mem::transmute::<usize, Symbols>(original)(buffer, size) };
     let count = usize::try_from(size).unwrap_or_default();
-    // SAFETY: the buffer holds `size` addresses.
+    // SAFETY: the caller's buffer holds `size` addresses.
     let address = |index: usize| unsafe { buffer.add(index).read() };
     if original_lines.is_null() || (0..count).all(|index| with_symbol(address(index) as u64, |_, _, _| ()).is_none()) {
         return original_lines;
     }
     // SAFETY: the original function has returned `count` null-terminated strings.
     let original_text = |index: usize| unsafe { CStr::from_ptr(original_lines.add(index).read()) }.to_bytes();
-    // Reserve room for either text, because a frame may be freed meanwhile.
+    // Reserve room for the longer of the two lines, because a frame's code may be freed meanwhile.
     let strings: usize = (0..count).map(|index| original_text(index).len().max(MAX_LINE_BYTES) + 1).sum();
     let pointers = count * size_of::<*mut c_char>();
     let size = pointers + strings;
-    // SAFETY: `malloc` has no precondition.
+    // SAFETY: `malloc` has no preconditions.
     let memory = unsafe { libc::malloc(size) }.cast::<u8>();
     if memory.is_null() {
         return original_lines;
@@ -79,32 +80,33 @@ pub(super) unsafe extern "C-unwind" fn backtrace_symbols(buffer: *const *mut c_v
         }
         offset += text.len() + 1;
     }
-    // SAFETY: the original's block comes from `malloc`, and nothing else uses it: the caller gets ours instead.
+    // SAFETY: the original function allocated this block with `malloc`. Nothing else uses the block, because the caller
+    // gets ours instead.
     unsafe { libc::free(original_lines.cast()) };
     memory.cast()
 }
 
-/// Hook of `backtrace_symbols_fd(3)`, which crash handlers call: it allocates no memory.
+/// Hook of `backtrace_symbols_fd(3)`, which crash handlers call, so it allocates no memory.
 pub(super) unsafe extern "C-unwind" fn backtrace_symbols_fd(buffer: *const *mut c_void, size: c_int, fd: c_int) {
     let original = original(BACKTRACE_SYMBOLS_FD);
     if original == 0 {
         return;
     }
-    // SAFETY: the symbol of this name has this type.
+    // SAFETY: the function with this name has this type.
     let original = unsafe { mem::transmute::<usize, SymbolsFd>(original) };
     for index in 0..usize::try_from(size).unwrap_or_default() {
-        // SAFETY: the buffer holds `size` addresses.
+        // SAFETY: the caller's buffer holds `size` addresses.
         let (entry, address) = unsafe { (buffer.add(index), buffer.add(index).read()) };
         match format_line(address, "") {
             Some(mut line) => {
                 line.length = line.length.min(MAX_LINE_BYTES - 1);
                 line.bytes[line.length] = b'\n';
                 preserving_errno(|| {
-                    // SAFETY: the line is initialised up to this length.
+                    // SAFETY: the line's buffer is initialised up to this length.
                     unsafe { libc::write(fd, line.bytes.as_ptr().cast(), line.length + 1) };
                 });
             }
-            // SAFETY: forwards one address of the caller's buffer to the original function.
+            // SAFETY: this forwards one address of the caller's buffer to the original function.
             None => unsafe { original(entry, 1, fd) },
         }
     }

@@ -1,8 +1,8 @@
-//! Locates an object by a registered `.eh_frame`: a host may link code for another address (`mapSectionAddress`), write
-//! it there, and register its unwind table, as Julia does.
+//! Locates an object by a registered `.eh_frame`. A host may link code for another address (`mapSectionAddress`), write
+//! the code to that address, and register its unwind table there, as Julia does.
 //!
-//! No search is needed: the table must equal the object's, its fields give the address of each text section, and the
-//! bytes there must match.
+//! No search is needed, because the registered table must equal the object's own, and its fields give the address of
+//! each text section. The bytes at these addresses must match.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use jitlisten::plumbing::Ranges;
 use jitlisten::{Address, AddressRange};
 
 use super::pattern::Section;
-use super::{Located, Pattern, Piece, Placement, Search};
+use super::{LocatedSections, Pattern, Piece, Placement, Search};
 
 /// Maximum distance from the first to the last text byte of an object.
 const MAX_TEXT_SPAN_BYTES: u64 = 64 << 20;
 
 impl Pattern {
-    /// Locates the sections, if the object's `.eh_frame` is at `table` and each text section is at the address that the
-    /// table gives. `read` and `is_free` are the same as in [`Pattern::locate`].
+    /// Locates the sections if the object's `.eh_frame` is at `table` and each text section is at the address given
+    /// there. `read` and `is_free` are the same as in [`Pattern::locate`].
     pub(crate) fn locate_by_table(
         &self,
         table: Address,
@@ -32,7 +32,8 @@ impl Pattern {
         let end = texts.iter().map(|(_, range)| range.end().0).max()?;
         let span = AddressRange::new(Address(start), end - start).filter(|span| span.size() <= MAX_TEXT_SPAN_BYTES)?;
         let code = Piece { start: Address(start), bytes: read(span)? };
-        let located = Located { order: Vec::new(), addresses: vec![None; self.sections.len()], followed_count: 0 };
+        let located =
+            LocatedSections { order: Vec::new(), addresses: vec![None; self.sections.len()], followed_count: 0 };
         let mut search =
             Search { pattern: self, code: &code, read, is_free, located, reserved: Ranges::default(), budget: 0 };
         for &(position, range) in &texts {
@@ -55,8 +56,8 @@ impl Pattern {
         Some(Placement { sections, text, is_small: false, is_certain: true })
     }
 
-    /// Returns each text section (its position in `sections`) with the range that the table gives. `None` if the table
-    /// omits a text section or gives two addresses for it.
+    /// Returns each text section (its position in `sections`) with its range according to the table. Returns `None` if
+    /// the table omits a text section or gives two addresses for it.
     fn locate_texts(&self, eh_frame: &Section, table: Address, bytes: &[u8]) -> Option<Vec<(usize, AddressRange)>> {
         let mut texts = BTreeMap::new();
         for reference in &eh_frame.references {
@@ -84,7 +85,8 @@ mod tests {
     const CODE: u64 = 0x10000;
     const TABLE: u64 = 0x20000;
 
-    /// Two functions and an unwind table with two entries; a field of each entry holds the function's address.
+    /// Two functions, and an unwind table with one entry per function. A field of each entry holds the function's
+    /// address.
     struct Object {
         pattern: Pattern,
         memory: Vec<(u64, Vec<u8>)>,
@@ -120,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn each_text_is_where_the_table_says() {
+    fn locates_each_text_section_by_the_table() {
         let range = |start, size| AddressRange::new(Address(start), size).unwrap();
         let located = object().locate(TABLE, true).unwrap();
         assert_eq!(located.text, [range(CODE, 32), range(CODE + 64, 48)]);
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_does_not_agree_is_no_place() {
+    fn refuses_tables_that_do_not_match_the_object() {
         assert_eq!(object().locate(TABLE + 4, true), None, "another table");
         assert_eq!(object().locate(TABLE, false), None, "memory of another object");
         for (piece, offset, why) in

@@ -1,7 +1,7 @@
 //! Locates an object whose load addresses are unknown: JITLink does not report them, and a host may copy code after
 //! linking.
 //!
-//! Whole sections are searched in executable memory, by all bytes that relocations do not change:
+//! Executable memory is searched for whole sections. All bytes that relocations do not change must match:
 //!
 //! 1. A text section that matches in exactly one place is located.
 //! 2. Its relocations point to further sections, whose bytes must match.
@@ -9,11 +9,11 @@
 //!    sections that match in several places (equal functions).
 //!
 //! Ambiguous matches are dropped, because a name would be a guess. JITLink omits unused sections, so sections may be
-//! missing. A five-byte jump, of which relocations change four bytes, then matches inside other functions. Therefore
-//! the places where a larger section matches are not searched, and of two sections that match in one place neither is
-//! located. If no section is located, or two overlap, there is no placement.
+//! missing. If a five-byte jump with a relocated four-byte operand is missing, its pattern matches inside other
+//! functions. Therefore ranges that match a larger section are not searched. If two sections match at the same address,
+//! neither is located. If no section is located, or if two located sections overlap, there is no placement.
 //!
-//! A registered `.eh_frame` gives all addresses: see `by_table.rs`.
+//! If an `.eh_frame` is registered, `by_table.rs` reads all addresses from it.
 
 #![forbid(unsafe_code)]
 
@@ -32,17 +32,18 @@ use memchr::memmem;
 pub(crate) use pattern::Pattern;
 use pattern::Section;
 
-/// Minimum weight (number of unchanged bytes) of a section to search for: lighter sections match by chance.
+/// Minimum weight (number of unchanged bytes) of a section that is searched for. Lighter sections match by chance.
 const MIN_SEARCH_WEIGHT: usize = 12;
 
-/// Weight from which a placement is certain without an unwind table.
+/// Minimum weight of a placement that is certain even without an unwind table.
 const MIN_CERTAIN_WEIGHT: usize = 64;
 
-/// Maximum number of matches of one section. With more, smaller sections are not searched for: they may lie inside an
-/// unrecorded match.
+/// Maximum number of matches of one section. If there are more, smaller sections are not searched for, because they may
+/// lie inside a match that was not recorded.
 const MAX_MATCHES: usize = 4096;
 
-/// Maximum number of bytes searched for one object. Objects with thousands of sections have an unwind table anyway.
+/// Maximum number of bytes searched for one object. Objects with thousands of sections have an unwind table, which
+/// gives the addresses anyway.
 const MAX_SEARCHED_BYTES: usize = 1 << 28;
 
 /// Copy of a range of memory.
@@ -58,7 +59,7 @@ impl Piece {
     }
 }
 
-/// Memory before and after the code, copied on first use.
+/// Readable memory before and after the code, copied on first use.
 pub(crate) type Surroundings = LazyCell<Vec<Piece>, Box<dyn FnOnce() -> Vec<Piece>>>;
 
 /// Located sections, by index in the section table.
@@ -66,9 +67,9 @@ pub(crate) type Surroundings = LazyCell<Vec<Piece>, Box<dyn FnOnce() -> Vec<Piec
 pub(crate) struct Placement {
     pub(crate) sections: Vec<(usize, AddressRange)>,
     pub(crate) text: Vec<AddressRange>,
-    /// True if every located text section is short enough to match by chance.
+    /// True if every located text section is so short that it may match by chance.
     pub(crate) is_small: bool,
-    /// True if the placement is too long to be a chance match.
+    /// True if the placement cannot be a chance match.
     pub(crate) is_certain: bool,
 }
 
@@ -83,8 +84,8 @@ impl Placement {
     }
 }
 
-/// Returns which placements are unambiguous. Objects may share functions (C++ templates): an object that is really
-/// there covers all text that others share with it. Equal objects cannot be distinguished.
+/// Returns true for each placement that is unambiguous. Objects may share functions (C++ templates), but an object that
+/// really is in memory covers all text that it shares with others. Equal objects cannot be distinguished.
 pub(crate) fn find_unambiguous<'a>(placements: impl Iterator<Item = &'a Placement> + Clone) -> Vec<bool> {
     let is_unambiguous = |(own_index, placement): (usize, &Placement)| {
         let mut covered = Ranges::default();
@@ -98,8 +99,8 @@ pub(crate) fn find_unambiguous<'a>(placements: impl Iterator<Item = &'a Placemen
 }
 
 impl Pattern {
-    /// Returns true if all the text of another object's `placement` may also belong to this object. Unreadable text
-    /// may.
+    /// Returns true if all the text in another object's `placement` may also belong to this object. Unreadable text
+    /// counts as a match.
     pub(crate) fn may_match_placement(
         &self,
         placement: &Placement,
@@ -114,9 +115,9 @@ impl Pattern {
         })
     }
 
-    /// Searches for the object in `code`, and for its other sections `around` it; `read` copies other memory that
-    /// relocations point to. `is_free` returns false for memory of another object. If `is_own_memory`, the memory is
-    /// known to hold this object, and even a small object is accepted.
+    /// Searches for the object in `code`, and for its other sections in the memory `around` it. `read` copies other
+    /// memory that relocations refer to. `is_free` returns false for memory of another object. If `is_own_memory` is
+    /// true, the memory is known to hold this object, so even a small object is accepted.
     pub(crate) fn locate(
         &self,
         code: &Piece,
@@ -125,7 +126,8 @@ impl Pattern {
         is_free: &dyn Fn(AddressRange) -> bool,
         is_own_memory: bool,
     ) -> Option<Placement> {
-        let located = Located { order: Vec::new(), addresses: vec![None; self.sections.len()], followed_count: 0 };
+        let located =
+            LocatedSections { order: Vec::new(), addresses: vec![None; self.sections.len()], followed_count: 0 };
         let mut search = Search {
             pattern: self,
             code,
@@ -153,22 +155,22 @@ impl Pattern {
     }
 }
 
-/// A search for one object in a copy of memory.
+/// State of a search for one object in a copy of memory.
 struct Search<'a> {
     pattern: &'a Pattern,
     code: &'a Piece,
     read: &'a dyn Fn(AddressRange) -> Option<Vec<u8>>,
     is_free: &'a dyn Fn(AddressRange) -> bool,
-    located: Located,
-    /// Text ranges that are located, or that match a larger section.
+    located: LocatedSections,
+    /// Ranges of text that is already located, or that matches a larger section.
     reserved: Ranges,
     /// Remaining number of bytes to search.
     budget: usize,
 }
 
 /// Addresses of the located sections.
-struct Located {
-    /// Sections (positions in `Pattern::sections`) and their addresses, in the order of discovery.
+struct LocatedSections {
+    /// Sections (positions in `Pattern::sections`) with their addresses, in the order of discovery.
     order: Vec<(usize, Address)>,
     /// Address of each section of the pattern, if located.
     addresses: Vec<Option<Address>>,
@@ -177,7 +179,7 @@ struct Located {
 }
 
 impl Search<'_> {
-    /// Returns the addresses in the code at which a section matches; `None` if there are too many.
+    /// Returns all addresses in the code at which a section matches; `None` if there are too many.
     fn find_matches(&self, section: &Section) -> Option<Vec<Address>> {
         let (anchor_start, anchor_length) = section.anchor;
         if anchor_length == 0 {
@@ -203,8 +205,9 @@ impl Search<'_> {
         Some(matches)
     }
 
-    /// Locates the text sections, heaviest first, because their relocations lead to most other sections. Among equal
-    /// weights the largest comes first, because it may contain a smaller one. Returns the unwind table, if found.
+    /// Locates the text sections, heaviest first, because the relocations of heavy sections lead to most other
+    /// sections. Among sections of equal weight, the largest comes first, because it may contain a smaller one. Returns
+    /// the unwind table, if found.
     fn locate_sections(&mut self, around: &Surroundings, is_own_memory: bool) -> Option<(usize, AddressRange)> {
         let pattern = self.pattern;
         let mut texts: Vec<(usize, usize)> = pattern
@@ -217,7 +220,7 @@ impl Search<'_> {
         texts.sort_by_key(|&(weight, position)| Reverse((weight, pattern.sections[position].bytes.len())));
         let eh_frame = pattern.sections.iter().find(|section| section.is_eh_frame);
         let mut table = None;
-        // Keys of sections whose matches are known.
+        // Search keys of the sections that were already searched for.
         let mut searched_keys = BTreeSet::new();
         for (weight, position) in texts {
             if self.located.addresses[position].is_some()
@@ -270,8 +273,8 @@ impl Search<'_> {
         }
     }
 
-    /// Returns true if another section that is not yet located, of this size or larger, matches at `address`. One of
-    /// the two was omitted by the linker.
+    /// Returns true if another section of at least this size, not yet located, also matches at `address`. In that case,
+    /// the linker has omitted one of the two.
     fn larger_section_matches(&self, position: usize, address: Address) -> bool {
         let size = self.pattern.sections[position].bytes.len();
         let matches_here = |section: &Section| {
@@ -288,17 +291,17 @@ impl Search<'_> {
         })
     }
 
-    /// Address of a section, by index in the section table.
+    /// Address of a section, given its index in the section table; `None` if it is not located.
     fn address_of(&self, index: usize) -> Option<Address> {
         self.located.addresses[self.pattern.position_of(index)?]
     }
 
-    /// Range of a section that begins at `address`, by index in the section table.
+    /// Range that a section would occupy at `address`, given its index in the section table.
     fn range_at(&self, index: usize, address: Address) -> Option<AddressRange> {
         AddressRange::new(address, self.pattern.sections[self.pattern.position_of(index)?].bytes.len() as u64)
     }
 
-    /// Located sections with their ranges, in the order in which they were located.
+    /// Located sections with their ranges, in the order of discovery.
     fn located_sections(&self) -> impl Iterator<Item = (&Section, AddressRange)> {
         self.located.order.iter().filter_map(|&(position, address)| {
             let section = &self.pattern.sections[position];
@@ -306,7 +309,7 @@ impl Search<'_> {
         })
     }
 
-    /// All located text.
+    /// Ranges of all located text sections.
     fn located_text(&self) -> Ranges {
         let mut text = Ranges::default();
         let text_sections = self.located_sections().filter(|(section, _)| section.is_text);
@@ -314,7 +317,7 @@ impl Search<'_> {
         text
     }
 
-    /// Returns true if a section, by index in the section table, matches at `address`.
+    /// Returns true if a section, given its index in the section table, matches at `address`.
     fn section_matches_at(&self, index: usize, address: Address) -> bool {
         self.pattern
             .position_of(index)

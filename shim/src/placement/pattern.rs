@@ -1,4 +1,5 @@
-//! The bytes of an object's sections that do not depend on its load address: all except those that relocations change.
+//! Pattern of an object: the bytes of its sections that do not depend on the load address, because no relocation
+//! changes them.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +12,11 @@ use object::read::elf::{FileHeader as _, SectionHeader as _, Sym as _};
 const SH_ADDR: usize = 16;
 const SH_SIZE: usize = 32;
 
-/// An object to search for by its bytes, because its load address is unknown.
+/// An object whose load address is unknown, prepared for a search by its bytes.
 pub(crate) struct Pattern {
     object: Vec<u8>,
     section_table: usize,
-    /// Allocated sections that have bytes in the file.
+    /// Allocated sections that have contents in the file.
     pub(super) sections: Vec<Section>,
     /// Positions in `sections`, by index in the section table.
     by_index: BTreeMap<usize, usize>,
@@ -45,21 +46,21 @@ pub(super) struct Reference {
     pub(super) relative: bool,
     /// Section that the field refers to, by index in the section table.
     pub(super) target: usize,
-    /// Value that the field adds to the section's address.
+    /// Addend: value that the field adds to the target section's address.
     pub(super) addend: u64,
 }
 
-/// Bytes that a type of relocation changes.
+/// Effect of one type of relocation on the bytes of a section.
 struct RelocationEffect {
     /// Number of bytes before the field that may change.
     bytes_before: u64,
     /// Width of the field in bytes.
     width: u64,
-    /// Kind of address in the field; `None` if it does not give the address of its symbol.
+    /// Kind of address in the field; `None` if the field does not hold the address of the symbol.
     address: Option<AddressKind>,
 }
 
-/// Base of the address in a relocated field.
+/// Form of the address in a relocated field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AddressKind {
     Absolute,
@@ -67,7 +68,7 @@ enum AddressKind {
 }
 
 impl Pattern {
-    /// Reads a relocatable object; `None` if it contains anything unsupported.
+    /// Parses a relocatable object; `None` if it contains anything unsupported.
     pub(crate) fn parse(object: Vec<u8>) -> Option<Pattern> {
         let header = FileHeader64::<LE>::parse(&*object).ok()?;
         let expected_machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
@@ -120,11 +121,11 @@ impl Pattern {
         Some(Pattern { section_table, sections, by_index, object })
     }
 
-    /// Returns the object as a debugger expects it: sections in `placed` have these addresses and sizes, others no
-    /// address.
+    /// Converts the object into a debug object: sections in `placed` get these addresses and sizes, and all others get
+    /// no address.
     pub(crate) fn into_debug_object(self, placed: &[(usize, AddressRange)]) -> Vec<u8> {
         let Pattern { mut object, section_table, sections, .. } = self;
-        // The first range of a section wins.
+        // If a section is listed twice, its first range wins.
         let placed: BTreeMap<usize, AddressRange> = placed.iter().rev().copied().collect();
         for section in sections {
             let range = placed.get(&section.index).copied();
@@ -142,24 +143,25 @@ impl Pattern {
         object
     }
 
-    /// Upper bound for the distance between two sections of one segment, with padding by the linker.
+    /// Upper bound for the distance between two sections of one segment, including the linker's padding.
     pub(crate) fn extent(&self) -> u64 {
         let padded_size = |section: &Section| section.bytes.len() as u64 + section.alignment;
         2 * self.sections.iter().map(padded_size).sum::<u64>() + 4096
     }
 
-    /// Returns true if `bytes` is this object, ignoring section addresses: LLVM writes the section table last.
+    /// Returns true if `bytes` is this same object, ignoring section addresses. LLVM writes the section table last, so
+    /// it is at the end.
     pub(crate) fn equals_object(&self, bytes: &[u8]) -> bool {
         let (ours, theirs) = (self.object.get(..self.section_table), bytes.get(..self.section_table));
         self.object.len() == bytes.len() && self.section_table > 0 && ours == theirs
     }
 
-    /// The object as passed to [`Pattern::parse`].
+    /// Contents of the object that was passed to [`Pattern::parse`].
     pub(crate) fn object(&self) -> &[u8] {
         &self.object
     }
 
-    /// Position in `sections` of a section, by index in the section table.
+    /// Position in `sections` of a section, given its index in the section table.
     pub(super) fn position_of(&self, index: usize) -> Option<usize> {
         self.by_index.get(&index).copied()
     }
@@ -169,7 +171,7 @@ impl Pattern {
         Pattern::from_texts(&[])
     }
 
-    /// Pattern of text sections, each with the range that relocations change.
+    /// Builds a pattern of text sections, each with the range of bytes that relocations change.
     #[cfg(test)]
     pub(crate) fn from_texts(texts: &[(&[u8], std::ops::Range<usize>)]) -> Pattern {
         let mut pattern =
@@ -180,7 +182,7 @@ impl Pattern {
         pattern
     }
 
-    /// Adds an `.eh_frame` with the addresses of the texts at these offsets.
+    /// Adds an `.eh_frame` whose fields at these offsets hold the addresses of the text sections.
     #[cfg(test)]
     pub(crate) fn add_table(&mut self, bytes: Vec<u8>, fields: &[usize]) {
         let reference = |(target, &offset): (usize, &usize)| Reference {
@@ -233,7 +235,8 @@ impl Section {
                 .all(|((expected, is_fixed), other)| !is_fixed || expected == other)
     }
 
-    /// Returns true if `bytes` may be this section from `start` on, ignoring the bytes in `except`.
+    /// Returns true if `bytes` may be the part of this section that begins at `start`. The bytes in `ignored` need not
+    /// match.
     pub(super) fn part_matches(&self, start: usize, bytes: &[u8], ignored: Option<std::ops::Range<usize>>) -> bool {
         let ignored = ignored.unwrap_or_default();
         let expected = self.bytes[start..].iter().zip(&self.is_fixed[start..]).enumerate();
@@ -242,7 +245,7 @@ impl Section {
             .all(|((offset, (expected, is_fixed)), other)| !is_fixed || ignored.contains(&offset) || expected == other)
     }
 
-    /// Bytes of the section, with every byte that relocations change set to `changed`.
+    /// Returns the section's bytes, with every byte that relocations change set to `changed`.
     #[cfg(test)]
     pub(super) fn relocated_with(&self, changed: u8) -> Vec<u8> {
         self.bytes.iter().zip(&self.is_fixed).map(|(&byte, &is_fixed)| if is_fixed { byte } else { changed }).collect()
@@ -253,7 +256,7 @@ impl Section {
         self.is_fixed.iter().take_while(|&&is_fixed| is_fixed).count()
     }
 
-    /// Key that decides where a section matches: sections with equal keys match in the same places.
+    /// Search key. Sections with equal keys match at the same addresses.
     pub(super) fn search_key(&self) -> (&[u8], &[bool], u64) {
         (&self.bytes, &self.is_fixed, self.alignment)
     }
@@ -263,7 +266,7 @@ impl Section {
         self.is_fixed.iter().filter(|&&is_fixed| is_fixed).count()
     }
 
-    /// Address that a reference gives for its target, if this section, with these bytes, is at `address`.
+    /// Address of the reference's target, provided that this section is at `address` and contains `bytes`.
     pub(super) fn resolve(reference: &Reference, address: Address, bytes: &[u8]) -> Option<Address> {
         let offset = usize::try_from(reference.offset).ok()?;
         let field = bytes.get(offset..offset.checked_add(reference.width)?)?;
@@ -275,7 +278,7 @@ impl Section {
         Some(Address(value.wrapping_add(base).wrapping_sub(reference.addend)))
     }
 
-    /// Records the effect of a relocation; `None` if its type is unsupported or its field is out of bounds.
+    /// Records a relocation's effect on this section; `None` if its type is unsupported or its field is out of bounds.
     fn record_relocation(
         &mut self,
         entry: &Rela64<LE>,
@@ -312,8 +315,8 @@ impl Section {
     }
 }
 
-/// Effect of a relocation: x86-64 psABI, table 4.9. JITLink turns loads from the global offset table into plain ones
-/// (`optimizeGOTAndStubAccesses`), which changes up to three bytes before the field.
+/// Effect of a relocation type, from x86-64 psABI, table 4.9. JITLink turns loads from the global offset table into
+/// direct ones (`optimizeGOTAndStubAccesses`), which changes up to three bytes before the field.
 #[cfg(target_arch = "x86_64")]
 fn relocation_effect(kind: u32) -> Option<RelocationEffect> {
     use elf::*;
@@ -344,7 +347,7 @@ fn relocation_effect(kind: u32) -> Option<RelocationEffect> {
     }
 }
 
-/// Effect of a relocation: AAELF64 5.7, data relocations, then instructions of four bytes.
+/// Effect of a relocation type, from AAELF64 5.7. Data relocations come first, then those of four-byte instructions.
 #[cfg(target_arch = "aarch64")]
 fn relocation_effect(kind: u32) -> Option<RelocationEffect> {
     use elf::*;

@@ -7,8 +7,8 @@ const CODE: u64 = 0x7000_0000_1000;
 const DATA: u64 = 0x7000_0010_0000;
 const SIZE: usize = 1 << 16;
 
-/// Links the object: text into one piece, the rest into another, each after `gap` bytes. Also returns the range of each
-/// section.
+/// Links the object: the text goes into one piece of memory and all other sections into another, each after a gap of
+/// `gap` bytes. Also returns the range of each section.
 fn link(pattern: &Pattern, gap: usize) -> (Piece, Piece, Vec<(usize, AddressRange)>) {
     let mut pieces = [CODE, DATA].map(|start| Piece { start: Address(start), bytes: vec![0x90; SIZE] });
     let mut next_offsets = [gap; 2];
@@ -96,7 +96,7 @@ fn what_is_there_twice_or_not_quite_is_not_found() {
     assert!(located.is_none_or(|located| located.sections.iter().all(|(index, _)| *index != section.index)));
 }
 
-/// Memory with these texts at these offsets.
+/// Builds a piece of memory that holds each text section at its offset.
 fn with_texts(texts: &[(usize, &[u8])]) -> Piece {
     let end = texts.iter().map(|(offset, text)| offset + text.len()).max().unwrap_or_default();
     let mut bytes = vec![0; end.max(256)];
@@ -106,13 +106,13 @@ fn with_texts(texts: &[(usize, &[u8])]) -> Piece {
     Piece { start: Address(CODE), bytes }
 }
 
-/// Offsets of the located sections, by index in the section table.
+/// Returns the offsets of the located sections, with their indices in the section table.
 fn locate_offsets(pattern: &Pattern, code: &Piece) -> Option<Vec<(usize, u64)>> {
     let placement = pattern.locate(code, &Surroundings::new(Box::new(Vec::new)), &|_| None, &|_| true, true)?;
     Some(placement.sections.iter().map(|(index, range)| (*index, range.start().0 - CODE)).collect())
 }
 
-/// A `jmp` of five bytes, of which a relocation changes four.
+/// A five-byte `jmp` whose four-byte operand is relocated.
 const JUMP: (&[u8], std::ops::Range<usize>) = (&[0xe9, 0, 0, 0, 0], 1..5);
 
 #[test]
@@ -121,7 +121,7 @@ fn a_jump_that_was_left_out_is_not_found_inside_a_function() {
     large[16] = 0xe9;
     let pattern = Pattern::from_texts(&[JUMP, (&large, 0..0), JUMP]);
     assert_eq!(locate_offsets(&pattern, &with_texts(&[(32, &large)])), Some(vec![(1, 32)]));
-    // The jump also does not match inside a function that has a duplicate.
+    // The jump must not match inside a function that exists twice, either.
     let other: Vec<u8> = (0x80..0xc0).collect();
     let pattern = Pattern::from_texts(&[JUMP, (&large, 0..0), (&large, 0..0), (&other, 0..0)]);
     for code in [with_texts(&[(32, &large), (96, &other)]), with_texts(&[(32, &large), (96, &other), (160, &large)])] {
@@ -129,19 +129,19 @@ fn a_jump_that_was_left_out_is_not_found_inside_a_function() {
     }
 }
 
-/// The omitted function is `mov eax, 1; ret`. Another function ends with these bytes; relocations change the bytes
-/// before them.
+/// The omitted function is `mov eax, 1; ret`. Another function ends with the same bytes, and relocations change all the
+/// bytes before them.
 #[test]
-fn a_function_that_was_left_out_is_not_found_at_the_end_of_one_that_weighs_the_same() {
+fn omitted_function_is_not_found_at_the_end_of_one_with_equal_weight() {
     let small: Vec<u8> = (0x10..0x20).collect();
     let large = [&[0xe8; 16][..], &small].concat();
     let pattern = Pattern::from_texts(&[(&small, 0..0), (&large, 0..16)]);
     assert_eq!(locate_offsets(&pattern, &with_texts(&[(32, &large)])), Some(vec![(1, 32)]));
 }
 
-/// The number of equal functions does not matter: any of them may belong to an unknown object.
+/// The number of equal functions does not matter, because any of them may belong to an unknown object.
 #[test]
-fn a_jump_that_was_left_out_is_not_found_inside_one_of_many_equal_functions() {
+fn omitted_jump_is_not_found_inside_one_of_many_equal_functions() {
     let mut equal: Vec<u8> = (0x10..0x30).collect();
     equal[16] = 0xe9;
     let other: Vec<u8> = (0x80..0xc0).collect();
@@ -162,7 +162,7 @@ fn one_of_two_equal_functions_that_is_there_is_neither() {
     assert_eq!(locate_offsets(&pattern, &with_texts(&[(32, &equal)])), None);
 }
 
-/// Builds an `.eh_frame` at `DATA` for functions of `size` bytes at these offsets, and returns the offsets of its
+/// Builds an `.eh_frame` at `DATA` for functions of `size` bytes at these offsets. Also returns the offsets of the
 /// address fields.
 fn build_eh_frame(size: u32, offsets: &[u64]) -> (Vec<u8>, Vec<usize>) {
     let mut bytes = [&[16, 0, 0, 0, 0, 0, 0, 0], &b"\x01zR\0\x01\x78\x10\x01\x1b\0\0\0"[..]].concat();
@@ -176,8 +176,8 @@ fn build_eh_frame(size: u32, offsets: &[u64]) -> (Vec<u8>, Vec<usize>) {
     (bytes, fields)
 }
 
-/// Links some of the object's functions, of 32 bytes each, one after the other. Returns the functions that are located,
-/// and checks their addresses.
+/// Links the `present` functions, of 32 bytes each, one after another, and searches for the object. Checks the
+/// addresses of the located functions and returns these functions.
 fn located_functions(functions: &[&[u8]], present: &[usize]) -> Vec<usize> {
     let mut pattern = Pattern::from_texts(&functions.iter().map(|&text| (text, 0..0)).collect::<Vec<_>>());
     let (bytes, fields) = build_eh_frame(32, &vec![0; functions.len()]);
@@ -186,7 +186,7 @@ fn located_functions(functions: &[&[u8]], present: &[usize]) -> Vec<usize> {
     let texts: Vec<(usize, &[u8])> =
         present.iter().map(|&function| (offset_of(function) as usize, functions[function])).collect();
     let offsets: Vec<u64> = present.iter().map(|&function| offset_of(function)).collect();
-    // Other bytes follow the table.
+    // Append bytes that do not belong to the table.
     let bytes = [build_eh_frame(32, &offsets).0, vec![0; 8], vec![7; 256]].concat();
     let around = Surroundings::new(Box::new(|| vec![Piece { start: Address(DATA), bytes }]));
     let Some(placement) = pattern.locate(&with_texts(&texts), &around, &|_| None, &|_| true, true) else {
@@ -203,21 +203,21 @@ fn located_functions(functions: &[&[u8]], present: &[usize]) -> Vec<usize> {
 }
 
 #[test]
-fn a_table_says_nothing_of_equal_functions_of_which_one_was_left_out() {
+fn table_is_ambiguous_if_one_of_several_equal_functions_is_omitted() {
     let (equal, other): (Vec<u8>, Vec<u8>) = ((0x10..0x30).collect(), (0x80..0xa0).collect());
     let located = |present: &[usize]| located_functions(&[&equal, &equal, &equal, &other, &equal], present);
     assert_eq!(located(&[0, 1, 2, 3, 4]), [0, 1, 2, 3, 4]);
     for present in [&[1, 2, 3, 4][..], &[0, 2, 3, 4], &[0, 1, 3, 4], &[1, 3, 4]] {
         assert_eq!(located(present), [3, 4], "{present:?}");
     }
-    // The order of the entries reveals the missing function.
+    // The order of the entries reveals which function is missing.
     assert_eq!(located(&[0, 1, 2, 3]), [0, 1, 2, 3]);
 }
 
-/// Models two C++ classes with equal destructors: both kinds of `~A`, then `~B`. Another object had the destructors of
-/// `A`.
+/// Models two C++ classes with equal destructors: both variants of `~A`, then those of `~B`. The destructors of `A`
+/// were taken from another object.
 #[test]
-fn a_table_says_nothing_of_equal_groups_of_which_one_was_left_out() {
+fn table_is_ambiguous_if_one_of_two_equal_groups_is_omitted() {
     let [main, first, second]: [Vec<u8>; 3] = [0x10, 0x40, 0x80].map(|byte| (byte..byte + 32).collect());
     let functions = [&main[..], &first, &second, &first, &second];
     assert_eq!(located_functions(&functions, &[0, 3, 4]), [0]);
@@ -229,7 +229,7 @@ fn a_table_says_nothing_of_equal_groups_of_which_one_was_left_out() {
 
 /// No function is located at a wrong address, whichever functions were omitted.
 #[test]
-fn whatever_was_left_out_what_is_found_is_there() {
+fn functions_are_located_correctly_whichever_are_omitted() {
     let texts: [Vec<u8>; 4] = [0x10_u8, 0x40, 0x80, 0xc0].map(|byte| (byte..byte + 32).collect());
     for order in [[0, 1, 2, 1, 2, 3, 1], [1, 1, 2, 0, 2, 2, 1], [1, 2, 3, 0, 1, 2, 3], [1, 2, 1, 2, 1, 2, 0]] {
         let functions = order.map(|text: usize| texts[text].as_slice());
@@ -257,7 +257,7 @@ fn the_debug_object_has_the_addresses() {
 }
 
 #[test]
-fn rubbish_is_refused() {
+fn corrupted_objects_cause_no_panic() {
     for cut in (0..NUMBA.len()).step_by(61) {
         let _ = Pattern::parse(NUMBA[..cut].to_vec());
         let mut corrupted = NUMBA.to_vec();
@@ -268,7 +268,7 @@ fn rubbish_is_refused() {
     }
 }
 
-/// Memory with all sections one after the other, without relocation.
+/// Lays out all sections one after another, without relocating them.
 fn unlinked(pattern: &Pattern) -> (Piece, Piece, ()) {
     let bytes: Vec<u8> = pattern.sections.iter().flat_map(|section| section.bytes.clone()).collect();
     let piece = |start| Piece { start: Address(start), bytes: bytes.clone() };
@@ -286,7 +286,7 @@ fn unambiguous(placements: &[Placement]) -> Vec<usize> {
 }
 
 #[test]
-fn the_object_that_is_there_has_all_that_others_have_in_common_with_it() {
+fn object_that_covers_all_shared_text_is_unambiguous() {
     let whole = placement_at(&[(0x1000, 0x1100), (0x1100, 0x1180), (0x1200, 0x1300)]);
     let (partial, inside) = (placement_at(&[(0x1000, 0x1100), (0x1200, 0x1300)]), placement_at(&[(0x1010, 0x1018)]));
     let elsewhere = placement_at(&[(0x3000, 0x3100)]);
@@ -299,7 +299,7 @@ fn the_object_that_is_there_has_all_that_others_have_in_common_with_it() {
 }
 
 #[test]
-fn another_object_may_also_be_where_its_text_may_be_all_that_was_found() {
+fn other_object_may_match_if_it_contains_all_located_text() {
     let memory = [[0x11_u8; 32], [0x22; 32]].concat();
     let start = CODE;
     let placement = placement_at(&[(start, start + 32), (start + 32, start + 64)]);

@@ -1,5 +1,5 @@
-//! The hook of `dlsym`. It examines new libraries and then jumps to `dlsym`, which still sees its real caller (see
-//! [`crate::process::lookup`]).
+//! Assembly stub that hooks `dlsym`. It checks for new libraries and then jumps to `dlsym`, which still sees its real
+//! caller (see [`crate::process::lookup`]).
 
 use std::arch::naked_asm;
 

@@ -1,11 +1,11 @@
-//! The functions that our hooks forward to: libc's, or those of another tool that patched the same import slot first.
+//! Functions that our hooks forward to: libc's own, or those of another tool that has patched the same import slot.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jitlisten::plumbing::ReentrancyGuard;
 
-/// A hooked function.
+/// A function of libc or libgcc that we hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
     Mprotect,
@@ -18,7 +18,7 @@ pub(crate) enum Function {
 
 pub(crate) const FUNCTION_COUNT: usize = 6;
 
-/// All functions, indexed by discriminant.
+/// All functions, in the order of their discriminants.
 pub(crate) const ALL_FUNCTIONS: [Function; FUNCTION_COUNT] = [
     Function::Mprotect,
     Function::Munmap,
@@ -28,17 +28,18 @@ pub(crate) const ALL_FUNCTIONS: [Function; FUNCTION_COUNT] = [
     Function::Mremap,
 ];
 
-/// Addresses of other tools' functions, indexed by [`Function`]; 0 for libc's.
-static NEXT: [AtomicUsize; FUNCTION_COUNT] = [const { AtomicUsize::new(0) }; FUNCTION_COUNT];
+/// Addresses of other tools' functions, indexed by [`Function`]; 0 selects libc's function.
+static NEXT_FUNCTIONS: [AtomicUsize; FUNCTION_COUNT] = [const { AtomicUsize::new(0) }; FUNCTION_COUNT];
 
-/// Threads inside another tool's function. It may call the pointer that it saved from the slot, and that is our hook.
-static INSIDE_OTHER_TOOL: ReentrancyGuard = ReentrancyGuard::new();
+/// Threads that are currently inside another tool's function. That function may call the pointer that it saved from the
+/// slot, and this pointer is our hook.
+static THREADS_IN_OTHER_TOOL: ReentrancyGuard = ReentrancyGuard::new();
 
 unsafe extern "C" {
     fn __register_frame(begin: *const c_void);
 }
 
-/// Address of libc's function as this library calls it; 0 if the hook makes the system call itself.
+/// Address of libc's function as resolved for our own library; 0 if the hook makes the system call itself.
 pub(crate) fn libc_address(function: Function) -> usize {
     match function {
         Function::Mprotect => libc::mprotect as *const () as usize,
@@ -50,45 +51,45 @@ pub(crate) fn libc_address(function: Function) -> usize {
     }
 }
 
-/// Makes the hook forward to `address`. Zero selects libc's function.
+/// Sets the function that the hook forwards to. Zero selects libc's function.
 pub(crate) fn set(function: Function, address: usize) {
     let address = if address == libc_address(function) { 0 } else { address };
-    NEXT[function as usize].store(address, Ordering::Release);
+    NEXT_FUNCTIONS[function as usize].store(address, Ordering::Release);
 }
 
 /// Returns true if the hook forwards to `address`.
 pub(crate) fn forwards_to(function: Function, address: usize) -> bool {
-    address == libc_address(function) || address == NEXT[function as usize].load(Ordering::Acquire)
+    address == libc_address(function) || address == NEXT_FUNCTIONS[function as usize].load(Ordering::Acquire)
 }
 
 /// Returns true if the hook forwards to another tool's function.
 pub(crate) fn is_overridden(function: Function) -> bool {
-    NEXT[function as usize].load(Ordering::Acquire) != 0
+    NEXT_FUNCTIONS[function as usize].load(Ordering::Acquire) != 0
 }
 
 /// Calls `other_tool` with the address of the other tool's function, if one is set and this thread is not inside it.
-/// Otherwise calls `libc`.
+/// Otherwise, calls `libc`.
 fn forward<R>(function: Function, other_tool: impl FnOnce(usize) -> R, libc: impl FnOnce() -> R) -> R {
-    match NEXT[function as usize].load(Ordering::Acquire) {
+    match NEXT_FUNCTIONS[function as usize].load(Ordering::Acquire) {
         0 => libc(),
-        address => match INSIDE_OTHER_TOOL.enter() {
+        address => match THREADS_IN_OTHER_TOOL.enter() {
             Some(_entered) => other_tool(address),
             None => libc(),
         },
     }
 }
 
-/// Defines the function through which a hook forwards: to the other tool's function if there is one, otherwise to
+/// Defines the function that a hook forwards calls with: to the other tool's function if one is set, otherwise to
 /// libc's.
 macro_rules! define_forwarder {
     ($function:ident, $name:ident($($argument:ident: $type:ty),*) -> $result:ty, $libc:path) => {
-        /// Type of this function, and of our hook of it.
+        /// Type of this function and of its hook.
         pub(crate) type $function = unsafe extern "C" fn($($type),*) -> $result;
 
         /// Forwards a call to the other tool's function or to libc's.
         ///
         /// # Safety
-        /// Same contract as the function of this name.
+        /// Same contract as the forwarded function.
         pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
             // SAFETY: another tool has stored this address in a slot of the function, so it has the function's type.
             // The caller upholds the contract.
@@ -113,8 +114,8 @@ define_forwarder!(
     raw_pkey_mprotect
 );
 
-/// `pkey_mprotect` as a system call, because older C libraries lack it. Without a key it is `mprotect`, on every
-/// kernel.
+/// Makes the `pkey_mprotect` system call directly, because older C libraries lack the function. Without a key, the call
+/// is the same as `mprotect`, which works on every kernel.
 unsafe fn raw_pkey_mprotect(address: *mut c_void, size: usize, protection: c_int, key: c_int) -> c_int {
     // SAFETY: the caller upholds the contract of the function.
     unsafe {
@@ -125,7 +126,7 @@ unsafe fn raw_pkey_mprotect(address: *mut c_void, size: usize, protection: c_int
     }
 }
 
-/// Forwards `mremap`, whose number of arguments varies.
+/// Forwards a call of `mremap`, which is variadic in C.
 ///
 /// # Safety
 /// Same contract as `mremap(2)`.

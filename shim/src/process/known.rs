@@ -1,7 +1,7 @@
-//! The known libraries, in the order of the loader's lists, so that each event visits only new entries.
+//! Known libraries, in the order of the loader's lists, so that each loader event visits only new entries.
 //!
-//! The loader appends: new libraries follow the last known entry. After a library was closed, the whole list is
-//! compared with the known libraries. One pass suffices, because both have the same order.
+//! The loader appends to its lists, so new libraries follow the last known entry. After a library was closed, the whole
+//! list is compared with the known libraries. One pass suffices, because both have the same order.
 
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
@@ -27,7 +27,7 @@ impl LinkMap {
     }
 }
 
-/// A link map entry that, like its library, stays valid during `'l`.
+/// A link map entry that, like its library, stays valid for `'l`.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'l> {
     pub(crate) identity: Identity,
@@ -41,18 +41,18 @@ impl<'l> Entry<'l> {
         if self.name.is_null() || self.identity.dynamic == 0 {
             return None;
         }
-        // SAFETY: the entry is valid and owns its name.
+        // SAFETY: the entry is valid, and the string that `name` points to lives as long as the entry.
         let name = unsafe { CStr::from_ptr(self.name) };
-        // SAFETY: the library is in the list, and no library is unloaded during `'l`.
+        // SAFETY: the library is in the loader's list, and no library is unloaded for `'l`.
         unsafe { Library::read(self.identity, name) }
     }
 }
 
-/// An examined library.
+/// A library that was examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KnownLibrary {
     pub(crate) identity: Identity,
-    /// Slot in the table of sources, if the library contains an LLVM.
+    /// Slot in the table of sources, if the library contains LLVM.
     pub(crate) source: Option<usize>,
 }
 
@@ -69,9 +69,9 @@ pub(crate) struct Namespace {
 #[derive(Default)]
 pub(crate) struct KnownLibraries(Vec<Namespace>);
 
-/// A library that is not known yet.
+/// A library that is in the loader's lists but not known yet.
 pub(crate) struct NewLibrary<'l> {
-    /// Index of its namespace in [`KnownLibraries`].
+    /// Index in [`KnownLibraries`] of the library's namespace.
     namespace: usize,
     pub(crate) entry: Entry<'l>,
 }
@@ -83,14 +83,14 @@ impl NewLibrary<'_> {
     }
 }
 
-/// Libraries closed and opened since the last read.
+/// Libraries closed and opened since the lists were last read.
 #[derive(Default)]
 pub(crate) struct Changes<'l> {
     pub(crate) closed: Vec<KnownLibrary>,
     pub(crate) opened: Vec<NewLibrary<'l>>,
 }
 
-/// Part of the loader's lists to read.
+/// Part of the loader's lists that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// Entries after the last known one. Valid only if no library was closed.
@@ -100,7 +100,7 @@ pub(crate) enum Extent {
 }
 
 impl KnownLibraries {
-    /// Reads the list of one namespace and adds the differences to `changes`.
+    /// Reads the list of one namespace, and adds the changes to `changes`.
     ///
     /// # Safety
     /// `record` must be the address of a namespace's record whose list begins with `map`. With [`Extent::New`], no
@@ -132,8 +132,8 @@ impl KnownLibraries {
             let link = unsafe { &*cursor };
             let entry = Entry { identity: link.identity(), name: link.name, held: PhantomData };
             if !is_new {
-                // Known libraries before the match were closed. Without a match, the entry is new, and all remaining
-                // known libraries were closed.
+                // Any known libraries before the match were closed. Without a match, the entry is new, and all
+                // remaining known libraries were closed.
                 let position =
                     namespace.libraries[next_known..].iter().position(|library| library.identity == entry.identity);
                 match position {
@@ -158,13 +158,14 @@ impl KnownLibraries {
         }
     }
 
-    /// Adds an examined library. Call in the order of [`Changes::opened`].
+    /// Adds an examined library. Libraries must be added in the order of [`Changes::opened`].
     pub(crate) fn add(&mut self, library: &NewLibrary<'_>, source: Option<usize>) {
         let known = KnownLibrary { identity: library.entry.identity, source };
         self.0[library.namespace].libraries.push(known);
     }
 
-    /// Returns the library that contains `address`: the one with the highest load bias up to it.
+    /// Returns the library that contains `address`, which is the one with the highest load bias that does not exceed
+    /// it.
     pub(crate) fn library_at(&self, address: usize) -> Option<Identity> {
         let identities = self.0.iter().flat_map(|namespace| &namespace.libraries).map(|library| library.identity);
         identities.filter(|identity| identity.bias <= address).max_by_key(|identity| identity.bias)
@@ -175,7 +176,7 @@ impl KnownLibraries {
 mod tests {
     use super::*;
 
-    /// A link map whose entries differ in their bias.
+    /// Builds a link map whose entries differ only in their bias.
     fn list(biases: &[usize]) -> Vec<LinkMap> {
         let null = std::ptr::null();
         let entry =
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_is_reported() {
+    fn reports_only_new_libraries() {
         let mut known = KnownLibraries::default();
         let mut entries = list(&[1, 2, 3, 4]);
         entries[1].next = std::ptr::null();
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_closed_is_found_by_the_order() {
+    fn detects_closed_libraries_by_order() {
         let mut known = KnownLibraries::default();
         assert_eq!(read(&mut known, &list(&[1, 2, 3, 4]), Extent::Whole), (vec![], vec![1, 2, 3, 4]));
         assert_eq!(read(&mut known, &list(&[1, 3, 4]), Extent::Whole), (vec![2], vec![]));

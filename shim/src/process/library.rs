@@ -1,4 +1,5 @@
-//! A library of this process, read from memory like the loader does: link map, program headers, dynamic section.
+//! A library of this process, read from memory the way the loader reads it: from the link map, the program headers and
+//! the dynamic section.
 
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString, OsStr};
@@ -14,24 +15,25 @@ use crate::process::mapped_proof::{Identity, Mapped};
 use crate::process::segments::Segments;
 use crate::process::slot::Slot;
 
-/// Path of the program, whose name in the link map is empty.
-const PROGRAM: &str = "/proc/self/exe";
+/// Path used for the program, whose name in the link map is empty.
+const PROGRAM_PATH: &str = "/proc/self/exe";
 
-/// A library that stays mapped during `'l`. Its relocations are in `relocations.rs`.
+/// A library that stays mapped for `'l`. Its relocations are read in `relocations.rs`.
 pub(crate) struct Library<'l> {
     pub(crate) identity: Identity,
     pub(crate) path: PathBuf,
     pub(crate) segments: Segments<'l>,
     pub(crate) section: DynamicSection,
-    pub(super) uses: OnceCell<Uses>,
+    pub(super) uses: OnceCell<FunctionUses>,
 }
 
-/// Functions of interest that a library imports or exports.
+/// Tells which functions of interest a library imports or exports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Uses {
+pub(crate) struct FunctionUses {
     pub(crate) mprotect: bool,
     pub(crate) dlsym: bool,
-    /// `__register_frame`, which registers unwind tables. Only imports count, because unwinders export it.
+    /// True if the library imports `__register_frame`, which registers unwind tables. Exports do not count, because
+    /// unwinders export this function.
     pub(crate) register_frame: bool,
 }
 
@@ -44,13 +46,13 @@ impl<'l> Library<'l> {
     /// Reads the library of a link map entry. `name` is `l_name`, which is empty for the program.
     ///
     /// # Safety
-    /// The library must stay mapped during `'l`.
+    /// The library must stay mapped for `'l`.
     pub(crate) unsafe fn read(identity: Identity, name: &CStr) -> Option<Library<'l>> {
         let is_program = name.is_empty();
-        let path = if is_program { Path::new(PROGRAM) } else { Path::new(OsStr::from_bytes(name.to_bytes())) };
-        // SAFETY: the dynamic section of a mapped library ends with DT_NULL.
+        let path = if is_program { Path::new(PROGRAM_PATH) } else { Path::new(OsStr::from_bytes(name.to_bytes())) };
+        // SAFETY: the dynamic section of a mapped library ends with `DT_NULL`.
         let section = unsafe { DynamicSection::read(identity.bias, identity.dynamic) };
-        // SAFETY: the caller keeps the library mapped; the entry without a name is the program's.
+        // SAFETY: the caller keeps the library mapped, and only the program's entry has an empty name.
         let segments = unsafe {
             match is_program {
                 true => Segments::of_program(identity.bias),
@@ -61,27 +63,30 @@ impl<'l> Library<'l> {
         section.has_symbols().then_some(Library { identity, path, segments, section, uses: OnceCell::new() })
     }
 
-    /// Reads a known library again, by its path.
+    /// Reads a known library again, given its path.
     pub(crate) fn reopen(mapped: Mapped<'l>, identity: Identity, path: &Path) -> Option<Library<'l>> {
-        let name =
-            if path == Path::new(PROGRAM) { c"".into() } else { CString::new(path.as_os_str().as_bytes()).ok()? };
+        let name = if path == Path::new(PROGRAM_PATH) {
+            c"".into()
+        } else {
+            CString::new(path.as_os_str().as_bytes()).ok()?
+        };
         // SAFETY: `mapped` covers this library.
         mapped.covers(identity).then(|| unsafe { Library::read(identity, &name) })?
     }
 
-    /// Proof that this library is mapped.
+    /// Returns proof that this library is mapped.
     pub(crate) fn mapped(&self) -> Mapped<'l> {
-        // SAFETY: a `Library<'l>` stays mapped during `'l`.
+        // SAFETY: a `Library<'l>` stays mapped for `'l`.
         unsafe { Mapped::single(self.identity) }
     }
 
     /// Returns true for the program itself.
     pub(crate) fn is_program(&self) -> bool {
-        self.path == Path::new(PROGRAM)
+        self.path == Path::new(PROGRAM_PATH)
     }
 
-    /// Returns true for the library that contains this code. It must not be taken for an LLVM, whose symbol names it
-    /// contains, and its memory calls must not be hooked, because the hooks make them.
+    /// Returns true for the library that contains this code. It must not be mistaken for LLVM, although it contains
+    /// LLVM's symbol names. Its memory calls must not be hooked, because the hooks make these calls.
     pub(crate) fn is_jitlisten(&self) -> bool {
         self.range().contains(&(Library::is_jitlisten as *const () as usize))
     }
@@ -117,9 +122,10 @@ impl<'l> Library<'l> {
         self.identity.bias.wrapping_add(symbol.st_value as usize)
     }
 
-    /// Address ranges of exported objects of at least `min_size` bytes: tables of data.
+    /// Address ranges of exported objects of at least `min_size` bytes, which must be tables of data.
     pub(crate) fn large_objects(&self, min_size: usize) -> Vec<Range<usize>> {
-        // Other tables may follow the symbols. A candidate counts only if a lookup of its name leads back to it.
+        // Other tables may follow the symbols in memory. A candidate counts only if looking up its name leads back to
+        // it.
         let table = self.section.symbol_table();
         let is_mapped = self
             .segments
@@ -143,12 +149,12 @@ impl<'l> Library<'l> {
         (table.start..last).step_by(size_of::<Elf64_Sym>()).filter_map(object).collect()
     }
 
-    /// The slot at `address`, if that is aligned and within a segment of the library.
+    /// Returns the slot at `address`, provided that it is aligned and within a segment of the library.
     pub(crate) fn slot(&self, address: usize) -> Option<Slot<'l>> {
-        // A non-PIE program needs no relocation: every nonzero value is an address.
+        // A non-PIE program needs no relocation, so every nonzero value is already an address.
         let bias = self.identity.bias;
         let min_address = if bias == 0 { 1 } else { self.range().end.wrapping_sub(bias) };
-        // SAFETY: only an address within a segment of this library has a protection.
+        // SAFETY: the address has a protection only if it is within a segment of this library.
         unsafe { Slot::new(self.identity, address, self.segments.protection(address)?, min_address) }
     }
 }

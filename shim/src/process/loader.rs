@@ -1,4 +1,4 @@
-//! `_r_debug` of `<link.h>`, the protocol between the dynamic loader and debuggers.
+//! `_r_debug` of `<link.h>`, the interface between the dynamic loader and debuggers.
 //!
 //! ```text
 //!   r_map    the link map: one list entry per library
@@ -6,8 +6,8 @@
 //!   r_state  RT_CONSISTENT while the list may be read, RT_ADD or RT_DELETE while it changes
 //! ```
 //!
-//! The loader calls `r_brk` under its lock, before the constructors of a new library run and, before glibc 2.41, before
-//! the library is relocated: its relocation slots must not be changed at that time.
+//! The loader calls `r_brk` under its lock, before the constructors of a new library run. Before glibc 2.41, it does so
+//! even before the library is relocated, so the library's relocation slots must not be changed at that time.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -37,13 +37,13 @@ const _: () = assert!(std::mem::offset_of!(RDebug, brk) == 16 && std::mem::offse
 #[derive(Clone, Copy)]
 pub(crate) struct LoaderDebug(*const RDebug);
 
-// SAFETY: the record lives as long as the process; it is read under the loader's lock.
+// SAFETY: the record lives as long as the process and is read only under the loader's lock.
 unsafe impl Send for LoaderDebug {}
-// SAFETY: the record lives as long as the process; it is read under the loader's lock.
+// SAFETY: the record lives as long as the process and is read only under the loader's lock.
 unsafe impl Sync for LoaderDebug {}
 
 impl LoaderDebug {
-    /// Finds the record through `DT_DEBUG` of the program. A static program has none.
+    /// Finds the record through the program's `DT_DEBUG` entry. A static program has none.
     pub(crate) fn find() -> Option<LoaderDebug> {
         let mut record = 0_usize;
         // SAFETY: the callback receives the address of `record`, which outlives the call.
@@ -57,22 +57,22 @@ impl LoaderDebug {
         unsafe { (*self.0).brk }
     }
 
-    /// Returns true while the loader removes libraries from a list.
+    /// Returns true while the loader is removing libraries from one of its lists.
     pub(crate) fn is_closing(self, held: Held<'_>) -> bool {
         self.records(held).any(|record| record.state == RT_DELETE)
     }
 
-    /// All libraries of all namespaces; empty while a list changes.
+    /// All libraries of all namespaces; empty while the loader is changing a list.
     pub(crate) fn libraries(self, held: Held<'_>) -> Vec<NewLibrary<'_>> {
-        // SAFETY: `Extent::Whole` reads the complete list.
+        // SAFETY: `Extent::Whole` has no precondition, because it reads the complete list.
         let changes = unsafe { self.changes(held, &mut KnownLibraries::default(), Extent::Whole) };
         changes.unwrap_or_default().opened
     }
 
-    /// Changes since `known` was last updated; `None` while a list changes.
+    /// Changes since `known` was last updated; `None` while the loader is changing a list.
     ///
     /// # Safety
-    /// With [`Extent::New`], no library may have been closed since the last call for `known`.
+    /// With [`Extent::New`], no library may have been closed since the last call with `known`.
     pub(crate) unsafe fn changes<'l>(
         self,
         held: Held<'l>,
@@ -84,7 +84,8 @@ impl LoaderDebug {
         }
         let mut changes = Changes::default();
         for record in self.records(held) {
-            // SAFETY: the loader owns the record of a namespace. The caller guarantees the precondition of the extent.
+            // SAFETY: `record` is a namespace's record, which belongs to the loader. The caller guarantees the
+            // precondition of the extent.
             unsafe { known.read(held, ptr::from_ref(record) as usize, record.map, extent, &mut changes) };
         }
         Some(changes)
@@ -103,23 +104,24 @@ impl LoaderDebug {
     }
 }
 
-/// Selects the record that the loader maintains. A program that references `_r_debug` has a copy of it (copy
-/// relocation). Before glibc 2.35 the loader maintains only that copy, and the original stays in state RT_ADD.
+/// Selects the record that the loader keeps up to date. If a program references `_r_debug`, it contains a copy of the
+/// record (copy relocation). Before glibc 2.35, the loader updates only that copy, and the original stays in state
+/// `RT_ADD`.
 fn maintained_record(record: *const RDebug) -> *const RDebug {
-    // SAFETY: the name is NUL-terminated.
+    // SAFETY: the name is null-terminated.
     let copy = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_r_debug".as_ptr()) }.cast::<RDebug>().cast_const();
     if copy.is_null() || copy == record {
         return record;
     }
-    // SAFETY: both records are the loader's, and live as long as the process.
+    // SAFETY: both records belong to the loader and live as long as the process.
     let (original, copied) = unsafe { (&*record, &*copy) };
     let copy_is_maintained =
         original.state != RT_CONSISTENT && copied.state == RT_CONSISTENT && original.brk == copied.brk;
     if copy_is_maintained { copy } else { record }
 }
 
-/// Callback of `dl_iterate_phdr`, which reports the program first. Stores the program's `DT_DEBUG` in `*record`, and
-/// stops.
+/// Callback of `dl_iterate_phdr`, which reports the program first. Stores the program's `DT_DEBUG` in `*record` and
+/// ends the iteration.
 unsafe extern "C" fn read_debug_entry(info: *mut libc::dl_phdr_info, _size: usize, record: *mut c_void) -> i32 {
     // SAFETY: the loader passes a valid record.
     let info = unsafe { &*info };
@@ -128,7 +130,7 @@ unsafe extern "C" fn read_debug_entry(info: *mut libc::dl_phdr_info, _size: usiz
         let header = unsafe { &*info.dlpi_phdr.add(index.into()) };
         if header.p_type == libc::PT_DYNAMIC {
             let (bias, dynamic) = (info.dlpi_addr as usize, info.dlpi_addr.wrapping_add(header.p_vaddr) as usize);
-            // SAFETY: the program is mapped, and is never unmapped.
+            // SAFETY: the program is mapped and never unmapped.
             let section = unsafe { DynamicSection::read(bias, dynamic) };
             // SAFETY: `LoaderDebug::find` passes the address of a `usize`.
             unsafe { *record.cast::<usize>() = section.debug };

@@ -1,11 +1,13 @@
-//! Detection of new libraries through calls of `dlsym`, where the loader's `_r_debug` does not suffice.
+//! Detection of new libraries at calls of `dlsym`, used where the loader's `_r_debug` does not suffice.
 //!
-//! A program that opens a library looks up a symbol in it next. Before that lookup returns, the new library is
-//! examined. This is needed in two cases: a debugger occupies `_r_debug.r_brk` (gdb, in a process that it started), or
-//! a new library contains an unwinder, which `_r_debug.r_brk` announces before the library can be called.
+//! A program that opens a library next looks up a symbol in that library. The new library is examined before the
+//! lookup. This is needed in two cases. Either a debugger occupies `_r_debug.r_brk` (gdb, in a process that it
+//! started), or the new library contains an unwinder, and its functions cannot be called yet when `_r_debug.r_brk`
+//! announces it.
 //!
 //! The hook jumps to `dlsym` instead of calling it, because `dlsym` inspects its caller (`RTLD_NEXT`). Only slots of
-//! relocated libraries are changed: the loader would relocate an unresolved lazy slot again.
+//! relocated libraries are changed, because the loader would otherwise add the load bias to the hook's address in a
+//! lazy slot.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -19,28 +21,29 @@ use crate::process::slot::{KeptSlot, Slot};
 /// Address of libc's `dlsym`, to which [`before_dlsym`](crate::process::dlsym_entry::before_dlsym) jumps.
 pub(crate) static DLSYM: AtomicUsize = AtomicUsize::new(0);
 
-/// True if every call of `dlsym` must check for new libraries, because nothing else announces that a library is opened
-/// or closed. Other libraries are patched only during such a check, while no library can be loaded or unloaded.
+/// True if every call of `dlsym` must check for new libraries, because nothing else announces that a library was opened
+/// or closed. In this mode, libraries are patched only during such a check, while no library can be loaded or unloaded.
 pub(crate) static CHECK_ALWAYS: AtomicBool = AtomicBool::new(false);
 
-/// True if the next call of `dlsym` must check once, because a library was not relocated at the last check.
+/// True if the next call of `dlsym` must check once for new libraries, because a library was not relocated at the last
+/// check.
 pub(crate) static CHECK_ONCE: AtomicBool = AtomicBool::new(false);
 
-/// True if a library with an unwinder may not have been examined yet. Initially true.
+/// True if there may be a library with an unwinder that has not been examined yet. Initially true.
 pub(crate) static UNWINDERS_PENDING: AtomicBool = AtomicBool::new(true);
 
-/// Requests a search for unwinders if the library exports a function that registers code with one; see the crate
-/// `unwind-register`.
+/// Requests a search for unwinders if the library exports a function that registers code with an unwinder. The
+/// `unwind-register` crate performs the search.
 pub(crate) fn request_unwinder_search(library: &Library<'_>) {
     if ["__register_frame", "_U_dyn_register"].into_iter().any(|name| library.exports(name)) {
         UNWINDERS_PENDING.store(true, Ordering::Release);
     }
 }
 
-/// Import slots of `dlsym` that are still to be hooked.
+/// Import slots of `dlsym` that have not been hooked yet.
 #[derive(Default)]
 pub(crate) struct DlsymSlots {
-    /// Hook to store in the slots; `None` until `dlsym` has to be hooked.
+    /// Hook to store in the slots; `None` as long as `dlsym` need not be hooked.
     before_dlsym: Option<HookFunction>,
     /// Slots of libraries that the loader has not relocated yet.
     unrelocated: Vec<KeptSlot>,
@@ -71,7 +74,7 @@ impl DlsymSlots {
         let Some(before_dlsym) = self.before_dlsym else { return };
         self.unrelocated.retain(|kept| {
             let Some(slot) = kept.resolve(mapped).filter(|slot| slot.is_relocated()) else { return true };
-            // SAFETY: the slot belongs to `dlsym`, to which the hook jumps.
+            // SAFETY: the slot is for `dlsym`, and the hook jumps to `dlsym`.
             if let Err(error) = unsafe { slot.write(before_dlsym as usize) } {
                 log_line!(Info, "could not hook dlsym of a library: {error}");
             }

@@ -1,4 +1,4 @@
-//! The host process: its loader and libraries, and how they are patched. Independent of LLVM's internals.
+//! The host process: its loader and libraries, and how they are patched. This code does not depend on LLVM's internals.
 
 pub(crate) mod detour;
 pub(crate) mod dlsym_entry;
@@ -14,8 +14,8 @@ pub(crate) mod search;
 pub(crate) mod segments;
 pub(crate) mod slot;
 
-/// Identifier of the calling thread. May be reused after the thread has exited.
+/// Identifier of the calling thread. It may be reused after the thread has exited.
 pub(crate) fn this_thread() -> u64 {
-    // SAFETY: pthread_self has no precondition.
+    // SAFETY: `pthread_self` has no preconditions.
     unsafe { libc::pthread_self() }
 }

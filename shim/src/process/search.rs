@@ -1,10 +1,11 @@
-//! Search for several strings in one pass over uncached memory.
+//! Search for several strings in one pass over memory that is not in the processor's caches.
 
 #![forbid(unsafe_code)]
 
 use memchr::memmem::Finder;
 
-/// Size of the chunks that are searched for all strings in turn. A chunk stays in a core's own cache meanwhile.
+/// Size of the chunks in bytes. Each chunk is searched for all strings in turn, so it stays in the core's own cache
+/// meanwhile.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// Calls `on_match` with the index of a string and its offset, for each occurrence of each string in `bytes`, until
@@ -29,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_on_the_border_of_two_pieces_is_found_once() {
+    fn match_across_two_chunks_is_reported_once() {
         let mut bytes = vec![b'x'; 3 * CHUNK_BYTES + 100];
         let offsets = [
             0,

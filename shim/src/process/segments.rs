@@ -1,4 +1,4 @@
-//! Program headers of a mapped library: its segments, and the ranges that they describe.
+//! Program headers of a mapped library: its segments and special ranges.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -10,11 +10,11 @@ use object::elf::{self, ProgramFlags, ProgramType};
 
 use crate::process::detour::page_size;
 
-/// One `PT_LOAD` segment, as mapped.
+/// One `PT_LOAD` segment as mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment<'l> {
     pub(crate) address: usize,
-    /// Bytes mapped from the file.
+    /// Number of bytes mapped from the file.
     pub(crate) size: usize,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
@@ -23,10 +23,11 @@ pub(crate) struct Segment<'l> {
 }
 
 impl<'l> Segment<'l> {
-    /// Bytes of the segment, if it is readable. Only `.data` may be written concurrently; its words are compared and
-    /// never followed.
+    /// Bytes of the segment, if it is readable. Other threads may write only to `.data`, whose words are compared but
+    /// never dereferenced.
     pub(crate) fn bytes(&self) -> Option<&'l [u8]> {
-        // SAFETY: the loader has mapped that many bytes of the file there, and they stay mapped. The size is not zero.
+        // SAFETY: the loader has mapped this many bytes of the file at this address, and they stay mapped. The size is
+        // not zero.
         let bytes = || unsafe { std::slice::from_raw_parts(self.address as *const u8, self.size) };
         (self.readable && self.size > 0).then(bytes)
     }
@@ -37,7 +38,7 @@ impl<'l> Segment<'l> {
     }
 }
 
-/// Program headers of a library that stays mapped during `'l`.
+/// Program headers of a library that stays mapped for `'l`.
 pub(crate) struct Segments<'l> {
     bias: usize,
     headers: Vec<Header>,
@@ -45,30 +46,30 @@ pub(crate) struct Segments<'l> {
 }
 
 impl<'l> Segments<'l> {
-    /// Reads the headers that the kernel has passed to the program. Those of a non-PIE program do not follow an ELF
-    /// header at its bias.
+    /// Reads the program headers that the kernel has passed to the program. In a non-PIE program, no ELF header is at
+    /// the load bias.
     ///
     /// # Safety
-    /// `bias` must be that of the program.
+    /// `bias` must be the program's load bias.
     pub(super) unsafe fn of_program(bias: usize) -> Option<Segments<'l>> {
-        // SAFETY: getauxval has no precondition.
+        // SAFETY: `getauxval` has no preconditions.
         let (address, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
         Some(Segments { bias, headers: copy_headers(address, count)?, mapped: PhantomData })
     }
 
-    /// Reads the headers of a shared library, through its ELF header. `first_table` is the address of the first table
-    /// of its symbols.
+    /// Reads the program headers of a shared library through its ELF header. `first_table` is the address of the
+    /// library's first symbol table.
     ///
     /// # Safety
-    /// The library must stay mapped during `'l`.
+    /// The library must stay mapped for `'l`.
     pub(super) unsafe fn of_library(bias: usize, first_table: usize) -> Option<Segments<'l>> {
         let page = |address: usize| address / page_size();
         let table_and_headers = [first_table, bias.wrapping_add(size_of::<FirstHeaders>())];
         let first = if table_and_headers.into_iter().all(|address| page(address) == page(bias)) {
-            // SAFETY: the page is mapped, because a symbol table begins in it. Headers consist of integers.
+            // SAFETY: the page is mapped, because a symbol table begins in it. Every bit pattern is a valid header.
             unsafe { (bias as *const FirstHeaders).read_unaligned() }
         } else {
-            // SAFETY: headers consist of integers.
+            // SAFETY: headers consist of integers, so every bit pattern is valid.
             unsafe { checked_read::copy_struct::<FirstHeaders>(Address(bias as u64)) }.ok()?
         };
         let header = &first.header;
@@ -102,13 +103,13 @@ impl<'l> Segments<'l> {
         start.unwrap_or_default()..ranges().map(|range| range.end).max().unwrap_or_default()
     }
 
-    /// Total size of the executable segments in bytes. An LLVM with a code generator has several megabytes of code.
+    /// Total size of the executable segments in bytes. LLVM with a code generator has several megabytes of code.
     pub(crate) fn code_size(&self) -> u64 {
         let executable = self.loaded().filter(|header| has_flag(header, elf::PF_X));
         executable.map(|header| header.p_memsz.get(LE)).sum()
     }
 
-    /// First bytes of the file as mapped (headers, notes, symbol hashes), at most `max_size`.
+    /// First bytes of the file as mapped (headers, notes, symbol hashes), up to `max_size` bytes.
     pub(crate) fn first_bytes(&self, max_size: u64) -> Option<Vec<u8>> {
         let first = self.loaded().find(|header| header.p_offset.get(LE) == 0)?;
         if has_flag(first, elf::PF_W) {
@@ -118,7 +119,7 @@ impl<'l> Segments<'l> {
         checked_read::copy(AddressRange::new(Address(start), size)?).ok()
     }
 
-    /// Data that becomes read-only after relocation (`PT_GNU_RELRO`).
+    /// Address range of the data that becomes read-only after relocation (`PT_GNU_RELRO`).
     pub(crate) fn relro_range(&self) -> Option<Range<usize>> {
         self.range_of(elf::PT_GNU_RELRO)
     }
@@ -132,7 +133,7 @@ impl<'l> Segments<'l> {
     pub(super) fn protection(&self, address: usize) -> Option<i32> {
         let header = self.loaded().find(|header| self.memory_range(header).contains(&address))?;
         let is_sealed = self.relro_range().is_some_and(|relro| {
-            // The loader seals whole pages only, and rounds both ends down.
+            // The loader seals only whole pages, and rounds both ends down to a page boundary.
             let page_start = |address: usize| address & !(page_size() - 1);
             (page_start(relro.start)..page_start(relro.end)).contains(&address)
         });
@@ -159,7 +160,8 @@ fn has_flag(header: &Header, flag: ProgramFlags) -> bool {
     header.p_flags.get(LE).0 & flag.0 != 0
 }
 
-/// ELF header and program headers, as nearly every library begins: one system call instead of two.
+/// ELF header and program headers, contiguous as at the start of nearly every library, so that one system call reads
+/// both.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct FirstHeaders {
@@ -168,6 +170,6 @@ struct FirstHeaders {
 }
 
 fn copy_headers(address: u64, count: u64) -> Option<Vec<Header>> {
-    // SAFETY: a program header consists of integers.
+    // SAFETY: program headers consist of integers, so every bit pattern is valid.
     unsafe { checked_read::copy_structs(Address(address), count as usize) }.ok()
 }

@@ -1,4 +1,4 @@
-//! Words of a library that hold addresses: relocation slots, vtable slots, symbol values.
+//! Words of a library that hold addresses: relocation slots, vtable slots and symbol values.
 
 use std::io;
 use std::marker::PhantomData;
@@ -10,14 +10,15 @@ use jitlisten::plumbing::checked_read;
 use super::detour::write_pointer;
 use super::mapped_proof::{Identity, Mapped};
 
-/// An aligned word in a segment of a library that stays mapped during `'l`.
+/// An aligned word in a segment of a library that stays mapped for `'l`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot<'l> {
     library: Identity,
     address: usize,
-    /// Protection of its page after relocation.
+    /// Protection of the word's page after relocation.
     protection: i32,
-    /// Smallest value that is an address in memory. A smaller value is zero, or an address within the library's file.
+    /// Lowest value that counts as an address in memory. A lower value is zero, or an address within the library's
+    /// file.
     min_address: usize,
     mapped: PhantomData<&'l ()>,
 }
@@ -26,7 +27,7 @@ impl<'l> Slot<'l> {
     /// Creates a slot; `None` if `address` is not aligned.
     ///
     /// # Safety
-    /// `address` must be in a segment of `library`, which must stay mapped during `'l`, and the page must have
+    /// `address` must be in a segment of `library`, which must stay mapped for `'l`. The page must have the protection
     /// `protection` after relocation.
     pub(crate) unsafe fn new(
         library: Identity,
@@ -40,51 +41,53 @@ impl<'l> Slot<'l> {
 
     /// Current value of the word.
     pub(crate) fn value(self) -> usize {
-        // SAFETY: the word is aligned and stays mapped. Other threads may write an address there, in a single store.
+        // SAFETY: the word is aligned and stays mapped. Other threads may write an address to it, but with a single
+        // store.
         unsafe { AtomicUsize::from_ptr(self.address as *mut usize) }.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the loader has stored an address. Before that, the word is zero or an address within the file.
+    /// Returns true if the loader has stored an address in the word. Before that, the word is zero or an address within
+    /// the file.
     pub(crate) fn is_relocated(self) -> bool {
         self.value() >= self.min_address
     }
 
-    /// Replaces the value in a single store, even if the page is read-only.
+    /// Replaces the value with a single store, even if the page is read-only.
     ///
     /// # Safety
-    /// `value` must be valid for every reader of the word while the library is mapped: a function must be callable like
-    /// the previous one.
+    /// `value` must be valid for every reader of the word while the library is mapped. If it is a function, it must be
+    /// callable in place of the previous one.
     pub(crate) unsafe fn write(self, value: usize) -> io::Result<()> {
-        // SAFETY: the word is aligned and mapped, and its page has this protection.
+        // SAFETY: the word is aligned and mapped, and its page has this protection after relocation.
         unsafe { write_pointer(self.address, value, self.protection) }
     }
 
-    /// Replaces the value only if the page is writable; otherwise fails without a change.
+    /// Replaces the value only if the page is writable; otherwise fails and changes nothing.
     ///
     /// # Safety
     /// Same contract as [`Slot::write`].
     pub(crate) unsafe fn write_if_writable(self, value: usize) -> io::Result<()> {
-        // SAFETY: the word is aligned and mapped. The kernel checks whether it is writable.
+        // SAFETY: the word is aligned and mapped, and the kernel checks whether it is writable.
         unsafe { checked_read::write_word(Address(self.address as u64), value) }
     }
 
-    /// Converts to a slot that may outlive the mapping of its library.
+    /// Converts to a slot that may outlive the library's mapping.
     pub(crate) fn keep(self) -> KeptSlot {
         KeptSlot(Slot { mapped: PhantomData, ..self })
     }
 }
 
-/// A slot kept in the shim's state, which drops it when its library is closed.
+/// A slot that is kept in the shim's state, and removed there when its library is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeptSlot(Slot<'static>);
 
 impl KeptSlot {
-    /// The library that contains the slot.
+    /// Identity of the library that contains the slot.
     pub(crate) fn library(self) -> Identity {
         self.0.library
     }
 
-    /// The slot, if `mapped` covers its library.
+    /// Returns the slot, provided that `mapped` covers its library.
     pub(crate) fn resolve<'l>(self, mapped: Mapped<'l>) -> Option<Slot<'l>> {
         mapped.covers(self.0.library).then_some(self.0)
     }

@@ -1,4 +1,4 @@
-//! Delayed checks: objects that did not become final, and code that no LLVM reported.
+//! Delayed checks for objects that did not become final, and for code that no LLVM instance reported.
 
 #![forbid(unsafe_code)]
 
@@ -34,19 +34,19 @@ impl Shim {
             if state.trackers.pending.should_warn(is_missed) {
                 let mappings = text.first().and_then(|&text| mappings_in(text).ok().flatten());
                 let reason = pending::reason(mappings.as_deref().filter(|_| !is_displaced));
-                let at = text.first().map(|text| text.start());
+                let text_start = text.first().map(|text| text.start());
                 let library = library.map_or_else(String::new, |library| format!("{library}: "));
                 log_line!(
                     Warn,
-                    "{library}an object at {at:x?} is not final after a second: {reason}; it stays unnamed (reported \
+                    "{library}an object at {text_start:x?} is not final after a second: {reason}; it stays unnamed (reported \
                      once)"
                 );
             }
         }
     }
 
-    /// Frees a few objects whose memory was unmapped unobserved, by a library without LLVM or by a system call. The
-    /// `munmap` hooks do not know the pages of code that never ran.
+    /// Frees a few objects whose memory was unmapped without our noticing, by a library without LLVM or by a direct
+    /// system call. The `munmap` hooks do not know about pages of code that has never run.
     fn free_unmapped(&self, state: &mut State) {
         for id in self.session.next_overdue(MAX_OVERDUE_CHECKS) {
             let first_range = self.session.ledger(|ledger| ledger.pending(id).and_then(|text| text.first().copied()));
@@ -90,7 +90,8 @@ impl Shim {
     }
 }
 
-/// Returns true if the first byte of `text` is unmapped: a read fails, and the kernel lists no mapping there.
+/// Returns true if the first byte of `text` is unmapped, so that reading it fails and the kernel lists no mapping
+/// there.
 fn is_unmapped(text: AddressRange) -> bool {
     let Some(first_byte) = AddressRange::new(text.start(), 1) else { return false };
     checked_read::copy(first_byte).is_err() && matches!(mappings_in(first_byte), Ok(None))

@@ -1,4 +1,4 @@
-//! Events: memory becomes executable, or stops being executable.
+//! Handles changes of executable memory: memory becomes executable, or stops being executable.
 
 use jitlisten::options::SinkKind;
 use jitlisten::plumbing::{Executable, MapsLine, mappings_in};
@@ -13,11 +13,11 @@ use crate::trackers::copies;
 use crate::trackers::memory::MAX_SEARCHED_BYTES;
 
 /// Maximum number of freed code ranges whose addresses stay reserved. A perf map cannot record that code was freed, so
-/// its addresses must not be reused soon.
+/// these addresses must not be reused soon.
 const MAX_RESERVED_RANGES: usize = 4096;
 
 impl Shim {
-    /// Starts to observe the memory of a source, and reports code memory that already exists. The library of `slot`
+    /// Starts to observe a source's memory, and reports executable memory that already exists. The source's library
     /// must be relocated.
     pub(super) fn observe_memory(&self, state: &mut State, slot: usize, mapped: Mapped<'_>) {
         if state.hook_memory(slot, mapped) {
@@ -28,7 +28,7 @@ impl Shim {
         }
     }
 
-    /// Reports executable memory of an LLVM to the session, and searches it for pending objects.
+    /// Reports executable memory of an LLVM instance to the session, and searches it for pending objects.
     pub(crate) fn record_executable(&self, range: AddressRange, kind: Executable) {
         self.detect_unwinders();
         let mut state = self.lock();
@@ -49,15 +49,15 @@ impl Shim {
         self.process_overdue(&mut state);
     }
 
-    /// Examines memory after `mremap(2)`, because it may contain code.
+    /// Examines memory that `mremap(2)` has moved, because it may contain code.
     pub(crate) fn examine_moved(&self, range: AddressRange) {
         let mut state = self.lock();
         self.query_executable(&mut state, range);
         self.locate(&mut state, |trackers, memory| trackers.emitted.search_executable(memory, range));
     }
 
-    /// Queries the kernel about text ranges that are not known to be executable.
-    pub(super) fn query_unknown(&self, state: &mut State, texts: &[AddressRange]) {
+    /// Queries the kernel about those text ranges that are not yet known to be executable.
+    pub(super) fn query_unknown_ranges(&self, state: &mut State, texts: &[AddressRange]) {
         for &text in texts {
             if !self.session.ledger(|ledger| ledger.has_executable(text)) {
                 self.query_executable(state, text);
@@ -76,7 +76,7 @@ impl Shim {
         }
     }
 
-    /// Reports to the session that memory of an LLVM is about to lose execute permission.
+    /// Reports to the session that LLVM's memory is about to lose execute permission.
     pub(crate) fn record_not_executable(&self, range: AddressRange) {
         let mut state = self.lock();
         self.search_before_removal(&mut state, range);
@@ -84,7 +84,7 @@ impl Shim {
         self.record_outcome(&mut state, &outcome);
     }
 
-    /// Reports a registered `.eh_frame` to the session, and searches for the object that it belongs to.
+    /// Reports a registered `.eh_frame` to the session, and searches for the object that the table describes.
     pub(crate) fn record_eh_frame(&self, address: Address) {
         let mut state = self.lock();
         self.locate(&mut state, |trackers, memory| trackers.emitted.search_near_table(memory, address));
@@ -96,15 +96,15 @@ impl Shim {
         }
     }
 
-    /// Reports to the session that memory of an LLVM is about to be replaced.
+    /// Reports to the session that LLVM's memory is about to be replaced.
     pub(crate) fn record_replacement(&self, range: AddressRange) {
         let mut state = self.lock();
         self.search_before_removal(&mut state, range);
         self.record_unmapped(&mut state, range);
     }
 
-    /// Reports to the session that executable memory is about to replace the memory in `range`. It may be a second
-    /// mapping of the code of objects pending there.
+    /// Reports to the session that executable memory is about to replace the memory in `range`. The new memory may be a
+    /// second mapping of the code of objects that are pending in `range`.
     pub(crate) fn record_code_replacement(&self, range: AddressRange) {
         let mut state = self.lock();
         self.search_before_removal(&mut state, range);
@@ -113,14 +113,15 @@ impl Shim {
         self.record_outcome(&mut state, &outcome);
     }
 
-    /// Frees the objects in `range`, whose memory is unmapped.
+    /// Frees the objects in `range`, because their memory is unmapped.
     fn record_unmapped(&self, state: &mut State, range: AddressRange) {
         state.allocated.remove(range);
         let outcome = self.session.unmapped(range);
         self.record_outcome(state, &outcome);
     }
 
-    /// Checks the memory hooks before a module is compiled: other tools may have changed the slots since the last one.
+    /// Checks the memory hooks before a module is compiled, because other tools may have changed the slots since the
+    /// last check.
     pub(crate) fn recheck_memory_hooks(&self) {
         let mut state = self.lock();
         for slot in 0..state.sources.len() {
@@ -128,8 +129,8 @@ impl Shim {
         }
     }
 
-    /// Reports to the session that memory of an LLVM is about to be unmapped. Returns true if the memory was replaced
-    /// with a reservation, so that it must not be unmapped.
+    /// Reports to the session that LLVM's memory is about to be unmapped. Returns true if the memory was replaced with
+    /// a reservation, so that it must not be unmapped.
     pub(crate) fn record_unmapping(&self, range: AddressRange) -> bool {
         let mut state = self.lock();
         self.search_before_removal(&mut state, range);
@@ -140,16 +141,16 @@ impl Shim {
 }
 
 impl State {
-    /// Patches the slots of a source again, if other tools have changed them. Does nothing while a library is being
-    /// closed, because it may be this one.
+    /// Patches a source's slots again if other tools have changed them. Does nothing while a library is being closed,
+    /// because that may be the source's library.
     pub(super) fn restore_memory_hooks(&mut self, slot: usize) {
         if self.sources[slot].as_ref().is_some_and(Source::memory_is_hooked) {
             unless_closing(self, |state, mapped| _ = state.hook_memory(slot, mapped));
         }
     }
 
-    /// Patches the slots of a source, whose library must be relocated, and forwards to the functions that other tools
-    /// have stored there. Returns true on the first call.
+    /// Patches a source's slots and forwards to any functions that other tools had stored there. The library must be
+    /// relocated. Returns true on the first call.
     pub(super) fn hook_memory(&mut self, slot: usize, mapped: Mapped<'_>) -> bool {
         let Some(source) = self.sources.get_mut(slot).and_then(Option::as_mut) else { return false };
         let (is_first, foreign) = source.hook_memory(mapped);
@@ -160,7 +161,7 @@ impl State {
         is_first
     }
 
-    /// Frees the memory and keeps its addresses reserved. If there are too many reservations, the oldest is released.
+    /// Frees the memory and keeps its addresses reserved. If there are too many reservations, releases the oldest.
     fn reserve(&mut self, range: AddressRange) -> bool {
         if !remap_inaccessible(range) {
             return false;
@@ -169,7 +170,7 @@ impl State {
         if self.reserved_ranges.len() > MAX_RESERVED_RANGES
             && let Some(oldest) = self.reserved_ranges.pop_front()
         {
-            // SAFETY: the owner has unmapped this range. It has been inaccessible since then, and has no other owner.
+            // SAFETY: the owner has unmapped this range. It has been inaccessible since then, and nothing else uses it.
             unsafe { libc::munmap(oldest.start().0 as *mut _, oldest.size() as usize) };
         }
         true
@@ -185,7 +186,7 @@ fn remap_inaccessible(range: AddressRange) -> bool {
     mapped != libc::MAP_FAILED
 }
 
-/// Anonymous executable memory of the process, where code may have been compiled before observation began.
+/// Anonymous executable memory of the process, which may contain code that was compiled before observation began.
 fn executable_memory() -> Vec<(AddressRange, Executable)> {
     let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
     let anonymous = MapsLine::parse_all(&maps).filter(|line| line.is_executable() && line.path.is_empty());

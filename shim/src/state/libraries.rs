@@ -1,4 +1,4 @@
-//! Events: libraries are opened and closed. Reads the loader's lists, and hooks each library.
+//! Handles the opening and closing of libraries: reads the loader's lists, and hooks each new library.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +7,7 @@ use jitlisten::options::LlvmSources;
 use jitlisten::plumbing::{UnwinderSearch, notify_libraries_changed};
 
 use super::{Shim, State};
-use crate::doctor::discovered::UnheardLlvm;
+use crate::doctor::discovered::UnobservedLlvm;
 use crate::frame_pointers::codegen;
 use crate::llvm::recognise;
 use crate::llvm::source::Source;
@@ -23,9 +23,9 @@ use crate::process::mapped_proof::{Counts, Held, Mapped};
 static LIBRARIES_CLOSING: AtomicBool = AtomicBool::new(false);
 
 /// Runs `work` with proof that all known libraries are mapped, unless a `dlclose` may be in progress. If
-/// `_r_debug.r_brk` is not hooked, nothing announces a `dlclose`, so `work` does not run.
+/// `_r_debug.r_brk` is not hooked, `dlclose` calls go unnoticed, so `work` does not run.
 ///
-/// The proof is valid while `state` is locked. `work` must accept every `'l`, so it cannot keep the proof.
+/// The proof is valid while `state` is locked. Because `work` must accept every `'l`, it cannot keep the proof.
 pub(super) fn unless_closing(state: &mut State, work: impl for<'l> FnOnce(&mut State, Mapped<'l>)) {
     let may_be_closing = LIBRARIES_CLOSING.load(Ordering::SeqCst) || lookup::CHECK_ALWAYS.load(Ordering::Acquire);
     if !may_be_closing {
@@ -43,7 +43,7 @@ impl Shim {
             lookup::CHECK_ALWAYS.store(true, Ordering::Release);
             return;
         };
-        // SAFETY: the loader's function is mapped code. The hook takes no argument, and may be called until the process
+        // SAFETY: the loader's function is mapped code. The hook takes no arguments and may be called until the process
         // exits.
         if let Err(refusal) = unsafe { detour::detour(r_debug.function(), self.hooks.loader_event, Callers::Any) } {
             log_line!(Info, "could not hook _r_debug.r_brk: {refusal}; hooking dlsym instead");
@@ -75,7 +75,8 @@ impl Shim {
         let mapped: Mapped<'l> = unsafe { Mapped::all() };
         let unobserved_before = state.unobserved_llvms.len();
         for slot in 0..state.sources.len() {
-            // The loader may call twice for one event. A source added by the first call is not relocated at the second.
+            // The loader may call the hook twice for one event. At the second call, a source added by the first call is
+            // not relocated yet.
             let relocated = |source: &Source| source.memory_is_hooked() || source.is_relocated(mapped);
             if state.sources[slot].as_ref().is_some_and(relocated) {
                 state.hook_memory(slot, mapped);
@@ -107,8 +108,8 @@ impl Shim {
         Some(mapped)
     }
 
-    /// Registers new libraries with unwinders, before imports are bound to them: newer loaders have relocated all of
-    /// these libraries by now.
+    /// Registers unwinders among the new libraries before the imports of any library are bound to them. Newer loaders
+    /// have already relocated all of these libraries.
     fn register_unwinders(opened: &[NewLibrary<'_>]) {
         if Imports::are_hooked() {
             let opened = opened.iter().filter(|library| library.is_in_program_namespace());
@@ -116,7 +117,7 @@ impl Shim {
         }
     }
 
-    /// Handles a possible change of the loader's lists where `_r_debug.r_brk` is not hooked.
+    /// Handles a possible change of the loader's lists if `_r_debug.r_brk` is not hooked.
     pub(crate) fn libraries_may_have_changed(&self, held: Held<'_>, counts: Counts) {
         let mut state = self.lock();
         let before = state.counts;
@@ -130,7 +131,7 @@ impl Shim {
         }
     }
 
-    /// Looks for unwinders in new libraries. Takes the loader's locks, or is called with them held.
+    /// Looks for unwinders in new libraries. Takes the loader's locks, unless the caller already holds them.
     pub(crate) fn detect_unwinders(&self) {
         if !lookup::UNWINDERS_PENDING.swap(false, Ordering::AcqRel) && !lookup::CHECK_ALWAYS.load(Ordering::Acquire) {
             return;
@@ -142,14 +143,15 @@ impl Shim {
         lookup::CHECK_ONCE.store(unwinders == UnwinderSearch::Unrelocated, Ordering::Release);
     }
 
-    /// Hooks `dlsym` in all libraries. Each call then checks for new libraries first, if a check is needed.
+    /// Hooks `dlsym` in all libraries. From then on, each call first checks for new libraries if a check is needed.
     fn hook_dlsym(&self, held: Held<'_>) {
         let mut state = self.lock();
         if !state.dlsym_slots.activate(self.hooks.before_dlsym) {
             return;
         }
         self.all_libraries(held).for_each(|(_, library)| state.dlsym_slots.add(&library));
-        // SAFETY: the slots are empty before this call, so all belong to the libraries that have just been listed.
+        // SAFETY: `dlsym_slots` was empty before this call, so all its slots belong to the libraries that have just
+        // been listed.
         state.dlsym_slots.hook_relocated(unsafe { Mapped::all() });
     }
 
@@ -159,7 +161,7 @@ impl Shim {
         appeared.into_iter().filter_map(|appeared| appeared.entry.library().map(|library| (appeared, library)))
     }
 
-    /// Hooks the functions with which libraries list modules, so that they see images, too.
+    /// Hooks the functions that libraries call to list modules, so that they see our images, too.
     pub(crate) fn hook_imports(&self, held: Held<'_>) {
         let mut state = self.lock();
         if !Imports::activate() {
@@ -167,12 +169,12 @@ impl Shim {
         }
         let in_program_namespace = self.all_libraries(held).filter(|(appeared, _)| appeared.is_in_program_namespace());
         let libraries: Vec<Library<'_>> = in_program_namespace.map(|(_, library)| library).collect();
-        // Register unwinders first, so that libraries whose imports are bound to one are recognised.
+        // Register unwinders first, so that a library whose imports are bound to an unwinder is recognised.
         libraries.iter().for_each(unwinder_appeared);
         libraries.iter().for_each(|library| state.imports.add(library));
     }
 
-    /// Hooks the code generators of these LLVMs in vtables of all libraries.
+    /// Hooks the code generators of these LLVM instances in the vtables of all libraries.
     fn hook_generators(&self, held: Held<'_>, sources: &[usize]) {
         if sources.is_empty() {
             return;
@@ -184,7 +186,8 @@ impl Shim {
         }
     }
 
-    /// Hooks memory calls of all other libraries, which may manage an LLVM's memory, too. Called for the first LLVM.
+    /// Hooks memory calls in all other libraries, because these may manage LLVM's memory, too. Called when the first
+    /// LLVM instance is detected.
     fn hook_other_libraries(&self, held: Held<'_>, state: &mut State) {
         for (appeared, library) in self.all_libraries(held) {
             let is_source = state.sources.iter().flatten().any(|source| source.identity == library.identity);
@@ -198,8 +201,8 @@ impl Shim {
     pub(crate) fn loader_event(&self, held: Held<'_>) {
         let closed = LIBRARIES_CLOSING.load(Ordering::SeqCst);
         let extent = if closed { Extent::Whole } else { Extent::New };
-        // SAFETY: no library was closed since the last read: the loader would have announced it, and the extent would
-        // be `Whole`.
+        // SAFETY: no library was closed since the last read, because the loader would have announced that and the
+        // extent would be `Whole`.
         unsafe { self.libraries_changed(held, &mut self.lock(), extent, Callers::NoneYet) };
         notify_libraries_changed();
         self.detect_unwinders();
@@ -208,14 +211,14 @@ impl Shim {
         }
     }
 
-    /// Checks whether the loader is about to remove libraries from a list. Called even inside nested hooks.
+    /// Checks whether the loader is about to remove libraries from its lists. Called even inside nested hooks.
     pub(crate) fn record_closing(&self, held: Held<'_>) {
         if self.r_debug.is_some_and(|r_debug| r_debug.is_closing(held)) {
             LIBRARIES_CLOSING.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Examines a new library. Returns its slot in `sources` if it contains an LLVM.
+    /// Examines a new library. Returns its slot in `sources` if the library contains LLVM.
     fn examine_library(&self, state: &mut State, appeared: &NewLibrary<'_>, callers: Callers) -> Option<usize> {
         let slot = state.sources.iter().position(Option::is_none).unwrap_or(state.sources.len());
         let library = appeared.entry.library()?;
@@ -223,7 +226,7 @@ impl Shim {
         let source = match Source::attach(&library, &mut symbols, slot, self.hooks, callers, wanted) {
             Ok(source) => Some(source),
             Err(Some(why)) => {
-                let llvm = UnheardLlvm { path: library.path.clone(), start: library.range().start, why };
+                let llvm = UnobservedLlvm { path: library.path.clone(), start: library.range().start, why };
                 state.unobserved_llvms.push((library.identity, llvm));
                 None
             }
@@ -248,7 +251,7 @@ impl Shim {
         }
         lookup::request_unwinder_search(&library);
         if appeared.is_in_program_namespace() {
-            // Hook imports only after the library was compared with its file, because hooking changes its symbols.
+            // Hook imports only after comparing the library with its file, because hooking changes its symbols.
             state.imports.add(&library);
         }
         if recognise::is_llvmlite(&library) && wanted != LlvmSources::NONE {
@@ -258,8 +261,8 @@ impl Shim {
         is_source.then_some(slot)
     }
 
-    /// Forgets a closed library and the objects that it compiled, without touching its memory. Returns true if it
-    /// contained an LLVM.
+    /// Forgets a closed library and the objects that it compiled, without touching the library's memory. Returns true
+    /// if the library contained LLVM.
     fn forget_library(&self, state: &mut State, library: KnownLibrary) -> bool {
         let State {
             sources,
@@ -291,7 +294,8 @@ impl Shim {
         }
         if let Some(source) = library.source.and_then(|slot| sources[slot].take()) {
             log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
-            // Hide this LLVM's list from debuggers. The list of another LLVM is shown when it is next read.
+            // Hide this LLVM instance's list from debuggers. Another instance's list becomes visible when that list is
+            // next read.
             self.session.show_to_debuggers(0);
             for id in source.objects() {
                 self.session.freeing(id);

@@ -1,5 +1,5 @@
-//! Events: objects are handed to JITLink or compiled to memory, and code is located. The trackers search; the session
-//! is told here.
+//! Handles objects that are handed to JITLink or compiled to memory, and code that is located later. The trackers
+//! search for code, and this module reports the results to the session.
 
 #![forbid(unsafe_code)]
 
@@ -12,23 +12,23 @@ use crate::llvm::unreported_libraries::file_name;
 use crate::placement::Pattern;
 use crate::process::this_thread;
 use crate::trackers::Trackers;
-use crate::trackers::copies::{Matches, Moved};
+use crate::trackers::copies::{Matches, MovedObject};
 use crate::trackers::emitted::{EmittedObjects, executable_memory};
-use crate::trackers::memory::{Located, MAX_SEARCHED_BYTES, Memory};
+use crate::trackers::memory::{LocatedObject, MAX_SEARCHED_BYTES, Memory};
 use crate::trackers::pending::PendingObjects;
 use crate::trackers::self_loaded::MAX_WRITABLE_BYTES;
 use crate::trackers::unwind_tables;
 
-/// Name for code that several libraries may have compiled.
+/// Library name for code that several libraries may have compiled.
 const ANY_LIBRARY: &str = "jit";
 
 impl Shim {
-    /// Records that the LLVM in `slot` is about to link an object. Returns the number of this `emit` call. `pattern` is
-    /// `None` if the object is not understood, and `Some(None)` if it cannot be located.
+    /// Records that the LLVM instance in `slot` is about to link an object. Returns the number of this `emit` call.
+    /// `pattern` is `None` if the object could not be interpreted, and `Some(None)` if it cannot be located.
     pub(crate) fn begin_emit(&self, slot: usize, pattern: Option<Option<Pattern>>) -> u64 {
         let mut state = self.lock();
         if pattern.is_some() {
-            // The library is running, so it is relocated.
+            // The library's code is running, so it is relocated.
             self.observe_running_source(&mut state, slot);
         }
         let number = state.trackers.emitted.begin_call();
@@ -43,8 +43,8 @@ impl Shim {
         number
     }
 
-    /// Records that `emit` has returned, and searches for its object, which is linked by now, or later together with
-    /// others.
+    /// Records that `emit` has returned, and searches for its object. The object may be linked by now, or may be linked
+    /// later together with others.
     pub(crate) fn end_emit(&self, number: u64) {
         let mut state = self.lock();
         state.trackers.emitted.end_call(number);
@@ -67,11 +67,11 @@ impl Shim {
     pub(super) fn locate(
         &self,
         state: &mut State,
-        search: impl FnOnce(&mut Trackers, Memory<'_>) -> Vec<Located>,
+        search: impl FnOnce(&mut Trackers, Memory<'_>) -> Vec<LocatedObject>,
     ) -> Vec<ObjectId> {
         let memory = Memory { session: self.session, allocated: &state.allocated };
         let mut ids = Vec::new();
-        for Located { object, slot, first_text } in search(&mut state.trackers, memory) {
+        for LocatedObject { object, slot, first_text } in search(&mut state.trackers, memory) {
             let library = slot.and_then(|slot| state.library_name(slot));
             let Ok(loaded) = self.session.linked(object, library) else { continue };
             let id = loaded.id;
@@ -84,22 +84,22 @@ impl Shim {
         ids
     }
 
-    /// Registers the objects of JITLink that `search` locates, and that were linked earlier.
+    /// Registers the JITLink objects that `search` locates and that were linked some time ago.
     pub(super) fn locate_late(
         &self,
         state: &mut State,
-        search: impl FnOnce(&mut EmittedObjects, Memory<'_>) -> Vec<Located>,
+        search: impl FnOnce(&mut EmittedObjects, Memory<'_>) -> Vec<LocatedObject>,
     ) {
         for id in self.locate(state, |trackers, memory| search(&mut trackers.emitted, memory)) {
-            // Query the kernel: the code may be executable already, whatever protection LLVM has requested.
+            // Query the kernel, because the code may already be executable, whatever protection LLVM has requested.
             let texts = self.pending_text(id).unwrap_or_default();
-            self.query_unknown(state, &texts);
+            self.query_unknown_ranges(state, &texts);
             let outcome = self.session.overdue(id);
             self.record_outcome(state, &outcome);
         }
     }
 
-    /// Moves pending objects to the addresses at which `search` finds them. `before_it_ran`: see
+    /// Moves pending objects to the addresses at which `search` finds them. `before_it_ran` has the same meaning as in
     /// [`Session::moved`](jitlisten::Session::moved).
     pub(super) fn move_copied(
         &self,
@@ -109,28 +109,28 @@ impl Shim {
     ) {
         let memory = Memory { session: self.session, allocated: &state.allocated };
         let mut matches = search(&mut state.trackers.pending, memory);
-        while let Some(Moved { id, object, text }) = matches.next_moved(self.session) {
-            self.query_unknown(state, &text);
+        while let Some(MovedObject { id, object, text }) = matches.next_moved(self.session) {
+            self.query_unknown_ranges(state, &text);
             let Ok(outcome) = self.session.object_moved(id, object, before_it_ran) else { continue };
             self.record_outcome(state, &outcome);
         }
     }
 
-    /// Returns true if self-loaded objects are searched for. Both linkers must be observed: otherwise an object that is
-    /// meant for the unobserved linker would be mistaken for a self-loaded one.
+    /// Returns true if the shim searches for self-loaded objects. Both linkers must be observed, because an object
+    /// meant for an unobserved linker would otherwise be mistaken for a self-loaded one.
     pub(crate) fn wants_self_loaded(&self) -> bool {
         let enabled_sources = self.session.options().llvm;
         enabled_sources.contains(LlvmSource::RuntimeDyld) && enabled_sources.contains(LlvmSource::JitLink)
     }
 
-    /// Starts to search for an object compiled to memory.
+    /// Starts to search for an object that was compiled to memory.
     pub(crate) fn add_self_loaded(&self, object: Vec<u8>) {
         if let Some(pattern) = Pattern::parse(object).filter(|pattern| pattern.text_count() > 0) {
             self.lock().trackers.self_loaded.push(pattern);
         }
     }
 
-    /// Searches for the objects compiled so far before a module is compiled to memory, because nothing may have
+    /// Searches for the objects compiled so far before another module is compiled to memory, because no event may have
     /// announced their code.
     pub(crate) fn search_before_compiling(&self) {
         let state = &mut *self.lock();
@@ -142,8 +142,8 @@ impl Shim {
         self.search_self_loaded(state, &ranges, MAX_WRITABLE_BYTES);
     }
 
-    /// Searches writable code a last time when the process exits. Does not wait for a thread that is inside a hook, or
-    /// that was inside a hook of the parent process when this child was forked without handlers.
+    /// Searches writable code a last time when the process exits. Does not wait for a thread that is inside a hook.
+    /// After a fork without handlers, such a thread may exist only in the parent process.
     pub(crate) fn search_self_loaded_at_exit(&self) {
         if self.session.is_unlocked_in_this_process()
             && let Some(mut state) = self.try_lock()
@@ -154,8 +154,8 @@ impl Shim {
         }
     }
 
-    /// Searches `range`, which may be about to lose execute permission: code written there since it became executable
-    /// is named before it is freed.
+    /// Searches `range`, which may be about to lose execute permission. Code that was written there since the range
+    /// became executable thus gets its name before it is freed.
     pub(super) fn search_before_removal(&self, state: &mut State, range: AddressRange) {
         if self.is_writable(range) {
             self.search_self_loaded(state, &[range], MAX_SEARCHED_BYTES);
@@ -178,10 +178,10 @@ impl Shim {
         }
     }
 
-    /// Registers code that a library has made executable and that no channel reports. `is_source`: the library has a
-    /// GDB JIT list.
+    /// Registers code that a library has made executable and that no channel reports. `is_source` is true if the
+    /// library has a GDB JIT list.
     pub(crate) fn register_unnamed_code(&self, state: &mut State, range: AddressRange, is_source: bool) {
-        // Inside `emit`, memory that a thread makes executable belongs to JITLink.
+        // Memory that a thread makes executable inside `emit` belongs to JITLink.
         if !self.is_free(range) || state.trackers.emitted.is_in_emit(this_thread()) {
             return;
         }
@@ -204,8 +204,8 @@ impl Shim {
 }
 
 impl State {
-    /// Name of the library that compiled some code, or [`ANY_LIBRARY`] if it may be one of several. `is_source`: the
-    /// library has a GDB JIT list.
+    /// Name of the library that compiled some code, or [`ANY_LIBRARY`] if several libraries are possible. `is_source`
+    /// is true if the library has a GDB JIT list.
     fn compiling_library(&self, is_source: bool) -> Option<String> {
         let with_unused_list = self.sources().filter(|source| is_source && source.may_compile_unnamed_code());
         let with_unused_list = with_unused_list.map(|source| file_name(&source.path));

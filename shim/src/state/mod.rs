@@ -1,4 +1,4 @@
-//! State of the shim, and the events that change it:
+//! State of the shim, and the events that change this state:
 //!
 //! | event | file |
 //! | --- | --- |
@@ -21,13 +21,13 @@ use jitlisten::options::SinkKind;
 use jitlisten::{AddressRange, Session, log_line};
 use once_cell::race::OnceBox;
 
-use crate::doctor::discovered::{DiscoveredLlvm, UnheardLlvm};
+use crate::doctor::discovered::{DiscoveredLlvm, UnobservedLlvm};
 use crate::doctor::facts;
 use crate::doctor::unreported::UnreportedCode;
 use crate::hook_table::HookTable;
 use crate::llvm::source::Source;
 use crate::llvm::unreported_libraries::UnreportedLibraries;
-use crate::memory::allocated::Allocated;
+use crate::memory::allocated::AllocatedRanges;
 use crate::memory::other_libraries::OtherLibraries;
 use crate::modules::Imports;
 use crate::process::detour::Callers;
@@ -38,7 +38,7 @@ use crate::process::lookup::DlsymSlots;
 use crate::process::mapped_proof::{Counts, Held, Identity, Mapped};
 use crate::trackers::Trackers;
 
-/// The shim of this process.
+/// The shim. Each process has one.
 pub(crate) struct Shim {
     pub(crate) session: &'static Session,
     hooks: &'static HookTable,
@@ -46,21 +46,21 @@ pub(crate) struct Shim {
     state: Mutex<State>,
 }
 
-/// State of the shim, protected by its lock.
+/// Mutable state of the shim, protected by its lock.
 #[derive(Default)]
 pub(crate) struct State {
     /// All known libraries.
     libraries: KnownLibraries,
-    /// The loader's counters at the last read. Unused if `_r_debug.r_brk` is hooked.
+    /// The loader's counts at the last read. Unused if `_r_debug.r_brk` is hooked.
     counts: Counts,
-    /// LLVMs that are observed. The index is the slot, which selects the hooks.
+    /// Observed LLVM instances. The index is the slot, which selects the hooks.
     sources: Vec<Option<Source>>,
-    /// Detected LLVMs that are not observed.
-    unobserved_llvms: Vec<(Identity, UnheardLlvm)>,
+    /// Detected LLVM instances that are not observed.
+    unobserved_llvms: Vec<(Identity, UnobservedLlvm)>,
     /// True if llvmlite is loaded.
     has_llvmlite: bool,
-    pub(crate) allocated: Allocated,
-    /// Libraries that contain the other tools' functions to which our hooks forward, indexed by `Function`.
+    pub(crate) allocated: AllocatedRanges,
+    /// Libraries of other tools that contain the functions to which our hooks forward, indexed by `Function`.
     next_owners: [Option<Identity>; forward::FUNCTION_COUNT],
     dlsym_slots: DlsymSlots,
     imports: Imports,
@@ -78,31 +78,31 @@ pub(crate) fn shim() -> Option<&'static Shim> {
     SHIM.get()
 }
 
-/// Creates the shim of this process with these hooks. Returns false if there is one already.
+/// Creates the shim of this process with these hooks. Returns false if the process already has one.
 pub(crate) fn open(session: &'static Session, hooks: &'static HookTable) -> bool {
     let shim = || Shim { session, hooks, r_debug: LoaderDebug::find(), state: Mutex::default() };
     SHIM.get().is_none() && SHIM.set(Box::new(shim())).is_ok()
 }
 
-/// Every observed LLVM, in the order of detection.
+/// Every observed LLVM instance, in the order of detection.
 pub fn discovered() -> Vec<DiscoveredLlvm> {
     shim().map(Shim::discovered).unwrap_or_default()
 }
 
 impl State {
-    /// Every observed LLVM.
+    /// All observed LLVM instances.
     fn sources(&self) -> impl Iterator<Item = &Source> {
         self.sources.iter().flatten()
     }
 
-    /// Records that code became executable that these LLVMs did not report.
+    /// Records that code became executable that none of these LLVM instances had reported.
     fn mark_silent(&mut self) {
         self.sources.iter_mut().flatten().for_each(Source::mark_silent);
     }
 }
 
 impl Shim {
-    /// Returns true if the `modules` sink is enabled, which shows our images to tools inside the process.
+    /// Returns true if the `modules` sink is enabled. That sink shows our images to tools inside the process.
     pub(crate) fn wants_modules(&self) -> bool {
         self.session.is_enabled(SinkKind::Modules)
     }
@@ -111,7 +111,7 @@ impl Shim {
     pub(crate) fn start(&self, held: Held<'_>) {
         self.watch_loader();
         let mut state = self.lock();
-        // SAFETY: `Extent::Whole` reads the complete list.
+        // SAFETY: `Extent::Whole` has no precondition, because it reads the complete list.
         let mapped = unsafe { self.libraries_changed(held, &mut state, Extent::Whole, Callers::Any) };
         if let Some(mapped) = mapped {
             self.observe_existing(&mut state, mapped);
@@ -120,7 +120,7 @@ impl Shim {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock disables all hooks, see `hooks::guarded`.
+        // A panic under the lock disables all hooks (see `hooks::guarded`), so the state is still usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -129,21 +129,22 @@ impl Shim {
         self.state.try_lock().ok()
     }
 
-    /// Descriptions of all observed LLVMs.
+    /// Descriptions of all observed LLVM instances.
     pub(crate) fn discovered(&self) -> Vec<DiscoveredLlvm> {
         let state = self.lock();
         state.sources.iter().flatten().map(Source::describe).collect()
     }
 
-    /// Publishes the facts about each LLVM for other processes.
+    /// Publishes the facts about each LLVM instance for other processes.
     fn publish(&self, state: &State) {
         let llvms =
             state.sources.iter().enumerate().filter_map(|(slot, source)| Some((slot, source.as_ref()?.describe())));
-        let unheard: Vec<UnheardLlvm> = state.unobserved_llvms.iter().map(|(_, llvm)| llvm.clone()).collect();
+        let unheard: Vec<UnobservedLlvm> = state.unobserved_llvms.iter().map(|(_, llvm)| llvm.clone()).collect();
         facts::publish(&llvms.collect::<Vec<_>>(), &unheard);
     }
 
-    /// Observes LLVMs loaded before jitlisten: they are relocated, and may have compiled code already.
+    /// Observes LLVM instances that were loaded before jitlisten. They are relocated, and may have compiled code
+    /// already.
     fn observe_existing(&self, state: &mut State, mapped: Mapped<'_>) {
         if state.has_llvmlite {
             log_line!(

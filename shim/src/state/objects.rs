@@ -1,4 +1,4 @@
-//! Events: objects are loaded and freed, as reported by linkers and by the GDB JIT lists.
+//! Handles reports by linkers and GDB JIT lists that objects were loaded or freed.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::process::this_thread;
 use crate::trackers::pending::PendingObject;
 
 impl Shim {
-    /// Handles a call of `__jit_debug_register_code`: an object was registered or unregistered. MCJIT calls it under
-    /// LLVM's lock. Without that lock, another thread may be changing the list, and the removed entry may be an earlier
-    /// one at the same address.
+    /// Handles a call of `__jit_debug_register_code`, which announces that an object was registered or unregistered.
+    /// MCJIT makes the call under LLVM's lock. Without that lock, another thread may be changing the list, and the
+    /// removed entry may be an earlier one at the same address.
     pub(crate) fn register_code(&self, slot: usize) {
         let mut state = self.lock();
         self.with_running_source(&mut state, slot, |_, _| {});
@@ -24,15 +24,15 @@ impl Shim {
         self.process_delayed(&mut state);
     }
 
-    /// Observes the memory of the LLVM in `slot`. Only its hooks may call this: its library, and those loaded with it,
-    /// are relocated then.
+    /// Observes the memory of the LLVM instance in `slot`. Only its hooks may call this function, because its library,
+    /// and those loaded with it, are then known to be relocated.
     pub(super) fn observe_running_source(&self, state: &mut State, slot: usize) {
         self.with_running_source(state, slot, |_, _| {});
         self.process_delayed(state);
     }
 
-    /// Observes the memory of the LLVM in `slot`, and runs `work` with proof that its library is mapped. `work` cannot
-    /// keep the proof.
+    /// Observes the memory of the LLVM instance in `slot`, and runs `work` with proof that the instance's library is
+    /// mapped. `work` cannot keep the proof.
     fn with_running_source(&self, state: &mut State, slot: usize, work: impl for<'l> FnOnce(&mut State, Mapped<'l>)) {
         let Some(source) = state.sources.get(slot).and_then(Option::as_ref) else { return };
         // SAFETY: the hooks of a slot are called only by the code of its library, which cannot be unmapped before the
@@ -42,13 +42,13 @@ impl Shim {
         work(state, mapped);
     }
 
-    /// Performs delayed work: hooks libraries that were relocated since, and checks overdue objects.
+    /// Performs delayed work: hooks libraries that have been relocated meanwhile, and checks overdue objects.
     fn process_delayed(&self, state: &mut State) {
         unless_closing(state, |state, mapped| state.other_libraries.hook_relocated(mapped));
         self.process_overdue(state);
     }
 
-    /// Records an object that the linker of the LLVM in `slot` has loaded.
+    /// Records an object that a linker of the LLVM instance in `slot` has loaded.
     pub(crate) fn record_linked(&self, slot: usize, object: Vec<u8>) {
         let mut state = self.lock();
         self.observe_running_source(&mut state, slot);
@@ -63,14 +63,14 @@ impl Shim {
         self.record_loaded(&mut state, loaded);
     }
 
-    /// Warns that `subject`, of the LLVM in `slot`, is ignored.
+    /// Warns that `subject` is ignored. It belongs to the LLVM instance in `slot`.
     pub(crate) fn warn_ignored(&self, slot: usize, subject: &str) {
         let state = self.lock();
         log_line!(Warn, "{}: ignoring {subject}", library_path(&state.sources, slot));
     }
 
-    /// Stops observing the linker of the LLVM in `slot`, which is not understood, and reads the GDB JIT list instead.
-    /// LLVM adds the object to that list after this call.
+    /// Handles an object that could not be interpreted: stops observing the linker of the LLVM instance in `slot`, and
+    /// reads the GDB JIT list instead. LLVM adds the object to that list after this call.
     pub(crate) fn fall_back_to_list(&self, slot: usize, reason: &str) {
         self.warn_ignored(slot, &format!("an object: {reason}"));
         let mut state = self.lock();
@@ -83,14 +83,14 @@ impl Shim {
         self.publish(&state);
     }
 
-    /// Publishes the list of the first LLVM in our own descriptor, for debuggers that read only one list.
+    /// Publishes the list of the first LLVM instance in our own descriptor, for debuggers that read only one list.
     fn publish_list_head(&self, state: &State, slot: usize, first_entry: Option<u64>) {
         if state.sources.iter().position(Option::is_some) == Some(slot) {
             self.session.show_to_debuggers(first_entry.unwrap_or_default());
         }
     }
 
-    /// Reads the GDB JIT list of the LLVM in `slot`, and handles new and removed entries.
+    /// Reads the GDB JIT list of the LLVM instance in `slot`, and handles new and removed entries.
     pub(super) fn read_list(&self, state: &mut State, slot: usize) {
         let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) else { return };
         let changes = source.read_list();
@@ -102,7 +102,7 @@ impl Shim {
             self.session.freeing(id);
         }
         for listed in changes.added {
-            // Check the available memory first: the copy is the first large allocation.
+            // Check the available memory first, because the copy is the first large allocation.
             let range = listed.debug_object;
             let range = range.filter(|range| self.session.check_memory(range.size() as usize).is_ok());
             let bytes = range.and_then(|range| checked_read::copy(range).ok());
@@ -112,7 +112,7 @@ impl Shim {
                 trackers.linked.take_listed(self.session, bytes, listed.debug_object)
             });
             let bytes = bytes.filter(|_| duplicate.is_none());
-            // A linker has reported a moved object at its first address.
+            // If LLVM has moved an object, a linker has reported it at its first address.
             let superseded = bytes.as_deref().and_then(|bytes| trackers.linked.take_moved(self.session, bytes));
             superseded.into_iter().for_each(|id| self.session.freeing(id));
             let library = sources[slot].as_ref().map(|source| Arc::clone(&source.name));
@@ -128,8 +128,8 @@ impl Shim {
         facts::set_count(slot, Count::Listed, listed_count as u64);
     }
 
-    /// Records an object that the session has loaded. Queries the kernel if its memory may be executable without our
-    /// knowledge.
+    /// Records an object that the session has loaded. Queries the kernel if the object's memory may have become
+    /// executable unnoticed.
     pub(super) fn record_loaded(&self, state: &mut State, loaded: Loaded) {
         if loaded.has_lines {
             facts::add_object_with_lines();
@@ -138,12 +138,12 @@ impl Shim {
         let Some(first) = loaded.pending else { return };
         state.trackers.pending.push(monotonic(), 0, PendingObject { id: loaded.id, thread: this_thread() });
         if state.allocated.containing(first).is_none() {
-            self.query_unknown(state, &[first]);
+            self.query_unknown_ranges(state, &[first]);
         }
     }
 
-    /// Records that LLVM has deregistered an object with debuggers. If its code is final, the object stays live until
-    /// its memory is freed; otherwise it is freed now.
+    /// Records that LLVM has unregistered an object. If its code is final, the object stays live until its memory is
+    /// freed; otherwise it is freed now.
     fn record_unregistered(&self, state: &mut State, id: ObjectId) {
         let text = self.session.ledger(|ledger| ledger.text(id).and_then(|text| text.first().copied()));
         if text.is_some_and(|text| state.trackers.unregistered.add(id, text)) {
@@ -168,7 +168,7 @@ impl Shim {
         self.session.ledger(|ledger| ledger.pending(id).map(<[AddressRange]>::to_vec))
     }
 
-    /// Updates the shim after the session has told the sinks which objects are finalized or freed.
+    /// Updates the shim after the session has told the sinks which objects were finalized or freed.
     pub(super) fn record_outcome(&self, state: &mut State, outcome: &Outcome) {
         for &id in &outcome.freed {
             state.trackers.unregistered.forget(id);
@@ -180,13 +180,13 @@ impl Shim {
     }
 }
 
-/// Path of the library that contains the LLVM in `slot`, or an empty string.
+/// Path of the library with the LLVM instance in `slot`, or an empty string.
 pub(super) fn library_path(sources: &[Option<Source>], slot: usize) -> String {
     sources.get(slot).and_then(Option::as_ref).map_or_else(String::new, |source| source.path.display().to_string())
 }
 
 impl State {
-    /// Name of the library that contains the LLVM in `slot`. The session keeps a reference for each object.
+    /// Name of the library with the LLVM instance in `slot`. The session keeps a reference to the name for each object.
     pub(super) fn library_name(&self, slot: usize) -> Option<Arc<str>> {
         self.sources.get(slot)?.as_ref().map(|source| Arc::clone(&source.name))
     }

@@ -1,11 +1,11 @@
-//! Code that a host links at one address and copies to another: memory that becomes executable may contain a *loaded*
-//! object that cannot run at its own address.
+//! Tracker of code that a host links at one address and copies to another. Memory that becomes executable may contain a
+//! copy of a *loaded* object that cannot run at its own address.
 //!
-//! Only objects of the same thread are searched for, a few times each, because a host copies the code that it has just
-//! linked. Objects that run where they were linked are final before any search.
+//! Only objects that the same thread has loaded are searched for, a few times each, because a host copies the code that
+//! it has just linked. Objects that run where they were linked become final before any search.
 //!
-//! The `.eh_frame` registered last may also reveal the address: a host may link an object for memory that is executable
-//! already, and write it there through `/proc/self/mem` or another mapping. No other call announces that.
+//! The most recently registered `.eh_frame` may also reveal the address. A host may link an object for memory that is
+//! already executable, and write it there through `/proc/self/mem` or another mapping. No other call announces that.
 
 #![forbid(unsafe_code)]
 
@@ -16,29 +16,29 @@ use crate::process::this_thread;
 use crate::trackers::memory::{MAX_SEARCHED_BYTES, Memory, max_reach, read_memory, read_piece};
 use crate::trackers::pending::PendingObjects;
 
-/// Maximum number of recent objects to search for.
+/// Maximum number of recent objects that are searched for.
 const MAX_RECENT_OBJECTS: usize = 16;
-/// Maximum searches for each object.
+/// Maximum number of searches for each object.
 const MAX_SEARCHES: u32 = 8;
-/// Maximum number of pending objects of the same size to compare.
+/// Maximum number of pending objects of the same size that are compared with each other.
 const MAX_SAME_SIZE_OBJECTS: usize = 256;
 
 /// A pending object that was found at another address.
-pub(crate) struct Moved {
+pub(crate) struct MovedObject {
     pub(crate) id: ObjectId,
-    /// The debug object, with the new addresses of its sections.
+    /// Debug object with the new addresses of its sections.
     pub(crate) object: Vec<u8>,
     pub(crate) text: Vec<AddressRange>,
 }
 
-/// Pending objects that match memory at other addresses, unambiguously among themselves.
+/// Pending objects that match memory at other addresses. None of them is ambiguous with another one in this list.
 pub(crate) struct Matches {
     unambiguous: std::vec::IntoIter<(ObjectId, Pattern, Placement)>,
-    /// All objects that match, ambiguous ones included.
+    /// Ids of all objects that match, including ambiguous ones.
     ids: Vec<ObjectId>,
 }
 
-/// Searches `range`, which has become executable, for objects that are pending elsewhere.
+/// Searches `range`, which has become executable, for objects that are pending at other addresses.
 pub(crate) fn search_executable(pending: &mut PendingObjects, memory: Memory<'_>, range: AddressRange) -> Matches {
     let pending = recent_objects(pending, memory.session);
     if pending.is_empty() || range.size() > MAX_SEARCHED_BYTES {
@@ -52,7 +52,7 @@ pub(crate) fn search_executable(pending: &mut PendingObjects, memory: Memory<'_>
     match_each(patterns, |pattern| pattern.locate(&code, &surroundings, &read_memory, &is_free, false))
 }
 
-/// Searches for an object pending elsewhere to which the `.eh_frame` registered at `table` may belong.
+/// Searches for an object, pending at another address, to which the `.eh_frame` registered at `table` may belong.
 pub(crate) fn search_by_table(pending: &mut PendingObjects, memory: Memory<'_>, table: Address) -> Matches {
     let pattern = |id| Some((id, memory.session.debug_object(id).and_then(Pattern::parse)?));
     let patterns = recent_objects(pending, memory.session).into_iter().filter_map(pattern);
@@ -73,8 +73,8 @@ fn recent_objects(pending: &mut PendingObjects, session: &Session) -> Vec<Object
     })
 }
 
-/// Locates each pattern, unless an equal object has matched already. Both have the same function names, so either may
-/// be moved.
+/// Locates each pattern, unless an equal object has already matched. Equal objects have the same function names, so
+/// either may be moved.
 fn match_each(
     patterns: impl IntoIterator<Item = (ObjectId, Pattern)>,
     locate: impl Fn(&Pattern) -> Option<Placement>,
@@ -96,13 +96,14 @@ impl Matches {
             log_line!(Info, "{} equal objects linked for another address stay unnamed", matches.len());
         }
         let ids = matches.iter().map(|(id, ..)| *id).collect();
-        let unambiguous = matches.into_iter().zip(is_unambiguous).filter_map(|(matched, is)| is.then_some(matched));
+        let unambiguous =
+            matches.into_iter().zip(is_unambiguous).filter_map(|(matched, is_match)| is_match.then_some(matched));
         Matches { unambiguous: unambiguous.collect::<Vec<_>>().into_iter(), ids }
     }
 
-    /// Returns the next object to move. Call this when the session has moved the previous one: an object cannot be
-    /// distinguished from an equal pending one outside of the search.
-    pub(crate) fn next_moved(&mut self, session: &Session) -> Option<Moved> {
+    /// Returns the next object to move. Call this only after the session has moved the previous one, because only this
+    /// search can tell an object from an equal pending one.
+    pub(crate) fn next_moved(&mut self, session: &Session) -> Option<MovedObject> {
         let ids = &self.ids;
         let (id, pattern, placement) = self.unambiguous.find(|(_, pattern, placement)| {
             let equals_pending = equals_pending(session, pattern, placement, ids);
@@ -111,11 +112,11 @@ impl Matches {
             }
             !equals_pending
         })?;
-        Some(Moved { id, object: pattern.into_debug_object(&placement.sections), text: placement.text })
+        Some(MovedObject { id, object: pattern.into_debug_object(&placement.sections), text: placement.text })
     }
 }
 
-/// Returns true if a pending object that is not in `matched` may also be at `placement`.
+/// Returns true if a pending object that is not in `matched` may also be located at `placement`.
 fn equals_pending(session: &Session, pattern: &Pattern, placement: &Placement, matched: &[ObjectId]) -> bool {
     let same_size: Vec<ObjectId> = session.ledger(|ledger| {
         let same_size = ledger.pending_with_text_size(placement.size()).filter(|other| !matched.contains(other));

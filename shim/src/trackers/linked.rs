@@ -1,4 +1,4 @@
-//! Objects that LLVM's linkers have reported, and that LLVM may put into its GDB JIT list, too.
+//! Tracker of objects that LLVM's linkers have reported. LLVM may also add them to its GDB JIT list.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,8 @@ use jitlisten::{AddressRange, ObjectId, Session};
 
 use crate::llvm::elf_copy;
 
-/// Maximum number of linked objects that are compared with new list entries. ORC lists an object once it is final.
+/// Maximum number of linked objects that are compared with new list entries. ORC lists an object only once it is final,
+/// so other objects may be linked before that.
 const MAX_RECENTLY_LINKED: usize = 256;
 
 /// Objects most recently reported by linkers, newest first, with their sizes in bytes.
@@ -22,7 +23,8 @@ impl LinkedObjects {
         self.0.truncate(MAX_RECENTLY_LINKED);
     }
 
-    /// Removes and returns the object that equals `bytes`, which LLVM has listed at `listed_at`.
+    /// Removes and returns the object that equals `bytes`. LLVM's list entry gives the address range `listed_at` for
+    /// that object.
     pub(crate) fn take_listed(
         &mut self,
         session: &Session,
@@ -32,8 +34,8 @@ impl LinkedObjects {
         self.take(|id, size| size == bytes.len() && session.adopt_list_entry(id, bytes, listed_at))
     }
 
-    /// Removes and returns a pending object that its linker reported at its first address, if `bytes` is the same
-    /// object at the address that it was moved to.
+    /// Removes and returns a pending object that LLVM has moved since its linker reported it. `bytes` must be the same
+    /// object at its new address.
     pub(crate) fn take_moved(&mut self, session: &Session, bytes: &[u8]) -> Option<ObjectId> {
         let is_same_object = |original: Vec<u8>| elf_copy::differ_only_in_addresses(&original, bytes);
         self.take(|id, size| {

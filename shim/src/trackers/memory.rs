@@ -5,31 +5,31 @@
 use jitlisten::plumbing::{checked_read, mappings_in};
 use jitlisten::{Address, AddressRange, Session};
 
-use crate::memory::allocated::Allocated;
+use crate::memory::allocated::AllocatedRanges;
 use crate::placement::{Pattern, Piece, Surroundings};
 
-/// Maximum size of memory to search; larger ranges are skipped.
+/// Maximum size of a memory range that is searched; larger ranges are skipped.
 pub(crate) const MAX_SEARCHED_BYTES: u64 = 64 << 20;
-/// Maximum bytes searched for unwind tables on each side of code.
+/// Maximum number of bytes searched for unwind tables on each side of code.
 pub(crate) const MAX_REACH_BYTES: u64 = 4 << 20;
 /// Upper bound of the gaps between segments, in bytes.
 const SEGMENT_GAPS_BYTES: u64 = 1 << 18;
 
 /// An object that a tracker has located.
-pub(crate) struct Located {
-    /// The debug object, with the addresses of its sections.
+pub(crate) struct LocatedObject {
+    /// Debug object with the addresses of its sections.
     pub(crate) object: Vec<u8>,
-    /// Slot of the LLVM that has linked it; `None` if the program has loaded it itself.
+    /// Slot of the LLVM instance that has linked the object; `None` if the program has loaded it itself.
     pub(crate) slot: Option<usize>,
-    /// Its first text section.
+    /// Range of the object's first text section.
     pub(crate) first_text: AddressRange,
 }
 
-/// Live code, and memory that is known to be allocated.
+/// Facts about the process's memory: live code, and allocated ranges.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory<'a> {
     pub(crate) session: &'a Session,
-    pub(crate) allocated: &'a Allocated,
+    pub(crate) allocated: &'a AllocatedRanges,
 }
 
 impl Memory<'_> {
@@ -38,8 +38,8 @@ impl Memory<'_> {
         self.session.ledger(|ledger| ledger.is_free(range))
     }
 
-    /// Readable memory before and after code: up to `max_reach` within its allocation, or else the neighbouring
-    /// mappings.
+    /// Returns readable memory before and after code, up to `max_reach` bytes within the same allocation. If the
+    /// allocation is unknown, returns the neighbouring mappings.
     pub(crate) fn around(&self, code: AddressRange, max_reach: u64) -> Surroundings {
         let allocated = self.allocated.containing(code).filter(|allocation| *allocation != code);
         Surroundings::new(Box::new(move || {
@@ -62,7 +62,7 @@ impl Memory<'_> {
     }
 }
 
-/// Maximum distance between code of these objects and their other sections, if one allocation contains all of them.
+/// Maximum distance between these objects' code and their other sections, if one allocation contains all of them.
 pub(crate) fn max_reach<'a>(patterns: impl Iterator<Item = &'a Pattern>) -> u64 {
     let largest = patterns.map(Pattern::size).max().unwrap_or_default() as u64;
     (2 * largest + SEGMENT_GAPS_BYTES).min(MAX_REACH_BYTES)

@@ -1,5 +1,5 @@
-//! Objects on their way to their code. Each tracker keeps what one source has reported and what is not known of it yet;
-//! it returns what it has located, and the shim's state tells the session.
+//! Trackers of objects that were reported but are not yet located, or not yet final. Each tracker keeps the reports of
+//! one kind of source, and returns the objects that it has located. The shim's state then reports these to the session.
 //!
 //! | tracker | objects |
 //! | --- | --- |
@@ -8,7 +8,7 @@
 //! | `self_loaded` | compiled to memory, which the program may load itself |
 //! | `copies` | loaded at an address at which they cannot run |
 //! | `pending` | loaded, not yet final |
-//! | `watched_code` | deregistered, or in writable memory: freed once their code changes |
+//! | `watched_code` | unregistered or in writable memory, and freed once their code changes |
 //! | `unwind_tables` | code of a library that no channel observes |
 
 #![forbid(unsafe_code)]
@@ -26,16 +26,16 @@ pub(crate) mod watched_code;
 use emitted::EmittedObjects;
 use linked::LinkedObjects;
 use pending::PendingObjects;
-use self_loaded::SelfLoaded;
+use self_loaded::SelfLoadedObjects;
 use watched_code::WatchedCode;
 
-/// All trackers.
+/// All trackers of the shim.
 #[derive(Default)]
 pub(crate) struct Trackers {
     pub(crate) linked: LinkedObjects,
     pub(crate) emitted: EmittedObjects,
-    pub(crate) self_loaded: SelfLoaded,
+    pub(crate) self_loaded: SelfLoadedObjects,
     pub(crate) pending: PendingObjects,
-    /// Deregistered objects whose code is still mapped.
+    /// Unregistered objects whose code is still mapped.
     pub(crate) unregistered: WatchedCode,
 }

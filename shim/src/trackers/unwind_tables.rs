@@ -1,12 +1,12 @@
-//! Code that is known only from its unwind table.
+//! Finds code that is known only from its unwind table.
 //!
-//! Some libraries contain an LLVM without symbols, without RTTI and without a used GDB JIT list, so none of its linkers
-//! can be found. Those without a list are recognised by an import, `__register_frame`. Other libraries load code that
-//! an LLVM compiled earlier or elsewhere (drjit, IREE); they are recognised by the names that they look up.
+//! Some libraries contain LLVM without symbols or RTTI, and their GDB JIT list, if any, is unused, so neither linker
+//! can be found. Those without a list are recognised by their import of `__register_frame`. Other libraries load code
+//! that LLVM compiled earlier or elsewhere (drjit, IREE). They are recognised by the function names that they look up.
 //!
-//! Memory that such a library makes executable (`mprotect`), and the memory around it, is searched for tables whose
-//! entries point into it. The entries give the range of each function. Functions are named by library and address, and
-//! their stacks are whole. Memory without a table counts as one function.
+//! When such a library makes memory executable (`mprotect`), that memory and its surroundings are searched for unwind
+//! tables whose entries point into the memory. The entries give the range of each function. Functions are named by
+//! library and address, and stacks through them can be unwound. Memory without a table counts as a single function.
 
 #![forbid(unsafe_code)]
 
@@ -18,17 +18,17 @@ use jitlisten_unwinder::Section;
 use crate::placement::Piece;
 use crate::trackers::memory::{MAX_REACH_BYTES, MAX_SEARCHED_BYTES, Memory, read_piece};
 
-/// Start of a CIE, after its length: id, version, and the augmentation that every compiler writes.
+/// Start of a CIE, after its length field: id, version, and the augmentation string that every compiler writes.
 const CIE_START: &[u8] = b"\0\0\0\0\x01z";
 
-/// An unwind table, if there is one, and the functions that it covers.
+/// Functions in executable memory, with the unwind table that covers them if one was found.
 pub(crate) struct Table {
     range: Option<AddressRange>,
     pub(crate) functions: Vec<AddressRange>,
 }
 
-/// Searches executable memory, and the memory around it, for tables whose functions are in it. Empty if the memory is
-/// too large or cannot be read.
+/// Searches executable memory, and the memory around it, for tables whose functions are in the executable memory.
+/// Returns an empty list if the memory is too large or cannot be read.
 pub(crate) fn search(memory: Memory<'_>, range: AddressRange) -> Vec<Table> {
     if range.size() > MAX_SEARCHED_BYTES {
         return Vec::new();
@@ -44,7 +44,7 @@ pub(crate) fn search(memory: Memory<'_>, range: AddressRange) -> Vec<Table> {
 }
 
 impl Table {
-    /// Encodes an object with the functions of the table, named by `library` and address.
+    /// Encodes an object with the table's functions, named by `library` and address.
     pub(crate) fn encode(&self, library: &str) -> Option<Vec<u8>> {
         let generated_name = |range: &AddressRange| format!("{library}+jit@{:x}", range.start().0);
         let names: Vec<String> = self.functions.iter().map(generated_name).collect();
@@ -57,7 +57,7 @@ impl Table {
     }
 }
 
-/// Finds the tables in `piece` that cover functions in `code`.
+/// Finds the unwind tables in `piece` whose functions are in `code`.
 fn find_tables(piece: &Piece, code: AddressRange) -> Vec<Table> {
     let (mut tables, mut next_start) = (Vec::new(), 0);
     for offset in memchr::memmem::find_iter(&piece.bytes, CIE_START) {
@@ -70,13 +70,13 @@ fn find_tables(piece: &Piece, code: AddressRange) -> Vec<Table> {
     tables
 }
 
-/// Reads the table that begins at `start`, and returns it with its end. Every function must be in `code`, and no two
+/// Reads the table at offset `start`, and returns it with its end offset. Every function must be in `code`, and no two
 /// may overlap.
 fn read_table(piece: &Piece, start: usize, code: AddressRange) -> Option<(Table, usize)> {
     let section = Section { bytes: &piece.bytes, address: piece.start.0, data_base: None };
     let (mut functions, mut covered, mut end) = (Vec::new(), Ranges::default(), start);
     for record in section.records(start) {
-        // Bytes after a table without a terminator do not belong to it.
+        // Bytes after a table without a terminator do not belong to the table.
         let Ok(record) = record else { break };
         if let Some(common) = record.common.filter(|common| *common >= start) {
             let entry = section.entry_of(record, section.common(common).ok()?).ok()?;
@@ -92,7 +92,7 @@ fn read_table(piece: &Piece, start: usize, code: AddressRange) -> Option<(Table,
         }
         end = record.end;
     }
-    // Includes the zero length that terminates the table.
+    // Include the zero length that terminates the table.
     let range = AddressRange::new(Address(piece.start.0 + start as u64), (end - start) as u64 + 4)?;
     (!functions.is_empty()).then_some((Table { range: Some(range), functions }, end))
 }
@@ -101,7 +101,7 @@ fn read_table(piece: &Piece, start: usize, code: AddressRange) -> Option<(Table,
 mod tests {
     use super::*;
 
-    /// A CIE with 8-byte pointers, an FDE for each function, and the terminator.
+    /// Builds a table from a CIE with 8-byte pointers, an FDE for each function, and the terminator.
     fn table(functions: &[(u64, u64)]) -> Vec<u8> {
         let mut bytes =
             [&20_u32.to_le_bytes()[..], b"\0\0\0\0\x01zR\0\x01\x78\x10\x01\x00\x0c\x07\x08\x90\x01\0\0"].concat();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_those_of_the_tables() {
+    fn finds_the_functions_of_all_tables() {
         let (first_table, second_table) = (table(&[(0x7000, 0x20), (0x7080, 0x10)]), table(&[(0x7100, 0x20)]));
         let bytes = [&[0xcc; 24], &first_table[..], &[0; 12], &second_table[..], &[0xff; 64]].concat();
         let first_expected =
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_no_table() {
+    fn ignores_malformed_tables() {
         assert_eq!(parse_tables(&table(&[(0x7000, 0x20), (0x9000, 0x10)])), [], "a function elsewhere");
         assert_eq!(parse_tables(&table(&[(0x7000, 0x20), (0x7010, 0x20)])), [], "two that overlap");
         assert_eq!(parse_tables(&table(&[(0x7ff0, 0x20)])), [], "one that ends elsewhere");

@@ -1,6 +1,7 @@
-//! Bounded list of what waits for an event that may never come: code that is not located, or not final.
+//! Bounded list of items that wait for an event that may never come, such as code that is not yet located or not yet
+//! final.
 //!
-//! The library has no thread of its own, so age and tries are checked at each event.
+//! The library has no thread of its own, so each event checks the age and the number of tries.
 
 #![forbid(unsafe_code)]
 
@@ -8,25 +9,25 @@ use std::collections::VecDeque;
 use std::collections::vec_deque::IterMut;
 use std::ops::{Deref, DerefMut};
 
-/// An entry of a list.
+/// An entry of a waiting list.
 pub(crate) struct Waiting<T> {
     item: T,
-    /// Size that counts towards the limit of the list, in bytes.
+    /// Size in bytes, which counts towards the limit of the list.
     size: usize,
-    /// Time at which it was added (monotonic clock), in ns.
+    /// Time at which the item was added (monotonic clock), in ns.
     added_at_ns: u64,
     tries: u32,
 }
 
 impl<T> Waiting<T> {
-    /// Counts a try. Returns false once there were `max_tries`.
+    /// Counts a try. Returns false once there have been `max_tries` tries.
     pub(crate) fn try_again(&mut self, max_tries: u32) -> bool {
         let may_try = self.tries < max_tries;
         self.tries += u32::from(may_try);
         may_try
     }
 
-    /// Returns true if it has waited for `timeout_ns` at the time `now`.
+    /// Returns true if the item has waited for `timeout_ns` at the time `now`.
     pub(crate) fn is_overdue(&self, now: u64, timeout_ns: u64) -> bool {
         now.saturating_sub(self.added_at_ns) >= timeout_ns
     }
@@ -46,7 +47,8 @@ impl<T> DerefMut for Waiting<T> {
     }
 }
 
-/// At most `MAX_ENTRIES` entries of at most `MAX_BYTES` in total, oldest first. The oldest make room for newer ones.
+/// List of at most `MAX_ENTRIES` entries with at most `MAX_BYTES` in total, oldest first. The oldest entries are
+/// dropped to make room for newer ones.
 pub(crate) struct WaitingList<T, const MAX_ENTRIES: usize, const MAX_BYTES: usize> {
     entries: VecDeque<Waiting<T>>,
     total_bytes: usize,
@@ -97,7 +99,7 @@ impl<T, const MAX_ENTRIES: usize, const MAX_BYTES: usize> WaitingList<T, MAX_ENT
         self.entries.iter_mut()
     }
 
-    /// Returns true if `is_due` and no earlier call has returned true: a warning is logged once.
+    /// Returns true the first time that `is_due` is true, so that a warning is logged only once.
     pub(crate) fn should_warn(&mut self, is_due: bool) -> bool {
         is_due && !std::mem::replace(&mut self.has_warned, true)
     }
@@ -116,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_make_room_and_what_is_overdue_is_taken_once() {
+    fn oldest_entries_are_dropped_and_overdue_ones_taken_once() {
         let mut list = WaitingList::<u64, 3, 100>::default();
         (0..3).for_each(|number| list.push(number, 30, number));
         assert!(!list.has_dropped);

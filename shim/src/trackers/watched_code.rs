@@ -1,9 +1,9 @@
-//! Objects that are freed once their code changes: those that were deregistered while their code is still mapped,
-//! because a host may destroy its engine and keep the code, and those in writable memory.
+//! Tracker of objects that are freed once their code changes: objects in writable memory, and objects that were
+//! unregistered while their code is still mapped, because a host may destroy its engine and keep the code.
 //!
-//! A host may free or reuse the memory with system calls that no hook sees, so a few of these objects are compared with
-//! memory on each occasion. They are no [`WaitingList`](super::waiting_list::WaitingList): none is dropped by its age
-//! or number, and each is looked up by its id.
+//! A host may free or reuse the memory with system calls that no hook sees, so each check compares a few of these
+//! objects with memory. This is not a [`WaitingList`](super::waiting_list::WaitingList), because no object is dropped
+//! by age or number, and objects are looked up by id.
 
 #![forbid(unsafe_code)]
 
@@ -13,22 +13,22 @@ use std::ops::Bound;
 use jitlisten::plumbing::checked_read;
 use jitlisten::{AddressRange, ObjectId};
 
-/// Objects that are compared with memory on each occasion.
+/// Number of objects that each check compares with memory.
 const OBJECTS_PER_CHECK: usize = 4;
 
-/// Maximum bytes of code remembered for each object.
+/// Maximum number of code bytes remembered for each object.
 const MAX_REMEMBERED_BYTES: u64 = 256;
 
-/// Start of the text of each object, and a copy of its bytes.
+/// Start of each object's text, with a copy of the bytes there.
 #[derive(Default)]
 pub(crate) struct WatchedCode {
     objects: BTreeMap<ObjectId, (AddressRange, Vec<u8>)>,
-    /// Object compared last.
+    /// Id of the object compared last.
     last_compared: Option<ObjectId>,
 }
 
 impl WatchedCode {
-    /// Remembers an object by the first bytes of its text. Returns false if they cannot be read.
+    /// Starts to watch an object, whose first text bytes are copied. Returns false if these bytes cannot be read.
     pub(crate) fn add(&mut self, id: ObjectId, text: AddressRange) -> bool {
         let prefix = AddressRange::new(text.start(), text.size().min(MAX_REMEMBERED_BYTES)).unwrap_or_default();
         let Ok(bytes) = checked_read::copy(prefix) else { return false };
@@ -41,7 +41,7 @@ impl WatchedCode {
         self.objects.remove(&id);
     }
 
-    /// Returns true if no object is remembered.
+    /// Returns true if no objects are remembered.
     pub(crate) fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_that_is_overwritten_is_gone() {
+    fn overwritten_code_is_removed() {
         let mut code = vec![0xc3_u8; 6400];
         let mut watched = WatchedCode::default();
         let range = |code: &[u8]| AddressRange::new(Address(code.as_ptr() as u64), code.len() as u64).unwrap();

@@ -1,4 +1,4 @@
-//! The GDB JIT list of an LLVM, and the function that LLVM calls after each change.
+//! The JIT descriptor of an LLVM instance, and the registration function that LLVM calls after each change of the list.
 
 use jitlisten::log_line;
 
@@ -8,15 +8,15 @@ use crate::llvm::symbol_file::{DESCRIPTOR_SYMBOL, REGISTER_FUNCTION_SYMBOL, Symb
 use crate::process::detour::{self, Callers, HookFunction};
 use crate::process::library::Library;
 
-/// Addresses of the two symbols of the JIT interface.
+/// Addresses of the JIT descriptor and of the registration function.
 pub(crate) struct JitInterface {
     descriptor: usize,
     function: usize,
 }
 
 impl JitInterface {
-    /// Finds the interface. Cheap checks come first, because most libraries contain no LLVM. Symbols that are not
-    /// exported are searched only if `include_hidden`.
+    /// Looks up both symbols in a library. Cheap checks come first, because most libraries contain no LLVM. Symbols
+    /// that are not exported are searched for only if `include_hidden` is set.
     pub(crate) fn find(
         library: &Library<'_>,
         symbols: &mut Option<SymbolFile>,
@@ -35,8 +35,8 @@ impl JitInterface {
         Some(JitInterface { descriptor: address(DESCRIPTOR_SYMBOL)?, function: address(REGISTER_FUNCTION_SYMBOL)? })
     }
 
-    /// Hooks the function that LLVM calls after each change, and returns the list. Logs a failure: as a warning unless
-    /// the linker is observed.
+    /// Hooks the registration function and returns the list. If hooking fails, logs a warning, or only an info message
+    /// if LLVM's linkers are observed.
     pub(crate) fn observe(
         &self,
         library: &Library<'_>,
@@ -44,8 +44,8 @@ impl JitInterface {
         callers: Callers,
         linker_is_observed: bool,
     ) -> JitList {
-        // SAFETY: the address is that of a function in the library, which is mapped. The hook takes no argument, and
-        // may be called from anywhere until the process exits.
+        // SAFETY: `self.function` is the address of a function in a mapped library. The hook takes no arguments and may
+        // be called from any thread until the process exits.
         let result = unsafe { detour::detour(self.function, hook, callers) };
         if let Err(refusal) = &result {
             let path = library.path.display();

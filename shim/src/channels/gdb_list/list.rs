@@ -1,4 +1,4 @@
-//! The GDB JIT list of one LLVM: the entries that were read, and what has changed since.
+//! State of one LLVM instance's GDB JIT list: the known entries, and the changes since the last reading.
 
 #![forbid(unsafe_code)]
 
@@ -9,14 +9,14 @@ use jitlisten::ObjectId;
 
 use crate::channels::gdb_list::descriptor::{DescriptorAddress, ListedObject};
 
-/// A list entry that was read.
+/// A list entry that has been read.
 struct KnownEntry {
     listed: ListedObject,
-    /// Its object; `None` if it was refused.
+    /// Id of the entry's object; `None` if the object was refused.
     id: Option<ObjectId>,
 }
 
-/// A list, as of the last reading.
+/// A GDB JIT list as of its last reading.
 pub(crate) struct JitList {
     descriptor: DescriptorAddress,
     /// True if `__jit_debug_register_code` is hooked. Otherwise the list is read whenever memory becomes executable.
@@ -26,25 +26,25 @@ pub(crate) struct JitList {
     pub(crate) has_had_entries: bool,
 }
 
-/// Changes of the list.
+/// Difference between two readings of a list.
 #[derive(Default)]
 pub(crate) struct ListChanges {
     /// New entries, oldest first.
     pub(crate) added: Vec<ListedObject>,
-    /// Objects whose entries were removed.
+    /// Ids of the objects whose entries were removed.
     pub(crate) removed: Vec<ObjectId>,
-    /// Head of the list, if changes of the list are announced.
+    /// Head of the list; `None` if LLVM does not announce changes of the list.
     pub(crate) head: Option<u64>,
 }
 
 impl JitList {
-    /// A list of which nothing was read yet. `detoured`: see the field.
+    /// Creates a list that has not been read yet.
     pub(crate) fn new(descriptor: usize, detoured: bool) -> JitList {
         let (descriptor, known_entries) = (DescriptorAddress(descriptor), BTreeMap::new());
         JitList { descriptor, detoured, known_entries, has_had_entries: false }
     }
 
-    /// Reads the changes of the list.
+    /// Reads the list and returns the changes since the last reading.
     pub(crate) fn read(&mut self) -> io::Result<ListChanges> {
         let reading = self.descriptor.read()?;
         let head = Some(reading.first).filter(|_| self.detoured);
@@ -60,7 +60,7 @@ impl JitList {
     }
 
     /// Compares the whole list with the known entries. Without the hook, removals are not announced, and the memory of
-    /// a removed entry may contain another entry by now.
+    /// a removed entry may already hold a new entry.
     fn compare(&mut self, listed_objects: Vec<ListedObject>, changes: &mut ListChanges) {
         let listed: BTreeMap<u64, ListedObject> = listed_objects.iter().map(|listed| (listed.entry, *listed)).collect();
         self.known_entries.retain(|entry, known_entry| {
@@ -74,18 +74,18 @@ impl JitList {
             listed_objects.into_iter().filter(|listed| !self.known_entries.contains_key(&listed.entry)).collect();
     }
 
-    /// Remembers the object of a list entry; `None` if the object was refused.
+    /// Stores the object id of a list entry; `None` if the object was refused.
     pub(crate) fn remember(&mut self, listed: ListedObject, id: Option<ObjectId>) {
         self.has_had_entries = true;
         self.known_entries.insert(listed.entry, KnownEntry { listed, id });
     }
 
-    /// Number of entries, including refused ones.
+    /// Number of known entries, including refused ones.
     pub(crate) fn len(&self) -> usize {
         self.known_entries.len()
     }
 
-    /// All objects in the list.
+    /// Ids of all objects in the list.
     pub(crate) fn objects(&self) -> impl Iterator<Item = ObjectId> {
         self.known_entries.values().filter_map(|known_entry| known_entry.id)
     }

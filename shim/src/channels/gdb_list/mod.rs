@@ -1,4 +1,4 @@
-//! The GDB JIT interface of LLVM.
+//! Channel for objects that LLVM registers through the GDB JIT interface.
 
 pub(crate) mod descriptor;
 pub(crate) mod jit_interface;

@@ -1,24 +1,24 @@
-//! The hooks of `ObjectLinkingLayer::emit`.
+//! Hooks of `ObjectLinkingLayer::emit`.
 
 use std::sync::atomic::Ordering;
 
 use super::HOOK_STATES;
-use crate::forwarding::{Forwarding, Returned, Words, forward, forwarding_hook};
+use crate::forwarding::{ArgumentWords, Forwarding, ReturnRegisters, forward, forwarding_hook};
 use crate::hook_table::{EMIT_VTABLES, SLOTS, for_each_slot};
 use crate::hooks::guarded;
 use crate::placement::Pattern;
 
-/// Hooks by slot of the LLVM in the table of sources, and by vtable.
-pub(crate) const HOOKS: [[Forwarding<Returned>; EMIT_VTABLES]; SLOTS] =
+/// Hooks by slot of the LLVM instance in the table of sources, and by vtable.
+pub(crate) const HOOKS: [[Forwarding<ReturnRegisters>; EMIT_VTABLES]; SLOTS] =
     for_each_slot!(SLOT => [hook::<SLOT, 0>, hook::<SLOT, 1>]);
 
-forwarding_hook!(hook<SLOT, VTABLE> -> Returned, emit);
+forwarding_hook!(hook<SLOT, VTABLE> -> ReturnRegisters, emit);
 
-/// Copies the object that is to be linked, calls the original function, and searches for the linked object.
+/// Copies the object before it is linked, calls the original function, and then searches for the linked code.
 ///
 /// # Safety
-/// Only the hook of this slot and vtable may call this, with its own words.
-unsafe fn emit(slot: usize, vtable: usize, words: Words) -> Returned {
+/// Only the hook for this slot and vtable may call this function, and it must pass its own arguments.
+unsafe fn emit(slot: usize, vtable: usize, words: ArgumentWords) -> ReturnRegisters {
     let state = &HOOK_STATES[slot][vtable];
     let call_number = guarded(|shim| {
         let [this, responsibility, object, ..] = words;
@@ -37,7 +37,8 @@ unsafe fn emit(slot: usize, vtable: usize, words: Words) -> Returned {
         }
         Some(shim.begin_emit(slot, pattern.ok().flatten()))
     });
-    // SAFETY: the address was in the vtable slot; it was stored before the slot led to this hook.
+    // SAFETY: `state.original` holds the function that was in the vtable slot. It was stored before the slot pointed to
+    // this hook.
     let returned = unsafe { forward(state.original.load(Ordering::Acquire), words) };
     if let Some(number) = call_number {
         guarded(|shim| shim.end_emit(number));

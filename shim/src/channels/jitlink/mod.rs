@@ -1,4 +1,4 @@
-//! `llvm::orc::ObjectLinkingLayer::emit`: ORC calls it for every object that JITLink links.
+//! Channel for objects linked by JITLink: ORC calls `llvm::orc::ObjectLinkingLayer::emit` for each of them.
 //!
 //! ```text
 //!   two vtables     9 slots, then 4         destructors (2), dynamicClassID, isA, anchor, add, emit, ...
@@ -7,24 +7,25 @@
 //! ```
 //! `llvm/releases.rs` lists the layouts of each release.
 //!
-//! `void emit(std::unique_ptr<MaterializationResponsibility>, std::unique_ptr<MemoryBuffer>)`: by the C++ ABI both
-//! arguments are addresses of pointers. A `MemoryBuffer` consists of its vtable, begin, and end. The object is copied
-//! before it is linked, and located later: `trackers/emitted/`, [`placement`](crate::placement). If a host with a debug
-//! plugin registers it with debuggers later, both reports count as one object.
+//! `void emit(std::unique_ptr<MaterializationResponsibility>, std::unique_ptr<MemoryBuffer>)`: under the C++ ABI, both
+//! arguments are addresses of pointers. A `MemoryBuffer` consists of a vtable pointer and two pointers, `begin` and
+//! `end`. The object is copied before it is linked, and located later by `trackers/emitted/` and
+//! [`placement`](crate::placement). If a host with a debug plugin also registers the object with debuggers later, both
+//! reports count as one object.
 //!
 //! # Why not a plugin
-//! Since LLVM 13 a `Plugin` of the layer receives the linked graph, which has exact addresses. But `addPlugin` is
-//! inline, so a plugin would have to be pushed into a private `std::vector`: of `unique_ptr` in LLVM 14, of
-//! `shared_ptr` in 19, of another class in 22. The vtable of a plugin has other slots in 22, and one function takes
-//! other arguments in 19. In the graph, sections are a `vector` in 14 and a `MapVector` in 19; names are `StringRef` in
-//! 19, `SymbolStringPtr` in 22. A stripped library reveals none of these layouts. `emit` receives an ELF file in every
-//! release, so its code is located by its bytes.
+//! Since LLVM 13, a `Plugin` of the layer receives the linked graph, which has exact addresses. But `addPlugin` is
+//! inline, so we would have to push the plugin into a private `std::vector`. Its elements are `unique_ptr` in LLVM 14,
+//! `shared_ptr` in 19, and another class in 22. The plugin's vtable has a different layout in 22, and one of its
+//! functions takes different arguments in 19. In the graph, sections are a `vector` in 14 and a `MapVector` in 19;
+//! names are `StringRef` in 19 and `SymbolStringPtr` in 22. A stripped library reveals none of these layouts. `emit`
+//! receives an ELF file in every release, so its code is located by its bytes.
 //!
 //! # Checks
-//! The vtables must be adjacent and have the numbers of slots of the library's release. At each call, `this` must have
-//! the known vtable, and the second pointer must lead to an ELF object. Otherwise the call is only forwarded, and the
-//! log reports it once; objects of another machine (BPF) are forwarded silently. The hook changes nothing and forwards
-//! more words than `emit` takes, so it is harmless even for another function of the vtable.
+//! The vtables must be adjacent, and their slot counts must match the library's release. At each call, `this` must have
+//! the known vtable, and the second pointer must lead to an ELF object. Otherwise the hook only forwards the call and
+//! logs that once. Objects for another architecture (BPF) are forwarded silently. The hook changes nothing and forwards
+//! more arguments than `emit` takes, so it is harmless even if the slot belongs to another virtual function.
 
 pub(crate) mod hook;
 
@@ -35,7 +36,7 @@ use jitlisten::plumbing::checked_read;
 use jitlisten::plumbing::elf::{FileHeader, LE, THIS_MACHINE, file_header};
 use jitlisten::{Address, AddressRange, log_line};
 
-use crate::forwarding::{Forwarding, Returned};
+use crate::forwarding::{Forwarding, ReturnRegisters};
 use crate::hook_table::{EMIT_VTABLES, SLOTS};
 use crate::llvm::releases::{self, Release};
 use crate::llvm::vtable::find::Vtable;
@@ -43,20 +44,20 @@ use crate::llvm::vtable::{OBJECT_LINKING_LAYER, patch, read_words, read_words_of
 use crate::process::detour::Callers;
 use crate::process::library::Library;
 
-/// Slot of `emit` for objects, in each vtable that has it.
+/// Vtable slot of the `emit` overload that takes an object file, in each vtable that has one.
 const EMIT_SLOT: usize = 6;
 
-/// Size of the offset to top and the typeinfo, which precede the slots of a vtable.
+/// Size of the offset to top and the typeinfo pointer, which precede the slots of a vtable.
 const VTABLE_HEADER_BYTES: u64 = 16;
 
-/// Reason why JITLink of an LLVM is not observed.
+/// Reason why an LLVM instance's JITLink is not observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The library has no JITLink.
     Missing,
-    /// The vtables match no known release, or not the release that the library claims to be.
+    /// The vtables match no known release, or a release other than the one that the library claims to be.
     Unknown,
-    /// The release is newer than all known ones.
+    /// The release is newer than all supported ones.
     TooNew(u32),
     /// `JITLISTEN_LLVM` excludes JITLink.
     Unwanted,
@@ -76,7 +77,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Selects the vtables of the class that contain `emit`, in a library of one of these releases.
+/// Selects the vtables of `ObjectLinkingLayer` that contain `emit`, in a library whose release is one of `releases`.
 pub(crate) fn select_emit_vtables<'a>(
     vtables: &[&'a Vtable],
     releases: &[Release],
@@ -98,13 +99,13 @@ pub(crate) fn select_emit_vtables<'a>(
     checked.map(|()| emit_vtables).map_err(|too_new| too_new.map_or(Refusal::Unknown, Refusal::TooNew))
 }
 
-/// Data of one hook, written before the vtable is patched.
+/// State of one hook, written before the vtable is patched.
 struct HookState {
     /// Function that the hook forwards to.
     original: AtomicUsize,
-    /// Address point of the vtable, to which objects of the class refer.
+    /// Address point of the vtable, which objects of the class point to.
     vtable: AtomicUsize,
-    /// True once the log has reported a call that was not understood.
+    /// True once a call that could not be interpreted has been logged.
     warned: AtomicBool,
 }
 
@@ -113,14 +114,15 @@ static HOOK_STATES: [[HookState; EMIT_VTABLES]; SLOTS] = [const {
         EMIT_VTABLES]
 }; SLOTS];
 
-/// Hooks JITLink of `library`. `slot` is the library's slot in the table of sources, `hooks` the hooks of that slot,
-/// `vtables` those of [`CLASSES`](crate::llvm::vtable::CLASSES), and `releases` those that the library claims.
+/// Hooks JITLink in `library`. `slot` is the library's slot in the table of sources, and `hooks` are the hooks for that
+/// slot. `vtables` are those of [`CLASSES`](crate::llvm::vtable::CLASSES), and `releases` the releases that the library
+/// claims to be.
 pub(crate) fn attach(
     library: &Library<'_>,
     slot: usize,
     vtables: &[Vtable],
     releases: &[Release],
-    hooks: [Forwarding<Returned>; EMIT_VTABLES],
+    hooks: [Forwarding<ReturnRegisters>; EMIT_VTABLES],
     callers: Callers,
 ) -> Result<(), Refusal> {
     let states = HOOK_STATES.get(slot).ok_or(Refusal::Missing)?;
@@ -131,7 +133,8 @@ pub(crate) fn attach(
             .store(patch::original_function(library, vtable, EMIT_SLOT).unwrap_or_default(), Ordering::Relaxed);
         states[index].warned.store(false, Ordering::Relaxed);
         states[index].vtable.store(vtable.address_point as usize, Ordering::Release);
-        // SAFETY: this slot's hook forwards any call; `callers` states which threads may be calling.
+        // SAFETY: the hook for this slot forwards any call, and `callers` tells which threads may be calling through
+        // the vtable.
         let patched = unsafe { patch::replace_slot(library, vtable, EMIT_SLOT, hooks[index] as usize, callers) };
         if let Err(error) = patched {
             let path = library.path.display();
@@ -140,24 +143,25 @@ pub(crate) fn attach(
                 return Err(Refusal::Unchanged);
             }
             log_line!(Warn, "{path}: could not hook one of JITLink's two vtables: {error}");
-            // One slot is patched, so this entry of the table must not be reused for another library.
+            // One vtable slot is already patched, so this slot in the table of sources must not be reused for another
+            // library.
             return Ok(());
         }
     }
     Ok(())
 }
 
-/// Smallest size of an ELF file in bytes.
+/// Minimum size of an ELF file in bytes.
 const MIN_ELF_BYTES: usize = size_of::<FileHeader>();
 
 impl HookState {
-    /// Returns true on the first call: an ignored object is reported once.
+    /// Returns true on the first call only, so that ignored objects are logged once.
     fn should_warn(&self) -> bool {
         !self.warned.swap(true, Ordering::Relaxed)
     }
 
-    /// Reads the object that is to be linked, or returns the reason to ignore it. `Ok(None)` for an object of another
-    /// machine, or if memory is short, which the session logs.
+    /// Reads the object that is about to be linked, or returns the reason to ignore it. Returns `Ok(None)` for an
+    /// object for another architecture, or if memory is short, which the session logs.
     fn read(
         &self,
         this: usize,
@@ -174,14 +178,14 @@ impl HookState {
         if responsibility_target == 0 {
             return Err("nothing is responsible for it");
         }
-        // `MemoryBuffer { vtable, begin, end }`
+        // Layout of the class: `MemoryBuffer { vtable, begin, end }`.
         let [_, begin, end] = read_words(buffer).ok_or(UNREADABLE)?;
         let size = end.checked_sub(begin).filter(|&size| size >= MIN_ELF_BYTES).ok_or("too small for an ELF file")?;
         let copy = |size: usize| {
             let range = AddressRange::new(Address(begin as u64), size as u64)?;
             checked_read::copy(range).ok()
         };
-        // Read the header first: if the pointer leads to no object, the size may be anything.
+        // Read the header first, because `begin` and `end` are arbitrary if the pointer does not lead to an object.
         let header = file_header(&copy(MIN_ELF_BYTES).ok_or(UNREADABLE)?).ok_or("no ELF object")?;
         if header.e_machine.get(LE) != THIS_MACHINE || !has_memory(2 * size) {
             return Ok(None);
@@ -194,7 +198,7 @@ impl HookState {
 mod tests {
     use super::*;
 
-    /// Adjacent vtables with the given numbers of slots.
+    /// Builds adjacent vtables with the given numbers of slots.
     fn adjacent_vtables(slots: &[usize]) -> Vec<Vtable> {
         let mut next = 0x1000;
         let mut vtables = Vec::new();
@@ -208,13 +212,13 @@ mod tests {
     }
 
     fn select(vtables: &[Vtable]) -> Result<Vec<u64>, Refusal> {
-        // The order of the vtables does not matter.
+        // The result does not depend on the order of the vtables.
         let all: Vec<&Vtable> = vtables.iter().rev().collect();
         select_emit_vtables(&all, &[]).map(|selected| selected.iter().map(|vtable| vtable.address_point).collect())
     }
 
     #[test]
-    fn only_vtables_of_known_releases_are_taken() {
+    fn selects_vtables_of_known_releases_only() {
         assert_eq!(select(&adjacent_vtables(&[9, 4])), Ok(vec![0x1010]));
         let three_vtables = adjacent_vtables(&[7, 4, 7]);
         assert_eq!(select(&three_vtables), Ok(vec![three_vtables[0].address_point, three_vtables[2].address_point]));
@@ -230,9 +234,9 @@ mod tests {
         assert_eq!(select(&duplicated), Err(Refusal::Unknown));
     }
 
-    /// Vtables of another release are refused, because they may belong to something else.
+    /// Vtables with the layout of another release are refused, because they may belong to a different class.
     #[test]
-    fn the_vtables_are_those_of_the_release() {
+    fn vtables_must_match_the_release() {
         let (two_vtables, three_vtables) = (adjacent_vtables(&[9, 4]), adjacent_vtables(&[7, 4, 7]));
         let select_for = |vtables: &[Vtable], version: &str| {
             let (all, release) = (vtables.iter().collect::<Vec<_>>(), Release::parse(version).expect("a version"));

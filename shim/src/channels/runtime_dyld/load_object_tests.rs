@@ -1,9 +1,9 @@
-//! Hooks that are called like C++ calls `loadObject`: results and exceptions must pass through.
+//! Tests that call the hooks the way C++ calls `loadObject`; results and exceptions must pass through.
 
 use super::*;
 use crate::channels::runtime_dyld::set_original;
 
-/// Returned like a `std::unique_ptr`: in memory that the caller provides.
+/// Returned like a `std::unique_ptr`, in memory that the caller provides.
 #[repr(C)]
 #[derive(Debug, PartialEq, Eq)]
 struct InMemory([usize; 5]);
@@ -19,11 +19,11 @@ unsafe extern "C-unwind" fn throwing_function(_: usize, _: usize) -> InMemory {
 }
 
 #[test]
-fn the_result_is_where_the_caller_wants_it() {
+fn result_is_stored_in_the_callers_memory() {
     set_original(15, original_function as *const () as usize);
-    // SAFETY: the hook forwards everything to a function with these arguments.
+    // SAFETY: the hook forwards all arguments to a function that has this signature.
     let hook: Returning = unsafe { std::mem::transmute(HOOKS[15]) };
-    // SAFETY: the hook forwards the two arguments, and the result.
+    // SAFETY: the hook forwards both arguments and the result.
     assert_eq!(unsafe { hook(1, 2) }, InMemory([1, 2, 3, 4, 5]));
 }
 
@@ -31,9 +31,9 @@ fn the_result_is_where_the_caller_wants_it() {
 #[cfg_attr(miri, ignore = "a call of a function by another signature")]
 fn an_exception_passes_through() {
     set_original(14, throwing_function as *const () as usize);
-    // SAFETY: the hook forwards everything to a function with these arguments.
+    // SAFETY: the hook forwards all arguments to a function that has this signature.
     let hook: Returning = unsafe { std::mem::transmute(HOOKS[14]) };
-    // SAFETY: the hook forwards the two arguments, and the result.
+    // SAFETY: the hook forwards both arguments and the result.
     let thrown = std::panic::catch_unwind(|| unsafe { hook(1, 2) }).unwrap_err();
     assert_eq!(thrown.downcast_ref(), Some(&"thrown"));
 }

@@ -1,4 +1,5 @@
-//! `RuntimeDyldELF::loadObject`: MCJIT and ORC's older layer call it for every object, before any of its code runs.
+//! Channel for objects that RuntimeDyld loads: MCJIT and ORC's older layer call `RuntimeDyldELF::loadObject` for every
+//! object, before any of the object's code runs.
 //!
 //! ```text
 //!   vtable of llvm::RuntimeDyldELF     n slots, see `llvm/releases.rs`
@@ -12,27 +13,28 @@
 //! `std::unique_ptr<LoadedObjectInfo> loadObject(const object::ObjectFile &)`: on x86-64 the address of the result
 //! comes first, `this` second, the object third; in a library with the second ABI of libc++ (`_LIBCPP_ABI_VERSION=2`:
 //! ClickHouse) `this` comes first, the object second, and the result is returned in a register. On aarch64 `this` comes
-//! first, the object second, and the address of the result in `x8` (`load_object.rs`); results returned in a register
-//! are not observed there.
+//! first, the object second, and the address of the result in `x8` (`load_object.rs`); on aarch64, calls that return
+//! the result in a register are not observed.
 //!
 //! The result's vtable has two destructors, then `getSectionLoadAddress(const SectionRef &)`, which only reads a map.
-//! An object is copied from its buffer, and the header of each named section that has an address is set to it. The copy
-//! equals, byte for byte, the debug object that LLVM makes for its GDB listener (`getObjectForDebug`, which allocates
-//! and is not called).
+//! The object is copied from its buffer, and the load address of each named section is written into its section header.
+//! The copy equals, byte for byte, the debug object that LLVM makes for its GDB listener (`getObjectForDebug`, which
+//! allocates and is not called).
 //!
 //! # Checks
-//! * Before the slot is patched: the number of slots is that of a known release. If no symbol bounds the vtable, that
-//!   of `RuntimeDyldELFMips` must end in the same four functions after different destructors. Equal destructors are
-//!   accepted if the vtable of `RuntimeDyldCOFFI386` is as long.
-//! * At each call: `this` has the known vtable, the result refers back to `this`, its vtable slots point into
-//!   executable pages of the same library, the object has a class, of this library or another, and is an ELF file
-//!   within its buffer. Otherwise the call is only forwarded, as it is for an object of another machine (BPF).
-//! * At the first object: an absent section has no address, and the bytes at the text's address are those of the text.
-//!   An LLVM that fails is never tried again. Until one object has passed, memory is read with system calls, which
-//!   return errors for unmapped memory.
+//! * Before the slot is patched: the number of slots must be that of a known release. If no symbol bounds the vtable,
+//!   the vtable of `RuntimeDyldELFMips` must end in the same four functions after different destructors. Equal
+//!   destructors are accepted if the vtable of `RuntimeDyldCOFFI386` has the same length.
+//! * At each call: `this` must have the known vtable, and the result must refer back to `this`. The result's vtable
+//!   slots must point into executable pages of the same library. The object must have a vtable, in this library or
+//!   another, and contain an ELF file within its buffer. Otherwise the call is only forwarded, as is a call for an
+//!   object for another architecture (BPF).
+//! * At the first object: a section that does not exist must have no address, and the bytes at the text's address must
+//!   be those of the text. An LLVM instance that fails these checks is never tried again. Until one object has passed,
+//!   memory is read with system calls, which return errors for unmapped memory.
 //!
-//! The hook forwards more words than `loadObject` takes, so it is harmless even for another function of the vtable. C++
-//! exceptions and cancellation pass through it.
+//! The hook forwards more arguments than `loadObject` takes, so it is harmless even if the slot belongs to another
+//! virtual function. C++ exceptions and thread cancellation pass through the hook.
 
 pub(crate) mod load_object;
 
@@ -53,25 +55,25 @@ use crate::llvm::vtable::{patch, read_mapped_words, read_words, read_words_of_ra
 use crate::process::detour::Callers;
 use crate::process::library::Library;
 
-/// Checks that a library of one of `releases` may have a vtable with this number of slots.
+/// Checks that `RuntimeDyldELF` has this number of vtable slots in one of `releases`.
 fn check_slots(slots: usize, releases: &[Release]) -> Result<(), Refusal> {
     let refuse = |too_new: Option<u32>| too_new.map_or(Refusal::UnknownSlots(slots), Refusal::TooNew);
     releases::check(releases, |row| row.has_runtime_dyld(slots)).map_err(refuse)
 }
 
-/// Number of slots from `loadObject` to the end, which a derived class inherits.
+/// Number of slots from `loadObject` to the end of the vtable; a derived class inherits them.
 const INHERITED_SLOTS: usize = 4;
 
-/// Reason why RuntimeDyld of an LLVM is not observed.
+/// Reason why an LLVM instance's RuntimeDyld is not observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The library has no RuntimeDyld.
     Missing,
-    /// The library has more than one such vtable.
+    /// The library has more than one vtable that could be that of `RuntimeDyldELF`.
     Ambiguous,
-    /// The vtable has a number of slots that does not fit the release.
+    /// The vtable's slot count does not fit the release.
     UnknownSlots(usize),
-    /// The release is newer than all known ones.
+    /// The release is newer than all supported ones.
     TooNew(u32),
     /// The end of the vtable is unknown.
     Unbounded,
@@ -97,8 +99,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Selects the vtable of `RuntimeDyldELF`, and the slot of `loadObject` in it. `vtables` are those of
-/// [`CLASSES`](crate::llvm::vtable::CLASSES) in a library of one of these releases.
+/// Selects the vtable of `RuntimeDyldELF` and the index of `loadObject` in it. `vtables` are those of
+/// [`CLASSES`](crate::llvm::vtable::CLASSES) in a library whose release is one of `releases`.
 pub(crate) fn find_load_object<'a>(
     vtables: &'a [Vtable],
     releases: &[Release],
@@ -118,8 +120,8 @@ pub(crate) fn find_load_object<'a>(
     Ok((elf, slots - INHERITED_SLOTS))
 }
 
-/// Returns true if `derived` ends like the vtable of a class derived from that of `base`. Linkers may fold equal
-/// destructors; then a sibling class must have as many slots.
+/// Returns true if `derived` ends like the vtable of a class derived from the class of `base`. Linkers may fold equal
+/// destructors; in that case a sibling class must have as many slots.
 fn inherits(derived: &[u64], base: &[u64], has_sibling: bool) -> bool {
     let slots = base.len();
     if derived.len() != slots || slots < INHERITED_SLOTS + 2 {
@@ -130,27 +132,27 @@ fn inherits(derived: &[u64], base: &[u64], has_sibling: bool) -> bool {
     derived[inherited..] == base[inherited..] && (has_sibling || derived[destructors.clone()] != base[destructors])
 }
 
-/// Data of one hook, written before the vtable is patched.
+/// State of one hook, written before the vtable is patched.
 struct HookState {
     /// Function that the hook forwards to.
     original: AtomicUsize,
-    /// Address point of the vtable, to which objects of the class refer.
+    /// Address point of the vtable, which objects of the class point to.
     vtable: AtomicUsize,
     /// Address range of the library.
     library: AtomicRange,
     /// Executable segments of the library.
     code: [AtomicRange; MAX_CODE_SEGMENTS],
-    /// [`UNTRIED`], [`TRUSTED`] or [`REFUSED`].
+    /// Trust in this LLVM instance: [`UNTRIED`], [`TRUSTED`] or [`REFUSED`].
     trust: AtomicU8,
-    /// Calls that loaded nothing before the first object.
+    /// Number of calls that loaded nothing, until the first object is loaded.
     empty_calls: AtomicU8,
-    /// True once a result was returned in a register.
+    /// True once a call has returned its result in a register.
     returns_in_register: AtomicBool,
     /// Verified vtable of the returned `LoadedObjectInfo`; 0 if none.
     info_vtable: AtomicUsize,
-    /// Address of `getSectionLoadAddress`, from that vtable.
+    /// Address of `getSectionLoadAddress`, taken from `info_vtable`.
     section_address: AtomicUsize,
-    /// Verified vtable of an object file; 0 if none.
+    /// Verified vtable of an object file class; 0 if none.
     object_vtable: AtomicUsize,
 }
 
@@ -175,22 +177,22 @@ impl AtomicRange {
     }
 }
 
-/// Maximum number of executable segments of a library. Most libraries have one, and some linkers create more. Functions
-/// in further segments are not called.
+/// Maximum number of executable segments of a library. Most libraries have one, but some linkers create more. Functions
+/// in any further segments are not called.
 const MAX_CODE_SEGMENTS: usize = 4;
 
-/// Maximum number of calls that load nothing before the first object. With an unknown calling convention, a linker
-/// never seems to load anything.
+/// Maximum number of calls that may load nothing before the first object. Under an unknown calling convention, every
+/// call would seem to load nothing.
 const MAX_EMPTY_CALLS: u8 = 8;
 
 const UNREADABLE: &str = "memory that cannot be read";
 const OTHER_CLASS: &str = "its linker is of another class";
 
-/// Trust in an LLVM that has not loaded an object yet.
+/// Trust in an LLVM instance that has not loaded an object yet.
 const UNTRIED: u8 = 0;
-/// Trust in an LLVM whose first object has passed all checks.
+/// Trust in an LLVM instance whose first object has passed all checks.
 const TRUSTED: u8 = 1;
-/// Trust in an LLVM whose first object has failed a check.
+/// Trust in an LLVM instance whose first object has failed a check.
 const REFUSED: u8 = 2;
 
 static HOOK_STATES: [HookState; SLOTS] = [const {
@@ -208,10 +210,10 @@ static HOOK_STATES: [HookState; SLOTS] = [const {
     }
 }; SLOTS];
 
-/// Hooks the RuntimeDyld of `library`, if it is recognised. `slot` is the library's slot in the table of sources, and
-/// `hook` the hook of that slot. `vtables` are those of [`CLASSES`](crate::llvm::vtable::CLASSES), found since the
-/// loader's lock was taken. `releases` are those that the library claims to be. Functions of an earlier library in the
-/// same slot must not be called any more.
+/// Hooks RuntimeDyld in `library`, if its vtable is recognised. `slot` is the library's slot in the table of sources,
+/// and `hook` the hook for that slot. `vtables` are those of [`CLASSES`](crate::llvm::vtable::CLASSES), found since the
+/// loader's lock was taken. `releases` are the releases that the library claims to be. If an earlier library used this
+/// slot, its functions must no longer be called.
 pub(crate) fn attach(
     library: &Library<'_>,
     slot: usize,
@@ -219,7 +221,7 @@ pub(crate) fn attach(
     releases: &[Release],
     hook: Forwarding,
     callers: Callers,
-) -> Result<patch::Patched, Refusal> {
+) -> Result<patch::PatchedSlot, Refusal> {
     let Some(state) = HOOK_STATES.get(slot) else { return Err(Refusal::Missing) };
     let (vtable, index) = find_load_object(vtables, releases)?;
     let mut code = library.segments.all().filter(|segment| segment.executable);
@@ -235,29 +237,30 @@ pub(crate) fn attach(
     state.empty_calls.store(0, Ordering::Relaxed);
     state.returns_in_register.store(false, Ordering::Relaxed);
     state.trust.store(UNTRIED, Ordering::Release);
-    // SAFETY: this slot's hook forwards any call; `callers` states which threads may be calling.
+    // SAFETY: the hook for this slot forwards any call, and `callers` tells which threads may be calling through the
+    // vtable.
     unsafe { patch::replace_slot(library, vtable, index, hook as usize, callers) }
         .inspect_err(|error| log_line!(Info, "{}: could not hook RuntimeDyld: {error}", library.path.display()))
         .map_err(|_| Refusal::Unchanged)
 }
 
-/// Returns false if an object of the source in this slot has failed the checks.
+/// Returns false if an object from this slot's LLVM instance has failed the checks.
 pub(crate) fn is_trusted(slot: usize) -> bool {
     HOOK_STATES.get(slot).is_some_and(|state| state.trust.load(Ordering::Relaxed) != REFUSED)
 }
 
-/// Original function of this slot's hook. Stored before the vtable points to the hook.
+/// Original function of this slot's hook. It is stored before the vtable points to the hook.
 pub(crate) fn original(slot: usize) -> usize {
     HOOK_STATES[slot].original.load(Ordering::Acquire)
 }
 
-/// Sets the function that the hook of this slot forwards to.
+/// Sets the function that this slot's hook forwards to.
 #[cfg(test)]
 pub(crate) fn set_original(slot: usize, function: usize) {
     HOOK_STATES[slot].original.store(function, Ordering::Release);
 }
 
-/// A call of `loadObject`.
+/// Arguments and result of one call of `loadObject`.
 struct Call {
     this: usize,
     /// Address of the returned `LoadedObjectInfo`; 0 if nothing was loaded.
@@ -268,41 +271,41 @@ struct Call {
 }
 
 /// Outcome of a call of `loadObject`.
-pub(crate) enum Observed {
+pub(crate) enum LoadOutcome {
     /// An object was loaded; its copy contains the section addresses.
     Object(Vec<u8>),
     /// No object was loaded.
     Nothing,
-    /// The object is not understood, for this reason.
+    /// The object could not be interpreted, for this reason.
     Ignored(&'static str),
-    /// The object is not understood, for this reason, and this LLVM is no longer observed.
+    /// The object could not be interpreted, for this reason, and this LLVM instance is no longer observed.
     Refused(&'static str),
 }
 
-/// Reads the object that a call of `loadObject` with these words has loaded. `returned` is the call's result.
-pub(crate) fn observe_call(slot: usize, call: [usize; 3], returned: usize) -> Observed {
-    let Some(state) = HOOK_STATES.get(slot) else { return Observed::Nothing };
+/// Reads the object that a call of `loadObject` has loaded. `call` holds the arguments, and `returned` the result.
+pub(crate) fn observe_call(slot: usize, call: [usize; 3], returned: usize) -> LoadOutcome {
+    let Some(state) = HOOK_STATES.get(slot) else { return LoadOutcome::Nothing };
     let was_refused = state.trust.load(Ordering::Acquire) == REFUSED;
     if was_refused {
-        return Observed::Nothing;
+        return LoadOutcome::Nothing;
     }
     match state.evaluate(call, returned) {
         Ok(Some(bytes)) => {
             facts::count(slot, Count::RuntimeDyld);
-            Observed::Object(bytes)
+            LoadOutcome::Object(bytes)
         }
-        Ok(None) => Observed::Nothing,
-        Err(reason) if state.trust.load(Ordering::Acquire) == REFUSED => Observed::Refused(reason),
-        Err(reason) => Observed::Ignored(reason),
+        Ok(None) => LoadOutcome::Nothing,
+        Err(reason) if state.trust.load(Ordering::Acquire) == REFUSED => LoadOutcome::Refused(reason),
+        Err(reason) => LoadOutcome::Ignored(reason),
     }
 }
 
 impl HookState {
-    /// Reads the object that was just loaded, and updates the trust in this LLVM.
+    /// Reads the object that was just loaded, and updates the trust in this LLVM instance.
     fn evaluate(&self, call: [usize; 3], returned: usize) -> Result<Option<Vec<u8>>, &'static str> {
         let object = self.read_object(call, returned);
         match &object {
-            // Nothing was loaded, so nothing was tested.
+            // Nothing was loaded, so there was nothing to check.
             Ok(None) => {}
             Ok(Some(_)) => self.trust.store(TRUSTED, Ordering::Release),
             // A malformed object does not affect the trust that an earlier object has established.
@@ -312,15 +315,16 @@ impl HookState {
         object
     }
 
-    /// Identifies `this`, the object and the result of a call. The calling convention is the one by which `this` has
-    /// the known vtable. `first` is the address of a result in memory, or `this`; it is followed by `this` and the
-    /// object, or by the object.
+    /// Identifies `this`, the object and the result of a call. The calling convention is the one under which `this` has
+    /// the known vtable. `first` is either the address of a result in memory, followed by `this` and the object, or
+    /// `this`, followed by the object.
     fn identify_call(&self, [first, second, third]: [usize; 3], returned: usize) -> Result<Call, &'static str> {
         let vtable = self.vtable.load(Ordering::Relaxed);
-        // `Binary { vtable, unsigned, MemoryBufferRef { { data, size }, name } }`
+        // Layout of the class: `Binary { vtable, unsigned, MemoryBufferRef { { data, size }, name } }`.
         let reads = [(second, 1), (first, 1), (third, 4)];
         let in_memory = if self.is_verified() {
-            // SAFETY: an earlier call has shown that this is `loadObject`, which has just worked with these objects.
+            // SAFETY: an earlier call has shown that this function is `loadObject`, and it has just accessed these
+            // objects itself.
             Some(unsafe { read_mapped_words::<6>(&reads) })
         } else {
             read_words_of_ranges::<6>(&reads)
@@ -343,16 +347,17 @@ impl HookState {
         }
     }
 
-    /// Reads the object that was just loaded. `Ok(None)` if nothing was loaded, or an object of another machine.
+    /// Reads the object that was just loaded. Returns `Ok(None)` if nothing was loaded, or if the object is for another
+    /// architecture.
     fn read_object(&self, call: [usize; 3], returned: usize) -> Result<Option<Vec<u8>>, &'static str> {
         let Call { this, info, object, binary: [class, _, data, size] } = self.identify_call(call, returned)?;
         if info == 0 {
             return self.check_empty_call();
         }
-        // `{ vtable, RuntimeDyldImpl &, map }`
+        // Layout of the class: `LoadedObjectInfo { vtable, RuntimeDyldImpl &, map }`.
         let info_words = if self.is_verified() {
-            // SAFETY: an earlier call has shown that this is `loadObject`, which has just returned this address. It is
-            // not null.
+            // SAFETY: an earlier call has shown that this function is `loadObject`. It has just returned this address,
+            // which is not null.
             Some(unsafe { read_mapped_words(&[(info, 2)]) })
         } else {
             read_words(info)
@@ -367,7 +372,7 @@ impl HookState {
         }
         let Some(mut sections) = Sections::read(data, size)? else { return Ok(None) };
         let trusted = self.trust.load(Ordering::Acquire) == TRUSTED;
-        // SAFETY: by the checks above, this linker has returned `info` for an object with these sections.
+        // SAFETY: the checks above have shown that this linker returned `info` for an object with these sections.
         let address = |section: usize| unsafe { section_address(address_function, info, section, object) };
         if !trusted && address(data + sections.header_offset(0)) != 0 {
             return Err("the absent section has an address");
@@ -386,12 +391,12 @@ impl HookState {
         Ok(Some(sections.into_bytes()))
     }
 
-    /// Returns true if an earlier call has shown that this is `loadObject`, and that it returns its result in memory.
+    /// Returns true if an earlier call has shown that this function is `loadObject` and returns its result in memory.
     fn is_verified(&self) -> bool {
         self.trust.load(Ordering::Acquire) == TRUSTED && !self.returns_in_register.load(Ordering::Relaxed)
     }
 
-    /// Counts a call without a result: the link failed or, before the first object, the calling convention may be
+    /// Counts a call without a result. Either the link failed or, before the first object, the calling convention is
     /// unknown.
     fn check_empty_call(&self) -> Result<Option<Vec<u8>>, &'static str> {
         let is_trusted = self.trust.load(Ordering::Acquire) == TRUSTED;
@@ -411,8 +416,8 @@ impl HookState {
         self.code.iter().any(|part| part.contains(address))
     }
 
-    /// Returns true for the vtable of an LLVM object file, which begins with two destructors. A product may have these
-    /// classes in another library (`libLLVMObject.so`).
+    /// Returns true for the vtable of an LLVM object file, which begins with two destructors. These classes may be in
+    /// another library of the same product (`libLLVMObject.so`).
     fn is_object_vtable(&self, vtable: usize) -> bool {
         if vtable != 0 && vtable == self.object_vtable.load(Ordering::Relaxed) {
             return true;
@@ -430,8 +435,8 @@ impl HookState {
         is_valid
     }
 
-    /// Finds `getSectionLoadAddress`: slot 2 of the vtable of a `LoadedObjectInfo`, whose first six slots are functions
-    /// of the library.
+    /// Finds `getSectionLoadAddress`, which is slot 2 of the vtable of a `LoadedObjectInfo`. The first six slots must
+    /// be functions of this library.
     fn section_address_function(&self, vtable: usize) -> Result<usize, &'static str> {
         if vtable != 0 && vtable == self.info_vtable.load(Ordering::Acquire) {
             return Ok(self.section_address.load(Ordering::Relaxed));
@@ -441,7 +446,7 @@ impl HookState {
         }
         let slots: [usize; 6] = read_words(vtable).ok_or("a vtable that cannot be read")?;
         if slots.iter().all(|&slot| self.is_in_code(slot)) {
-            // Keep the first address: two threads with different vtables could otherwise mix up the addresses.
+            // Keep the first address, because two threads with different vtables could otherwise mix up the addresses.
             let stored = self.section_address.compare_exchange(0, slots[2], Ordering::Relaxed, Ordering::Relaxed);
             if stored.is_ok() {
                 self.info_vtable.store(vtable, Ordering::Release);
@@ -464,13 +469,13 @@ fn is_in_file_mapping(address: usize, is_code: bool) -> bool {
 /// section that was not loaded.
 ///
 /// # Safety
-/// `function` must be that function, `info` an object of its class, `section` the address of a section header of
-/// `object`.
+/// `function` must be the address of `getSectionLoadAddress`, `info` an object of its class, and `section` the address
+/// of a section header of `object`.
 unsafe fn section_address(function: usize, info: usize, section: usize, object: usize) -> usize {
-    // `SectionRef { DataRefImpl, const ObjectFile * }`
+    // Layout of the class: `SectionRef { DataRefImpl, const ObjectFile * }`.
     let section = [section, object];
     type GetSectionLoadAddress = unsafe extern "C" fn(usize, *const [usize; 2]) -> usize;
-    // SAFETY: the caller vouches for the function, which only reads a map, and for its arguments.
+    // SAFETY: the caller vouches for the arguments and for the function, which only reads a map.
     unsafe { std::mem::transmute::<usize, GetSectionLoadAddress>(function)(info, &raw const section) }
 }
 

@@ -6,7 +6,8 @@ fn vtable(class: usize, slots: &[u64], is_bounded: bool) -> Vtable {
     Vtable { class, address_point: 0x1000 * (class as u64 + 1), offset_to_top: 0, slots: slots.to_vec(), is_bounded }
 }
 
-/// Vtables of two classes with `slots` functions each. They share the last four, and the others differ.
+/// Builds the vtables of two classes with `slots` functions each. The last four functions are shared, and the others
+/// differ.
 fn vtable_pair(slots: u64) -> (Vec<u64>, Vec<u64>) {
     let elf: Vec<u64> = (0..slots).map(|slot| 0x100 + slot).collect();
     let mips_function = |(index, &slot): (usize, &u64)| if index as u64 + 4 < slots { slot + 0x1000 } else { slot };
@@ -22,7 +23,7 @@ fn load_object_is_the_fourth_from_the_end() {
         assert_eq!(find_load_object(&is_bounded, &[]).map(|located| located.1), Ok(expected));
         let unbounded = [vtable(1, &mips, false), vtable(0, &elf, false)];
         assert_eq!(find_load_object(&unbounded, &[]).map(|located| located.1), Ok(expected));
-        // The linker has folded the destructors.
+        // Case: the linker has folded the destructors.
         let folded = [vtable(1, &elf, false), vtable(0, &elf, false)];
         assert_eq!(find_load_object(&folded, &[]).unwrap_err(), Refusal::Unbounded);
         let sibling = [&folded[..], &[vtable(2, &mips, false)]].concat();
@@ -31,11 +32,11 @@ fn load_object_is_the_fourth_from_the_end() {
 }
 
 #[test]
-fn what_is_not_known_is_refused() {
+fn refuses_unknown_vtable_layouts() {
     let (elf, mips) = vtable_pair(17);
     assert_eq!(find_load_object(&[], &[]).unwrap_err(), Refusal::Missing);
     assert_eq!(find_load_object(&[vtable(0, &elf, false)], &[]).unwrap_err(), Refusal::Unbounded);
-    // Functions of something else follow the vtable: it seems to have 19 slots, but the ends differ.
+    // Case: unrelated functions follow the vtable, so it seems to have 19 slots, but the last four functions differ.
     let (longer, other) = ([&elf[..], &[1, 2]].concat(), [&mips[..], &[3, 4]].concat());
     assert_eq!(
         find_load_object(&[vtable(0, &longer, false), vtable(1, &mips, false)], &[]).unwrap_err(),
@@ -45,7 +46,7 @@ fn what_is_not_known_is_refused() {
         find_load_object(&[vtable(0, &longer, false), vtable(1, &other, false)], &[]).unwrap_err(),
         Refusal::Unbounded
     );
-    // The same functions follow both vtables, so the destructors are not where they should be.
+    // Case: the same functions follow both vtables, so the destructors are at the wrong position.
     let other = [&mips[..], &[1, 2]].concat();
     assert_eq!(
         find_load_object(&[vtable(0, &longer, false), vtable(1, &other, false)], &[]).unwrap_err(),
@@ -58,9 +59,9 @@ fn what_is_not_known_is_refused() {
     assert_eq!(find_load_object(&duplicated, &[]).unwrap_err(), Refusal::Ambiguous);
 }
 
-/// The number of slots of another release is refused, because the vtable may belong to something else.
+/// A slot count of another release is refused, because the vtable may belong to a different class.
 #[test]
-fn the_number_of_slots_is_that_of_the_release() {
+fn slot_count_must_match_the_release() {
     let load_object_slot = |slots: usize, version: &str| {
         let release = Release::parse(version).expect("a version");
         find_load_object(&[vtable(0, &vtable_pair(slots as u64).0, true)], &[release]).map(|located| located.1)

@@ -1,14 +1,14 @@
-//! Hooks of the functions that generate code; see the parent module.
+//! Hooks of the functions that generate code; the parent module describes them.
 
 use jitlisten::options::FramePointerPolicy;
 
 use super::{MCJIT, TO_MEMORY, generator_in_slot};
-use crate::forwarding::{Forwarding, Words, forward, forwarding_hook};
+use crate::forwarding::{ArgumentWords, Forwarding, forward, forwarding_hook};
 use crate::hook_table::{CODE_GENERATORS, SLOTS, for_each_slot};
 use crate::hooks::guarded;
 use crate::state::shim;
 
-/// Hooks by slot of the LLVM and by hook point.
+/// Hooks by slot of the LLVM instance and by hook point.
 pub(crate) const HOOKS: [[Forwarding; CODE_GENERATORS]; SLOTS] = for_each_slot!(SLOT => [
     hook::<SLOT, 0>,
     hook::<SLOT, 1>,
@@ -19,12 +19,12 @@ pub(crate) const HOOKS: [[Forwarding; CODE_GENERATORS]; SLOTS] = for_each_slot!(
 
 forwarding_hook!(hook<SLOT, POINT> -> usize, generate_code);
 
-/// Adds frame pointers to a module, calls the original function, and copies an object that was compiled to memory.
+/// Adds frame pointers to a module, calls the original function, and copies the object if it was compiled to memory.
 ///
 /// # Safety
-/// Only the hook of this slot and point may call this, with its own arguments.
-unsafe fn generate_code(slot: usize, point: usize, arguments: Words) -> usize {
-    // Only the library in this slot knows this function's address.
+/// Only the hook for this slot and hook point may call this function, and it must pass its own arguments.
+unsafe fn generate_code(slot: usize, point: usize, arguments: ArgumentWords) -> usize {
+    // This hook's address is stored only for the library in this slot, so the generator exists.
     let Some(generator) = generator_in_slot(slot) else { return 0 };
     let policy = shim().map_or(FramePointerPolicy::Untouched, |shim| shim.session.options().frame_pointer_policy);
     let engine_use = if point == MCJIT { generator.enter(arguments[0]) } else { None };
@@ -33,10 +33,11 @@ unsafe fn generate_code(slot: usize, point: usize, arguments: Words) -> usize {
         guarded(|shim| shim.search_before_compiling());
     }
     if policy != FramePointerPolicy::Untouched && is_only_user {
-        // SAFETY: this is the hook of the point, with its own arguments.
+        // SAFETY: the hook for this hook point passes its own arguments.
         guarded(|_| unsafe { generator.patch_module_of_call(point, arguments, policy) });
     }
-    // SAFETY: the original of this hook, which was set before anything led here, gets the host's own arguments.
+    // SAFETY: the original function of this hook was stored before any call could reach the hook. It gets the host's
+    // own arguments.
     let result = unsafe { forward(generator.originals[point], arguments) };
     drop(engine_use);
     if point == TO_MEMORY {
@@ -45,7 +46,7 @@ unsafe fn generate_code(slot: usize, point: usize, arguments: Words) -> usize {
                 return;
             }
             let has_memory = |size| shim.session.check_memory(size).is_ok();
-            // SAFETY: the original has just returned, so its result is still unused.
+            // SAFETY: the original function has just returned, so nothing has used its result yet.
             let object = unsafe { generator.copy_emitted_object(arguments, result, has_memory) };
             object.into_iter().for_each(|object| shim.add_self_loaded(object));
         });

@@ -10,12 +10,12 @@
 //!                                       ^ address point         and negative in the vtables of its further bases
 //! ```
 //!
-//! No symbols are needed; if there is one (`_ZTV...`), its size bounds the slots. All functions work on slices:
-//! malformed input yields at worst a bogus candidate, which callers validate.
+//! No symbols are needed; if there is one (`_ZTV...`), its size bounds the slots. All functions work on slices, so
+//! malformed input yields at worst a bogus candidate, which callers reject.
 //!
-//! Constants are not searched for the names, because a library has ten times as many bytes of constants as of pointers.
-//! Instead, pointers that may belong to typeinfos are followed. A program at a fixed address has its typeinfos among
-//! the constants, so its names are searched first.
+//! The search does not scan the constants for the names, because a library has ten times as many bytes of constants as
+//! of pointers. Instead, it follows the pointers that may belong to typeinfos. A program at a fixed address has its
+//! typeinfos among the constants, so in that case the names are searched for first.
 
 #![forbid(unsafe_code)]
 
@@ -26,77 +26,77 @@ use jitlisten::plumbing::{Relocation, is_relative};
 
 use crate::process::relocations::is_import;
 
-/// Bytes of a library with their address.
+/// Contiguous bytes of a library, with their address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment<'a> {
     pub(crate) address: u64,
     pub(crate) bytes: &'a [u8],
 }
 
-/// Parts of a library in which vtables are searched.
+/// Parts of a library that are searched for vtables.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct View<'a> {
-    /// Difference between addresses in memory and in the file.
+pub(crate) struct LibraryView<'a> {
+    /// Difference between addresses in memory and addresses in the file.
     pub(crate) bias: u64,
     /// Segments that may contain type names.
     pub(crate) constants: Vec<Segment<'a>>,
     /// Segments that may contain vtables.
     pub(crate) data: Vec<Segment<'a>>,
-    /// Relocations of a library that is not relocated yet: the loader will apply them to `data`.
+    /// Relocations that the loader has yet to apply to `data`; `None` if the library is already relocated.
     pub(crate) relocations: Option<Cow<'a, [Relocation]>>,
-    /// Relocations of a library that is already relocated; they tell which words refer to other libraries.
+    /// Relocations of a library that is already relocated. They show which words refer to other libraries.
     pub(crate) applied_relocations: &'a [Relocation],
-    /// Address ranges of its code.
+    /// Address ranges of executable code.
     pub(crate) code: Vec<Range<u64>>,
 }
 
-/// A vtable.
+/// One vtable of a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Vtable {
-    /// Index of the class in the searched names.
+    /// Index of the class in the list of class names.
     pub(crate) class: usize,
-    /// Address of slot 0, to which objects of the class point.
+    /// Address of slot 0, which objects of the class point to.
     pub(crate) address_point: u64,
     /// Offset to the top of the object; 0 in the first vtable of the class.
     pub(crate) offset_to_top: i64,
-    /// Functions as they are or will be in memory. Each is code of this library, or of another library that contains a
-    /// part of LLVM; the latter are 0 until the loader has filled them in.
+    /// Functions as they are in memory, or will be after relocation. Each is code of this library, or of another
+    /// library that contains part of LLVM. The latter are 0 until the loader has filled them in.
     pub(crate) slots: Vec<u64>,
-    /// True if a symbol bounds the slots; otherwise they end at the first word that does not point to code.
+    /// True if a symbol bounds the slots. Otherwise they end at the first word that does not point to code.
     pub(crate) is_bounded: bool,
 }
 
-/// Symbol `_ZTV...`, which covers all vtables of a class.
+/// A `_ZTV...` symbol, which covers all vtables of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Symbol {
-    /// Index of the class in the searched names.
+    /// Index of the class in the list of class names.
     pub(crate) class: usize,
     pub(crate) address: u64,
     pub(crate) size: u64,
 }
 
-/// Common prefix of all names, so that one search finds all of them.
+/// Common prefix of all class names, so that one search finds all of them.
 const NAME_PREFIX: &str = "N4llvm";
 
-/// Maximum number of slots: more than any of the classes has.
+/// Maximum number of slots in a vtable; none of the classes has that many.
 const MAX_SLOTS: usize = 64;
 
-/// Maximum number of vtables: more than any class has.
+/// Maximum number of vtables of a class; none of the classes has that many.
 const MAX_VTABLES_PER_CLASS: usize = 32;
 
-/// Maximum absolute offset to top; larger values are not from a vtable.
+/// Maximum absolute offset to top. A word with a larger value is not an offset to top.
 const MAX_OFFSET_TO_TOP: i64 = 1 << 20;
 
 const WORD_BYTES: u64 = 8;
 
-/// Maximum size of a vtable.
+/// Maximum size of one vtable.
 const MAX_VTABLE_BYTES: u64 = (MAX_SLOTS as u64 + 2) * WORD_BYTES;
 /// Maximum size of all vtables of a class.
 const MAX_VTABLE_GROUP_BYTES: u64 = MAX_VTABLE_BYTES * MAX_VTABLES_PER_CLASS as u64;
 
-/// Finds the vtables of the classes `names` (mangled like `typeid(...).name()`, all in the namespace `llvm`) by their
-/// RTTI.
-pub(crate) fn vtables_by_type_name(view: &View<'_>, names: &[&str]) -> Vec<Vtable> {
+/// Finds the vtables of the classes `names` by their RTTI. The names are mangled like `typeid(...).name()`, and all are
+/// in the `llvm` namespace.
+pub(crate) fn vtables_by_type_name(view: &LibraryView<'_>, names: &[&str]) -> Vec<Vtable> {
     let name_pointers = match view.bias {
         0 => view.find_pointers(&find_strings(&view.constants, names)),
         _ => view.find_name_pointers(names),
@@ -113,14 +113,14 @@ pub(crate) fn vtables_by_type_name(view: &View<'_>, names: &[&str]) -> Vec<Vtabl
     starts.into_iter().filter_map(|(class, start)| excerpt.vtable(class, start, None)).collect()
 }
 
-/// Finds the vtables at these symbols.
-pub(crate) fn vtables_by_symbol(view: &View<'_>, symbols: &[Symbol]) -> Vec<Vtable> {
+/// Reads the vtables that these symbols cover.
+pub(crate) fn vtables_by_symbol(view: &LibraryView<'_>, symbols: &[Symbol]) -> Vec<Vtable> {
     let excerpt =
         view.excerpt(symbols.iter().map(|symbol| (symbol.address, symbol.size.min(MAX_VTABLE_GROUP_BYTES))).collect());
     symbols.iter().flat_map(|&symbol| excerpt.vtables_at_symbol(symbol)).collect()
 }
 
-/// Returns the addresses of the names in memory, with the index of each name.
+/// Finds the names in memory. Returns the index and the address of each occurrence.
 fn find_strings(constants: &[Segment<'_>], names: &[&str]) -> Vec<(usize, u64)> {
     let mut addresses = Vec::new();
     for segment in constants {
@@ -133,13 +133,13 @@ fn find_strings(constants: &[Segment<'_>], names: &[&str]) -> Vec<(usize, u64)> 
     addresses
 }
 
-/// Returns the index of the null-terminated name that `bytes` begin with.
+/// Returns the index of the null-terminated name at the start of `bytes`.
 fn leading_name(bytes: &[u8], names: &[&str]) -> Option<usize> {
     let is_leading = |name: &str| bytes.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0));
     bytes.starts_with(NAME_PREFIX.as_bytes()).then(|| names.iter().position(|name| is_leading(name)))?
 }
 
-impl View<'_> {
+impl LibraryView<'_> {
     fn is_code(&self, address: u64) -> bool {
         self.code.iter().any(|range| range.contains(&address))
     }
@@ -148,16 +148,16 @@ impl View<'_> {
         self.constants.iter().any(|segment| segment.contains(address)) || self.is_code(address)
     }
 
-    /// Returns the addresses of words that point to one of `names` and look like the second word of a typeinfo, with
-    /// the index of the name.
+    /// Finds words that point to one of `names` and look like the second word of a typeinfo. Returns the index of the
+    /// name and the address of the word.
     fn find_name_pointers(&self, names: &[&str]) -> Vec<(usize, u64)> {
-        // Evaluated for every pointer of the library, so the ranges are collected first.
+        // This test runs for every pointer in the library, so collect the ranges first.
         let constants = self.constants.iter().map(|segment| (segment.address, segment.bytes.len() as u64));
         let constants: Vec<(u64, u64)> = constants.collect();
         let is_constant = |value: u64| constants.iter().any(|&(start, size)| value.wrapping_sub(start) < size);
-        // The word before the name is the vtable of the typeinfo's class, in this library or another. The word after it
-        // is the typeinfo of a base, or numbers, because the searched classes have bases. This rules out tables of
-        // names and of functions.
+        // The word before the name is the vtable pointer of the typeinfo, in this library or another. The word after it
+        // is a base's typeinfo or a number, because all the searched classes have bases. This test rules out tables of
+        // names and tables of functions.
         let is_typeinfo = |previous: Option<u64>, next: Option<u64>| {
             previous.is_none_or(|word| word != 0 && word.is_multiple_of(WORD_BYTES) && !self.is_read_only(word))
                 && next.is_none_or(|word| !self.is_read_only(word))
@@ -175,7 +175,8 @@ impl View<'_> {
             }
         };
         if let Some(relocations) = self.relocations.as_deref() {
-            // A word without a relocation next to this one in the table counts as unknown.
+            // If the neighbouring word's relocation is not next to this one in the table, that word's value counts as
+            // unknown.
             let relocated_word = |index: usize, offset: u64| {
                 let &[neighbour, info, addend] = relocations.get(index)?;
                 (neighbour == offset && is_relative(info)).then(|| addend.wrapping_add(self.bias))
@@ -206,7 +207,7 @@ impl View<'_> {
         pointers
     }
 
-    /// Returns the addresses of words that point to one of `targets`, with the index of the target.
+    /// Finds words that point to one of `targets`. Returns the index of the target and the address of the word.
     fn find_pointers(&self, targets: &[(usize, u64)]) -> Vec<(usize, u64)> {
         let addresses = targets.iter().map(|target| target.1);
         let (Some(first), Some(last)) = (addresses.clone().min(), addresses.max()) else { return Vec::new() };
@@ -233,29 +234,29 @@ impl View<'_> {
         pointers
     }
 
-    /// Restricts the view to the relocations in these ranges. There may be half a million relocations; a single pass
+    /// Restricts the view to the relocations in these ranges. There may be half a million relocations, so a single pass
     /// filters them.
     fn excerpt(&self, ranges: Vec<(u64, u64)>) -> Excerpt<'_> {
         let is_in_ranges = |relocation: &&Relocation| {
             let address = relocation[0].wrapping_add(self.bias);
             ranges.iter().any(|&(start, size)| address.wrapping_sub(start) < size)
         };
-        // Without ranges, skip the pass.
+        // Skip the pass if there are no ranges.
         let relocations =
             if ranges.is_empty() { &[] } else { self.relocations.as_deref().unwrap_or(self.applied_relocations) };
         Excerpt { view: self, relocations: relocations.iter().filter(is_in_ranges).copied().collect() }
     }
 }
 
-/// A view with only the relocations of some ranges.
+/// A view with only those relocations that fall into certain ranges.
 struct Excerpt<'a> {
-    view: &'a View<'a>,
+    view: &'a LibraryView<'a>,
     relocations: Vec<Relocation>,
 }
 
 impl Excerpt<'_> {
-    /// Reads up to `max_words` words from `start`, as they will be after relocation, to the end of the segment at most.
-    /// The flag is true if the word is another library's function.
+    /// Reads up to `max_words` words from `start`, with the values that they will have after relocation. Stops at the
+    /// end of the segment. The flag is true if the word is another library's function.
     fn words(&self, start: u64, max_words: usize) -> Vec<(u64, bool)> {
         let bias = self.view.bias;
         let Some(segment) = self.view.data.iter().find(|segment| segment.contains(start)) else { return Vec::new() };
@@ -267,7 +268,7 @@ impl Excerpt<'_> {
             if let Some(word) = words.get_mut(index as usize).filter(|_| offset.wrapping_add(bias) >= start) {
                 word.1 = is_import(info, addend);
                 if self.view.relocations.is_some() {
-                    // The value of any other type of relocation is unknown.
+                    // Relocations of any other type have an unknown value.
                     word.0 = if is_relative(info) { addend.wrapping_add(bias) } else { 0 };
                 }
             }
@@ -275,7 +276,7 @@ impl Excerpt<'_> {
         words
     }
 
-    /// Reads the vtable that begins at `start` with its offset to top.
+    /// Reads the vtable at `start`, which is the address of its offset to top.
     fn vtable(&self, class: usize, start: u64, bound: Option<usize>) -> Option<Vtable> {
         let words = self.words(start, bound.unwrap_or(MAX_SLOTS + 2).min(MAX_SLOTS + 2));
         let &[(offset_to_top, _), _typeinfo, ref slots @ ..] = words.as_slice() else { return None };
@@ -322,9 +323,9 @@ impl Segment<'_> {
 
     /// Aligned words of the segment, with their addresses.
     fn words(&self) -> impl Iterator<Item = (u64, u64)> {
-        let skip = self.address.wrapping_neg() % WORD_BYTES;
-        let words = self.bytes.get(skip as usize..).unwrap_or_default().chunks_exact(WORD_BYTES as usize);
-        let first_address = self.address.wrapping_add(skip);
+        let misalignment = self.address.wrapping_neg() % WORD_BYTES;
+        let words = self.bytes.get(misalignment as usize..).unwrap_or_default().chunks_exact(WORD_BYTES as usize);
+        let first_address = self.address.wrapping_add(misalignment);
         words
             .enumerate()
             .map(move |(index, bytes)| (first_address.wrapping_add(index as u64 * WORD_BYTES), word(bytes)))

@@ -8,7 +8,7 @@ const CONSTANTS: u64 = 0x1000;
 const DATA: u64 = 0x8000;
 const CODE: Range<u64> = 0x2000..0x3000;
 
-/// Model of a library: constants, data words and relocations.
+/// Model of a library, with constants, data words and relocations.
 struct LibraryModel {
     constants: Vec<u8>,
     data: Vec<u8>,
@@ -43,8 +43,8 @@ impl LibraryModel {
         model
     }
 
-    fn view(&self) -> View<'_> {
-        View {
+    fn view(&self) -> LibraryView<'_> {
+        LibraryView {
             bias: BIAS,
             constants: vec![Segment { address: BIAS + CONSTANTS, bytes: &self.constants }],
             data: vec![Segment { address: BIAS + DATA, bytes: &self.data }],
@@ -55,24 +55,24 @@ impl LibraryModel {
     }
 }
 
-/// Data with two typeinfos, the second of a class derived from the first, and their vtables.
+/// Builds data words with two typeinfos and their vtables. The second class is derived from the first.
 fn words() -> Vec<Word> {
     vec![
         Plain(77),
-        // DATA + 8: typeinfo of the first class
+        // The first class's typeinfo, at `DATA + 8`.
         Pointer(0x9000),
         Pointer(CONSTANTS + 1),
-        // DATA + 24: typeinfo of the second class, which refers to the first
+        // The second class's typeinfo, at `DATA + 24`, which refers to the first one.
         Pointer(0x9000),
         Pointer(CONSTANTS + 30),
         Pointer(DATA + 8),
-        // vtable of the first class
+        // The first class's vtable.
         Plain(0),
         Pointer(DATA + 8),
         Pointer(0x2000),
         Pointer(0x2010),
         Pointer(0x2020),
-        // two vtables of the second class
+        // The second class's two vtables.
         Plain(0),
         Pointer(DATA + 24),
         Pointer(0x2100),
@@ -105,16 +105,16 @@ fn expected(is_bounded: bool) -> Vec<Vtable> {
 }
 
 #[test]
-fn vtables_are_found_by_the_names_of_their_types() {
+fn finds_vtables_by_type_name() {
     for is_relocated in [true, false] {
         let model = LibraryModel::new(&constants(), &words(), is_relocated);
         assert_eq!(vtables_by_type_name(&model.view(), &NAMES), expected(false), "relocated: {is_relocated}");
     }
 }
 
-/// In a program at a fixed address, the names are searched first.
+/// In a program at a fixed address, the names are searched for first.
 #[test]
-fn vtables_of_a_program_at_fixed_addresses() {
+fn finds_vtables_of_a_program_at_a_fixed_address() {
     let mut model = LibraryModel::new(&constants(), &words(), true);
     for word in model.data.chunks_exact_mut(8) {
         let value = u64::from_ne_bytes(word.try_into().expect("a word"));
@@ -135,7 +135,7 @@ fn vtables_of_a_program_at_fixed_addresses() {
 /// A pointer to a name is not part of a typeinfo if it is in a table of strings, or if the previous word is not a
 /// vtable pointer.
 #[test]
-fn what_points_at_a_name_and_is_no_typeinfo() {
+fn ignores_name_pointers_outside_typeinfos() {
     for is_relocated in [true, false] {
         let mut words = words();
         words[0] = Pointer(CONSTANTS + 1);
@@ -152,7 +152,7 @@ fn what_points_at_a_name_and_is_no_typeinfo() {
 }
 
 #[test]
-fn vtables_are_found_by_symbols_without_names_of_types() {
+fn finds_vtables_by_symbol_without_type_names() {
     let mut words = words();
     // Without RTTI the typeinfo pointers are 0.
     (words[7], words[12], words[16]) = (Plain(0), Plain(0), Plain(0));
@@ -167,7 +167,7 @@ fn vtables_are_found_by_symbols_without_names_of_types() {
 }
 
 #[test]
-fn a_symbol_bounds_what_looks_like_slots() {
+fn symbol_size_bounds_the_slots() {
     let mut words = words();
     // Place a table of functions right after the vtable.
     words[11] = Pointer(0x2030);
@@ -178,7 +178,7 @@ fn a_symbol_bounds_what_looks_like_slots() {
 }
 
 #[test]
-fn what_is_no_code_of_the_library_ends_the_slots() {
+fn slots_end_at_the_first_word_that_is_not_code() {
     let mut words = words();
     words[9] = Pointer(0x4000);
     let model = LibraryModel::new(&constants(), &words, true);
@@ -189,16 +189,16 @@ fn what_is_no_code_of_the_library_ends_the_slots() {
 }
 
 #[test]
-fn a_slot_with_an_unknown_relocation_is_no_code() {
+fn slot_with_unknown_relocation_is_not_code() {
     let mut model = LibraryModel::new(&constants(), &words(), false);
     let slot = model.relocations.iter_mut().find(|relocation| relocation[2] == 0x2010).expect("the slot");
     slot[1] = 1 << 32 | 1;
     assert_eq!(vtables_by_type_name(&model.view(), &NAMES)[0].slots, [BIAS + 0x2000]);
 }
 
-/// A function defined by another library of the same product: its relocation has a symbol and no addend.
+/// The slot's function is defined by another library of the same product, so its relocation has a symbol and no addend.
 #[test]
-fn a_slot_of_another_library_is_one() {
+fn slot_may_belong_to_another_library() {
     let import = (0..=u64::from(u16::MAX)).find(|&info| is_import(info, 0)).expect("a type") | 7 << 32;
     let mut model = LibraryModel::new(&constants(), &words(), false);
     let slot = model.relocations.iter_mut().find(|relocation| relocation[2] == 0x2010).expect("the slot");
@@ -210,13 +210,13 @@ fn a_slot_of_another_library_is_one() {
     words[9] = Pointer(0x10_0000);
     let loaded = LibraryModel::new(&constants(), &words, true);
     let applied_relocations = [[DATA + 9 * 8, import, 0]];
-    let view = View { applied_relocations: &applied_relocations, ..loaded.view() };
+    let view = LibraryView { applied_relocations: &applied_relocations, ..loaded.view() };
     assert_eq!(vtables_by_type_name(&view, &NAMES)[0].slots, [BIAS + 0x2000, BIAS + 0x10_0000, BIAS + 0x2020]);
 }
 
 /// Random bytes cause neither a panic nor an endless loop.
 #[test]
-fn any_bytes_are_survived() {
+fn random_bytes_cause_no_panic() {
     let mut seed = 1_u64;
     let mut random = move || {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

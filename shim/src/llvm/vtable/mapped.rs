@@ -1,4 +1,4 @@
-//! A mapped library as slices for `find.rs`.
+//! Converts a mapped library into slices for `find.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -7,18 +7,18 @@ use std::ops::Range;
 
 use jitlisten::plumbing::{RELATIVE, Relocation};
 
-use crate::llvm::vtable::find::{Segment, View};
+use crate::llvm::vtable::find::{LibraryView, Segment};
 use crate::llvm::vtable::unwind_tables;
 use crate::process::library::Library;
 use crate::process::segments;
 
-/// Collects the parts of a library in which to search for vtables.
-pub(super) fn view<'a>(library: &'a Library<'_>) -> View<'a> {
+/// Collects the parts of a library that are searched for vtables.
+pub(super) fn view<'a>(library: &'a Library<'_>) -> LibraryView<'a> {
     let is_relocated = library.section.is_relocated();
-    // A program at a fixed address has its vtables among the constants.
+    // The vtables of a program at a fixed address are among the constants.
     let is_fixed = library.identity.bias == 0;
     // Constants are searched only in a program at a fixed address.
-    let constants = if is_fixed { constants(library) } else { read_only(library) };
+    let constants = if is_fixed { constants(library) } else { read_only_segments(library) };
     let data = segments(library, |segment| segment.writable || is_fixed && !segment.executable);
     let data = match library.segments.relro_range() {
         Some(sealed) if !is_fixed => data.into_iter().filter_map(|segment| clip(segment, &sealed)).collect(),
@@ -28,10 +28,10 @@ pub(super) fn view<'a>(library: &'a Library<'_>) -> View<'a> {
     let code = code.map(|segment| segment.address as u64..segment.address as u64 + segment.size as u64).collect();
     let bias = library.identity.bias as u64;
     let relocations = (!is_relocated).then(|| pending_relocations(library, &data));
-    View { bias, constants, data, relocations, applied_relocations: library.section.relocations(), code }
+    LibraryView { bias, constants, data, relocations, applied_relocations: library.section.relocations(), code }
 }
 
-/// Relocations that the loader has yet to apply to `data`: those of `DT_RELA`, and the packed ones (`DT_RELR`).
+/// Relocations that the loader has yet to apply to `data`, from `DT_RELA` and from the packed table (`DT_RELR`).
 fn pending_relocations<'a>(library: &'a Library<'_>, data: &[Segment<'_>]) -> Cow<'a, [Relocation]> {
     let bias = library.identity.bias as u64;
     let packed = library.section.packed_relocations().filter_map(|offset| {
@@ -46,13 +46,14 @@ fn pending_relocations<'a>(library: &'a Library<'_>, data: &[Segment<'_>]) -> Co
     }
 }
 
-/// Minimum size of an exported object to exclude: a table of data. ICU's table has 30 MB.
+/// Minimum size of an exported object that is excluded from the search, because it must be a table of data. ICU's table
+/// has 30 MB.
 const MIN_LARGE_OBJECT_BYTES: usize = 1 << 20;
 
-/// Constants that may contain type names or messages, without large objects and without tables for unwinding and for
-/// the loader. Code is excluded, because hundreds of megabytes of it may be not yet read. If no segment is both
-/// read-only and not executable, everything is included: `.rodata` may be next to code, or in writable data (programs
-/// with Swift that gold has linked).
+/// Constants that may contain type names or messages. Large objects, unwind tables and the loader's tables are
+/// excluded, as is code, because hundreds of megabytes of it may not have been read from disk yet. If no segment is
+/// both read-only and non-executable, everything is included, because `.rodata` may be next to code or in writable data
+/// (programs with Swift code that gold has linked).
 pub(crate) fn constants<'l>(library: &Library<'l>) -> Vec<Segment<'l>> {
     let constants = match separate_constants(library) {
         constants if constants.is_empty() => segments(library, |_| true),
@@ -72,9 +73,9 @@ pub(crate) fn separate_constants<'l>(library: &Library<'l>) -> Vec<Segment<'l>> 
     segments(library, |segment| !segment.writable && !segment.executable)
 }
 
-/// Segments with constants: all segments that are neither writable nor executable, or if there are none, all that are
-/// not writable.
-fn read_only<'l>(library: &Library<'l>) -> Vec<Segment<'l>> {
+/// Segments with constants: all segments that are neither writable nor executable. If there are none, all segments that
+/// are not writable.
+fn read_only_segments<'l>(library: &Library<'l>) -> Vec<Segment<'l>> {
     match separate_constants(library) {
         constants if constants.is_empty() => segments(library, |segment| !segment.writable),
         constants => constants,
@@ -92,7 +93,7 @@ fn exclude<'a>(segments: Vec<Segment<'a>>, range: &Range<usize>) -> Vec<Segment<
     segments.into_iter().flat_map(pieces).flatten().collect()
 }
 
-/// Part of a segment inside `range`.
+/// Returns the part of a segment that is inside `range`.
 fn clip<'a>(segment: Segment<'a>, range: &Range<usize>) -> Option<Segment<'a>> {
     let end = segment.address + segment.bytes.len() as u64;
     let (start, end_in_range) = (segment.address.max(range.start as u64), end.min(range.end as u64));
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_out_of_segments() {
+    fn excludes_ranges_from_segments() {
         let bytes: Vec<u8> = (0..100).collect();
         let remaining = |ranges: &[Range<usize>]| {
             let segments =

@@ -1,8 +1,8 @@
-//! Replaces a vtable slot in one store, while its page is temporarily writable.
+//! Replaces a vtable slot with a single store, while its page is temporarily writable.
 //!
-//! If the library is not relocated yet, the loader may be relocating it in another thread. A change of its relocation
-//! table comes before or after the loader reads it; if after, the slot keeps its old value. A packed relocation
-//! (`DT_RELR`) is stored in the vtable itself, and the loader adds to that word: only the loader's own thread may write
+//! If the library is not relocated yet, the loader may be relocating it in another thread. If the loader has already
+//! read the entry of the relocation table that we change, the slot keeps its old value. A packed relocation (`DT_RELR`)
+//! is stored in the vtable itself, and the loader adds the bias to that word. Only the loader's own thread may write
 //! there.
 
 use std::io;
@@ -14,13 +14,13 @@ use crate::process::relocations::Addend;
 
 /// A vtable slot that points to our hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Patched {
+pub(crate) struct PatchedSlot {
     /// Previous value of the slot.
     pub(crate) original: usize,
 }
 
-/// Returns the function in slot `index` of `vtable`. If the loader has not filled in the slot, because other libraries
-/// may replace the function, returns the library's own function.
+/// Returns the function in slot `index` of `vtable`. The loader may not have filled in the slot yet, because other
+/// libraries may interpose the function. In that case, returns the library's own function.
 pub(crate) fn original_function(library: &Library<'_>, vtable: &Vtable, index: usize) -> Option<usize> {
     match *vtable.slots.get(index)? as usize {
         0 => library.defined_by_symbol(address_of(vtable, index)).map(|(function, _)| function),
@@ -32,8 +32,8 @@ fn address_of(vtable: &Vtable, index: usize) -> usize {
     vtable.address_point as usize + index * size_of::<usize>()
 }
 
-/// Puts `hook` into slot `index` of `vtable`. If the library is not relocated yet, the loader will write the slot: its
-/// relocation gets another addend, or the symbol that it refers to gets another value.
+/// Puts `hook` into slot `index` of `vtable`. If the library is not relocated yet, the loader will write the slot, so
+/// we change the relocation's addend or the value of the relocation's symbol.
 ///
 /// # Safety
 /// `hook` must be valid for every caller through the slot, as long as the library is loaded. If `callers` is
@@ -44,7 +44,7 @@ pub(crate) unsafe fn replace_slot(
     index: usize,
     hook: usize,
     callers: Callers,
-) -> io::Result<Patched> {
+) -> io::Result<PatchedSlot> {
     let missing = || io::Error::from(io::ErrorKind::InvalidInput);
     let original = *vtable.slots.get(index).ok_or_else(missing)? as usize;
     let address = address_of(vtable, index);
@@ -53,9 +53,9 @@ pub(crate) unsafe fn replace_slot(
         let (original, value) = symbol.ok_or_else(|| io::Error::other("the loader has not relocated it yet"))?;
         // The loader adds the bias to the symbol's value.
         let biased_hook = hook.wrapping_sub(library.identity.bias);
-        // SAFETY: with this value the loader fills in the slot; the caller vouches for the hook.
+        // SAFETY: the loader derives the slot's content from this value, and the caller vouches for the hook.
         unsafe { value.write(biased_hook) }?;
-        return Ok(Patched { original });
+        return Ok(PatchedSlot { original });
     }
     let slot = library.slot(address).ok_or_else(missing)?;
     if library.section.is_relocated() {
@@ -68,15 +68,16 @@ pub(crate) unsafe fn replace_slot(
         let addend = library.relative_addend(address).ok_or_else(|| io::Error::other("no plain relocation"))?;
         let biased_hook = hook.wrapping_sub(library.identity.bias);
         match addend {
-            // SAFETY: the loader adds the bias to this addend and fills in the slot; the caller vouches for the hook.
+            // SAFETY: the loader adds the bias to this addend and stores the sum in the slot. The caller vouches for
+            // the hook.
             Addend::InTable(addend) => unsafe { addend.write(biased_hook) }?,
             Addend::InPlace(_) if callers != Callers::NoneYet => {
                 return Err(io::Error::other("the loader may be at work in it"));
             }
-            // The protection of the page belongs to the loader, so it is not changed.
-            // SAFETY: the slot is in the mapped library; the loader, in this thread, adds the bias to it later.
+            // The loader manages the page's protection, so it is not changed here.
+            // SAFETY: the slot is in the mapped library, and the loader will later add the bias to it in this same thread.
             Addend::InPlace(slot) => unsafe { slot.write_if_writable(biased_hook) }?,
         }
     }
-    Ok(Patched { original })
+    Ok(PatchedSlot { original })
 }

@@ -1,9 +1,9 @@
 //! Search for vtables in a mapped library.
 //!
-//! Type names are searched only in a library that could contain LLVM ([`may_have_llvm`]). The search reads the
-//! library's pointers once, and twice more if the names are found; in a program at a fixed address it reads the
-//! constants. Tables with a known address are excluded: those for unwinding and for the loader, and exported objects of
-//! megabytes (ICU's).
+//! Type names are searched for only in a library that could contain LLVM ([`may_have_llvm`]). The search reads the
+//! library's pointers once, and twice more if the names are found. In a program at a fixed address, it also reads the
+//! constants. Tables with a known address are excluded: unwind tables, the loader's tables, and exported objects of
+//! several megabytes (such as ICU's).
 
 use crate::llvm::recognise::may_have_llvm;
 use crate::llvm::symbol_file::{SymbolFile, VTABLE_PREFIX};
@@ -11,9 +11,9 @@ use crate::llvm::vtable::find::{self, Symbol, Vtable};
 use crate::llvm::vtable::mapped::view;
 use crate::process::library::Library;
 
-/// Finds every vtable of the classes `names` (see [`find::vtables_by_type_name`]) in `library`: by dynamic symbols, or
-/// else by symbols in `file` if given, or else by RTTI. Pass all classes in one call, because each call searches the
-/// library. The library need not be relocated.
+/// Finds every vtable of the classes `names` (see [`find::vtables_by_type_name`]) in `library`. Tries dynamic symbols
+/// first, then symbols in `file` if given, then RTTI. Pass all classes in one call, because each call searches the
+/// whole library. The library need not be relocated.
 pub(crate) fn vtables(library: &Library<'_>, names: &[&str], file: Option<&SymbolFile>) -> Vec<Vtable> {
     let symbols = names.iter().enumerate().filter_map(|(class, name)| exported_symbol(library, class, name));
     let mut symbols: Vec<Symbol> = symbols.collect();
@@ -28,7 +28,8 @@ pub(crate) fn vtables(library: &Library<'_>, names: &[&str], file: Option<&Symbo
     let mut vtables = find::vtables_by_symbol(&view, &symbols);
     let missing_classes: Vec<usize> =
         (0..names.len()).filter(|class| vtables.iter().all(|vtable| vtable.class != *class)).collect();
-    // Classes between the first and the last only bound the first one if it has no symbol.
+    // The classes between the first and the last are needed only to bound the first class's vtable, if that has no
+    // symbol.
     let is_optional = |class: &usize| *class != 0 && *class + 1 != names.len();
     if !missing_classes.iter().all(is_optional) && may_have_llvm {
         let missing_names: Vec<&str> = missing_classes.iter().map(|&class| names[class]).collect();
@@ -40,7 +41,7 @@ pub(crate) fn vtables(library: &Library<'_>, names: &[&str], file: Option<&Symbo
     vtables
 }
 
-/// Finds the vtables of classes that have a symbol in the file.
+/// Finds the vtables of classes that have a symbol in the file's `.symtab`.
 pub(crate) fn hidden_vtables(library: &Library<'_>, names: &[&str], file: &SymbolFile) -> Vec<Vtable> {
     let symbols = hidden_symbols(library, names, file);
     if symbols.is_empty() {
@@ -59,13 +60,13 @@ pub(crate) fn exported_vtables(library: &Library<'_>, names: &[&str]) -> Vec<Vta
     find::vtables_by_symbol(&view(library), &symbols)
 }
 
-/// Dynamic symbol of a class's vtables.
+/// Dynamic symbol that covers the vtables of a class.
 fn exported_symbol(library: &Library<'_>, class: usize, name: &str) -> Option<Symbol> {
     let (address, size) = library.dynamic_object(&format!("{VTABLE_PREFIX}{name}"))?;
     Some(Symbol { class, address: address as u64, size: size as u64 })
 }
 
-/// Symbols of the classes in the library's file.
+/// Symbols in the library's file that cover the vtables of these classes.
 fn hidden_symbols(library: &Library<'_>, names: &[&str], file: &SymbolFile) -> Vec<Symbol> {
     let symbol = |(class, name): (usize, &&str)| {
         let &(value, size) = file.llvm_symbols().get(&format!("{VTABLE_PREFIX}{name}"))?;
@@ -79,17 +80,17 @@ mod tests {
     use std::ffi::CString;
 
     use super::*;
-    use crate::llvm::vtable::find::View;
+    use crate::llvm::vtable::find::LibraryView;
     use crate::process::known::LinkMap;
 
     const CLASSES: [&str; 2] = ["N4llvm14RuntimeDyldELFE", "N4llvm3orc18ObjectLinkingLayerE"];
 
-    /// Opens a library without ever closing it.
+    /// Opens a library and never closes it.
     fn open(path: &str) -> Option<Library<'static>> {
         let path = CString::new(path).unwrap();
-        // SAFETY: a library of the system, with well-behaved constructors.
+        // SAFETY: this is a system library whose constructors have no harmful effects.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY) };
-        // SAFETY: glibc's handle is the link map entry; the library is never closed.
+        // SAFETY: a glibc handle points to the link map entry, and the library is never closed.
         unsafe { Library::read(handle.cast::<LinkMap>().as_ref()?.identity(), &path) }
     }
 
@@ -113,11 +114,11 @@ mod tests {
             let slot_counts: Vec<usize> =
                 vtables_by_name.iter().filter(|vtable| vtable.class == 0).map(|vtable| vtable.slots.len()).collect();
             assert_eq!(slot_counts, [slots], "{name}");
-            // Model the state at `_r_debug.r_brk` before glibc 2.41. References to exported typeinfos use symbols at
-            // that point, so only the search by symbol is tested.
+            // Model the state at `_r_debug.r_brk` before glibc 2.41, when the library is not relocated yet. At that
+            // point, references to exported typeinfos still use symbols, so only the search by symbol is tested.
             let symbols: Vec<Symbol> =
                 (0..2).filter_map(|class| exported_symbol(&library, class, CLASSES[class])).collect();
-            let unrelocated = View { relocations: Some(library.section.relocations().into()), ..view };
+            let unrelocated = LibraryView { relocations: Some(library.section.relocations().into()), ..view };
             let vtables_before_relocation = find::vtables_by_symbol(&unrelocated, &symbols).into_iter().map(strip);
             let mut vtables_before_relocation: Vec<Vtable> = vtables_before_relocation.collect();
             vtables_before_relocation.sort_by_key(|vtable| vtable.address_point);

@@ -1,12 +1,12 @@
-//! The range of `.eh_frame`, from `.eh_frame_hdr` (`PT_GNU_EH_FRAME`).
+//! Determines the range of `.eh_frame` from `.eh_frame_hdr` (`PT_GNU_EH_FRAME`).
 //!
 //! ```text
 //!   .eh_frame_hdr:  u8 version (1), u8 encodings of the next two and of the table: 0x1b, 0x03, 0x3b
 //!                   i32 .eh_frame, relative to this field; u32 entries; { i32 code, i32 FDE } entries, relative to the header
 //! ```
 //!
-//! The end of `.eh_frame` is not recorded, but everything up to an FDE that an entry points to belongs to it. A sample
-//! of the entries is read.
+//! The end of `.eh_frame` is not recorded anywhere, but the section extends at least to the last FDE that an entry
+//! points to. Only a sample of the entries is read.
 
 #![forbid(unsafe_code)]
 
@@ -14,28 +14,28 @@ use std::ops::Range;
 
 use crate::llvm::vtable::find::Segment;
 
-/// Supported version and encodings in `.eh_frame_hdr`.
-const ENCODINGS: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+/// Supported version and encodings of `.eh_frame_hdr`.
+const SUPPORTED_ENCODINGS: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 /// Size of `.eh_frame_hdr` without its table.
 const HEADER_BYTES: u64 = 12;
-/// Size of an entry in the table of `.eh_frame_hdr`.
+/// Size of an entry in the search table of `.eh_frame_hdr`.
 const ENTRY_BYTES: u64 = 8;
-/// Number of sampled entries at equal distances; the last entry is added.
+/// Number of entries sampled at equal distances; the last entry is read as well.
 const SAMPLED_ENTRIES: u64 = 16;
 
-/// Ranges of the header and of the known part of `.eh_frame` in `segment`.
+/// Returns the ranges of the header and of the known part of `.eh_frame` in `segment`.
 pub(crate) fn ranges(segment: &Segment<'_>, header: Range<usize>) -> Vec<Range<usize>> {
     let mut ranges = vec![header.clone()];
     ranges.extend(eh_frame_range(segment, header));
     ranges
 }
 
-/// Range from the start of `.eh_frame` to the last sampled FDE.
+/// Returns the range from the start of `.eh_frame` to the last sampled FDE.
 fn eh_frame_range(segment: &Segment<'_>, header: Range<usize>) -> Option<Range<usize>> {
     let header_start = header.start as u64;
     let read_i32 = |address: u64| Some(i64::from(segment.word_at(address)? as u32 as i32));
     let entries = u64::from(segment.word_at(header_start + 8)? as u32);
-    let is_known = segment.word_at(header_start)?.to_ne_bytes()[..4] == ENCODINGS;
+    let is_known = segment.word_at(header_start)?.to_ne_bytes()[..4] == SUPPORTED_ENCODINGS;
     if !is_known
         || entries == 0
         || entries.checked_mul(ENTRY_BYTES)? > (header.len() as u64).checked_sub(HEADER_BYTES)?
@@ -45,7 +45,7 @@ fn eh_frame_range(segment: &Segment<'_>, header: Range<usize>) -> Option<Range<u
     let start = (header_start + 4).checked_add_signed(read_i32(header_start + 4)?)?;
     let sampled_entries = (0..SAMPLED_ENTRIES).map(|index| entries * index / SAMPLED_ENTRIES).chain([entries - 1]);
     let fde_address = |entry: u64| {
-        // The last entry may be at the end of the segment, so read the word that ends with the FDE field.
+        // The last entry may be at the end of the segment, so read the word that ends with the entry's FDE field.
         let word = segment.word_at(header_start + HEADER_BYTES + entry * ENTRY_BYTES)?;
         header_start.checked_add_signed(i64::from((word >> 32) as u32 as i32))
     };
@@ -61,7 +61,7 @@ mod tests {
     const HEADER_ADDRESS: u64 = 0x7000;
 
     fn header(frames: i32, fdes: &[i32]) -> Vec<u8> {
-        let mut bytes = ENCODINGS.to_vec();
+        let mut bytes = SUPPORTED_ENCODINGS.to_vec();
         bytes.extend(frames.to_ne_bytes());
         bytes.extend((fdes.len() as u32).to_ne_bytes());
         for fde in fdes {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reaches_from_where_the_header_says_to_an_fde() {
+    fn eh_frame_range_ends_at_the_last_fde() {
         let mut bytes = header(60, &[80, 120, 100]);
         let size = bytes.len();
         bytes.resize(200, 0);
@@ -81,7 +81,8 @@ mod tests {
             ranges(&segment, header_range.clone()),
             [header_range.clone(), HEADER_ADDRESS as usize + 64..HEADER_ADDRESS as usize + 120]
         );
-        // Malformed input: fewer bytes than entries, another encoding, FDEs before the first, FDEs outside.
+        // Malformed input: too few bytes for the entries, an unsupported encoding, FDEs before the first one, FDEs
+        // outside the segment.
         assert_eq!(ranges(&segment, HEADER_ADDRESS as usize..HEADER_ADDRESS as usize + size - 1).len(), 1);
         for (frames, fdes, first) in
             [(60, [80, 120, 100], 2), (60, [1, 2, 64], 1), (60, [80, 1000, 0], 1), (-1000, [80; 3], 1)]

@@ -1,15 +1,16 @@
-//! AArch64: `ret` becomes `b imm26`. Written from the architecture manual (C6.2 "B", "RET", "HINT").
+//! Detours on AArch64, where `ret` becomes `b imm26`. The encodings are from the architecture manual (C6.2 "B", "RET",
+//! "HINT").
 //!
 //! May an instruction be changed while other cores fetch it? Arm Architecture Reference Manual (DDI 0487), B2,
 //! "Concurrent modification and execution of instructions": a core that executes an instruction while it is modified,
 //! without explicit synchronization, may behave like any sequence of instructions, "except where each of the
 //! instruction before modification and the instruction after modification is one of a B, BL, BRK, HVC, ISB, NOP, SMC,
-//! or SVC instruction". `ret` is not in that list. It is changed only where no other thread can execute it: in a
-//! library whose constructors have not run, or in a process with one thread. A later thread, or the library's first
-//! caller, passes an exception return or the loader's lock after `__clear_cache` has made the change visible (B2,
-//! "Synchronization and coherency issues between data and instruction accesses"). A `nop` at the start of an empty
-//! function is in the list and may be changed at any time. In all other cases the page is replaced with a copy that
-//! contains the branch, by changing its translation: see [`exchange`](super::exchange).
+//! or SVC instruction". `ret` is not in that list. It is changed only if no other thread can execute it: in a library
+//! whose constructors have not run, or in a process with a single thread. After `__clear_cache` has made the change
+//! visible, any new thread goes through an exception return, and the library's first caller through the loader's lock
+//! (B2, "Synchronization and coherency issues between data and instruction accesses"). A `nop` is in the list, so one
+//! at the start of an empty function may be changed at any time. In all other cases, [`exchange`](super::exchange)
+//! replaces the page with a copy that contains the branch, by changing the page's translation.
 
 use std::arch::asm;
 use std::io;
@@ -18,7 +19,7 @@ use super::Refusal;
 use super::exchange::exchange;
 use super::write::{map_code_near, write_code};
 
-/// Bytes of a function that are inspected.
+/// Number of bytes of a function that are inspected.
 pub(super) const INSPECTED_BYTES: usize = 8;
 
 const BTI_C: u32 = 0xd503_245f;
@@ -26,7 +27,7 @@ const NOP: u32 = 0xd503_201f;
 const RET: u32 = 0xd65f_03c0;
 
 /// Offset of the instruction to replace in an empty function: its `ret`, or a leading `nop`. One instruction replaces
-/// one, so no padding is needed.
+/// one other, so no padding is needed.
 pub(super) fn empty_function(bytes: &[u8; INSPECTED_BYTES]) -> Option<usize> {
     let word =
         |offset: usize| u32::from_le_bytes([bytes[offset], bytes[offset + 1], bytes[offset + 2], bytes[offset + 3]]);
@@ -49,8 +50,8 @@ pub(super) fn reaches(from: usize, to: usize) -> bool {
     (-(1 << 27)..1 << 27).contains(&distance) && distance % 4 == 0
 }
 
-/// Maps an island near `from`: `ldr x16, #8; br x16`, and the absolute address `to`. `x16` is the linker's scratch
-/// register.
+/// Maps an island near `from`, which consists of `ldr x16, #8; br x16` and the absolute address `to`. `x16` is the
+/// linker's scratch register.
 pub(super) fn island(from: usize, to: usize) -> Result<usize, Refusal> {
     let mut code = Vec::new();
     code.extend_from_slice(&0x5800_0050_u32.to_le_bytes());
@@ -59,13 +60,13 @@ pub(super) fn island(from: usize, to: usize) -> Result<usize, Refusal> {
     map_code_near(from, &code, |address| reaches(from, address)).ok_or(Refusal::TooFar)
 }
 
-/// Replaces the `ret` at `from` with a branch to `to`, which must be in reach. No other thread may execute it
-/// meanwhile.
+/// Replaces the instruction at `from` with a branch to `to`, which must be in reach. No other thread may be executing
+/// the instruction.
 pub(super) fn write_jump(from: usize, to: usize) -> io::Result<()> {
     write_code(from, &branch(from, to)?)
 }
 
-/// Replaces the `ret` at `from` with a branch to `to` while other threads may be executing it.
+/// Replaces the `ret` at `from` with a branch to `to`, even if other threads may be executing it.
 pub(super) fn exchange_jump(from: usize, to: usize) -> io::Result<()> {
     exchange(from, &branch(from, to)?)
 }
@@ -79,7 +80,7 @@ fn branch(from: usize, to: usize) -> io::Result<[u8; 4]> {
     Ok((0x1400_0000 | (distance as u32 & 0x03ff_ffff)).to_le_bytes())
 }
 
-/// Synchronises the instruction caches: a core may have prefetched the old instructions.
+/// Synchronises the instruction caches, because a core may have prefetched the old instructions.
 pub(super) fn flush_instructions(address: usize, size: usize) {
     unsafe extern "C" {
         fn __clear_cache(start: *mut libc::c_void, end: *mut libc::c_void);
@@ -88,8 +89,8 @@ pub(super) fn flush_instructions(address: usize, size: usize) {
     unsafe { __clear_cache(address as *mut _, (address + size) as *mut _) };
 }
 
-/// Issues a valgrind client request: the instructions of `__SPECIAL_INSTRUCTION_PREAMBLE`, which preserve every
-/// register, and a marker.
+/// Issues a valgrind client request, which consists of the instructions of `__SPECIAL_INSTRUCTION_PREAMBLE` and a
+/// marker. These instructions preserve every register.
 pub(super) fn valgrind_request(request: &[usize; 6]) {
     // SAFETY: the rotations add up to 128 bits, so `x12` is unchanged. valgrind reads six words at `x4` and returns in
     // `x3`.

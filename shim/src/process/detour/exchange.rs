@@ -5,8 +5,8 @@
 //!                                                            r-x   (the kernel makes them visible)
 //!   mremap onto the old page:                                one step, under the lock of the address space
 //! ```
-//! A core sees either the old page or the new one, and neither is modified while it is executable. File and offset are
-//! those of the old page, so `/proc/PID/maps` and the tools that read it still show the library.
+//! A core sees either the old page or the new one, and neither is modified while it is executable. The new page has the
+//! same file and offset as the old one, so `/proc/PID/maps` still shows the library to tools that read it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ use jitlisten::plumbing::MapsLine;
 use super::arch::flush_instructions;
 use super::write::page_size;
 
-/// Replaces `bytes` at `address`, within one page of code that is privately mapped from a file.
+/// Replaces `bytes` at `address`. All of them must be within one page of code that is privately mapped from a file.
 pub(super) fn exchange(address: usize, bytes: &[u8]) -> io::Result<()> {
     let (size, page) = (page_size(), address & !(page_size() - 1));
     if address + bytes.len() > page + size {
@@ -52,7 +52,7 @@ impl FileMapping {
         mapping.ok_or_else(|| io::Error::other("not code that is mapped privately from a file"))
     }
 
-    /// Returns the mapping if `line` contains `page` and describes private code of a file.
+    /// Returns the mapping if `line` contains `page` and describes code that is privately mapped from a file.
     fn parse(line: &MapsLine<'_>, page: usize) -> Option<FileMapping> {
         let is_private_code =
             line.range.contains(Address(page as u64)) && line.permissions == *b"r-xp" && line.inode != 0;
@@ -64,12 +64,12 @@ impl FileMapping {
         })
     }
 
-    /// Opens the file if it is still the mapped one.
+    /// Opens the file, provided that it is still the mapped one.
     fn open(&self) -> io::Result<File> {
         let file = File::open(&self.path)?;
         let metadata = file.metadata()?;
         let device = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
-        // Btrfs and overlayfs report one device in `maps` and another to `stat`.
+        // Btrfs and overlayfs report one device number in `maps` and another one to `stat`.
         match metadata.ino() == self.inode && (device == self.device || self.device.0 == 0) {
             true => Ok(file),
             false => Err(io::Error::other(format!("{} is not the file that is mapped", self.path.display()))),
@@ -84,30 +84,31 @@ struct PageCopy {
 }
 
 impl PageCopy {
-    /// Maps the page of the file and copies the current contents of memory into it.
+    /// Maps the page of the file again, and copies the current contents of memory into the new mapping.
     fn map(mapping: &FileMapping, page: usize, size: usize) -> io::Result<PageCopy> {
         let file = mapping.open()?;
         let offset = libc::off_t::try_from(mapping.offset).map_err(io::Error::other)?;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
-        // SAFETY: the kernel chooses a free address.
+        // SAFETY: the kernel chooses a free address for the mapping.
         let pointer = unsafe { libc::mmap(ptr::null_mut(), size, protection, flags, file.as_raw_fd(), offset) };
         if pointer == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         let copy = PageCopy { page: pointer, size };
-        // Memory may differ from the file: a debugger or another tool may have changed the page, as we do.
+        // Memory may differ from the file, because a debugger or another tool may have changed the page, as we do.
         // SAFETY: the two pages are distinct; the old one is readable, the new one writable.
         unsafe { ptr::copy_nonoverlapping(page as *const u8, pointer.cast(), size) };
         Ok(copy)
     }
 
     fn change(&mut self, offset: usize, bytes: &[u8]) {
-        // SAFETY: the caller checked that the bytes are within the page, which is writable and ours alone.
+        // SAFETY: the caller has checked that the bytes are within the page, which is writable and used by nothing
+        // else.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.page.cast::<u8>().add(offset), bytes.len()) };
     }
 
     fn make_executable(&mut self) -> io::Result<()> {
-        // SAFETY: the page is ours alone.
+        // SAFETY: nothing else uses the page yet.
         if unsafe { libc::mprotect(self.page, self.size, libc::PROT_READ | libc::PROT_EXEC) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -115,11 +116,11 @@ impl PageCopy {
         Ok(())
     }
 
-    /// Moves the copy to the address `page`, in place of the mapping there.
+    /// Moves the copy to the address `page`, where it replaces the existing mapping.
     fn move_onto(self, page: usize) -> io::Result<()> {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: the copy replaces a page with the same code in one step. The kernel checks that it can before it
-        // unmaps anything; a thread that runs there meanwhile faults and waits.
+        // SAFETY: in one step, the copy replaces a page that contains the same code. The kernel checks that the move is
+        // possible before it unmaps anything. A thread that executes the page meanwhile faults and waits.
         let moved = unsafe { libc::mremap(self.page, self.size, self.size, flags, page as *mut libc::c_void) };
         if moved == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -131,7 +132,7 @@ impl PageCopy {
 
 impl Drop for PageCopy {
     fn drop(&mut self) {
-        // SAFETY: the page is ours alone, and nothing refers to it.
+        // SAFETY: the page is our own mapping, and nothing refers to it.
         unsafe { libc::munmap(self.page, self.size) };
     }
 }
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_code_that_is_mapped_privately_from_a_file() {
+    fn accepts_only_private_file_mappings_of_code() {
         let text = "7f0000001000-7f0000005000 r-xp 00002000 fe:01 1234                       /usr/lib/a b.so";
         let parse = |text: &str, page| FileMapping::parse(&MapsLine::parse(text.as_bytes())?, page);
         let mapping = parse(text, 0x7f00_0000_3000).expect("the page is there");
@@ -156,13 +157,13 @@ mod tests {
 
     /// Changes the second of two pages of code and checks that it remains the second page of its file.
     #[test]
-    fn the_page_is_changed_and_keeps_its_file() {
+    fn exchanged_page_keeps_its_file_and_offset() {
         let size = page_size();
         let path = std::env::temp_dir().join(format!("jitlisten-exchange-{}", std::process::id()));
         fs::write(&path, vec![7_u8; 2 * size]).expect("a file");
         let file = File::open(&path).expect("the file");
         let protection = libc::PROT_READ | libc::PROT_EXEC;
-        // SAFETY: the kernel chooses a free address.
+        // SAFETY: the kernel chooses a free address for the mapping.
         let code = unsafe { libc::mmap(ptr::null_mut(), 2 * size, protection, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
         assert_ne!(code, libc::MAP_FAILED);
         let address = code as usize + size + 8;
@@ -180,7 +181,7 @@ mod tests {
         fs::remove_file(&path).expect("the file is there");
         assert!(exchange(address, &[0]).is_err(), "the file is not there any more");
         assert_eq!(bytes[size + 8], 1);
-        // SAFETY: nothing refers to the mapping any more.
+        // SAFETY: nothing refers to the mapping any longer.
         unsafe { libc::munmap(code, 2 * size) };
     }
 }

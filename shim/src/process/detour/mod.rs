@@ -1,5 +1,5 @@
-//! Hooks for empty functions: `_r_debug.r_brk` of the loader and LLVM's `__jit_debug_register_code` exist only for
-//! breakpoints.
+//! Detours of empty functions. The loader's `_r_debug.r_brk` and LLVM's `__jit_debug_register_code` are empty, because
+//! they exist only for breakpoints.
 //!
 //! ```text
 //!   before   [endbr64|bti c] [push rbp; mov rbp, rsp; pop rbp]  ret   <padding>
@@ -9,15 +9,16 @@
 //! On x86-64 the new instruction is longer than the `ret`, and its tail falls on padding that is never executed. The
 //! tail is written first and the first byte last, in a single store, so a thread executes either the old function or
 //! the new one. On AArch64 one instruction replaces another, but the architecture does not allow replacing a `ret`
-//! while another core fetches it: see `exchange`. Nothing has to be relocated, because only the final `ret` is
-//! replaced. Each architecture's encoding is in its own file.
+//! while another core fetches it, which `exchange` works around. No instruction has to be relocated, because only the
+//! final `ret` is replaced. Each architecture has its own file for the encodings.
 //!
-//! Writes go through `/proc/self/mem`, so the page stays executable. If that is refused, the page is briefly made
-//! writable and executable. A hook more than 2 GiB away is reached through an island. valgrind runs translated code and
-//! does not see changes in file-backed memory; a client request, a no-op outside valgrind, notifies it.
+//! Bytes are written through `/proc/self/mem`, so the page stays executable. If the kernel refuses that, the page is
+//! briefly made both writable and executable. A hook more than 2 GiB away is reached through an island. valgrind runs
+//! translated code and does not notice changes in file-backed memory, so a client request notifies valgrind; outside
+//! valgrind the request is a no-op.
 //!
-//! Rejected: interposing the symbol, because LLVM's calls are bound within the library; a breakpoint, because its
-//! signal handler belongs to the host.
+//! Two alternatives were rejected: interposing the symbol, because LLVM's calls are bound within the library, and a
+//! breakpoint, because the `SIGTRAP` handler belongs to the host.
 
 #[cfg(target_arch = "aarch64")]
 #[path = "aarch64.rs"]
@@ -45,7 +46,7 @@ pub(crate) enum Refusal {
     Unexpected([u8; arch::INSPECTED_BYTES]),
     /// The bytes could not be read or replaced.
     Io(io::Error),
-    /// There is no free memory for the jump near the function.
+    /// There is no free memory for an island near the function.
     TooFar,
 }
 
@@ -54,7 +55,7 @@ pub(crate) enum Refusal {
 pub(crate) enum Callers {
     /// Any thread of the process.
     Any,
-    /// No thread: the library is new, and its constructors have not run.
+    /// No thread, because the library is new and its constructors have not run.
     NoneYet,
 }
 
@@ -68,7 +69,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// A function of the host without arguments or result, or our hook of it.
+/// A function of the host that takes no arguments and returns nothing, or a hook of such a function.
 pub(crate) type HookFunction = unsafe extern "C" fn();
 
 /// Permanently redirects every call of the empty function at `function` to `hook`.
@@ -77,8 +78,8 @@ pub(crate) type HookFunction = unsafe extern "C" fn();
 /// `function` must be the address of mapped code. `hook` must be safe to call, without arguments, from any caller of
 /// `function`, until the process exits.
 pub(crate) unsafe fn detour(function: usize, hook: HookFunction, callers: Callers) -> Result<(), Refusal> {
-    // The bytes after the function may be on another page, and code need not be readable.
-    // SAFETY: a byte array accepts every bit pattern.
+    // The bytes after the function may be on another page, and executable memory need not be readable.
+    // SAFETY: every bit pattern is a valid byte array.
     let bytes = unsafe { checked_read::copy_struct::<[u8; arch::INSPECTED_BYTES]>(Address(function as u64)) };
     let bytes = bytes.map_err(Refusal::Io)?;
     let patch_offset = arch::empty_function(&bytes).ok_or(Refusal::Unexpected(bytes))?;
@@ -95,7 +96,7 @@ mod tests {
 
     unsafe extern "C" fn hook() {}
 
-    /// Not every compiler aligns functions (`-Os`), so a function may end right before an unreadable page.
+    /// Some compilers do not align functions (`-Os`), so a function may end right before an unreadable page.
     #[test]
     #[cfg_attr(miri, ignore = "miri has no mappings without memory")]
     fn a_function_at_the_end_of_what_may_be_read_is_left_alone() {

@@ -3,27 +3,27 @@
 //! | event | searched memory |
 //! | --- | --- |
 //! | memory becomes executable | that memory |
-//! | an unwind table is registered | around its first function, because that memory may always have been executable |
+//! | an unwind table is registered | memory around its first function, which may always have been executable |
 //! | `emit` returns, and its object was not located | writable and executable memory, then all executable memory |
 //! | an object was not located within a second | all executable memory |
 //!
-//! An object that matches in more than one place is not placed.
+//! An object that matches at more than one address stays unlocated.
 
 #![forbid(unsafe_code)]
 
 use jitlisten::plumbing::{Mapping, MapsLine, mappings_in};
 use jitlisten::{Address, AddressRange, cfi, log_line};
 
-use super::{Emitted, EmittedObjects};
+use super::{EmittedObject, EmittedObjects};
 use crate::doctor::facts::{self, Count};
 use crate::placement::{Piece, Placement, Surroundings, find_unambiguous};
 use crate::process::this_thread;
-use crate::trackers::memory::{Located, MAX_SEARCHED_BYTES, Memory, max_reach, read_memory, read_piece};
+use crate::trackers::memory::{LocatedObject, MAX_SEARCHED_BYTES, Memory, max_reach, read_memory, read_piece};
 
-/// Maximum bytes to search without a hint that code was linked there.
+/// Maximum number of bytes to search without a hint that code was linked there.
 const MAX_UNHINTED_BYTES: u64 = 16 << 20;
 
-/// Memory with code, and the memory around it that may belong to the code.
+/// Memory that contains code, and the memory around it that may belong to the same objects.
 struct SearchRegion {
     code: Piece,
     surroundings: Surroundings,
@@ -33,7 +33,7 @@ struct SearchRegion {
 
 impl EmittedObjects {
     /// Searches `range`, which has become executable.
-    pub(crate) fn search_executable(&mut self, memory: Memory<'_>, range: AddressRange) -> Vec<Located> {
+    pub(crate) fn search_executable(&mut self, memory: Memory<'_>, range: AddressRange) -> Vec<LocatedObject> {
         if self.unlocated.is_empty() || range.size() > MAX_SEARCHED_BYTES {
             return Vec::new();
         }
@@ -42,26 +42,26 @@ impl EmittedObjects {
         self.search_regions(memory, &[region], &candidates)
     }
 
-    /// Searches around the first function of the unwind table at `address`, which was registered.
-    pub(crate) fn search_near_table(&mut self, memory: Memory<'_>, address: Address) -> Vec<Located> {
+    /// Searches memory around the first function of the unwind table that was registered at `address`.
+    pub(crate) fn search_near_table(&mut self, memory: Memory<'_>, address: Address) -> Vec<LocatedObject> {
         let Some(region) = self.region_of_table(memory, address) else { return Vec::new() };
         let candidates = self.candidates(this_thread());
         self.search_regions(memory, &[region], &candidates)
     }
 
-    /// Searches `ranges` for the object of an `emit` call that has returned, and for others.
+    /// Searches `ranges` for the object of an `emit` call that has returned, and for other objects.
     pub(crate) fn search_after_emit(
         &mut self,
         memory: Memory<'_>,
         number: u64,
         ranges: Vec<AddressRange>,
-    ) -> Vec<Located> {
+    ) -> Vec<LocatedObject> {
         let candidates = self.candidates_at_end(number);
         self.search_ranges(memory, ranges, &candidates)
     }
 
     /// Searches again for objects that could not be located within a second.
-    pub(crate) fn search_overdue(&mut self, memory: Memory<'_>, now: u64) -> Vec<Located> {
+    pub(crate) fn search_overdue(&mut self, memory: Memory<'_>, now: u64) -> Vec<LocatedObject> {
         let candidates = self.overdue_candidates(now);
         if candidates.is_empty() {
             return Vec::new();
@@ -90,7 +90,7 @@ impl EmittedObjects {
         memory: Memory<'_>,
         mut ranges: Vec<AddressRange>,
         candidates: &[(usize, bool)],
-    ) -> Vec<Located> {
+    ) -> Vec<LocatedObject> {
         ranges.sort_by_key(|range| range.size());
         let mut remaining_bytes = MAX_UNHINTED_BYTES;
         let fits_limit = |range: &AddressRange| {
@@ -102,19 +102,19 @@ impl EmittedObjects {
         self.search_regions(memory, &regions, candidates)
     }
 
-    /// Searches `regions` for the candidates. Returns the objects whose location is unambiguous.
+    /// Searches `regions` for the candidates. Returns the objects that have an unambiguous location.
     fn search_regions(
         &mut self,
         memory: Memory<'_>,
         regions: &[SearchRegion],
         candidates: &[(usize, bool)],
-    ) -> Vec<Located> {
+    ) -> Vec<LocatedObject> {
         let matches = self.find_matches(memory, regions, candidates);
         let is_best_match = find_unambiguous(matches.iter().map(|(.., placement)| placement));
         let matched_indices: Vec<usize> = matches.iter().map(|(index, ..)| *index).collect();
         let is_unambiguous = |(index, is_own, placement): &(usize, bool, Placement)| {
-            // Any thread may link an object whose `emit` has returned, by completing the link that the object waits
-            // for.
+            // An object whose `emit` call has returned may be linked by any thread, namely by the one that completes
+            // the link that the object waits for.
             let mut competitors = self.unlocated.iter().enumerate().filter(|&(other, emitted)| {
                 other != *index && !matched_indices.contains(&other) && !(*is_own && self.is_active(emitted.number))
             });
@@ -129,7 +129,7 @@ impl EmittedObjects {
         if unambiguous.is_empty() && !matches.is_empty() {
             log_line!(Info, "{} equal objects of JITLink stay unnamed", matches.len());
         }
-        // Remove from the back, so that the other indices stay valid.
+        // Remove entries from the back, so that the remaining indices stay valid.
         unambiguous.sort_by_key(|&position| std::cmp::Reverse(matches[position].0));
         let located = unambiguous.into_iter().filter_map(|position| {
             let (index, _, placement) = &matches[position];
@@ -138,7 +138,8 @@ impl EmittedObjects {
         located.collect()
     }
 
-    /// Matches the candidates with `regions`: index, whether the memory certainly belongs to the object, placement.
+    /// Matches the candidates with `regions`. Returns each candidate's index, whether the memory certainly belongs to
+    /// the object, and the placement.
     fn find_matches(
         &self,
         memory: Memory<'_>,
@@ -148,7 +149,7 @@ impl EmittedObjects {
         let mut matches: Vec<(usize, bool, Placement)> = Vec::new();
         for &(index, is_certain) in candidates {
             let pattern = &self.unlocated[index].pattern;
-            // An equal object has matched already. Both have the same function names, so either may be placed.
+            // An equal object has already matched. Equal objects have the same function names, so either may be placed.
             if matches.iter().any(|(other, ..)| self.unlocated[*other].pattern.equals_object(pattern.object())) {
                 continue;
             }
@@ -160,7 +161,8 @@ impl EmittedObjects {
             });
             let (Some(placement), None) = (placements.next(), placements.next()) else { continue };
             let is_whole = placement.text.len() == pattern.text_count();
-            // This thread's own object is there as a whole, so there is no need to search for objects of other threads.
+            // This thread's own object was found as a whole, so there is no need to search for objects of other
+            // threads.
             let is_own = is_certain && is_whole && !placement.is_small;
             matches.push((index, is_own, placement));
             if is_own {
@@ -171,19 +173,19 @@ impl EmittedObjects {
     }
 }
 
-impl Emitted {
-    fn into_located(self, placement: &Placement) -> Located {
+impl EmittedObject {
+    fn into_located(self, placement: &Placement) -> LocatedObject {
         let texts = self.pattern.text_count();
         if placement.text.len() < texts {
             log_line!(Info, "found {} of {texts} text sections of an object of JITLink", placement.text.len());
         }
         facts::count(self.slot, Count::JitLink);
         let object = self.pattern.into_debug_object(&placement.sections);
-        Located { object, slot: Some(self.slot), first_text: placement.text.first().copied().unwrap_or_default() }
+        LocatedObject { object, slot: Some(self.slot), first_text: placement.text.first().copied().unwrap_or_default() }
     }
 }
 
-/// Maximum size of the first CIE of a table, and of the FDE after it.
+/// Maximum size of a table's first CIE, and of the FDE after it.
 const MAX_ENTRY_BYTES: u64 = 512;
 
 /// First function that the unwind table at `address` covers.
@@ -202,13 +204,13 @@ fn mapping_at(address: Address) -> Option<Mapping> {
     mappings_in(AddressRange::new(address, 1)?).ok()??.first().copied()
 }
 
-/// Part of `range` from `start` to `end`.
+/// Returns the part of `range` between `start` and `end`.
 fn clip(start: u64, end: u64, range: AddressRange) -> Option<AddressRange> {
     let start = start.max(range.start().0);
     AddressRange::new(Address(start), end.min(range.end().0).checked_sub(start)?)
 }
 
-/// Executable memory that is not backed by a file on disk, where unreported code may be.
+/// Executable memory that is not backed by a file on disk, and may therefore contain unreported code.
 pub(crate) fn executable_memory() -> Vec<AddressRange> {
     let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
     let has_no_disk_file = |line: &MapsLine<'_>| {

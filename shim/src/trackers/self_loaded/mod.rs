@@ -1,17 +1,18 @@
-//! Objects that a program compiles to memory (`frame_pointers/codegen/to_memory.rs`) and may load itself, without
-//! LLVM's linkers.
+//! Tracker of objects that a program compiles to memory (`frame_pointers/codegen/to_memory.rs`) and may load itself,
+//! without LLVM's linkers.
 //!
-//! They are located by their bytes ([`placement`](crate::placement)) in memory that becomes executable, with a few
-//! searches each. In memory that is always writable and executable, nothing announces the code: it is searched for
-//! again when the next module is compiled, when other memory becomes executable, and at exit.
+//! Self-loaded objects are located by their bytes ([`placement`](crate::placement)) in memory that becomes executable,
+//! with a few searches each. In memory that is always writable and executable, no event announces the code. The code is
+//! therefore searched for when the next module is compiled, when other memory becomes executable, and at exit.
 //!
-//! An object that one of LLVM's linkers receives, too, is detected there and dropped here. An object that is written to
-//! a file or never loaded is dropped silently, as are objects of another machine or format. Unwind tables are not
-//! registered: the program may not have relocated them, and may free them at any time.
+//! If one of LLVM's linkers also receives the object, that linker's hook reports it, and this tracker drops it. An
+//! object that is written to a file or never loaded is dropped silently, as are objects for another architecture or in
+//! another format. Unwind tables are not registered, because the program may not have relocated them and may free them
+//! at any time.
 //!
-//! Unwind tables alone (`trackers/unwind_tables.rs`) do not suffice: tinygrad copies code without tables into memory
-//! that is executable already, so no call announces the code and it would stay unnamed. In programs that do not call
-//! `LLVMTargetMachineEmitToMemoryBuffer`, memory that becomes executable costs only the check of an empty list.
+//! Unwind tables alone (`trackers/unwind_tables.rs`) do not suffice, because tinygrad copies code without tables into
+//! memory that is already executable. No call announces that code, so it would stay unnamed. In programs that do not
+//! call `LLVMTargetMachineEmitToMemoryBuffer`, memory that becomes executable costs only the check of an empty list.
 
 #![forbid(unsafe_code)]
 
@@ -19,4 +20,4 @@ mod search;
 mod waiting;
 
 pub(crate) use search::MAX_WRITABLE_BYTES;
-pub(crate) use waiting::SelfLoaded;
+pub(crate) use waiting::SelfLoadedObjects;

@@ -1,4 +1,4 @@
-//! Objects compiled to memory and not yet located.
+//! List of objects that were compiled to memory and are not yet located.
 
 #![forbid(unsafe_code)]
 
@@ -11,44 +11,44 @@ use crate::placement::Pattern;
 use crate::trackers::waiting_list::WaitingList;
 use crate::trackers::watched_code::WatchedCode;
 
-/// Maximum number of objects to search for.
+/// Maximum number of objects that are searched for.
 const MAX_OBJECTS: usize = 128;
 /// Maximum total size of the patterns of all objects, in bytes.
 const MAX_PATTERN_BYTES: usize = 16 << 20;
-/// Maximum searches for each object. An object that is not loaded by then was compiled for another purpose.
+/// Maximum number of searches for each object. An object that is not loaded by then was compiled for another purpose.
 const MAX_SEARCHES: u32 = 256;
-/// Maximum number of writable ranges searched when a module is compiled. Half of them are the newest.
+/// Maximum number of writable ranges that are searched when a module is compiled. Half of them are the newest ranges.
 const MAX_RANGES: usize = 64;
 
-/// An object compiled to memory.
+/// An object that was compiled to memory.
 pub(super) struct CompiledObject {
     pub(super) pattern: Pattern,
-    /// True if another object may be at the same location. A doubtful object stays unnamed for good, because the other
-    /// one may be dropped first.
+    /// True if another object may be at the same location. A doubtful object stays unnamed permanently, because the
+    /// other one may be dropped first.
     pub(super) is_doubtful: bool,
 }
 
-/// Objects that the program may load itself.
+/// Objects compiled to memory that the program may load itself.
 #[derive(Default)]
-pub(crate) struct SelfLoaded {
+pub(crate) struct SelfLoadedObjects {
     /// Objects not yet located, oldest first.
     pub(super) unlocated: WaitingList<CompiledObject, MAX_OBJECTS, MAX_PATTERN_BYTES>,
     /// True once the log has reported an object compiled to memory.
     has_logged: bool,
     /// True once the log has reported objects with equal code.
     pub(super) logged_doubtful: bool,
-    /// Ranges where doubtful objects may be.
+    /// Ranges that may contain doubtful objects.
     pub(super) doubtful_ranges: Ranges,
     /// Objects located in writable memory.
     pub(crate) located: WatchedCode,
-    /// Ranges that most recently became executable and writable, oldest first.
+    /// Ranges that most recently became both executable and writable, oldest first.
     newest_writable: VecDeque<AddressRange>,
-    /// Address from which the other writable ranges are searched next.
+    /// Address at which the next search of the other writable ranges begins.
     next_search: u64,
 }
 
-impl SelfLoaded {
-    /// Adds an object to search for.
+impl SelfLoadedObjects {
+    /// Adds an object that has to be located.
     pub(crate) fn push(&mut self, pattern: Pattern) {
         if !std::mem::replace(&mut self.has_logged, true) {
             log_line!(
@@ -77,7 +77,7 @@ impl SelfLoaded {
         self.unlocated.is_empty() && self.located.is_empty()
     }
 
-    /// Marks an unlocated object as doubtful: it may be at `text`, or another one may be.
+    /// Marks an unlocated object as doubtful, because either this object or another one is at `text`.
     pub(super) fn mark_doubtful(&mut self, index: usize, text: &[AddressRange]) {
         if let Some(compiled) = self.unlocated.iter_mut().nth(index) {
             compiled.is_doubtful = true;
@@ -85,7 +85,7 @@ impl SelfLoaded {
         text.iter().for_each(|&text| self.doubtful_ranges.insert(text));
     }
 
-    /// Forgets which objects may be in `range`, whose memory is about to change.
+    /// Forgets that doubtful objects may be in `range`, because that memory is about to change.
     pub(crate) fn forget_doubtful(&mut self, range: AddressRange) {
         self.doubtful_ranges.remove(range);
     }
@@ -99,7 +99,7 @@ impl SelfLoaded {
         self.newest_writable.push_back(range);
     }
 
-    /// Executable and writable ranges to search: the newest, and some of the others in turn.
+    /// Returns executable and writable ranges to search: the newest ranges, and some of the others in turn.
     pub(crate) fn next_writable(&mut self, ledger: &Ledger) -> Vec<AddressRange> {
         let newest = self.newest_writable.iter().rev().copied().filter(|&range| ledger.is_writable(range));
         let mut ranges: Vec<AddressRange> = newest.collect();
@@ -130,8 +130,8 @@ mod tests {
     }
 
     #[test]
-    fn no_more_wait_than_are_remembered_and_none_for_ever() {
-        let mut self_loaded = SelfLoaded::default();
+    fn number_of_objects_and_searches_is_limited() {
+        let mut self_loaded = SelfLoadedObjects::default();
         for byte in 0..2 * MAX_OBJECTS {
             self_loaded.push(pattern(byte as u8));
         }
@@ -143,8 +143,8 @@ mod tests {
     }
 
     #[test]
-    fn all_memory_is_looked_at_in_turn_and_the_last_of_it_each_time() {
-        let (mut self_loaded, mut ledger) = (SelfLoaded::default(), Ledger::default());
+    fn newest_ranges_are_always_searched_and_others_in_turn() {
+        let (mut self_loaded, mut ledger) = (SelfLoadedObjects::default(), Ledger::default());
         let nth_range = |number: u64| range(number << 20, (number << 20) + 0x1000);
         for number in 1..=3 * MAX_RANGES as u64 {
             assert_eq!(ledger.executable(nth_range(number), Executable::Writable), Default::default());
