@@ -14,8 +14,8 @@ triple=aarch64-unknown-linux-gnu
 work=$PWD/target/aarch64
 built=$PWD/target/$triple/release
 release=trixie
-# Use QEMU's own pointer authentication algorithm, because the architecture's takes most of the time. SVE is off for
-# that reason, too.
+# Use QEMU's implementation-defined pointer authentication: emulating the architected algorithm (QARMA) dominates the
+# run time. SVE is off for the same reason.
 cpu=max,pauth-impdef=on,sve=off
 machine_minutes=${JITLISTEN_AARCH64_MINUTES:-60}
 here=(mmdebstrap qemu-system-arm qemu-user-static binfmt-support gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross

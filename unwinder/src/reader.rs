@@ -6,7 +6,7 @@ use gimli::{DwEhPe, constants as dw};
 
 /// Bits of a `DW_EH_PE_*` encoding that give the size and signedness of the number.
 const FORMAT: u8 = 0x0f;
-/// Bits of a `DW_EH_PE_*` encoding that give the base of the number.
+/// Mask of the `DW_EH_PE_*` application bits: what the value is relative to.
 const RELATIVE_TO: u8 = 0x70;
 
 /// A read position in a section.

@@ -225,7 +225,7 @@ impl Llvm {
 }
 
 impl Observation {
-    /// Returns the observation of an LLVM that is missing from the facts, or for which there are none (`has_facts` is
+    /// Returns how an LLVM instance is observed if the facts do not list it, or if there are no facts (`has_facts` is
     /// false).
     fn without_facts(process: &Process, library: &Path, has_facts: bool) -> Observation {
         if has_facts {

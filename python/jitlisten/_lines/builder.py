@@ -52,7 +52,7 @@ def is_head(location: Any) -> bool:
 def within_loop(lowerer: Any, parfor: Any) -> Iterator[None]:
     """Context in which Numba compiles the kernel of a parallel loop."""
     try:
-        # Nested loops belong to the function of the outermost loop, because a kernel's source is generated.
+        # A kernel's source is generated, so nested loops are attributed to the function of the outermost loop.
         function = _current.loops[-1].function if _current.loops else names.qualified_name(lowerer)
         # A loop that replaces a NumPy function has the location of the call to that function.
         loc = outermost(parfor.loc)

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_is_of_the_innermost_function_that_has_all_its_instructions() {
+    fn a_loop_belongs_to_the_innermost_function_that_contains_it() {
         assert_eq!(shared_callers_of_lines(&[&[15], &[16]]), 0);
         assert_eq!(shared_callers_of_lines(&[&[15, 37], &[16, 37]]), 1, "inlined with its loop");
         assert_eq!(shared_callers_of_lines(&[&[15, 37]]), 1);

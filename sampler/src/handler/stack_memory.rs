@@ -20,7 +20,7 @@ use crate::unwind::Memory;
 const PAGE: u64 = 4096;
 /// Maximum number of system calls per walk.
 const MAX_CALLS_PER_WALK: u32 = 2;
-/// Size of the first copy of a walk. The second copy fills the buffer.
+/// Number of stack bytes that a walk copies first. If it needs more, a second copy fills the buffer.
 const FIRST_COPY_BYTES: u64 = 16 << 10;
 /// Number of bytes to copy below the requested address, where the function may have saved registers.
 const COPY_MARGIN_BYTES: u64 = 256;

@@ -171,7 +171,7 @@ mod tests {
 
     /// After chroot, a thread list that lacks the scanning thread belongs to another process.
     #[test]
-    fn a_proc_that_is_not_ours_ends_nothing() {
+    fn a_foreign_procfs_marks_no_thread_as_exited() {
         let _lock = slots::lock_for_test();
         let slot = slots::claim(u32::MAX).unwrap().1;
         slot.state.set(State::Armed);

@@ -81,8 +81,8 @@ impl Linkers {
         })
     }
 
-    /// Warns about unobserved linkers if necessary, and returns the reason. `is_listed` is true if this LLVM instance's
-    /// GDB JIT list can be read.
+    /// Returns the reason why linkers are not observed, if any, and logs it as a warning. `is_listed` is true if this
+    /// LLVM instance's GDB JIT list can be read.
     pub(crate) fn warn(&self, library: &Library<'_>, is_listed: bool) -> Option<String> {
         let (Err(runtime_dyld), Err(jitlink)) = (self.runtime_dyld, self.jitlink) else { return None };
         let reason = warning_reason(runtime_dyld, jitlink, self.has_hidden_linker, is_listed)?;

@@ -84,8 +84,8 @@ impl LoaderDebug {
         }
         let mut changes = Changes::default();
         for record in self.records(held) {
-            // SAFETY: `record` is a namespace's record, which belongs to the loader. The caller guarantees the
-            // precondition of the extent.
+            // SAFETY: `record` is a namespace's record, which belongs to the loader. The caller upholds the contract of
+            // `extent`.
             unsafe { known.read(held, ptr::from_ref(record) as usize, record.map, extent, &mut changes) };
         }
         Some(changes)

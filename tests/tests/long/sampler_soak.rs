@@ -1,5 +1,5 @@
-//! Recordings that start and stop every tenth of a second (`hosts/sampled_soak.cpp`), under threads that compile, fork,
-//! exec, throw, walk their stacks, raise signals, start, exit, and load libraries. The test takes a minute;
+//! Starts and stops recordings every tenth of a second (`hosts/sampled_soak.cpp`) while threads compile, fork, exec,
+//! throw, walk their stacks, raise signals, start, exit, and load libraries. The test takes a minute;
 //! `JITLISTEN_SOAK=3600` makes it an hour.
 
 use std::path::PathBuf;

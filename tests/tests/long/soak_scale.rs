@@ -98,7 +98,8 @@ fn assert_constant_cost(objects: u32, functions: u32) {
     let dumps = jitdump_reader::find(&preloaded.scratch("."));
     assert_eq!(jitdump_reader::read(&dumps[0]).functions.len(), (objects * functions) as usize);
     check_images(&preloaded, &measured, objects as usize);
-    // Other processes may run at the same time, so take the fastest of three tenths.
+    // Other processes may be running, so compare the fastest of the first three tenths of the run with that of the
+    // last.
     let quietest = |tenths: &[f64]| tenths.iter().copied().fold(f64::MAX, f64::min);
     let (first, last) = (quietest(&measured.us_by_tenth[..3]), quietest(&measured.us_by_tenth[7..]));
     assert!(last <= 1.5 * first, "{first} us at the beginning, {last} us at the end: {summary}");

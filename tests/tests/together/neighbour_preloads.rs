@@ -19,7 +19,7 @@ fn find_installed(paths: &[&str]) -> Option<PathBuf> {
 
 /// Runs a host with the other library alone, and with both libraries in either order. Asserts the same output, and that
 /// every sink has worked.
-fn check_beside(neighbour: &Path, host: impl Fn() -> Host, check: impl Fn(&Host, &Outcome)) {
+fn check_with_neighbour(neighbour: &Path, host: impl Fn() -> Host, check: impl Fn(&Host, &Outcome)) {
     let neighbour = neighbour.to_str().expect("UTF-8");
     let library = paths::library();
     let our_library = library.to_str().expect("UTF-8");
@@ -58,7 +58,7 @@ fn chain_host(venv: &str) -> Option<impl Fn() -> Host + use<>> {
 fn an_allocator() {
     let Some(jemalloc) = find_installed(&["libjemalloc.so.2"]) else { return };
     let Some(host) = chain_host("numba-0.68.1") else { return };
-    check_beside(&jemalloc, host, |_, _| {});
+    check_with_neighbour(&jemalloc, host, |_, _| {});
 }
 
 /// Jitdump timestamps must use the kernel's clock, as profilers do: perf would match no function of a jitdump whose
@@ -68,7 +68,7 @@ fn a_clock_that_lies() {
     let Some(faketime) = find_installed(&["faketime/libfaketime.so.1"]) else { return };
     let Some(host) = chain_host("numba-0.68.1") else { return };
     let host = || host().variable("FAKETIME", "-10y").variable("FAKETIME_DONT_FAKE_MONOTONIC", "0");
-    check_beside(&faketime, host, |host, _| {
+    check_with_neighbour(&faketime, host, |host, _| {
         let dump = fs::read(&jitdump_reader::find(&host.scratch("."))[0]).expect("a jitdump");
         // In `struct jitheader`, the timestamp is the second last field.
         let dump_seconds = u64::from_le_bytes(dump[24..32].try_into().expect("eight bytes")) / 1_000_000_000;

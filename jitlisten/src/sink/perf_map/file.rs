@@ -111,7 +111,7 @@ fn take_lock(
     match liveness::lock_exclusive(append) {
         Lock::Taken => {
             if stale.is_some_and(|stale| stale == StaleMap::from_metadata(metadata)) {
-                // No line was added since this program started, so all lines describe code of a dead process.
+                // No line has been added since this program started, so all lines describe a dead process's code.
                 edit.set_len(0)?;
             }
             liveness::lock_shared(append);
