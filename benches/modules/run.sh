@@ -4,7 +4,7 @@
 #
 #     benches/modules/run.sh LIBLLVMLITE LIBRARY [FUNCTIONS [THROWS [ROUNDS]]]
 #
-# In another userland, with that one's libgcc: IN='ci/in-userland.sh trixie' benches/modules/run.sh ...
+# In another userland, with its own libgcc: IN='ci/in-userland.sh trixie' benches/modules/run.sh ...
 set -euo pipefail
 llvmlite=$1 library=$(realpath "$2") functions=${3:-5000} throws=${4:-100000} rounds=${5:-3}
 here=$(cd "$(dirname "$0")" && pwd)

@@ -264,10 +264,10 @@ impl Progress {
             [file] => format!("reading {} …", sanitize(&file.path.to_string_lossy())),
             files => format!("reading {} recordings …", files.len()),
         };
-        Progress::show_after(text, PROGRESS_DELAY, std::io::stderr())
+        Progress::show_after_delay(text, PROGRESS_DELAY, std::io::stderr())
     }
 
-    fn show_after(text: String, delay: Duration, mut out: impl Write + Send + 'static) -> Option<Progress> {
+    fn show_after_delay(text: String, delay: Duration, mut out: impl Write + Send + 'static) -> Option<Progress> {
         let (done_sender, done_receiver) = mpsc::channel::<()>();
         let show = move || {
             if done_receiver.recv_timeout(delay) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -311,7 +311,8 @@ mod tests {
     #[test]
     fn progress_is_shown_when_it_takes_long_and_is_gone_afterwards() {
         let (sender, written) = mpsc::channel();
-        let progress = Progress::show_after("reading x …".to_owned(), Duration::ZERO, Pipe(sender)).expect("a thread");
+        let progress =
+            Progress::show_after_delay("reading x …".to_owned(), Duration::ZERO, Pipe(sender)).expect("a thread");
         assert_eq!(written.recv().expect("the text"), "reading x …");
         drop(progress);
         assert_eq!(written.iter().collect::<String>(), "\r\x1b[K");
@@ -388,7 +389,7 @@ mod tests {
     #[test]
     fn no_progress_is_shown_when_it_is_quick() {
         let (sender, written) = mpsc::channel();
-        drop(Progress::show_after("reading x …".to_owned(), Duration::from_secs(3600), Pipe(sender)));
+        drop(Progress::show_after_delay("reading x …".to_owned(), Duration::from_secs(3600), Pipe(sender)));
         assert_eq!(written.iter().collect::<String>(), "");
     }
 }

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_values_are_rejected() {
         let encode_error = |functions: &[Function<'_>]| {
             let code = Code { machine: Machine::X86_64, functions, lines: &[], eh_frame: None };
             encode(&code).unwrap_err()

@@ -33,8 +33,8 @@ SUBCOMMANDS = {
     "clean": ["clean", "--all", "PID"],
 }
 
-#: Behaviour of the process: a program (hostile.c as `python3.14-llvm` or as a fake libjitlisten, or hostile.py), its
-#: arguments, and true if it continues afterwards.
+#: Each behaviour of the target process: the program that shows it (hostile.c as `python3.14-llvm` or as a fake
+#: libjitlisten, or hostile.py), its arguments, and whether the process goes on running after the attempt.
 TRICKS = {
     "looks like Python": ("liar", ["accepts"], True),
     "never returns": ("liar", ["hangs"], True),

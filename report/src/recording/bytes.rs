@@ -27,7 +27,7 @@ impl<'a> Bytes<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Takes `count` numbers of eight bytes.
+    /// Takes `count` 8-byte integers, without decoding them.
     pub(super) fn u64s(&mut self, count: u64) -> Option<&'a [u8]> {
         self.take(usize::try_from(count).ok()?.checked_mul(8)?)
     }

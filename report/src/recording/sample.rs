@@ -14,7 +14,7 @@ pub(super) struct RawSample<'a> {
     pub(super) tid: u32,
     pub(super) time: u64,
     pub(super) period: u64,
-    /// Call chain of eight-byte numbers.
+    /// Call chain as raw bytes, eight per entry.
     pub(super) chain: &'a [u8],
     /// Copy of registers and stack, from `--call-graph dwarf`.
     pub(super) stack_copy: Option<StackCopy<'a>>,

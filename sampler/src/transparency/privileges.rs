@@ -105,7 +105,7 @@ fn needs_one_thread(flags: c_long) -> bool {
     flags & c_long::from(libc::CLONE_NEWUSER | libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_VM) != 0
 }
 
-/// Prepares for a system call that the program makes through `syscall(2)`, and then makes it by `call`.
+/// Prepares for a system call that the program issues through `syscall(2)`, then invokes `call` to perform it.
 fn make_system_call(
     number: c_long,
     first: c_long,

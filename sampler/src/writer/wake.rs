@@ -78,7 +78,7 @@ impl Wake {
         self.completed_pass.load(Ordering::Acquire).wrapping_sub(ticket).cast_signed() >= 0
     }
 
-    /// Publishes that the writer has completed a pass, which began at this wake count.
+    /// Announces that the writer has completed the pass that began at this wake count.
     pub(crate) fn complete_pass(&self, count: u32) {
         self.completed_pass.store(count, Ordering::SeqCst);
         if self.waiters.load(Ordering::SeqCst) != 0 {

@@ -54,7 +54,7 @@ fn lines_have_exact_counts_that_do_not_change() {
     let [Some(first), Some(second)] = runs else { return };
     assert_eq!(first, second);
     let count_of_line = |part: &str| first.iter().find(|(text, _)| text.contains(part)).map_or(0, |(_, count)| *count);
-    // The loops run thirty and ten rounds. An instruction that LLVM hoists out of a loop counts only once.
+    // The loops have thirty and ten iterations. An instruction that LLVM hoists out of a loop counts only once.
     let (three_count, one_count) = (count_of_line("# three of four"), count_of_line("# one of four"));
     assert!(
         one_count >= 30 && (2.6..=3.4).contains(&(three_count as f64 / one_count as f64)),

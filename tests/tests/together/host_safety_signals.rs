@@ -1,7 +1,8 @@
 //! Signals, cancellation and `errno` while a thread of the host executes the library's code.
 //!
-//! `hosts/safety.c` replaces `write(2)`, which the library calls while it holds its locks, and causes the event in each
-//! of these calls. Without the library, the program causes the event elsewhere, and must print the same.
+//! `hosts/safety.c` replaces `write(2)`, which the library calls while it holds its locks, and triggers the tested
+//! event (a signal, a cancellation, a changed `errno`) in each of these calls. Without the library, the program
+//! triggers the event elsewhere, and must print the same output.
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::{host, safety_host};
