@@ -4,11 +4,11 @@ def _jitlisten_attached():
     import os
     import sys
 
-    state = ctypes.c_uint64.from_address(@MEMORY@)
+    state = ctypes.c_uint64.from_address(@STATE@)
     # Stop if the request was cancelled, or if this process is a forked child.
-    if state.value != 0 or os.getpid() != @PID@:
+    if state.value != @WAITING@ or os.getpid() != @PID@:
         return
-    state.value = 1
+    state.value = @STARTED@
     try:
         # Import by path, because a search of sys.path would also make other packages from our directory importable.
         if "jitlisten" not in sys.modules:
@@ -29,13 +29,15 @@ def _jitlisten_attached():
         now = jitlisten.status()
         functions = len(jitlisten.functions()) if now.open else 0
         sinks = ", ".join(now.sinks) or "none"
-        result = "ok process %d: sinks on: %s; %d compiled functions" % (os.getpid(), sinks, functions)
+        result = "process %d: sinks on: %s; %d compiled functions" % (os.getpid(), sinks, functions)
+        outcome = @SUCCEEDED@
     except BaseException as error:
-        result = "failed %s: %s" % (type(error).__name__, error)
-    result = result.encode("utf-8", "backslashreplace")[:@ROOM@]
-    ctypes.memmove(@MEMORY@ + 16, result, len(result))
-    ctypes.c_uint64.from_address(@MEMORY@ + 8).value = len(result)
-    state.value = 2
+        result = "%s: %s" % (type(error).__name__, error)
+        outcome = @FAILED@
+    result = result.encode("utf-8", "backslashreplace")[:@MAX_RESULT_BYTES@]
+    ctypes.memmove(@RESULT@, result, len(result))
+    ctypes.c_uint64.from_address(@LENGTH@).value = len(result)
+    state.value = outcome
 
 
 _jitlisten_attached()

@@ -14,13 +14,8 @@
 //! No file is written. `sys.remote_exec` (PEP 768) requires the same rights, and also a file that the process can read
 //! and no other user can change. Hence the mechanism here serves every version of Python.
 //!
-//! ```text
-//!   0      state: WAITING, STARTED or DONE, written by the Python lines; CANCELLED, written by us
-//!   8      length of the result
-//!   16     result: "ok ..." or "failed ..."
-//!   4096   text, a C string
-//!   end    stack of the called functions, growing down; the 64 bytes above it hold their results
-//! ```
+//! The memory begins with the [`wire::mailbox`], and ends with a stack of the called functions, which grows down; the
+//! 64 bytes above it hold their results.
 
 #![forbid(unsafe_code)]
 
@@ -34,6 +29,9 @@ use std::time::{Duration, Instant};
 
 use jitlisten_report::sanitize;
 use jitlisten_sampler::{Clock, Options};
+use wire::mailbox::{
+    self, Ending, LENGTH_OFFSET, MAX_RESULT_BYTES, Mailbox, REQUEST_OFFSET, RESULT_OFFSET, STATE_OFFSET, State,
+};
 
 use crate::installation::{Installation, LIBRARY};
 use crate::memory::{self, words};
@@ -58,13 +56,8 @@ const NATIVE_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 const PAGE_BYTES: usize = 4096;
-const RESULT_OFFSET: usize = 16;
 const STACK_BYTES: usize = 256 << 10;
 const CALL_RESULT_BYTES: u64 = 64;
-const WAITING: u64 = 0;
-const STARTED: u64 = 1;
-const DONE: u64 = 2;
-const CANCELLED: u64 = 3;
 
 /// Python statements that end a recording if there is one, with the line break and indentation for the code that
 /// follows.
@@ -96,8 +89,8 @@ impl Start {
     /// Encodes the request for `jitlisten_attached`.
     fn encode(&self) -> Vec<u8> {
         let sinks = self.sinks.as_ref().map(ToString::to_string).unwrap_or_default();
-        let header = format!("{}\n{sinks}\n", env!("CARGO_PKG_VERSION")).into_bytes();
-        [&header, self.options.to_value().as_bytes(), b"\0"].concat()
+        let (version, options) = (env!("CARGO_PKG_VERSION").as_bytes(), self.options.to_value());
+        mailbox::Request { version, sinks: sinks.as_bytes(), options: options.as_bytes() }.encode()
     }
 
     fn to_python(&self) -> String {
@@ -205,11 +198,10 @@ fn attempt(
     // A timed-out request remains among the interpreter's pending calls, so its memory must stay mapped.
     let Some(result) = memory.wait(timeout, signals)? else { return Ok(None) };
     memory.unmap();
-    match result.split_once(' ') {
+    match result {
         // The process controls this text, so it is sanitized.
-        Some(("ok", words)) => Ok(Some(sanitize(words))),
-        Some((_, words)) => Err(Problem::new(format!("process {pid}: {words}"))),
-        None => Err(Problem::new(format!("process {pid} did not report a result"))),
+        Ok(words) => Ok(Some(sanitize(&words))),
+        Err(words) => Err(Problem::new(format!("process {pid}: {words}"))),
     }
 }
 
@@ -242,11 +234,13 @@ fn end_recording(process: &Process, timeout: Duration, signals: &BlockedSignals)
             }
             stopped.call(end_function, [0; 6], None, return_path)
         });
-        match outcome.map(|outcome| outcome as u32) {
-            Ok(1) if started.elapsed() < timeout => {}
-            Ok(1) => return Err(Problem::new(format!("timed out: process {} did not end it", process.pid))),
-            Ok(2) => return Ok(String::new()),
-            Ok(_) => return Err(not_recording()),
+        match outcome.map(|outcome| Ending::from_number(outcome as u32)) {
+            Ok(Some(Ending::Writing)) if started.elapsed() < timeout => {}
+            Ok(Some(Ending::Writing)) => {
+                return Err(Problem::new(format!("timed out: process {} did not end it", process.pid)));
+            }
+            Ok(Some(Ending::Complete)) => return Ok(String::new()),
+            Ok(Some(Ending::NotRecording) | None) => return Err(not_recording()),
             Err(_) if !process.is_alive() => return Ok(String::new()),
             Err(error) => return Err(trace_problem(error)),
         }
@@ -395,7 +389,7 @@ impl Functions {
         stack_top: u64,
         text: &[u8],
     ) -> io::Result<()> {
-        let text_address = address + PAGE_BYTES as u64;
+        let text_address = address + REQUEST_OFFSET as u64;
         match &self.start {
             StartMethod::Python { add_pending_call, run_string } => {
                 memory::write(process.pid, text_address, text)?;
@@ -448,7 +442,7 @@ fn find_function(process: &Process, library: &Path, name: &str) -> io::Result<u6
     symbols::function(process, library, name).ok_or_else(|| io::Error::other(problem()))
 }
 
-/// Memory mapped in the process, with the layout in the module documentation.
+/// Memory mapped in the process: the mailbox, the request and a stack.
 struct Memory<'a> {
     process: &'a Process,
     functions: Functions,
@@ -471,7 +465,8 @@ impl Memory<'_> {
             Method::Thread(_, start) => start.encode(),
         };
         // Reserve space for the longest address in decimal: 20 digits.
-        let size = (PAGE_BYTES + make_text(u64::MAX).len() + 1).next_multiple_of(PAGE_BYTES) + STACK_BYTES;
+        let largest = u64::MAX - REQUEST_OFFSET as u64;
+        let size = (REQUEST_OFFSET + make_text(largest).len() + 1).next_multiple_of(PAGE_BYTES) + STACK_BYTES;
         let started = Instant::now();
         let mapped = loop {
             let mut rejected_state = None;
@@ -502,21 +497,18 @@ impl Memory<'_> {
         Ok(Memory { process, functions, address: mapped.map_err(trace_problem)?, size })
     }
 
-    fn state(&self) -> Option<u64> {
-        let [state] = words(&memory::read(self.process.pid, self.address, 8).ok()?);
-        Some(state)
+    fn state(&self) -> Option<State> {
+        let [state] = words(&memory::read(self.process.pid, self.address + STATE_OFFSET as u64, 8).ok()?);
+        Some(State::from_number(state))
     }
 
     /// Returns the result written by the process; `None` until it is complete.
-    fn result(&self) -> Option<String> {
-        let bytes = memory::read(self.process.pid, self.address, PAGE_BYTES).ok()?;
-        let [state, length] = words(&bytes);
-        let length = usize::try_from(length).ok()?.min(PAGE_BYTES - RESULT_OFFSET);
-        (state == DONE).then(|| String::from_utf8_lossy(&bytes[RESULT_OFFSET..][..length]).into_owned())
+    fn result(&self) -> Option<Result<String, String>> {
+        mailbox::read_result(&memory::read(self.process.pid, self.address, size_of::<Mailbox>()).ok()?)
     }
 
     /// Waits for the result. Cancels a request that did not start in time, and returns `None`.
-    fn wait(&self, timeout: Duration, signals: &BlockedSignals) -> Result<Option<String>, Problem> {
+    fn wait(&self, timeout: Duration, signals: &BlockedSignals) -> Result<Option<Result<String, String>>, Problem> {
         let pid = self.process.pid;
         let started = Instant::now();
         let (mut was_woken, mut interrupt_signal) = (false, None);
@@ -542,7 +534,10 @@ impl Memory<'_> {
                     stopped.interrupt_lock()
                 });
             }
-            if (interrupt_signal.is_some() || started.elapsed() >= timeout) && state != Some(STARTED) && self.cancel() {
+            if (interrupt_signal.is_some() || started.elapsed() >= timeout)
+                && state != Some(State::Started)
+                && self.cancel()
+            {
                 return if interrupt_signal.is_some() { Err(Problem::new("interrupted")) } else { Ok(None) };
             }
             // The request has started but hangs, for example in an import.
@@ -557,12 +552,13 @@ impl Memory<'_> {
     /// request, is stopped meanwhile.
     fn cancel(&self) -> bool {
         let cancel_text = || {
-            if self.functions.check_mapped(self.process).is_err() || self.state() != Some(WAITING) {
+            if self.functions.check_mapped(self.process).is_err() || self.state() != Some(State::Waiting) {
                 return false;
             }
             let pid = self.process.pid;
-            let _ = memory::write(pid, self.address + PAGE_BYTES as u64, &[0]);
-            memory::write(pid, self.address, &CANCELLED.to_le_bytes()).is_ok()
+            let _ = memory::write(pid, self.address + REQUEST_OFFSET as u64, &[0]);
+            let cancelled = (State::Cancelled as u64).to_ne_bytes();
+            memory::write(pid, self.address + STATE_OFFSET as u64, &cancelled).is_ok()
         };
         // A main thread that cannot be stopped is not running the request either.
         trace::with_main_thread(self.process.pid, |_| Ok(cancel_text())).unwrap_or_else(|_| cancel_text())
@@ -579,13 +575,21 @@ impl Memory<'_> {
 
 /// Builds the script for `PyRun_SimpleString`. The script leaves no name in `__main__`.
 fn inject_script(process: &Process, package: &Path, request: &Request, address: u64) -> String {
-    let script = include_str!("inject.py")
-        .replace("@PACKAGES@", &quoted(package.parent().unwrap_or(package)))
-        .replace("@PID@", &process.inner_pid().to_string())
-        .replace("@MEMORY@", &address.to_string())
-        .replace("@ROOM@", &(PAGE_BYTES - RESULT_OFFSET).to_string())
-        .replace("@CALL@", &request.to_python());
-    let script = quoted(&script);
+    let numbers = [
+        ("@PID@", process.inner_pid().into()),
+        ("@STATE@", address + STATE_OFFSET as u64),
+        ("@LENGTH@", address + LENGTH_OFFSET as u64),
+        ("@RESULT@", address + RESULT_OFFSET as u64),
+        ("@MAX_RESULT_BYTES@", MAX_RESULT_BYTES as u64),
+        ("@WAITING@", State::Waiting as u64),
+        ("@STARTED@", State::Started as u64),
+        ("@SUCCEEDED@", State::Succeeded as u64),
+        ("@FAILED@", State::Failed as u64),
+    ];
+    let script = include_str!("inject.py").to_owned();
+    let script = numbers.iter().fold(script, |script, (name, number)| script.replace(name, &number.to_string()));
+    let packages = quoted(package.parent().unwrap_or(package));
+    let script = quoted(&script.replace("@PACKAGES@", &packages).replace("@CALL@", &request.to_python()));
     format!("try:\n exec(compile({script}, 'jitlisten', 'exec'), {{}})\nexcept BaseException: pass\n\0")
 }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use clap::Args;
+use jitlisten_sampler::{DEFAULT_HZ, MAX_HZ};
 
 use crate::command;
 use crate::installation::own_executable;
@@ -19,8 +20,8 @@ use crate::system::BlockedSignals;
 #[derive(Args, Clone, PartialEq)]
 pub(crate) struct Recorder {
     /// Samples per second of each thread's CPU time
-    #[arg(short, long, value_name = "HZ", default_value_t = DEFAULT_RATE_HZ)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(short, long, value_name = "HZ", default_value_t = DEFAULT_HZ)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_HZ)))]
     pub(crate) rate: u32,
     /// Sample wall-clock time, waiting threads included
     #[arg(long)]
@@ -32,11 +33,9 @@ pub(crate) struct Recorder {
     pub(crate) run_environment: RunEnvironment,
 }
 
-const DEFAULT_RATE_HZ: u32 = 199;
-
 impl Default for Recorder {
     fn default() -> Recorder {
-        Recorder { rate: DEFAULT_RATE_HZ, wall: false, no_python: false, run_environment: RunEnvironment::default() }
+        Recorder { rate: DEFAULT_HZ, wall: false, no_python: false, run_environment: RunEnvironment::default() }
     }
 }
 

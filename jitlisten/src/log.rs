@@ -98,8 +98,10 @@ impl LogTarget {
     }
 }
 
+mod event;
 mod queue;
 
+pub use event::LogEvent;
 pub(crate) use queue::{QueueGuard, lock_for_fork};
 pub use queue::{has_message, pop, set_queue_level};
 

@@ -5,6 +5,7 @@
 
 pub use crate::ledger::{Executable, Ledger, MemoryChange, Outcome, Ranges, code_pages};
 pub use crate::liveness::{ProcessIdentity, Run, pid_namespace, process_start_time, start_time};
+pub use crate::log::LogEvent;
 pub use crate::observer::{CodeObserver, ObservedCode, notify_libraries_changed};
 pub use crate::process::across_fork::{ForkSlot, HeldAcrossFork, follow_forks};
 pub use crate::process::checked_read;

@@ -40,6 +40,7 @@ use once_cell::race::OnceBox;
 use crate::cfi::FunctionRules;
 use crate::code_snapshot::CodeSnapshot;
 use crate::ledger::{Ledger, MemoryChanges, Outcome};
+use crate::log::LogEvent;
 use crate::log_line;
 use crate::object::{Channel, DebugObject, Origin};
 use crate::object_id::ObjectId;
@@ -434,11 +435,7 @@ impl Session {
             log_line!(Info, "{count} of {total} functions compiled with {name} have no frame pointer");
             if !self.warned_of_frame_pointers.swap(true, Ordering::Relaxed) {
                 let library = record.library.as_ref().map_or_else(String::new, |library| format!("{library}: "));
-                log_line!(
-                    Warn,
-                    "{library}code without frame pointers was loaded, first {name}: compiled without jitlisten, or by \
-                     an LLVM that it cannot change"
-                );
+                log_line!(Warn, "{}", LogEvent::LoadedWithoutFramePointers { library: &library, function: name });
             }
         }
         gaps.derived_rules

@@ -190,7 +190,7 @@ def _execute(shell: Any, text: str, lines_above: int) -> Any:
 
 
 def _recordings(path: str) -> Dict[str, Tuple[int, int]]:
-    """Returns this recording and those that children of a fork wrote next to it (perf-format/src/recording.rs), each
+    """Returns this recording and those that children of a fork wrote next to it (wire/src/recording.rs), each
     with an identity that changes when it is written."""
     children = [file for file in glob.glob(glob.escape(path) + ".[0-9]*") if file[len(path) + 1 :].isdecimal()]
     stats = {file: os.stat(file) for file in [path, *children] if os.path.exists(file)}

@@ -40,7 +40,7 @@ mod writer;
 pub use recording::counters::Statistics;
 pub use recording::environment::{InheritedBy, is_launcher, start_by_environment};
 pub use recording::event_name::Counter;
-pub use recording::options::{Clock, Options};
+pub use recording::options::{Clock, DEFAULT_HZ, MAX_HZ, Options};
 pub use recording::process::Process;
 pub use recording::recorder::{Error, finish_at_exit, request_end, running_path, start, statistics, stop};
 pub use thread::creation::pthread_create;

@@ -3,6 +3,8 @@
 
 #![forbid(unsafe_code)]
 
+use wire::facts::MAX_LLVMS;
+
 use crate::forwarding::{Forwarding, ReturnRegisters};
 use crate::llvm::symbol_file::SymbolFile;
 use crate::process::detour::HookFunction;
@@ -10,8 +12,8 @@ use crate::process::forward::{self, Function};
 use crate::process::library::Library;
 use crate::process::mapped_proof::Identity;
 
-/// Maximum number of observed libraries with LLVM in a process.
-pub(crate) const SLOTS: usize = 16;
+/// Number of slots, each for an observed library with LLVM.
+pub(crate) const SLOTS: usize = MAX_LLVMS;
 
 /// Builds an array with one element per slot. `$slot` is the slot's number: `for_each_slot!(SLOT => hook::<SLOT>)`.
 macro_rules! for_each_slot {

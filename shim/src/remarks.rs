@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::options::{FramePointerPolicy, SinkKind};
 use jitlisten::plumbing::{Remark, record_remark};
+use wire::facts::Total;
 
 use crate::doctor::facts;
 use crate::frame_pointers::attributes::c_functions;
@@ -159,7 +160,7 @@ impl Remarks {
             let has_callback = !(self.llvm.get_diagnostic_handler)(context).is_null();
             if !handler.is_null() && !has_callback && vtable.read() == self.stock_vtable {
                 vtable.write(self.functions.as_ptr() as usize);
-                facts::add_remark_handler();
+                facts::add(Total::RemarkHandlers);
             }
         }
     }
@@ -218,7 +219,7 @@ impl Remarks {
         let line = fields.line;
         if let Some((file, text)) = text.split_once(&format!(":{line}:{}: ", fields.column)) {
             record_remark(function, Remark { file, line, name, text });
-            facts::add_remark();
+            facts::add(Total::Remarks);
         }
     }
 }

@@ -15,6 +15,7 @@ import pathlib
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -535,8 +536,16 @@ def record(*words, **variables):
         header, *frames = [line for line in block.splitlines() if line.strip()] or [""]
         if frames:
             samples.append((int(header.strip().rstrip(":")), [re.sub(r"^\s*\S+ ?", "", frame) for frame in frames]))
-    incomplete = re.search(r"jitlisten.*\(.*\bincomplete (\d+)", run("perf", "report", "--header-only", "-i", data))
-    return samples, int(incomplete[1]) if incomplete else 0
+    return samples, incomplete_stacks(pathlib.Path(data).read_bytes())
+
+
+def incomplete_stacks(data):
+    """Returns the recorder's counter of incomplete stacks (wire/src/counters.rs). The counters are the section of the
+    last feature in the table after the data."""
+    offset, size, *bits = struct.unpack_from("<2Q16x4Q", data, 40)
+    features = sum(bin(word).count("1") for word in bits)
+    (counters,) = struct.unpack_from("<Q", data, offset + size + 16 * (features - 1))
+    return struct.unpack_from("<2Q", data, counters)[1]
 
 
 def check_recording(samples, incomplete, at_least=100):

@@ -1,9 +1,12 @@
 //! Recordings of the in-process sampler, read through `perf script`.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+
+use wire::counters::Counters;
 
 use crate::host::Host;
 use crate::paths::{self, Scratch};
@@ -34,17 +37,18 @@ pub fn read(data: &Path) -> Vec<WeightedSample> {
     parse(&text).unwrap_or_else(|line| panic!("{}: {line:?}", data.display()))
 }
 
-/// Value of one of the recorder's counters, which the recording contains and perf prints next to the library's version.
+/// Counters that the recorder stores at the end of a recording.
 ///
 /// # Panics
-/// If perf cannot read the file, or the counter is missing.
+/// If the file cannot be read, or is not a complete recording by the library.
 #[must_use]
-pub fn counter(data: &Path, name: &str) -> u64 {
-    let output = tool::run(Command::new("perf").args(["report", "--header-only", "-i"]).arg(data));
-    let text = String::from_utf8_lossy(&output.stdout);
-    let version = text.lines().find(|line| line.contains("jitlisten") && line.contains('(')).unwrap_or_default();
-    let value = version.split(['(', ',', ')']).find_map(|part| part.trim().strip_prefix(name)?.trim().parse().ok());
-    value.unwrap_or_else(|| panic!("no {name:?} in {text}"))
+pub fn counters(data: &Path) -> Counters {
+    let bytes = fs::read(data).expect("a recording");
+    let word = |offset: usize| u64::from_le_bytes(bytes[offset..offset + 8].try_into().expect("a word"));
+    let features: u32 = (72..104).step_by(8).map(|offset| word(offset).count_ones()).sum();
+    // The table of features follows the data. Its last entry belongs to the counters.
+    let entry = (word(40) + word(48)) as usize + 16 * (features as usize - 1);
+    Counters::decode(&bytes[word(entry) as usize..][..word(entry + 8) as usize]).expect("counters")
 }
 
 /// Parses sample blocks: a header `TID PERIOD:` and one line `ADDRESS NAME` per frame. The error is the malformed line.

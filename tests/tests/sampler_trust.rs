@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::sampled::{
-    WeightedSample, counter, percent_complete, read, seconds_by_thread, share, with_recording,
+    WeightedSample, counters, percent_complete, read, seconds_by_thread, share, with_recording,
 };
 use jitlisten_tests::tool::{self, Absence};
 
@@ -105,7 +105,7 @@ fn a_handler_that_is_too_slow_for_its_rate_skips() {
     let Some(host) = host(&["context", "450", "200000000"]) else { return };
     let (host, data) = with_recording(host, ",hz=1000,wall");
     let Some(calls) = count_calls_per_sample(&host, 500) else { return };
-    let (samples, skipped) = (counter(&data, "samples"), counter(&data, "skipped"));
+    let (samples, skipped) = (counters(&data).samples, counters(&data).skipped);
     assert!(samples > 0 && skipped > samples && calls.len() > 20, "{samples} samples, {skipped} skipped");
 }
 
@@ -114,13 +114,13 @@ fn a_handler_that_is_too_slow_for_its_rate_skips() {
 #[test]
 fn small_signal_stacks() {
     let Some((_host, data)) = record_and_compare(&["small-stacks"], ",hz=997") else { return };
-    assert!(counter(&data, "lost") + counter(&data, "threads without a timer") > 0);
+    assert!(counters(&data).lost + counters(&data).threads_without_timer > 0);
 }
 
 #[test]
 fn a_signal_stack_that_is_in_use() {
     let Some((_host, data)) = record_and_compare(&["stack-in-use"], ",hz=997") else { return };
-    assert!(counter(&data, "lost") > 0);
+    assert!(counters(&data).lost > 0);
 }
 
 /// Daemons reset all signals to their default actions. The default action of the sampler's signal ends the process.

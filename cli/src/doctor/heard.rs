@@ -1,66 +1,50 @@
-//! Findings about each LLVM instance, from the library's log. They include instances whose GDB JIT list is missing or
-//! empty.
+//! Findings about each LLVM instance, from the events in the library's log. They include instances whose GDB JIT list
+//! is missing or empty.
 
 #![forbid(unsafe_code)]
+
+use jitlisten::plumbing::LogEvent;
 
 use super::Finding;
 use super::llvm::NAMES_ADVICE;
 
-const ATTACHED_MARKER: &str = ": LLVM in ";
-const LINKER_MARKERS: [(&str, &str); 2] =
-    [("RuntimeDyld", ": RuntimeDyld is not observed: "), ("JITLink", ": JITLink is not observed: ")];
-/// Parts of warnings about code that stays without names.
-const UNOBSERVED_WARNINGS: [&str; 3] = [
-    ": this LLVM is not observed: ",
-    ": only the GDB JIT list of this LLVM can be read: ",
-    ": this LLVM reported no object, ",
-];
-
 /// Returns a finding for each LLVM instance in the log (`JITLISTEN_LOG=info:FILE`), observed or not. Skips
 /// `known_libraries`, because the library's facts already provide findings for these.
-pub(super) fn findings(log: &str, known_libraries: &[String]) -> Vec<Finding> {
-    let mut all_findings = Vec::new();
-    for line in log.lines() {
-        if let Some((_, rest)) = line.split_once(ATTACHED_MARKER) {
-            let library = rest.rsplit_once(", slot ").map_or(rest, |(library, _)| library);
-            if !known_libraries.iter().any(|known| known == library) {
-                all_findings.push(attached_finding(log, library));
-            }
-        } else if UNOBSERVED_WARNINGS.iter().any(|warning| line.contains(warning)) {
-            let is_known = |library: &String| {
-                UNOBSERVED_WARNINGS[..2].iter().any(|warning| line.contains(&format!(" warn: {library}{warning}")))
-            };
-            if known_libraries.iter().any(is_known) {
-                continue;
-            }
-            all_findings.push(Finding::no("LLVM", strip_log_prefix(line), NAMES_ADVICE));
+pub(super) fn findings(events: &[LogEvent], known_libraries: &[String]) -> Vec<Finding> {
+    let is_known = |library: &str| known_libraries.iter().any(|known| known == library);
+    let finding = |event: &LogEvent| match event {
+        LogEvent::Observed { library, .. } if !is_known(library) => Some(observed_finding(events, library)),
+        LogEvent::Unobserved { library, .. } | LogEvent::OnlyListed { library, .. } if is_known(library) => None,
+        LogEvent::Unobserved { .. } | LogEvent::OnlyListed { .. } | LogEvent::Silent { .. } => {
+            Some(Finding::no("LLVM", event.to_string(), NAMES_ADVICE))
         }
-    }
-    all_findings
+        _ => None,
+    };
+    events.iter().filter_map(finding).collect()
 }
 
-/// Reports a linker as hooked unless the log gives a reason why it is not. A linker that the LLVM library does not
+/// Reports a linker as hooked unless an event gives a reason why it is not. A linker that the LLVM library does not
 /// contain is omitted.
-fn attached_finding(log: &str, library: &str) -> Finding {
+fn observed_finding(events: &[LogEvent], observed_library: &str) -> Finding {
     let mut descriptions = Vec::new();
-    for (linker, marker) in LINKER_MARKERS {
-        let marker = format!("{library}{marker}");
-        match log.lines().find_map(|line| line.split_once(&marker)) {
-            None => descriptions.push(format!("{linker} is hooked")),
-            Some((_, reason)) if reason.starts_with("no vtable of ") => {}
-            Some((_, reason)) => descriptions.push(format!("{linker} is not observed: {reason}")),
+    for name in ["RuntimeDyld", "JITLink"] {
+        let refusal = events.iter().find(|event| {
+            matches!(event, LogEvent::LinkerAbsent { library, linker, .. }
+                | LogEvent::LinkerUnobserved { library, linker, .. } if *library == observed_library && *linker == name)
+        });
+        match refusal {
+            Some(LogEvent::LinkerAbsent { .. }) => {}
+            Some(LogEvent::LinkerUnobserved { reason, .. }) => {
+                descriptions.push(format!("{name} is not observed: {reason}"));
+            }
+            _ => descriptions.push(format!("{name} is hooked")),
         }
     }
     if descriptions.is_empty() {
         descriptions.push("observed by its GDB JIT list".to_owned());
     }
-    let library = if library == "/proc/self/exe" { "the program" } else { library };
+    let library = if observed_library == "/proc/self/exe" { "the program" } else { observed_library };
     Finding::ok("LLVM", format!("{library}: {}", descriptions.join("; ")))
-}
-
-/// Removes the prefix of a log line, up to the level.
-fn strip_log_prefix(line: &str) -> &str {
-    line.find(" warn: ").map_or(line, |offset| &line[offset + " warn: ".len()..])
 }
 
 #[cfg(test)]
@@ -70,14 +54,17 @@ mod tests {
 
     #[test]
     fn an_llvm_without_a_list_is_known_by_the_log() {
-        let log = "jitlisten[7] info: LLVM in /lib/jaxlib.so, slot 0\n\
-            jitlisten[7] info: /lib/jaxlib.so: JITLink is not observed: no vtable of ObjectLinkingLayer\n\
-            jitlisten[7] info: LLVM in /proc/self/exe, slot 1\n\
-            jitlisten[7] info: /proc/self/exe: RuntimeDyld is not observed: switched off\n\
-            jitlisten[7] warn: /lib/odd.so: this LLVM is not observed: too many LLVMs in this process (limit 16); its \
-            code stays unnamed\n";
-        let findings_in_log = findings(log, &[]);
-        let texts: Vec<&str> = findings_in_log.iter().map(|finding| finding.found.as_str()).collect();
+        let (jaxlib, program, odd) = ("/lib/jaxlib.so", "/proc/self/exe", "/lib/odd.so");
+        let reason = "too many LLVMs in this process (limit 16); its code stays unnamed";
+        let events = [
+            LogEvent::Observed { library: jaxlib, slot: "0" },
+            LogEvent::LinkerAbsent { library: jaxlib, linker: "JITLink", class: "ObjectLinkingLayer" },
+            LogEvent::Observed { library: program, slot: "1" },
+            LogEvent::LinkerUnobserved { library: program, linker: "RuntimeDyld", reason: "switched off" },
+            LogEvent::Unobserved { library: odd, reason },
+        ];
+        let all_findings = findings(&events, &[]);
+        let texts: Vec<&str> = all_findings.iter().map(|finding| finding.found.as_str()).collect();
         assert_eq!(
             texts,
             [
@@ -87,14 +74,9 @@ mod tests {
                  unnamed",
             ]
         );
-        assert_eq!(findings_in_log[2].state, State::No);
-        let known_libraries = ["/lib/jaxlib.so".to_owned()];
-        assert_eq!(
-            findings(log, &known_libraries).len(),
-            findings_in_log.len() - 1,
-            "what the process shows is not said twice"
-        );
-        assert_eq!(findings(log, &["/lib/odd.so".to_owned()]).len(), findings_in_log.len() - 1);
-        assert!(findings("jitlisten[7] info: could not hook _r_debug.r_brk\n", &[]).is_empty());
+        assert_eq!(all_findings[2].state, State::No);
+        for known in [jaxlib, odd] {
+            assert_eq!(findings(&events, &[known.to_owned()]).len(), 2, "what the process shows is not said twice");
+        }
     }
 }

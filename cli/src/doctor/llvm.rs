@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | existence | facts of our library; GDB JIT lists; RTTI names and messages in files |
 //! | version, engines | the library file (`llvm_file.rs`) and its symbols |
-//! | hooks, problems | facts of our library (`facts.rs`), else the code of `__jit_debug_register_code` |
+//! | hooks, problems | facts of our library ([`wire::facts`]), else the code of `__jit_debug_register_code` |
 //! | frame pointers | the code of each function in the GDB JIT list |
 
 #![forbid(unsafe_code)]
@@ -15,9 +15,10 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use jitlisten::{Function, LineRows, LoadedObject, cfi};
+use wire::facts::{Channel, Count, Missing, NO_SYMBOLS_OR_RTTI, ObservedLlvm, Part, Snapshot, UnobservedLlvm};
 
 use super::Finding;
-use super::facts::{Facts, ObservedLlvm, UnobservedLlvm};
+use super::facts::library_path;
 use super::llvm_file::{LINKERS, LlvmFile};
 use crate::jit_list::{self, JitList};
 use crate::memory;
@@ -88,16 +89,18 @@ pub(super) struct Compiled {
 
 impl Llvm {
     /// Finds all LLVM instances of a process.
-    pub(super) fn find_all(process: &Process, facts: Option<Facts>) -> Vec<Llvm> {
+    pub(super) fn find_all(process: &Process, facts: Option<Snapshot>) -> Vec<Llvm> {
         let lists = jit_list::find_lists(process);
         let has_facts = facts.is_some();
         let facts = facts.unwrap_or_default();
         let mut llvms: Vec<Llvm> = Vec::new();
-        for observed in facts.llvms {
-            llvms.push(Llvm::from_library(process, &observed.library(process), Observation::Observed(observed)));
+        for observed in facts.observed {
+            let library = library_path(process, observed.start, &observed.file);
+            llvms.push(Llvm::from_library(process, &library, Observation::Observed(observed)));
         }
         for unobserved in facts.unobserved {
-            llvms.push(Llvm::from_library(process, &unobserved.library(process), Observation::Unobserved(unobserved)));
+            let library = library_path(process, unobserved.start, &unobserved.file);
+            llvms.push(Llvm::from_library(process, &library, Observation::Unobserved(unobserved)));
         }
         for list in &lists {
             let index = llvms.iter().position(|llvm| llvm.library == list.library).unwrap_or_else(|| {
@@ -160,7 +163,7 @@ impl Llvm {
     /// Returns the reason why code of this LLVM has no frame pointers, if our library knows one.
     pub(super) fn without_frame_pointers(&self) -> Option<String> {
         let Observation::Observed(observed) = &self.observation else { return None };
-        let reason = observed.missing.iter().find_map(|missing| missing.strip_prefix("frame pointers: "))?;
+        let reason = &observed.missing(Part::FramePointers)?.reason;
         Some(format!("code of {}: {reason}", self.library.file_name()?.display()))
     }
 
@@ -192,27 +195,27 @@ impl Llvm {
         });
         match &self.observation {
             Observation::Observed(observed) => {
-                descriptions.extend(observed.describe_hooks());
-                descriptions.extend(observed.missing_parts().map(|part| format!("missing: {part}")));
-                if observed.is_silent() {
+                descriptions.extend(describe_hooks(observed));
+                descriptions.extend(relevant_missing(observed).map(|missing| format!("missing: {missing}")));
+                if is_silent(observed) {
                     return Finding::no("LLVM", descriptions.join("; "), NAMES_ADVICE);
                 }
-                if observed.missing.iter().any(|missing| missing.contains(NAMELESS_LINKERS)) {
+                if observed.missing(Part::NamelessLinkers).is_some() {
                     return Finding::note("LLVM", descriptions.join("; "), NAMES_ADVICE);
                 }
-                let missing_objects = observed.counts.for_jitlink.saturating_sub(observed.counts.jitlink);
+                let missing_objects = observed.count(Count::ForJitLink).saturating_sub(observed.count(Count::JitLink));
                 if missing_objects > 0 {
                     let problem = format!("{missing_objects} objects of JITLink not found in memory (yet)");
                     return Finding::note("LLVM", format!("{}; {problem}", descriptions.join("; ")), NAMES_ADVICE);
                 }
             }
             Observation::Unobserved(unobserved) => {
-                descriptions.push(format!("not observed: {}", unobserved.why));
+                descriptions.push(format!("not observed: {}", unobserved.reason));
                 return Finding::no("LLVM", descriptions.join("; "), NAMES_ADVICE);
             }
             // An LLVM that was switched off would have names for its linkers.
             Observation::Unknown if !self.names_linker => {
-                descriptions.push(format!("not observed: {NAMELESS_LINKERS}"));
+                descriptions.push(format!("not observed: {NO_SYMBOLS_OR_RTTI}"));
                 return Finding::no("LLVM", descriptions.join("; "), NAMES_ADVICE);
             }
             Observation::Unknown => descriptions.push("not observed".to_owned()),
@@ -236,9 +239,6 @@ impl Observation {
     }
 }
 
-/// Message in the facts about linkers that cannot be identified.
-const NAMELESS_LINKERS: &str = "its linkers have neither symbols nor RTTI";
-
 pub(super) const NAMES_ADVICE: &str = "see docs/limits.md: which code has names, addresses for names, or neither";
 
 fn describe_without_facts(has_library: bool, is_redirected: bool) -> &'static str {
@@ -252,39 +252,33 @@ fn describe_without_facts(has_library: bool, is_redirected: bool) -> &'static st
     }
 }
 
-impl ObservedLlvm {
-    /// Describes the hooks of this LLVM, with object counts.
-    fn describe_hooks(&self) -> Vec<String> {
-        let counts = &self.counts;
-        let describe = |describe: &String| match describe.as_str() {
-            "runtimedyld" => format!("RuntimeDyld is hooked, objects so far: {}", counts.runtime_dyld),
-            "jitlink" => format!("JITLink is hooked, objects so far: {}", counts.for_jitlink),
-            "list-call" => "its GDB JIT list is hooked".to_owned(),
-            "list-poll" => "its GDB JIT list is read when code becomes executable".to_owned(),
-            hook => format!("observed by {hook}"),
-        };
-        if self.heard_by.is_empty() {
-            vec!["not observed".to_owned()]
-        } else {
-            self.heard_by.iter().map(describe).collect()
+/// Describes the hooks of an LLVM instance, with object counts.
+fn describe_hooks(observed: &ObservedLlvm) -> Vec<String> {
+    let describe = |channel: &Channel| match channel {
+        Channel::RuntimeDyld => {
+            format!("RuntimeDyld is hooked, objects so far: {}", observed.count(Count::RuntimeDyld))
         }
+        Channel::JitLink => format!("JITLink is hooked, objects so far: {}", observed.count(Count::ForJitLink)),
+        Channel::ListCall => "its GDB JIT list is hooked".to_owned(),
+        Channel::ListPoll => "its GDB JIT list is read when code becomes executable".to_owned(),
+    };
+    if observed.channels.is_empty() {
+        vec!["not observed".to_owned()]
+    } else {
+        observed.channels.iter().map(describe).collect()
     }
+}
 
-    /// Returns the missing hooks that matter. Hooks for a linker that the LLVM library does not contain, or for an
-    /// unused list, do not matter.
-    fn missing_parts(&self) -> impl Iterator<Item = &str> {
-        let has_linker = self.heard_by.iter().any(|hook| hook == "runtimedyld" || hook == "jitlink");
-        let is_irrelevant = move |missing: &&str| {
-            missing.contains(": no vtable of ") || has_linker && missing.starts_with("GDB JIT list")
-        };
-        self.missing.iter().map(String::as_str).filter(move |missing| !is_irrelevant(missing))
-    }
+/// Returns the missing parts that matter. A linker that the LLVM library does not contain does not matter, nor does an
+/// unused list.
+fn relevant_missing(observed: &ObservedLlvm) -> impl Iterator<Item = &Missing> {
+    let has_linker = [Channel::RuntimeDyld, Channel::JitLink].iter().any(|linker| observed.channels.contains(linker));
+    observed.missing.iter().filter(move |missing| !(missing.is_absent || has_linker && missing.part == Part::List))
+}
 
-    /// Returns true if this LLVM seems to compile code without reporting it.
-    fn is_silent(&self) -> bool {
-        self.heard_by.is_empty()
-            || self.missing.iter().any(|missing| missing.contains("code became executable without a report"))
-    }
+/// Returns true if an LLVM seems to compile code without reporting it.
+fn is_silent(observed: &ObservedLlvm) -> bool {
+    observed.channels.is_empty() || observed.missing(Part::Code).is_some()
 }
 
 /// Returns false for small files and for our own library.

@@ -12,10 +12,12 @@ use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use jitlisten::plumbing::LogEvent;
 use jitlisten_files::open_regular;
+use wire::facts::{Total, Totals};
 
 use super::Finding;
-use super::facts::{Facts, Totals};
+use super::facts;
 use super::llvm::{Compiled, Llvm};
 use super::python::{self, Environment, PythonFlags};
 use crate::command;
@@ -154,13 +156,14 @@ impl Program {
             .map_err(|error| Problem::new(format!("cannot start {}: {error}", Path::new(&words[0]).display())))?;
         let watched = watch(child, time, &signals);
         let log_text = read_log(&log);
+        let events: Vec<LogEvent> = log_text.lines().filter_map(LogEvent::from_line).collect();
         drop(scratch);
         signals.release();
         let mut program = Program::expected(run_environment);
         match watched {
             Some(watched) => program.merge(watched),
             None => {
-                program.has_library = log_text.contains("LLVM in ");
+                program.has_library = events.iter().any(|event| matches!(event, LogEvent::Observed { .. }));
                 program.findings.push(Finding::no(
                     "program",
                     "no process with the library was seen",
@@ -168,7 +171,7 @@ impl Program {
                 ));
             }
         }
-        program.add_log_findings(&log_text);
+        program.add_log_findings(&events);
         Ok(program)
     }
 
@@ -184,56 +187,57 @@ impl Program {
         self.findings.push(Finding::ok("command", watched.status));
     }
 
-    /// Adds findings from the library's log. The messages are those of `shim` and of the session.
-    fn add_log_findings(&mut self, text: &str) {
-        for line in text.lines().filter(|line| line.contains(" sink stops: ")) {
-            let sinks = [
-                ("perfmap", &mut self.perf_map),
-                ("image", &mut self.images),
-                ("unwind", &mut self.unwind),
-                ("modules", &mut self.modules),
-            ];
-            for (name, is_working) in sinks {
-                *is_working &= !line.contains(&format!("the {name} sink stops"));
+    /// Adds findings from the events in the library's log.
+    fn add_log_findings(&mut self, events: &[LogEvent]) {
+        for event in events {
+            if let LogEvent::SinkStopped { sink, .. } = event {
+                self.disable_sink(sink);
+                self.findings.push(Finding::no("sink", event.to_string(), "fix what the system has refused"));
             }
-            self.findings.push(Finding::no("sink", text_from(line, "the "), "fix what the system has refused"));
         }
-        if let Some(line) = text.lines().find(|line| line.contains("code without frame pointers was loaded")) {
-            self.code_keeps_frame_pointers = false;
-            // The log also names the library and the first function, while the facts of the running process only
-            // contain counts.
-            self.findings.retain(|finding| !finding.found.contains(NO_FRAME_POINTERS));
-            self.findings.push(Finding::note(
-                "frame pointers",
-                // The library's name comes first, if the log contains it.
-                text_from(line, " warn: ").trim_start_matches(" warn: "),
-                if self.has_numba {
-                    format!("perf record --call-graph dwarf; {CACHE_ADVICE}")
-                } else {
-                    "perf record --call-graph dwarf".to_owned()
-                },
-            ));
+        self.add_frame_pointer_findings(events);
+        for event in events {
+            if matches!(event, LogEvent::ListUnhooked { .. } | LogEvent::ListPolled { .. }) {
+                self.findings.push(Finding::ok("LLVM", event.to_string()));
+            }
         }
-        if let Some(line) = text.lines().find(|line| line.contains("code gets no frame pointers")) {
-            self.code_keeps_frame_pointers = false;
-            self.findings.push(Finding::no(
-                "frame pointers",
-                text_from(line, "LLVM "),
-                "images and --call-graph dwarf",
-            ));
-        }
-        for line in text.lines().filter(|line| line.contains(": frame pointers ") && line.ends_with(" enabled")) {
-            self.findings.push(Finding::ok("frame pointers", text_from(line, "LLVM ")));
-        }
-        for line in text.lines().filter(|line| line.contains("could not hook __jit_debug_register_code")) {
-            self.findings.push(Finding::ok("LLVM", text_from(line, "/")));
-        }
-        let llvm_findings = super::heard::findings(text, &self.known_llvms);
+        let llvm_findings = super::heard::findings(events, &self.known_llvms);
         if !llvm_findings.is_empty() {
             self.findings.retain(|finding| finding.found != NO_LLVM && finding.found != NO_LLVM_YET);
         }
         self.findings.extend(llvm_findings);
         self.findings.dedup_by(|finding, other| finding.about == other.about && finding.found == other.found);
+    }
+
+    fn disable_sink(&mut self, name: &str) {
+        match name {
+            "perfmap" => self.perf_map = false,
+            "image" => self.images = false,
+            "unwind" => self.unwind = false,
+            "modules" => self.modules = false,
+            _ => {}
+        }
+    }
+
+    fn add_frame_pointer_findings(&mut self, events: &[LogEvent]) {
+        let loaded = |event: &&LogEvent| matches!(event, LogEvent::LoadedWithoutFramePointers { .. });
+        if let Some(event) = events.iter().find(loaded) {
+            self.code_keeps_frame_pointers = false;
+            // The event also names the library and the first function. The process, if it still runs, only has counts.
+            self.findings.retain(|finding| finding.about != "frame pointers");
+            let dwarf = "perf record --call-graph dwarf";
+            let advice = if self.has_numba { format!("{dwarf}; {CACHE_ADVICE}") } else { dwarf.to_owned() };
+            self.findings.push(Finding::note("frame pointers", event.to_string(), advice));
+        }
+        let unchanged =
+            |event: &&LogEvent| matches!(event, LogEvent::ReleaseUnknown { .. } | LogEvent::CompilerUnhooked { .. });
+        if let Some(event) = events.iter().find(unchanged) {
+            self.code_keeps_frame_pointers = false;
+            self.findings.push(Finding::no("frame pointers", event.to_string(), "images and --call-graph dwarf"));
+        }
+        for event in events.iter().filter(|event| matches!(event, LogEvent::CodeChanged { .. })) {
+            self.findings.push(Finding::ok("frame pointers", event.to_string()));
+        }
     }
 
     fn examine_python(&mut self, process: &Process, environment: &Environment) {
@@ -268,9 +272,9 @@ impl Program {
     }
 
     fn examine_llvms(&mut self, process: &Process) {
-        let facts = our_library(process).and_then(|our_library| Facts::read_from(process, our_library));
+        let facts = our_library(process).and_then(|our_library| facts::read(process, our_library));
         let (is_known, totals) = facts.as_ref().map_or((false, Totals::default()), |facts| (true, facts.totals));
-        if let Some(omitted) = facts.as_ref().map(|facts| facts.left_out).filter(|omitted| *omitted > 0) {
+        if let Some(omitted) = facts.as_ref().map(|facts| facts.omitted).filter(|omitted| *omitted > 0) {
             self.findings.push(Finding::note("LLVM", format!("{omitted} more than the library shows"), "see its log"));
         }
         let llvms = Llvm::find_all(process, facts);
@@ -295,20 +299,20 @@ impl Program {
         }
         // Lists may be incomplete, but an image always means that code became final.
         let has_image = process.mappings.iter().any(|mapping| is_image(&mapping.path));
-        self.has_compiled = list_counts.functions > 0 || totals.functions > 0 || has_image;
+        self.has_compiled = list_counts.functions > 0 || totals.get(Total::Functions) > 0 || has_image;
         // Freed code no longer has an image.
-        self.had_images = has_image || totals.images > 0;
-        self.lines |= self.has_library && (list_counts.objects_with_lines > 0 || totals.objects_with_lines > 0);
-        self.images_have_padding = totals.images_without_padding == 0;
+        self.had_images = has_image || totals.get(Total::Images) > 0;
+        self.lines |= self.has_library && (list_counts.objects_with_lines > 0 || totals.get(Total::WithLines) > 0);
+        self.images_have_padding = totals.get(Total::ImagesWithoutPadding) == 0;
         self.examine_lines(&list_counts);
         self.examine_remarks(&totals);
         self.examine_frame_pointers(&list_counts, &totals);
         if !self.images_have_padding {
-            let Totals { images, images_without_padding, .. } = totals;
+            let [images, without_padding] = [Total::Images, Total::ImagesWithoutPadding].map(|total| totals.get(total));
             self.findings.push(Finding::note(
                 "images",
                 format!(
-                    "{images_without_padding} of {images} have no padding in front: perf --call-graph dwarf cannot \
+                    "{without_padding} of {images} have no padding in front: perf --call-graph dwarf cannot \
                     use their unwind tables"
                 ),
                 "jitlisten record, gdb and py-spy can: see docs/limits.md",
@@ -334,10 +338,10 @@ impl Program {
 
     /// Reports whether LLVM's vectoriser remarks are recorded. Images contain them.
     fn examine_remarks(&mut self, totals: &Totals) {
-        if !self.has_numba || totals.images == 0 || cfg!(not(target_arch = "x86_64")) {
+        if !self.has_numba || totals.get(Total::Images) == 0 || cfg!(not(target_arch = "x86_64")) {
             return;
         }
-        self.findings.push(if totals.remark_handlers == 0 {
+        self.findings.push(if totals.get(Total::RemarkHandlers) == 0 {
             Finding::note(
                 "remarks",
                 "those of LLVM's loop vectoriser are not recorded: unknown release of LLVM, or the program handles \
@@ -345,7 +349,7 @@ impl Program {
                 "nothing: jitlisten why goes by the machine code",
             )
         } else {
-            let count = totals.remarks;
+            let count = totals.get(Total::Remarks);
             Finding::ok("remarks", format!("those of LLVM's loop vectoriser are recorded, so far: {count}"))
         });
     }
@@ -354,7 +358,7 @@ impl Program {
     /// lists are available even without our library.
     fn examine_frame_pointers(&mut self, list_counts: &Compiled, totals: &Totals) {
         let list_values = (list_counts.without_frame_pointer as u64, list_counts.functions as u64);
-        let session_values = (totals.without_frame_pointer, totals.functions);
+        let session_values = (totals.get(Total::FunctionsWithoutFramePointer), totals.get(Total::Functions));
         let (without_frame_pointer, functions) =
             if session_values.1 >= list_values.1 { session_values } else { list_values };
         self.code_keeps_frame_pointers &= without_frame_pointer == 0;
@@ -367,7 +371,7 @@ impl Program {
             let causes = if causes.is_empty() { "their LLVM did not add them".to_owned() } else { causes.join("; ") };
             self.findings.push(Finding::note(
                 "frame pointers",
-                format!("{without_frame_pointer} of {functions} {NO_FRAME_POINTERS}{causes}"),
+                format!("{without_frame_pointer} of {functions} compiled functions keep no frame pointer: {causes}"),
                 if self.has_numba { format!("{tool}; {CACHE_ADVICE}") } else { tool.to_owned() },
             ));
         }
@@ -394,9 +398,6 @@ impl Program {
         }
     }
 }
-
-/// Part of the finding that follows the number of functions without frame pointers.
-const NO_FRAME_POINTERS: &str = "compiled functions keep no frame pointer: ";
 
 const CACHE_ADVICE: &str = "start it with jitlisten run and omit --no-lines: Numba then compiles once more what it has \
     cached without jitlisten";
@@ -427,10 +428,6 @@ fn log_destination(log: &Path) -> OsString {
     let mut value = OsString::from("info:");
     value.push(log);
     value
-}
-
-fn text_from(line: &str, marker: &str) -> String {
-    line.find(marker).map_or(line, |start| &line[start..]).to_owned()
 }
 
 fn is_image(path: &Path) -> bool {

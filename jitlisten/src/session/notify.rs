@@ -5,6 +5,7 @@
 use super::record::neighbours;
 use super::{Record, Session, State};
 use crate::code_snapshot::CodeSnapshot;
+use crate::log::LogEvent;
 use crate::log_line;
 use crate::options::SinkKind;
 use crate::process::fork_gate;
@@ -177,6 +178,6 @@ impl Session {
         state.sinks[kind as usize] = None;
         state.replay_inherited[kind as usize] = false;
         self.counters.sinks[kind as usize].failures.add(1);
-        log_line!(Error, "the {} sink stops: {error}", kind.name());
+        log_line!(Error, "{}", LogEvent::SinkStopped { sink: kind.name(), error: &error.to_string() });
     }
 }

@@ -50,7 +50,7 @@ TRICKS = {
     "a directory as its map": ("hostile", ["directory"], True),
     "a device as its map": ("hostile", ["device"], True),
     "64 GB of nothing as its map": ("hostile", ["sparse"], True),
-    "facts without an end": ("library", ["nested"], True),
+    "facts without an end": ("library", ["countless"], True),
     "facts of a device": ("library", ["facts"], True),
     "swaps its map": ("hostile", ["swaps", "VICTIM"], True),
     "swaps the files of top": ("hostile", ["scratch"], True),

@@ -6,8 +6,8 @@ use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use jitlisten_files::open_regular;
-use perf_format::recording::{COMPILATIONS, images};
 use serde_json::{Value, json};
+use wire::recording::{COMPILATIONS, images};
 
 use super::{Recording, Selection};
 use crate::sanitize::sanitize;

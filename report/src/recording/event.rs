@@ -1,7 +1,7 @@
 //! Parser for `struct perf_event_attr`: the event, and the layout of its records.
 
-use perf_format::*;
 use rustc_hash::FxHashMap;
+use wire::perf_data::*;
 
 use super::bytes::Bytes;
 

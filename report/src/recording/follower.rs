@@ -10,7 +10,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use perf_format::PERF_RECORD_SAMPLE;
+use wire::perf_data::PERF_RECORD_SAMPLE;
 
 use super::format::{self, Container};
 use super::tasks::Tasks;

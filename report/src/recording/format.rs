@@ -14,7 +14,8 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-use perf_format::*;
+use wire::counters::{self, Counters};
+use wire::perf_data::*;
 
 use super::bytes::Bytes;
 use super::event::{Event, EventIds};
@@ -177,10 +178,10 @@ impl Container {
             HEADER_BUILD_ID => self.add_build_ids(bytes),
             HEADER_HOSTNAME => self.facts.host = sanitize(&string(bytes)),
             HEADER_OSRELEASE => self.facts.kernel = sanitize(&string(bytes)),
-            HEADER_VERSION => self.notes.extend(recorder_notes(&string(bytes))),
             HEADER_ARCH => self.facts.architecture = sanitize(&string(bytes)),
             HEADER_CMDLINE => self.facts.command = strings(bytes).unwrap_or_default(),
             HEADER_EVENT_DESC => self.add_event_names(bytes),
+            counters::FEATURE => self.notes.extend(Counters::decode(bytes.0).iter().flat_map(recorder_notes)),
             _ => {}
         }
     }
@@ -213,21 +214,22 @@ impl Container {
 }
 
 fn is_used_feature(feature: u32) -> bool {
-    [HEADER_BUILD_ID, HEADER_HOSTNAME, HEADER_OSRELEASE, HEADER_VERSION, HEADER_ARCH, HEADER_CMDLINE, HEADER_EVENT_DESC]
-        .contains(&feature)
+    [
+        HEADER_BUILD_ID,
+        HEADER_HOSTNAME,
+        HEADER_OSRELEASE,
+        HEADER_ARCH,
+        HEADER_CMDLINE,
+        HEADER_EVENT_DESC,
+        counters::FEATURE,
+    ]
+    .contains(&feature)
 }
 
-/// Returns notes from the counters of our own recorder (`sampler/src/recording/counters.rs`): if more than one stack in
-/// a hundred is incomplete, a thread was not sampled, or more than one sample in a hundred was skipped. Lost samples
-/// have records of their own.
-fn recorder_notes(version: &str) -> Vec<String> {
-    let counter_text =
-        version.strip_prefix("jitlisten ").and_then(|rest| rest.split_once('(')).map_or("", |(_, rest)| rest);
-    let count = |name: &str| -> Option<u64> {
-        counter_text.split([',', ')']).find_map(|counter| counter.trim().strip_prefix(name)?.trim().parse().ok())
-    };
-    let counters = [count("samples"), count("incomplete"), count("truncated"), count("threads without a timer")];
-    let [Some(samples), Some(incomplete), Some(truncated), Some(without_timer)] = counters else { return Vec::new() };
+/// Returns notes from the counters of our own recorder: if more than one stack in a hundred is incomplete, a thread was
+/// not sampled, or more than one sample in a hundred was skipped. Lost samples have records of their own.
+fn recorder_notes(counters: &Counters) -> Vec<String> {
+    let Counters { samples, incomplete, truncated, skipped, threads_without_timer, .. } = *counters;
     let mut notes = Vec::new();
     let partial = incomplete.saturating_add(truncated);
     if partial > samples / 100 {
@@ -236,11 +238,10 @@ fn recorder_notes(version: &str) -> Vec<String> {
              callers are too low"
         ));
     }
-    if without_timer > 0 {
-        notes.push(format!("threads without a timer, which are not in the recording: {without_timer}"));
+    if threads_without_timer > 0 {
+        notes.push(format!("threads without a timer, which are not in the recording: {threads_without_timer}"));
     }
-    // Older recordings do not have this counter.
-    if let Some(skipped) = count("skipped").filter(|skipped| *skipped > samples / 100) {
+    if skipped > samples / 100 {
         notes.push(format!(
             "{skipped} samples were skipped beside {samples}: taking a stack needed more than 5 % of the interval. \
              Their time counts for the thread's next sample: totals are right, short functions less certain. \
@@ -328,24 +329,19 @@ mod tests {
 
     #[test]
     fn what_the_recorder_has_counted_is_said_where_it_matters() {
-        let version = |incomplete, skipped, without| {
-            format!(
-                "jitlisten 0.1.0 (samples 1000, incomplete {incomplete}, truncated 2, lost 5, skipped {skipped}, \
-                 threads 3, threads without a timer {without})"
-            )
+        let counters = |incomplete, skipped, threads_without_timer| {
+            let (samples, truncated) = (1000, 2);
+            Counters { samples, incomplete, truncated, skipped, threads_without_timer, ..Counters::default() }
         };
-        assert!(recorder_notes(&version(8, 10, 0)).is_empty());
-        for (version, note) in [
-            (version(9, 0, 0), "11 of 1000 stacks are incomplete (2 of them too deep)"),
-            (version(0, 0, 1), "not in the recording: 1"),
-            (version(0, 11, 0), "11 samples were skipped beside 1000"),
+        assert!(recorder_notes(&counters(8, 10, 0)).is_empty());
+        for (counters, note) in [
+            (counters(9, 0, 0), "11 of 1000 stacks are incomplete (2 of them too deep)"),
+            (counters(0, 0, 1), "not in the recording: 1"),
+            (counters(0, 11, 0), "11 samples were skipped beside 1000"),
         ] {
-            let notes = recorder_notes(&version);
+            let notes = recorder_notes(&counters);
             assert!(notes.len() == 1 && notes[0].contains(note), "{notes:?}");
         }
-        assert_eq!(recorder_notes(&version(9, 11, 0)).len(), 2);
-        for other in ["6.1.0", "jitlisten 0.1.0", "jitlisten 1 (samples 1, incomplete x)", ""] {
-            assert!(recorder_notes(other).is_empty());
-        }
+        assert_eq!(recorder_notes(&counters(9, 11, 0)).len(), 2);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::hash::Hasher;
 
-use perf_format::{PERF_CONTEXT_KERNEL, PERF_CONTEXT_MAX, PERF_CONTEXT_USER};
 use rustc_hash::{FxHashMap, FxHasher};
+use wire::perf_data::{PERF_CONTEXT_KERNEL, PERF_CONTEXT_MAX, PERF_CONTEXT_USER};
 
 use super::Recording;
 use super::address_space::{KERNEL, Space};

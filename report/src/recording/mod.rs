@@ -31,8 +31,8 @@ pub use origin::Origin;
 pub use tasks::{MappedFile, Thread};
 
 use jitlisten_files::open_regular;
-use perf_format::*;
 use rustc_hash::FxHashMap;
+use wire::perf_data::*;
 
 use crate::error::Error;
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use perf_format::recording::{IMAGES, images};
+use wire::recording::{IMAGES, images};
 
 use super::Recording;
 

@@ -1,6 +1,6 @@
 //! Records in memory, one after the other.
 
-use perf_format::PERF_RECORD_AUXTRACE;
+use wire::perf_data::PERF_RECORD_AUXTRACE;
 
 use super::bytes::Bytes;
 

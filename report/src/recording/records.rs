@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-use perf_format::{PERF_RECORD_COMPRESSED, PERF_RECORD_COMPRESSED2};
+use wire::perf_data::{PERF_RECORD_COMPRESSED, PERF_RECORD_COMPRESSED2};
 
 use super::bytes::Bytes;
 use super::compressed::Decompressor;

@@ -1,6 +1,6 @@
 //! Parser for `PERF_RECORD_SAMPLE`, which contains the fields that the event requested.
 
-use perf_format::*;
+use wire::perf_data::*;
 
 use super::bytes::Bytes;
 use super::event::Event;

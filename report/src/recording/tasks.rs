@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use perf_format::*;
 use rustc_hash::FxHashMap;
+use wire::perf_data::*;
 
 use super::Recording;
 use super::address_space::{Change, History, KERNEL, Mapping};

@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of a recording.
@@ -78,25 +77,21 @@ impl Counters {
         }
     }
 
+    /// Returns the counters that the file contains.
+    pub(crate) fn to_wire(&self) -> wire::counters::Counters {
+        wire::counters::Counters {
+            samples: self.samples.get(),
+            incomplete: self.incomplete.get(),
+            truncated: self.truncated.get(),
+            lost: self.lost.get(),
+            skipped: self.skipped.get(),
+            threads: self.threads.get(),
+            threads_without_timer: self.threads_without_timer.get(),
+        }
+    }
+
     /// True if no sample was taken.
     pub(crate) fn has_no_sample(&self) -> bool {
         self.samples.get() == 0 && self.lost.get() == 0
-    }
-}
-
-/// Counters that show how complete the samples are, for `report/src/recording/format.rs` and for human readers.
-impl fmt::Display for Counters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "samples {}, incomplete {}, truncated {}, lost {}, skipped {}, threads {}, threads without a timer {}",
-            self.samples.get(),
-            self.incomplete.get(),
-            self.truncated.get(),
-            self.lost.get(),
-            self.skipped.get(),
-            self.threads.get(),
-            self.threads_without_timer.get(),
-        )
     }
 }

@@ -19,8 +19,9 @@ use crate::recording::process::Process;
 
 /// Default number of samples per second. It does not divide common tick rates, so samples do not run in step with
 /// ticks.
-const DEFAULT_HZ: u32 = 199;
-const MAX_HZ: u32 = 10_000;
+pub const DEFAULT_HZ: u32 = 199;
+/// Maximum number of samples per second.
+pub const MAX_HZ: u32 = 10_000;
 
 /// The clock that measures sample periods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, exempt_signal, follow_forks, without_write_signals};
 use jitlisten::{Session, log_line};
+use wire::mailbox::Ending;
 
 use crate::handler::{self, clock, code_map, vdso};
 use crate::python;
@@ -123,19 +124,18 @@ pub fn stop() -> Result<Statistics, Error> {
     stop_in(&mut state())
 }
 
-/// Asks the writer to end the recording. May be called anywhere: takes no lock and allocates nothing. Returns 0 if no
-/// recording is running, 1 while the file is being written, 2 when it is complete.
-pub fn request_end() -> u32 {
-    let Ok(state) = STATE.try_lock() else { return 1 };
+/// Asks the writer to end the recording. May be called anywhere: takes no lock and allocates nothing.
+pub fn request_end() -> Ending {
+    let Ok(state) = STATE.try_lock() else { return Ending::Writing };
     match state.as_ref().map(|running| running.recording) {
         Some(recording) if recording.is_of_this_process() => {
             if recording.is_written() {
-                return 2;
+                return Ending::Complete;
             }
             recording.request(&recording.requests.abandon);
-            1
+            Ending::Writing
         }
-        _ => 0,
+        _ => Ending::NotRecording,
     }
 }
 

@@ -12,7 +12,7 @@ use std::ffi::c_int;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use perf_format::{ATTR_DISABLED, ATTR_EXCLUDE_HV, ATTR_EXCLUDE_KERNEL, ATTR_FREQ};
+use wire::perf_data::{ATTR_DISABLED, ATTR_EXCLUDE_HV, ATTR_EXCLUDE_KERNEL, ATTR_FREQ};
 
 use crate::recording::event_name::Counter;
 use crate::writer::output;

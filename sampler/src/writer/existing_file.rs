@@ -17,9 +17,10 @@ use std::path::{Path, PathBuf};
 
 use jitlisten::log_line;
 use jitlisten_files::{OwnDirectory, Replacement};
-use perf_format::recording::{images, is_beside, old};
-use perf_format::{PERF_RECORD_AUXTRACE, PERF_RECORD_COMPRESSED, PERF_RECORD_COMPRESSED2, PERF_RECORD_SAMPLE};
+use wire::perf_data::{PERF_RECORD_AUXTRACE, PERF_RECORD_COMPRESSED, PERF_RECORD_COMPRESSED2, PERF_RECORD_SAMPLE};
+use wire::recording::{images, old};
 
+use crate::writer::file_names::is_own_file;
 use crate::writer::perf_data::{DATA_SIZE_OFFSET, MAGIC};
 
 /// Header offset of the field that holds the file offset of the data.
@@ -152,7 +153,7 @@ fn open_removable(path: &Path) -> io::Result<Option<(OwnDirectory, Vec<OsString>
         result => result.map_err(|error| error_about(path, &error))?,
     };
     let names = directory.names()?;
-    if names.iter().any(|name| !name.to_str().is_some_and(is_beside)) {
+    if names.iter().any(|name| !name.to_str().is_some_and(is_own_file)) {
         return Err(error_about(path, &io::Error::other("it has files that are not of a recording")));
     }
     Ok(Some((directory, names)))

@@ -61,9 +61,8 @@ impl Writer {
     }
 
     pub(super) fn features(&self) -> Features {
-        let initial =
-            InitialFeatures { version: format!("{VERSION} ({})", self.recording.counters), ..initial_features() };
-        Features { initial, first_sample: self.first_sample, last_sample: self.last_sample }
+        let (first_sample, last_sample) = (self.first_sample, self.last_sample);
+        Features { initial: initial_features(), first_sample, last_sample, counters: self.recording.counters.to_wire() }
     }
 }
 

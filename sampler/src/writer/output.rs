@@ -9,7 +9,7 @@ use std::os::fd::{FromRawFd as _, IntoRawFd as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use perf_format::PERF_RECORD_COMM;
+use wire::perf_data::PERF_RECORD_COMM;
 
 use crate::writer::existing_file::{self, ExistingFile};
 use crate::writer::perf_data::{self, Attribute, Batch, DATA_OFFSET, DATA_SIZE_OFFSET, Features};

@@ -17,7 +17,8 @@
 
 #![forbid(unsafe_code)]
 
-use perf_format::*;
+use wire::counters::{self, Counters};
+use wire::perf_data::*;
 
 use crate::recording::event_name::Counter;
 use crate::recording::options::{Clock, Options};
@@ -86,7 +87,7 @@ pub(crate) struct Mapping {
 pub(crate) struct InitialFeatures {
     pub(crate) hostname: String,
     pub(crate) release: String,
-    /// Version of the library; at the end of the recording, followed by its counters.
+    /// Version of the library.
     pub(crate) version: String,
     pub(crate) command_line: Vec<Vec<u8>>,
 }
@@ -97,6 +98,7 @@ pub(crate) struct Features {
     pub(crate) initial: InitialFeatures,
     pub(crate) first_sample: u64,
     pub(crate) last_sample: u64,
+    pub(crate) counters: Counters,
 }
 
 /// A sequence of encoded records.
@@ -313,9 +315,9 @@ pub(crate) fn header(attribute: &Attribute, data_size: u64, features: &[u32]) ->
         put_u64(&mut bytes, offset);
         put_u64(&mut bytes, size);
     }
-    let bits = features.iter().fold(0_u64, |bits, &feature| bits | 1 << feature);
-    put_u64(&mut bytes, bits);
-    bytes.resize(HEADER_SIZE as usize, 0);
+    let mut bits = [0_u64; 4];
+    features.iter().for_each(|&feature| bits[feature as usize / 64] |= 1 << (feature % 64));
+    bits.iter().for_each(|&word| put_u64(&mut bytes, word));
     bytes.extend(attribute.bytes());
     // There are no ids, because the file has a single event.
     put_u64(&mut bytes, HEADER_SIZE);
@@ -337,6 +339,7 @@ pub(crate) fn features(features: &Features, attribute: &Attribute, data_end: u64
     let mut sample_times = features.first_sample.to_le_bytes().to_vec();
     put_u64(&mut sample_times, features.last_sample);
     sections.push((HEADER_SAMPLE_TIME, sample_times));
+    sections.push((counters::FEATURE, features.counters.encode()));
     let mut offset = data_end + sections.len() as u64 * 16;
     let (mut table, mut content) = (Vec::new(), Vec::<u8>::new());
     for (_, section) in &sections {

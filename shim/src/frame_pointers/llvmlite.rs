@@ -19,6 +19,7 @@ use std::sync::{Mutex, PoisonError};
 
 use jitlisten::log_line;
 use jitlisten::options::FramePointerPolicy;
+use jitlisten::plumbing::LogEvent;
 use once_cell::race::OnceBox;
 
 use crate::frame_pointers::attributes::{LlvmC, PatchedText, UnwindTables};
@@ -85,7 +86,7 @@ pub(crate) fn attach(library: &Library<'_>, symbols: Option<SymbolFile>) {
         llvmlite.originals[entry_point].store(original, Ordering::Release);
         // SAFETY: the hook for this entry point forwards all its arguments.
         if let Some(Err(error)) = unsafe { library.redefine(name, hook as usize) } {
-            log_line!(Warn, "could not hook {name}: {error}; code gets no frame pointers");
+            log_line!(Warn, "{}", LogEvent::CompilerUnhooked { function: name, error: &error.to_string() });
         }
     }
 }
@@ -164,11 +165,13 @@ impl Llvmlite {
             let prefixes = [&["LLVM"], &Remarks::PREFIXES[..]].concat();
             let values = symbols.map(|symbols| symbols.find(&prefixes, &names)).unwrap_or_default();
             let llvm = LlvmC::find(&self.path, bias, &values, version);
+            let release = &*version.to_string();
             match &llvm {
-                Some(_) => log_line!(Info, "LLVM {version}: frame pointers and unwind tables enabled"),
-                None => {
-                    log_line!(Warn, "LLVM {version}: unknown release, code gets no frame pointers and unwind tables")
+                Some(_) => {
+                    let attributes = "frame pointers and unwind tables";
+                    log_line!(Info, "{}", LogEvent::CodeChanged { version: release, attributes });
                 }
+                None => log_line!(Warn, "{}", LogEvent::ReleaseUnknown { version: release }),
             }
             (llvm, Remarks::find(&values, bias, version))
         };

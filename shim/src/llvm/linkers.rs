@@ -5,6 +5,8 @@
 use jitlisten::log::{self, Level};
 use jitlisten::log_line;
 use jitlisten::options::{LlvmSource, LlvmSources};
+use jitlisten::plumbing::LogEvent;
+use wire::facts::NO_SYMBOLS_OR_RTTI;
 
 use crate::channels::jitlink;
 use crate::channels::runtime_dyld::{self, Refusal};
@@ -17,7 +19,6 @@ use crate::llvm::vtable::{self, search};
 use crate::process::detour::Callers;
 use crate::process::library::Library;
 
-const NO_SYMBOLS_OR_RTTI: &str = "its linkers have neither symbols nor RTTI";
 const UNLISTED_CODE_NOTE: &str = "if it registers no object there, its code has addresses for names";
 
 /// State of both linkers: hooked, or the reason why not.
@@ -86,18 +87,13 @@ impl Linkers {
     pub(crate) fn warn(&self, library: &Library<'_>, is_listed: bool) -> Option<String> {
         let (Err(runtime_dyld), Err(jitlink)) = (self.runtime_dyld, self.jitlink) else { return None };
         let reason = warning_reason(runtime_dyld, jitlink, self.has_hidden_linker, is_listed)?;
-        let path = library.path.display();
-        let reason = if is_listed {
+        if is_listed {
             let reason = format!("{reason}; {UNLISTED_CODE_NOTE}");
-            log_line!(Warn, "{path}: only the GDB JIT list of this LLVM can be read: {reason}");
-            reason
-        } else {
-            let names = if recognise::may_compile(library) { "has addresses for names" } else { "stays unnamed" };
-            let reason = format!("{reason}; its code {names}");
-            log_line!(Warn, "{path}: this LLVM is not observed: {reason}");
-            reason
-        };
-        Some(reason)
+            log_line!(Warn, "{}", LogEvent::OnlyListed { library: &library.name(), reason: &reason });
+            return Some(reason);
+        }
+        let names = if recognise::may_compile(library) { "has addresses for names" } else { "stays unnamed" };
+        Some(log_unobserved(library, format!("{reason}; its code {names}")))
     }
 
     /// Returns a note that the code of a hidden linker may be shown by address instead of by name; `None` if there is
@@ -108,11 +104,29 @@ impl Linkers {
 
     /// Logs each unobserved linker with the reason.
     pub(crate) fn log_refusals(&self, library: &Library<'_>) {
+        let library = &*library.name();
         if let Err(refusal) = self.runtime_dyld {
-            log_line!(Info, "{}: RuntimeDyld is not observed: {refusal}", library.path.display());
+            let (linker, reason) = ("RuntimeDyld", &*refusal.to_string());
+            log_line!(
+                Info,
+                "{}",
+                match refusal {
+                    Refusal::Missing => LogEvent::LinkerAbsent { library, linker, class: "RuntimeDyldELF" },
+                    _ => LogEvent::LinkerUnobserved { library, linker, reason },
+                }
+            );
         }
         if let Err(refusal) = self.jitlink {
-            log_line!(Info, "{}: JITLink is not observed: {refusal}", library.path.display());
+            let (linker, reason) = ("JITLink", &*refusal.to_string());
+            log_line!(
+                Info,
+                "{}",
+                match refusal {
+                    jitlink::Refusal::Missing =>
+                        LogEvent::LinkerAbsent { library, linker, class: "ObjectLinkingLayer" },
+                    _ => LogEvent::LinkerUnobserved { library, linker, reason },
+                }
+            );
         }
     }
 }
@@ -127,9 +141,13 @@ pub(crate) fn warn_too_many_llvms(
     if vtables.is_empty() && !has_hidden_linker && library.dynamic_address(DESCRIPTOR_SYMBOL).is_none() {
         return None;
     }
-    let reason = format!("too many LLVMs in this process (limit {SLOTS}); its code stays unnamed");
-    log_line!(Warn, "{}: this LLVM is not observed: {reason}", library.path.display());
-    Some(reason)
+    Some(log_unobserved(library, format!("too many LLVMs in this process (limit {SLOTS}); its code stays unnamed")))
+}
+
+/// Warns that an LLVM is not observed, and returns the reason.
+fn log_unobserved(library: &Library<'_>, reason: String) -> String {
+    log_line!(Warn, "{}", LogEvent::Unobserved { library: &library.name(), reason: &reason });
+    reason
 }
 
 /// Classes whose vtables must be found; empty if no linker is enabled.

@@ -6,13 +6,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jitlisten::options::{LlvmSource, LlvmSources};
+use jitlisten::plumbing::LogEvent;
 use jitlisten::{ObjectId, log_line};
+use wire::facts::{Channel, Count, Missing, ObservedLlvm, Part};
 
 use crate::channels::gdb_list::jit_interface::JitInterface;
 use crate::channels::gdb_list::list::{JitList, ListChanges};
-use crate::channels::runtime_dyld;
+use crate::channels::{jitlink, runtime_dyld};
 use crate::doctor::discovered::DiscoveredLlvm;
-use crate::doctor::facts::{self, Count};
+use crate::doctor::facts::{self, FACTS};
 use crate::doctor::unreported;
 use crate::frame_pointers::codegen;
 use crate::hook_table::{HookTable, SLOTS};
@@ -88,7 +90,7 @@ impl Source {
             return Err(linkers::warn_too_many_llvms(library, symbols, enabled));
         }
         // Reset the counters before LLVM can report anything.
-        facts::reset_counts(slot);
+        FACTS.reset_counts(slot);
         if recognise::is_llvmlite(library) {
             // The file's symbols are needed anyway, and searching its constants would read 60 MB.
             *symbols = SymbolFile::open(library).ok();
@@ -105,7 +107,7 @@ impl Source {
                 return Err(reason);
             }
         }
-        log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
+        log_line!(Info, "{}", LogEvent::Observed { library: &library.name(), slot: &slot.to_string() });
         if linkers.ignored_reason().is_some() || linkers.has_hidden_linker {
             unreported::enable_checks();
         }
@@ -122,7 +124,7 @@ impl Source {
         Ok(Source {
             identity: library.identity,
             path: library.path.clone(),
-            name: library.path.to_string_lossy().into(),
+            name: library.name().into(),
             start: library.range().start,
             list,
             version: linkers.version.clone().or_else(|| recognise::version(library)),
@@ -219,38 +221,49 @@ impl Source {
         self.is_silent = self.unobserved_reason().is_some();
     }
 
-    /// Describes this LLVM instance for the API and the doctor.
+    /// Describes this LLVM instance for the API.
     pub(crate) fn describe(&self) -> DiscoveredLlvm {
-        let (mut heard_by, mut missing) = (Vec::new(), Vec::new());
+        let (path, detoured, objects) = (self.path.clone(), !self.polls_list(), self.objects().count());
+        DiscoveredLlvm { path, detoured, objects, linked: self.linked(), facts: self.facts() }
+    }
+
+    /// Describes this LLVM for other processes.
+    pub(crate) fn facts(&self) -> ObservedLlvm {
+        let (mut channels, mut missing) = (Vec::new(), Vec::new());
         match &self.linkers.runtime_dyld {
-            Ok(_) if runtime_dyld::is_trusted(self.slot) => heard_by.push("runtimedyld"),
-            Ok(_) => missing.push("RuntimeDyld: objects with an unexpected layout".to_owned()),
-            Err(refusal) => missing.push(format!("RuntimeDyld: {refusal}")),
+            Ok(_) if runtime_dyld::is_trusted(self.slot) => channels.push(Channel::RuntimeDyld),
+            Ok(_) => missing.push(Missing::new(Part::RuntimeDyld, "objects with an unexpected layout")),
+            Err(refusal) => missing.push(Missing {
+                is_absent: matches!(refusal, runtime_dyld::Refusal::Missing),
+                ..Missing::new(Part::RuntimeDyld, refusal.to_string())
+            }),
         }
         match &self.linkers.jitlink {
-            Ok(()) => heard_by.push("jitlink"),
-            Err(refusal) => missing.push(format!("JITLink: {refusal}")),
+            Ok(()) => channels.push(Channel::JitLink),
+            Err(refusal) => missing.push(Missing {
+                is_absent: matches!(refusal, jitlink::Refusal::Missing),
+                ..Missing::new(Part::JitLink, refusal.to_string())
+            }),
         }
         match &self.list {
-            Some(list) => heard_by.push(if list.detoured { "list-call" } else { "list-poll" }),
-            None => missing.push("GDB JIT list: not found".to_owned()),
+            Some(list) => channels.push(if list.detoured { Channel::ListCall } else { Channel::ListPoll }),
+            None => missing.push(Missing::new(Part::List, "not found")),
         }
-        missing.extend(self.linkers.hidden_linker_note());
+        missing.extend(self.linkers.hidden_linker_note().map(|note| Missing::new(Part::NamelessLinkers, note)));
         if self.is_silent && self.unobserved_reason().is_some() {
-            missing.push("code became executable without a report".to_owned());
+            missing.push(Missing::new(Part::Code, "code became executable without a report"));
         }
         if let (Err(refusal), false) = (&self.codegen, self.is_llvmlite) {
-            missing.push(format!("frame pointers: {refusal}"));
+            missing.push(Missing::new(Part::FramePointers, refusal.to_string()));
         }
-        DiscoveredLlvm {
-            path: self.path.clone(),
-            start: self.start,
-            detoured: !self.polls_list(),
-            objects: self.objects().count(),
+        ObservedLlvm {
+            slot: self.slot,
+            start: self.start as u64,
+            file: self.name.to_string(),
             version: self.version.clone(),
-            heard_by,
-            linked: self.linked(),
+            channels,
             missing,
+            ..ObservedLlvm::default()
         }
     }
 

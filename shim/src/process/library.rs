@@ -1,6 +1,7 @@
 //! A library of this process, read from memory the way the loader reads it: from the link map, the program headers and
 //! the dynamic section.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString, OsStr};
 use std::ops::Range;
@@ -72,6 +73,11 @@ impl<'l> Library<'l> {
         };
         // SAFETY: `mapped` covers this library.
         mapped.covers(identity).then(|| unsafe { Library::read(identity, &name) })?
+    }
+
+    /// Returns the path of this library as text.
+    pub(crate) fn name(&self) -> Cow<'_, str> {
+        self.path.to_string_lossy()
     }
 
     /// Returns proof that this library is mapped.

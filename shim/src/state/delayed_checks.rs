@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use jitlisten::plumbing::{Outcome, checked_read, mappings_in, monotonic};
+use jitlisten::plumbing::{LogEvent, Outcome, checked_read, mappings_in, monotonic};
 use jitlisten::{AddressRange, log_line};
 
 use super::objects::library_path;
@@ -73,14 +73,9 @@ impl Shim {
             return;
         }
         let unobserved: Vec<_> =
-            state.sources().filter_map(|source| Some((&source.path, source.unobserved_reason()?))).collect();
-        for (path, reason) in &unobserved {
-            log_line!(
-                Warn,
-                "{}: this LLVM reported no object, but code became executable: {reason}; code not registered with \
-                 debuggers stays unnamed",
-                path.display()
-            );
+            state.sources().filter_map(|source| Some((&source.name, source.unobserved_reason()?))).collect();
+        for (library, reason) in &unobserved {
+            log_line!(Warn, "{}", LogEvent::Silent { library, reason });
         }
         if !unobserved.is_empty() {
             state.unreported_code.set_warned();

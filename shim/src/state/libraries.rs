@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use jitlisten::log_line;
 use jitlisten::options::LlvmSources;
 use jitlisten::plumbing::{UnwinderSearch, notify_libraries_changed};
+use wire::facts::UnobservedLlvm;
 
 use super::{Shim, State};
-use crate::doctor::discovered::UnobservedLlvm;
 use crate::frame_pointers::codegen;
 use crate::llvm::recognise;
 use crate::llvm::source::Source;
@@ -225,8 +225,9 @@ impl Shim {
         let (mut symbols, wanted) = (None, self.session.options().llvm);
         let source = match Source::attach(&library, &mut symbols, slot, self.hooks, callers, wanted) {
             Ok(source) => Some(source),
-            Err(Some(why)) => {
-                let llvm = UnobservedLlvm { path: library.path.clone(), start: library.range().start, why };
+            Err(Some(reason)) => {
+                let file = library.name().into_owned();
+                let llvm = UnobservedLlvm { start: library.range().start as u64, file, reason };
                 state.unobserved_llvms.push((library.identity, llvm));
                 None
             }

@@ -5,9 +5,10 @@
 
 use jitlisten::options::LlvmSource;
 use jitlisten::{AddressRange, ObjectId, log_line};
+use wire::facts::Count;
 
 use super::{Shim, State};
-use crate::doctor::facts::{self, Count};
+use crate::doctor::facts;
 use crate::llvm::unreported_libraries::file_name;
 use crate::placement::Pattern;
 use crate::process::this_thread;

@@ -20,9 +20,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use jitlisten::options::SinkKind;
 use jitlisten::{AddressRange, Session, log_line};
 use once_cell::race::OnceBox;
+use wire::facts::{ObservedLlvm, UnobservedLlvm};
 
-use crate::doctor::discovered::{DiscoveredLlvm, UnobservedLlvm};
-use crate::doctor::facts;
+use crate::doctor::discovered::DiscoveredLlvm;
+use crate::doctor::facts::FACTS;
 use crate::doctor::unreported::UnreportedCode;
 use crate::hook_table::HookTable;
 use crate::llvm::source::Source;
@@ -132,15 +133,14 @@ impl Shim {
     /// Descriptions of all observed LLVM instances.
     pub(crate) fn discovered(&self) -> Vec<DiscoveredLlvm> {
         let state = self.lock();
-        state.sources.iter().flatten().map(Source::describe).collect()
+        state.sources().map(Source::describe).collect()
     }
 
     /// Publishes the facts about each LLVM instance for other processes.
     fn publish(&self, state: &State) {
-        let llvms =
-            state.sources.iter().enumerate().filter_map(|(slot, source)| Some((slot, source.as_ref()?.describe())));
-        let unheard: Vec<UnobservedLlvm> = state.unobserved_llvms.iter().map(|(_, llvm)| llvm.clone()).collect();
-        facts::publish(&llvms.collect::<Vec<_>>(), &unheard);
+        let observed: Vec<ObservedLlvm> = state.sources().map(Source::facts).collect();
+        let unobserved: Vec<UnobservedLlvm> = state.unobserved_llvms.iter().map(|(_, llvm)| llvm.clone()).collect();
+        FACTS.publish(&observed, &unobserved);
     }
 
     /// Observes LLVM instances that were loaded before jitlisten. They are relocated, and may have compiled code

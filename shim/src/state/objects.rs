@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use jitlisten::plumbing::{Loaded, Outcome, checked_read, monotonic};
 use jitlisten::{AddressRange, ObjectId, log_line};
+use wire::facts::{Count, Total};
 
 use super::libraries::unless_closing;
 use super::{Shim, State};
-use crate::doctor::facts::{self, Count};
+use crate::doctor::facts;
 use crate::llvm::source::Source;
 use crate::process::mapped_proof::Mapped;
 use crate::process::this_thread;
@@ -132,7 +133,7 @@ impl Shim {
     /// executable unnoticed.
     pub(super) fn record_loaded(&self, state: &mut State, loaded: Loaded) {
         if loaded.has_lines {
-            facts::add_object_with_lines();
+            facts::add(Total::WithLines);
         }
         self.record_outcome(state, &loaded.outcome);
         let Some(first) = loaded.pending else { return };

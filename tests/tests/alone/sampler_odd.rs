@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::sampled::{
-    WeightedSample, assert_complete, counter, read, scenario, seconds_by_thread, with_recording,
+    WeightedSample, assert_complete, counters, read, scenario, seconds_by_thread, with_recording,
 };
 use jitlisten_tests::tool::{self, Absence};
 
@@ -193,7 +193,7 @@ fn deep_stacks_a_thousand_times_a_second() {
     // Two seconds yield 2,000 samples. If the writer did not empty half-full rings, more than half of the samples would
     // be dropped. On a busy machine, the writer itself may get no processor time for long enough to lose as many.
     assert!(samples.iter().filter(|sample| sample.frames.len() > 400).count() > 500, "{} samples", samples.len());
-    let lost = counter(&data, "lost");
+    let lost = counters(&data).lost;
     assert!(lost * 20 <= samples.len() as u64, "{lost} lost beside {}", samples.len());
 }
 

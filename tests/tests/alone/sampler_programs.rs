@@ -8,7 +8,7 @@ use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload, assert_same_output};
 use jitlisten_tests::sampled::{
-    WeightedSample, assert_complete, counter, read, scenario, scenario_in_shell, seconds_by_thread, share, sigma,
+    WeightedSample, assert_complete, counters, read, scenario, scenario_in_shell, seconds_by_thread, share, sigma,
     with_recording,
 };
 use jitlisten_tests::{paths, tool};
@@ -193,7 +193,7 @@ fn a_process_that_a_signal_ends_loses_nothing() {
             read(&data).iter().filter(|sample| sample.contains("burn")).map(|sample| sample.period).sum();
         assert!(burn_ns > 285_000_000, "{signal}: {burn_ns} ns of 300,000,000");
         // The counter is stored in the last part of the file.
-        assert!(counter(&data, "samples") > 0);
+        assert!(counters(&data).samples > 0);
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::sampled::{WeightedSample, assert_complete, counter, read, sigma, with_recording};
+use jitlisten_tests::sampled::{WeightedSample, assert_complete, counters, read, sigma, with_recording};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
@@ -73,7 +73,7 @@ fn stacks_of_every_release_are_whole() {
             samples.len()
         );
         assert_complete(&main_samples, 99.5);
-        assert_eq!(counter(&data, "truncated"), 0, "{venv}");
+        assert_eq!(counters(&data).truncated, 0, "{venv}");
         let share = share_of_long(&samples);
         let max_error = tolerance(&samples, 8.0);
         assert!((share - truth).abs() < max_error, "{venv}: {share} % instead of {truth} in {} samples", samples.len());
@@ -220,7 +220,7 @@ fn frames_of_every_interpreter_and_thread_are_found() {
             assert_complete(&samples_in(&burning_samples, deep), 99.5);
         }
         // Threads end in functions for which Debian 13's C library has no symbols.
-        let (samples, incomplete) = (counter(&data, "samples"), counter(&data, "incomplete"));
+        let (samples, incomplete) = (counters(&data).samples, counters(&data).incomplete);
         assert!(incomplete * 100 <= samples + 300, "{venv}: {incomplete} of {samples} are incomplete");
         let callers = |sample: &WeightedSample, function: &str| {
             let frames = sample.frames.iter().skip_while(|frame| !is_python(frame, "burn")).skip(1);
@@ -229,7 +229,7 @@ fn frames_of_every_interpreter_and_thread_are_found() {
         let between = burning_samples
             .iter()
             .map(|sample| sample.frames.iter().filter(|frame| is_python(frame, "between")).count());
-        assert_eq!((between.max(), counter(&data, "truncated")), (Some(600), 0), "{venv}");
+        assert_eq!((between.max(), counters(&data).truncated), (Some(600), 0), "{venv}");
         // The test compares the largest numbers of callers, because samples in a function's first and last instructions
         // may lack callers.
         let max_callers = |function: &str| burning_samples.iter().map(|sample| callers(sample, function)).max();

@@ -14,8 +14,8 @@ struct entry { struct entry *next, *prev; const char *address; uint64_t size; };
 struct { uint32_t version, action; struct entry *relevant, *first; } __jit_debug_descriptor = {1, 0, 0, 0};
 void __jit_debug_register_code(void) {}
 
-/* Imitates the facts that the library publishes for doctor (shim/src/doctor/facts.rs). */
-struct { uint64_t magic, layout, capacity, sequence, length, totals[8], counts[16][4]; char text[1 << 20]; } jitlisten_facts;
+/* Imitates the facts that the library publishes for doctor (wire/src/facts/mod.rs). */
+struct { uint64_t magic, version, size, sequence, length, omitted, totals[8], counts[16][4], list[4096]; } jitlisten_facts;
 
 static const char *behaviour = "";
 static volatile sig_atomic_t received;
@@ -56,18 +56,20 @@ static void fill_list(size_t count, uint64_t size)
     __jit_debug_descriptor.first = entries;
 }
 
-/* Writes malformed facts: either endless brackets, or an LLVM entry with an invalid slot and an endless file name. */
-static void write_facts(int is_nested)
+/* Writes malformed facts: an LLVM entry with an invalid slot and an endless file. If `is_endless`, its list of channels
+ * has no end either. */
+static void write_facts(int is_endless)
 {
-    const char *llvm = "{\"llvms\": [{\"slot\": 18446744073709551615, \"start\": 4096, \"file\": \"/dev/zero\", \"version\": null, "
-                       "\"heard_by\": [], \"missing\": []}], \"unheard\": [], \"left_out\": 18446744073709551615}";
+    char *list = (char *)jitlisten_facts.list;
+    memcpy(list, (uint64_t[]){1, UINT64_MAX, 4096, 9}, 32);
+    memcpy(list + 32, "/dev/zero", 9);
+    memcpy(list + 41, (uint64_t[]){0, is_endless ? UINT64_MAX : 0, 0}, 24);
     memcpy(&jitlisten_facts.magic, "JLFACTS", 8);
-    jitlisten_facts.layout = 1;
-    jitlisten_facts.capacity = sizeof jitlisten_facts.text;
-    jitlisten_facts.length = is_nested ? sizeof jitlisten_facts.text : strlen(llvm);
+    jitlisten_facts.version = 2;
+    jitlisten_facts.size = sizeof jitlisten_facts;
+    jitlisten_facts.length = is_endless ? sizeof jitlisten_facts.list : 65;
+    jitlisten_facts.omitted = UINT64_MAX;
     memset(jitlisten_facts.totals, 0xff, sizeof jitlisten_facts.totals);
-    memset(jitlisten_facts.text, '[', sizeof jitlisten_facts.text);
-    if (!is_nested) strcpy(jitlisten_facts.text, llvm);
 }
 
 int main(int argc, char **argv)
@@ -78,7 +80,7 @@ int main(int argc, char **argv)
     if (strcmp(behaviour, "giant") == 0) fill_list(100000, 200 << 20);
     if (strcmp(behaviour, "wild") == 0) __jit_debug_descriptor.first = (struct entry *)0x5a5a5a5a5a5a5a5a;
     if (strcmp(behaviour, "ignores") == 0) signal(SIGSEGV, SIG_IGN);
-    if (strcmp(behaviour, "nested") == 0) write_facts(1);
+    if (strcmp(behaviour, "countless") == 0) write_facts(1);
     if (strcmp(behaviour, "facts") == 0) write_facts(0);
     signal(SIGRTMIN, count_signal);
     puts("ready");

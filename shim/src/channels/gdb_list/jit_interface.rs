@@ -1,6 +1,7 @@
 //! The JIT descriptor of an LLVM instance, and the registration function that LLVM calls after each change of the list.
 
 use jitlisten::log_line;
+use jitlisten::plumbing::LogEvent;
 
 use crate::channels::gdb_list::list::JitList;
 use crate::llvm::recognise::MIN_LLVM_CODE_BYTES;
@@ -48,15 +49,11 @@ impl JitInterface {
         // be called from any thread until the process exits.
         let result = unsafe { detour::detour(self.function, hook, callers) };
         if let Err(refusal) = &result {
-            let path = library.path.display();
+            let (library, reason) = (&*library.name(), &*refusal.to_string());
             if linker_is_observed {
-                log_line!(Info, "{path}: could not hook __jit_debug_register_code: {refusal}");
+                log_line!(Info, "{}", LogEvent::ListUnhooked { library, reason });
             } else {
-                log_line!(
-                    Warn,
-                    "{path}: could not hook __jit_debug_register_code: {refusal}; the GDB JIT list is read when memory \
-                     becomes executable, which misses some objects"
-                );
+                log_line!(Warn, "{}", LogEvent::ListPolled { library, reason });
             }
         }
         JitList::new(self.descriptor, result.is_ok())

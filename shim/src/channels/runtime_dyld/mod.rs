@@ -44,8 +44,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use jitlisten::plumbing::mappings_in;
 use jitlisten::{Address, AddressRange, log_line};
+use wire::facts::Count;
 
-use crate::doctor::facts::{self, Count};
+use crate::doctor::facts;
 use crate::forwarding::Forwarding;
 use crate::hook_table::SLOTS;
 use crate::llvm::elf_copy::Sections;

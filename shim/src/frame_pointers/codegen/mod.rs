@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use jitlisten::log_line;
 use jitlisten::options::FramePointerPolicy;
+use jitlisten::plumbing::LogEvent;
 use once_cell::race::OnceBox;
 
 use crate::forwarding::{ArgumentWords, Forwarding};
@@ -286,7 +287,10 @@ impl Generator {
             };
             let llvm = self.exported.llvm(version);
             match &llvm {
-                Some(_) => log_line!(Info, "LLVM {version}: frame pointers enabled"),
+                Some(_) => {
+                    let (version, attributes) = (&*version.to_string(), "frame pointers");
+                    log_line!(Info, "{}", LogEvent::CodeChanged { version, attributes });
+                }
                 None => log_line!(Info, "LLVM {version}: unknown release, its code is unchanged"),
             }
             llvm

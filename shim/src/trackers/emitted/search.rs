@@ -13,9 +13,10 @@
 
 use jitlisten::plumbing::{Mapping, MapsLine, mappings_in};
 use jitlisten::{Address, AddressRange, cfi, log_line};
+use wire::facts::Count;
 
 use super::{EmittedObject, EmittedObjects};
-use crate::doctor::facts::{self, Count};
+use crate::doctor::facts;
 use crate::placement::{Piece, Placement, Surroundings, find_unambiguous};
 use crate::process::this_thread;
 use crate::trackers::memory::{LocatedObject, MAX_SEARCHED_BYTES, Memory, max_reach, read_memory, read_piece};

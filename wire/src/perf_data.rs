@@ -1,13 +1,9 @@
-//! Constants of the `perf.data` format, shared by the writer (`sampler`) and the reader (`report`). [`recording`] names
-//! the files that belong to a recording.
+//! Constants of the `perf.data` format, shared by the writer (`sampler`) and the reader (`report`).
 //!
 //! Sources: `linux/perf_event.h`. Record types from 64 on, and features, are described in
 //! `tools/perf/Documentation/perf.data-file-format.txt`.
 
-#![forbid(unsafe_code)]
 #![expect(missing_docs, reason = "the sources describe their names")]
-
-pub mod recording;
 
 pub const PERF_RECORD_MMAP: u32 = 1;
 pub const PERF_RECORD_LOST: u32 = 2;

@@ -1,39 +1,12 @@
-//! Names of the files that belong to a recording.
-//!
-//! ```text
-//!   FILE                                        the recording; for a child process FILE.PID, or %p in the name FILE
-//!   FILE.images/image-PID-START-object-N.so     an image of compiled code
-//!   FILE.images/python-PID-TIME-N.so            functions that CPython interprets
-//!   FILE.images/compilations.jsonl              compilations by Numba
-//!   FILE.old, FILE.old.images/                  the previous recording with the same name
-//! ```
+//! Names of the files that the recorder creates next to a recording: see [`wire::recording`].
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+#![forbid(unsafe_code)]
 
 use jitlisten_files::FileName;
+use wire::recording::COMPILATIONS;
 
-/// Name of the file in [`images`] that lists Numba's compilations.
-pub const COMPILATIONS: &str = "compilations.jsonl";
-
-/// Suffix that [`images`] appends to the name of a recording.
-pub const IMAGES: &str = ".images";
-
-/// Suffix that [`old`] appends to the name of a recording.
-const OLD_SUFFIX: &str = ".old";
-
-/// Returns the path of a recording's image directory.
-pub fn images(recording: &Path) -> PathBuf {
-    with_suffix(recording, IMAGES)
-}
-
-/// Returns the new name of a recording that is about to be replaced.
-pub fn old(recording: &Path) -> PathBuf {
-    with_suffix(recording, OLD_SUFFIX)
-}
-
-/// Returns true if a file name in [`images`] has exactly a form that the recorder creates.
-pub fn is_beside(name: &str) -> bool {
+/// Returns true if a file name in [`images`](wire::recording::images) has exactly a form that the recorder creates.
+pub(crate) fn is_own_file(name: &str) -> bool {
     let is_image = matches!(FileName::parse(name), Some(FileName::KeptImage { .. }));
     name == COMPILATIONS || is_image || is_python_file(name) || is_unfinished(name)
 }
@@ -54,12 +27,6 @@ fn is_python_file(name: &str) -> bool {
 
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(suffix);
-    name.into()
 }
 
 #[cfg(test)]
@@ -88,13 +55,7 @@ mod tests {
             ".jitlisten-new",
             "",
         ];
-        assert_eq!(own_names.iter().filter(|name| !is_beside(name)).collect::<Vec<_>>(), Vec::<&&str>::new());
-        assert_eq!(other_names.iter().filter(|name| is_beside(name)).collect::<Vec<_>>(), Vec::<&&str>::new());
-    }
-
-    #[test]
-    fn names_beside_a_recording() {
-        let file = Path::new("/a/prof.data");
-        assert_eq!(images(&old(file)), Path::new("/a/prof.data.old.images"));
+        assert_eq!(own_names.iter().filter(|name| !is_own_file(name)).collect::<Vec<_>>(), Vec::<&&str>::new());
+        assert_eq!(other_names.iter().filter(|name| is_own_file(name)).collect::<Vec<_>>(), Vec::<&&str>::new());
     }
 }

@@ -1,0 +1,143 @@
+//! Log lines that `jitlisten doctor` reads back from the log of a program that it runs. Only this file has their texts.
+
+#![forbid(unsafe_code)]
+
+use std::fmt::{self, Display, Formatter};
+
+use super::Level;
+
+/// Defines [`LogEvent`]: each event with its message, which contains the fields in the same order, separated by text.
+/// If several messages match a line, the first one counts.
+macro_rules! log_events {
+    ($($(#[$doc:meta])* $event:ident { $($field:ident),* } = $message:literal,)*) => {
+        /// An event in the log, in a form that can be read back.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "the messages explain the fields")]
+        pub enum LogEvent<'a> {
+            $($(#[$doc])* $event { $($field: &'a str),* },)*
+        }
+
+        impl Display for LogEvent<'_> {
+            fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(LogEvent::$event { $($field),* } => write!(formatter, $message),)*
+                }
+            }
+        }
+
+        impl<'a> LogEvent<'a> {
+            /// Parses a message; `None` if it belongs to no event.
+            fn parse(message: &'a str) -> Option<LogEvent<'a>> {
+                $(if let Some(fields) = fields($message, message) {
+                    let mut fields = fields.into_iter();
+                    return Some(LogEvent::$event { $($field: fields.next()?),* });
+                })*
+                None
+            }
+        }
+    };
+}
+
+log_events! {
+    /// An LLVM is observed.
+    Observed { library, slot } = "LLVM in {library}, slot {slot}",
+    /// An LLVM is not observed at all.
+    Unobserved { library, reason } = "{library}: this LLVM is not observed: {reason}",
+    /// Neither linker of an LLVM is observed.
+    OnlyListed { library, reason } = "{library}: only the GDB JIT list of this LLVM can be read: {reason}",
+    /// An LLVM with an unobserved linker seems to compile.
+    Silent { library, reason } =
+        "{library}: this LLVM reported no object, but code became executable: {reason}; code not registered with \
+         debuggers stays unnamed",
+    /// A library does not contain this linker.
+    LinkerAbsent { library, linker, class } = "{library}: {linker} is not observed: no vtable of {class}",
+    /// A linker is not observed.
+    LinkerUnobserved { library, linker, reason } = "{library}: {linker} is not observed: {reason}",
+    /// The GDB JIT list does not announce its changes, and is the only source of objects.
+    ListPolled { library, reason } =
+        "{library}: could not hook __jit_debug_register_code: {reason}; the GDB JIT list is read when memory becomes \
+         executable, which misses some objects",
+    /// The GDB JIT list does not announce its changes.
+    ListUnhooked { library, reason } = "{library}: could not hook __jit_debug_register_code: {reason}",
+    /// The first object whose functions keep no frame pointer. `library` ends with a colon, or is empty.
+    LoadedWithoutFramePointers { library, function } =
+        "{library}code without frame pointers was loaded, first {function}: compiled without jitlisten, or by an LLVM \
+         that it cannot change",
+    /// The code of an LLVM gets attributes.
+    CodeChanged { version, attributes } = "LLVM {version}: {attributes} enabled",
+    /// The code of an LLVM gets no attributes.
+    ReleaseUnknown { version } = "LLVM {version}: unknown release, code gets no frame pointers and unwind tables",
+    /// Some of an LLVM's code gets no attributes.
+    CompilerUnhooked { function, error } = "could not hook {function}: {error}; code gets no frame pointers",
+    /// A sink has failed.
+    SinkStopped { sink, error } = "the {sink} sink stops: {error}",
+}
+
+impl<'a> LogEvent<'a> {
+    /// Reads an event back from a line of the log; `None` for any other line.
+    pub fn from_line(line: &'a str) -> Option<LogEvent<'a>> {
+        let (pid, rest) = line.strip_prefix("jitlisten[")?.split_once("] ")?;
+        let (level, message) = rest.split_once(": ")?;
+        let is_prefix = pid.parse::<u32>().is_ok() && Level::NAMES.iter().any(|(name, _)| *name == level);
+        if is_prefix { LogEvent::parse(message) } else { None }
+    }
+}
+
+/// Returns the text in place of each `{field}` of a pattern; `None` if the message does not match it.
+fn fields<'a>(pattern: &str, message: &'a str) -> Option<Vec<&'a str>> {
+    let mut parts = pattern.split(['{', '}']);
+    let mut rest = message.strip_prefix(parts.next()?)?;
+    let mut fields = Vec::new();
+    while let (Some(_), Some(text)) = (parts.next(), parts.next()) {
+        let (field, remainder) = if text.is_empty() { (rest, "") } else { rest.split_once(text)? };
+        fields.push(field);
+        rest = remainder;
+    }
+    rest.is_empty().then_some(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::format_line;
+
+    #[test]
+    fn an_event_is_read_as_it_was_logged() {
+        let (library, reason) = ("/lib/a b: c.so", "too many: 16; its code stays unnamed");
+        let events = [
+            LogEvent::Observed { library, slot: "3" },
+            LogEvent::Unobserved { library, reason },
+            LogEvent::OnlyListed { library, reason },
+            LogEvent::Silent { library, reason },
+            LogEvent::LinkerUnobserved { library: "/l.so", linker: "JITLink", reason },
+            LogEvent::LinkerAbsent { library: "/l.so", linker: "JITLink", class: "Layer" },
+            LogEvent::ListUnhooked { library, reason },
+            LogEvent::ListPolled { library, reason },
+            LogEvent::LoadedWithoutFramePointers { library: "/lib/a.so: ", function: "f(int)" },
+            LogEvent::LoadedWithoutFramePointers { library: "", function: "f::g" },
+            LogEvent::CodeChanged { version: "22", attributes: "frame pointers and unwind tables" },
+            LogEvent::ReleaseUnknown { version: "99" },
+            LogEvent::CompilerUnhooked { function: "LLVMPY_X", error: reason },
+            LogEvent::SinkStopped { sink: "image", error: "No space left on device (os error 28)" },
+        ];
+        for event in events {
+            let line = format_line(Level::Warn, &event.to_string());
+            assert_eq!(LogEvent::from_line(line.trim_end()), Some(event));
+        }
+    }
+
+    #[test]
+    fn other_lines_are_no_events() {
+        for line in [
+            "",
+            "LLVM in /lib/a.so, slot 0",
+            "jitlisten[7] loud: LLVM in /lib/a.so, slot 0",
+            "jitlisten[x] info: LLVM in /lib/a.so, slot 0",
+            "jitlisten[7] info: LLVM in /lib/a.so",
+            "jitlisten[7] info: recording with signal 40",
+            "jitlisten[7] info: LLVM 22: frame pointers enabled, or not",
+        ] {
+            assert_eq!(LogEvent::from_line(line), None, "{line}");
+        }
+    }
+}

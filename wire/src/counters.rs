@@ -1,0 +1,69 @@
+//! Counters of the recorder, which show how complete the samples of a recording are. Our `perf.data` stores them in the
+//! section of feature [`FEATURE`], after the sections of all features that perf knows.
+
+/// Number of the feature: the last one of the 256 that a header has bits for.
+pub const FEATURE: u32 = 255;
+
+/// Counters of a recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Samples in the recording.
+    pub samples: u64,
+    /// Samples whose stacks do not reach the thread's entry function.
+    pub incomplete: u64,
+    /// Samples whose stacks are too deep.
+    pub truncated: u64,
+    /// Samples that were taken but not written.
+    pub lost: u64,
+    /// Samples that were not taken, because unwinding a stack takes too long at this rate.
+    pub skipped: u64,
+    /// Sampled threads.
+    pub threads: u64,
+    /// Threads that got no timer.
+    pub threads_without_timer: u64,
+}
+
+impl Counters {
+    /// Encodes the counters as words, least significant byte first.
+    pub fn encode(&self) -> Vec<u8> {
+        let Counters { samples, incomplete, truncated, lost, skipped, threads, threads_without_timer } = *self;
+        let words = [samples, incomplete, truncated, lost, skipped, threads, threads_without_timer];
+        words.map(u64::to_le_bytes).concat()
+    }
+
+    /// Decodes a section; `None` if it is too short. Later versions may append words.
+    pub fn decode(bytes: &[u8]) -> Option<Counters> {
+        let mut words = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+        Some(Counters {
+            samples: words.next()?,
+            incomplete: words.next()?,
+            truncated: words.next()?,
+            lost: words.next()?,
+            skipped: words.next()?,
+            threads: words.next()?,
+            threads_without_timer: words.next()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_decoded_as_they_were_encoded() {
+        let counters = Counters {
+            samples: 1,
+            incomplete: 2,
+            truncated: 3,
+            lost: 4,
+            skipped: 5,
+            threads: 6,
+            threads_without_timer: u64::MAX,
+        };
+        let mut bytes = counters.encode();
+        assert_eq!(Counters::decode(&bytes[1..]), None);
+        bytes.push(0);
+        assert_eq!(Counters::decode(&bytes), Some(counters));
+    }
+}
