@@ -6,7 +6,8 @@ use jitlisten_sampler::{CStringArray, ThreadFunction};
 
 use crate::missing_preload::warn;
 
-/// Exports functions that forward to the functions of the same name in `jitlisten_sampler`, after an optional call.
+/// Exports functions that forward to the functions of the same name in `jitlisten_sampler`. If `after` is given, that
+/// call is made first.
 macro_rules! interpose {
     ($(
         extern $abi:literal fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty $(, after $before:expr)?;

@@ -85,7 +85,7 @@ mod tests {
     use super::remove_from_list;
 
     #[test]
-    fn the_rest_of_the_list_is_as_it_was() {
+    fn other_list_entries_stay_unchanged() {
         let remove_own =
             |list: &str| remove_from_list(list.as_bytes(), b"/our.so").map(|rest| String::from_utf8(rest).unwrap());
         assert_eq!(remove_own("/our.so"), None);

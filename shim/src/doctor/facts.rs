@@ -13,7 +13,7 @@
 //!    40  totals[8]  of the session, since it began: see `Total`
 //!   104  counts[16][4]  of the LLVM instance in each slot: see `Count`
 //!   616  text       JSON: {"llvms": [{"slot": n, "start": n, "file": s, ..}], "unheard": [{"start": n, "file": s,
-//!                   "why": s}], "left_out": n}; "start" is the library's address, "left_out" the number omitted
+//!                   "why": s}], "left_out": n}; "start" is the library's address, "left_out" counts omitted LLVMs
 //! ```
 //!
 //! The text is rewritten when an LLVM instance is loaded, closed or reclassified, but never for an object. Counts are
