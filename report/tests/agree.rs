@@ -1,5 +1,5 @@
-//! Tests that other readers agree about the same bytes: linux-perf-data for the recording, addr2line and
-//! llvm-symbolizer for the images.
+//! Tests that compare our results with those of other readers of the same files: linux-perf-data for the recording,
+//! addr2line and llvm-symbolizer for the images.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;

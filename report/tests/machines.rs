@@ -164,12 +164,12 @@ fn images_go_where_their_recording_goes() {
     }
 }
 
-/// The image determines the instruction set, not the machine that reads it. Here, the same code is marked as aarch64.
+/// The instruction set is that of the image, not that of the reading machine. Here, the same code is marked as aarch64.
 #[test]
 fn loops_are_those_of_the_image_s_machine() {
     const EM_AARCH64: u8 = 183;
     const MACHINE_OFFSET: usize = 18;
-    /// Machine code: `ldr d1, [x8], #8; subs x9, x9, #1; fadd d0, d0, d1; b.ne; ret` after one other instruction.
+    /// Machine code: `nop; ldr d1, [x8], #8; subs x9, x9, #1; fadd d0, d0, d1; b.ne; ret`.
     const CODE: [u32; 6] = [0xd503201f, 0xfc408501, 0xf1000529, 0x1e612800, 0x54ffffa1, 0xd65f03c0];
     let directory = scratch_directory("machines-aarch64");
     let images = fs::read_dir(testdata().join("root/tmp/fixture/images")).unwrap().next().unwrap().unwrap().path();

@@ -102,11 +102,11 @@ fn a_stream_reads_like_a_file() {
     let directory = scratch_directory("perf-pipe");
     let recording = directory.join("pipe.data");
     let out = fs::File::create(&recording).unwrap();
-    // perf owns standard output, so the program's output goes nowhere.
+    // perf writes the recording to standard output, which is the file.
     let status = record(&tools, &directory, &["-o", "-"], 30_000_000).stdout(out).status().unwrap();
     assert!(status.success());
     let whole = fs::read(&recording).unwrap();
-    // The program prints one number into the same pipe, after or within perf's output. At worst, that damages a record.
+    // The program prints one number into the same file, after or within perf's output. At worst, that damages a record.
     let report = Report::open(&recording, &Options::default()).unwrap();
     assert_sums(&report);
     assert!(report.profile.all.samples > 100, "{} bytes, {:?}", whole.len(), report.notes);

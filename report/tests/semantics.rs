@@ -90,7 +90,7 @@ fn shares_are_by_what_samples_stand_for() {
     assert!(["threads", "processes", "hosts"].iter().all(|group| json[*group][0]["percent"] == 100.0), "{json}");
 }
 
-/// Option `perf record --no-period`, with a clock that is sampled 199 times a second.
+/// As recorded with `perf record --no-period`, from a clock that is sampled 199 times a second.
 #[test]
 fn a_clocks_samples_without_a_period_stand_for_that_of_their_rate() {
     let mut writer = Writer { without_period: true, ..writer() };
@@ -101,7 +101,7 @@ fn a_clocks_samples_without_a_period_stand_for_that_of_their_rate() {
 #[test]
 fn a_mapping_holds_from_its_time_on_in_its_process() {
     let mut writer = Writer::default();
-    // The samples come first in the file, but are ordered by their times.
+    // The samples precede the mappings in the file. Only the timestamps count.
     writer.sample((10, 10), 5, 1, &[FIRST]).sample((10, 10), 50, 1, &[FIRST]).sample((10, 10), 90, 1, &[FIRST]);
     writer.sample((11, 11), 70, 1, &[FIRST]).sample((11, 11), 85, 1, &[FIRST]).sample((12, 12), 70, 1, &[FIRST]);
     writer.mmap(10, (BASE, BASE + 0x2000), 0, IMAGE, 20).mmap(10, (BASE, BASE + 0x2000), 0, "/usr/lib/later.so", 80);

@@ -65,7 +65,7 @@ fn generic_text(text: String) -> String {
     GENERIC_WORDING.iter().fold(text, |text, (numba_words, generic_words)| text.replace(numba_words, generic_words))
 }
 
-/// Describes the effect of the matching calls, with their share of the loop.
+/// Describes the effect of the matching calls, with their share of the loop's samples.
 fn call_share(hot_loop: &Loop, matches: fn(&str) -> bool, effect: &str) -> String {
     format!("{:.0} % of it {effect}", hot_loop.share_of_calls(matches))
 }
@@ -314,7 +314,7 @@ fn is_numba_source(path: &str) -> bool {
     path.contains("/site-packages/numba/") || path.contains("/dist-packages/numba/")
 }
 
-/// Returns true if the loop is so small that every instruction counts.
+/// Returns true for an innermost loop with few instructions and no calls.
 fn is_small(hot_loop: &Loop) -> bool {
     hot_loop.is_innermost && hot_loop.facts.calls == 0 && hot_loop.facts.instructions < MAX_SMALL_LOOP_INSTRUCTIONS
 }

@@ -146,7 +146,7 @@ fn count_checked_divisions(body: &[&Instruction]) -> u32 {
     body.iter().filter(is_checked).count() as u32
 }
 
-/// Counts memory accesses whose address was loaded in the same iteration. Loads from the stack do not count as such.
+/// Counts memory accesses whose address was loaded in the same iteration. Addresses loaded from the stack do not count.
 fn count_indirect(body: &[&Instruction]) -> u32 {
     let mut loaded = Registers::default();
     let mut accesses = 0;
@@ -192,15 +192,15 @@ struct Value {
     /// Register whose running sum or product this value is. Only additions and multiplications have changed it.
     sum_of: Option<usize>,
     changes: u32,
-    /// True if the changes include multiplications.
+    /// True if a multiplication changed the value.
     is_multiplied: bool,
-    /// True if the changes include additions.
+    /// True if an addition changed the value.
     is_added: bool,
 }
 
 /// Classifies the values that a loop of one block carries from one iteration to the next.
 fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Registers) {
-    // Registers that the loop does not write are constants.
+    // Values in registers that the loop does not write are constant during the loop.
     let mut values: [Value; FIRST_VECTOR as usize] =
         std::array::from_fn(|register| match changed.contains(FIRST_VECTOR + register as u8) {
             true => Value { from: 1 << register, sum_of: Some(register), ..Value::default() },
@@ -215,7 +215,7 @@ fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Re
         let from = combine(|value| value.from);
         let written: Vec<usize> = instruction.written.vectors().collect();
         let [target] = written[..] else {
-            // A sum stored to the same address in each iteration is read only after the loop.
+            // A sum that is stored to the same address in each iteration is assumed to be read only after the loop.
             if stores_to_fixed_address(instruction, changed) {
                 continue;
             }

@@ -49,11 +49,11 @@ pub struct Loop {
     pub lines: BTreeSet<(String, u32)>,
     /// Samples in the loop's own instructions.
     pub self_count: Count,
-    /// Samples including calls made from the loop.
+    /// Samples in the loop, including those in functions called from it.
     pub total: Count,
     /// Called functions, the hottest first.
     pub calls: Vec<(String, Count)>,
-    /// Samples by called function and innermost function below it. Each sample counts once.
+    /// Samples by called function and innermost function on the stack. Each sample counts once.
     pub(super) below: Vec<((String, String), Count)>,
     /// Facts from the loop's instructions.
     pub facts: Facts,
@@ -74,7 +74,7 @@ pub struct Loop {
 pub struct Version {
     /// Facts from the instructions of this version.
     pub facts: Facts,
-    /// Samples in this version and its calls.
+    /// Samples in this version, including those in functions called from it.
     pub total: Count,
 }
 
@@ -99,7 +99,7 @@ pub struct Instruction {
 const DID_NOT_RUN_RATIO: u64 = 50;
 /// Maximum number of called functions named for a loop.
 const MAX_NAMED_CALLS: usize = 5;
-/// Minimum share of the loop's samples for a call to be named. A smaller share may only be interrupts by the kernel.
+/// Minimum share of the loop's samples for a call to be named. A smaller share may be due to kernel interrupts alone.
 const MIN_CALL_PERCENT: f64 = 0.5;
 
 impl Loop {
@@ -243,8 +243,8 @@ impl Loop {
 }
 
 /// Links the innermost loops of a function that were generated from the same source lines. Each loop comes with the
-/// origins of its instructions. Two loops are versions of each other if they share an origin, which is a whole chain of
-/// inlined calls. A shared innermost line is not enough.
+/// origins of its instructions. Two loops are versions of each other if they share an origin. An origin is a whole
+/// chain of inlined calls, so a shared innermost line is not enough.
 pub(super) fn find_versions<Origin: Eq + std::hash::Hash>(function_loops: &mut [(Loop, FxHashSet<Origin>)]) {
     let versions: Vec<Vec<Version>> = function_loops
         .iter()

@@ -228,8 +228,8 @@ impl Branches {
     }
 
     /// Returns the predecessors of an instruction's block and the block where their paths diverged, if branches join
-    /// there. Returns `None` for a loop header, and for a block that ends the function, because code shared by returns
-    /// is not part of the first branch.
+    /// there. Returns `None` for a loop header, and for a block that ends the function, because the code that all
+    /// returns share belongs to none of the branches.
     pub(crate) fn join(&self, instruction: usize) -> Option<(Vec<Range<usize>>, Range<usize>)> {
         let Graph { blocks, predecessors, position, .. } = &self.graph;
         let block = blocks.partition_point(|range| range.end <= instruction);

@@ -125,7 +125,7 @@ impl Report {
             group.all += row.all;
             group.compiled += row.compiled;
             group.threads += 1;
-            // The first thread's id is the pid.
+            // The main thread's id is the pid.
             if group.name.is_empty() || row.thread.tid == row.thread.pid {
                 group.name.clone_from(&row.thread.name);
             }

@@ -2,7 +2,7 @@
 
 use super::names;
 
-/// Frame whose function has been named.
+/// Frame with the name of its function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamedFrame {
     pub(super) name: String,

@@ -5,9 +5,9 @@
 //! line. If they are in different calls inlined at one line, it gets the line of these calls. At the start or end of a
 //! block, a single neighbour decides.
 //!
-//! A block without any line that is entered only from above gets the line shared by the nearest located instructions
-//! before and after it, up to the point where other code joins. An example is the checks before a vectorised loop. The
-//! same holds for a block of a single instruction.
+//! If a block has no line at all and is entered only from above, it gets the line shared by the nearest located
+//! instructions before and after it, up to the point where other code joins. An example is the checks before a
+//! vectorised loop. The same holds for a block of a single instruction.
 //!
 //! If the neighbours disagree, a neighbour in the same inlined call decides. If neither neighbour is in that call, the
 //! line of the call itself is used. LLVM merges common code of the branches of an `if`, for example a store to `a[i]`
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::machine::Machine;
 
-    /// Machine code: three `nop`, `jne` to the second, two `nop`, `ret`.
+    /// Machine code: three `nop`, `jne` to the second of them, two `nop`, `ret`.
     const CODE: [u8; 8] = [0x90, 0x90, 0x90, 0x75, 0xfc, 0x90, 0x90, 0xc3];
 
     fn frame(name: &str, line: u32) -> SourceFrame {

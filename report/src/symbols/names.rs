@@ -18,7 +18,7 @@ pub(super) fn readable(linkage_name: &str) -> String {
     truncate(name)
 }
 
-/// Returns true for a symbol of Rust's legacy mangling, whose path ends with `17h` and sixteen digits.
+/// Returns true for a symbol of Rust's legacy mangling, whose path ends with `17h` and sixteen hexadecimal digits.
 fn is_rust_hash(name: &str) -> bool {
     let end = name.find('.').unwrap_or(name.len());
     name[..end]
@@ -42,7 +42,7 @@ pub(super) fn base(name: &str) -> &str {
     for prefix in ENTRY_PREFIXES {
         remaining = remaining.strip_prefix(prefix).unwrap_or(remaining);
     }
-    // Parentheses in `operator()` and `(anonymous namespace)` do not begin arguments.
+    // Parentheses in `operator()` and `(anonymous namespace)` do not start an argument list.
     let arguments = remaining.match_indices('(').map(|(offset, _)| offset).find(|offset| {
         *offset != 0
             && !remaining[..*offset].ends_with("operator")

@@ -41,7 +41,7 @@ const MAX_SUGGESTIONS: usize = 8;
 /// Describes the loops of a line.
 ///
 /// # Errors
-/// If there is no loop, returns a message that names the lines that the recording has instead.
+/// If the line has no loop, returns a message that suggests files or lines to request instead.
 pub fn why_to_text(report: &Report, request: &SourceLine) -> Result<String, String> {
     let file = find_file(report, &request.path)?;
     let Some(line) = request.line else {
