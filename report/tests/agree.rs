@@ -159,13 +159,13 @@ fn compare(
 }
 
 #[test]
-fn addr2line_says_the_same_of_ten_thousand_addresses() {
+fn addr2line_agrees_on_ten_thousand_addresses() {
     let arguments = |path: &Path| vec!["-a".into(), "-i".into(), "-f".into(), "-e".into(), path.display().to_string()];
     compare("addr2line", arguments, frames_match);
 }
 
 #[test]
-fn llvm_symbolizer_says_the_same_of_ten_thousand_addresses() {
+fn llvm_symbolizer_agrees_on_ten_thousand_addresses() {
     let arguments = |path: &Path| {
         vec!["-a".into(), "--no-demangle".into(), "--inlines".into(), "-e".into(), path.display().to_string()]
     };

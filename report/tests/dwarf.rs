@@ -118,7 +118,7 @@ fn lacks_one_frame(shorter: &[u64], longer: &[u64]) -> bool {
 }
 
 #[test]
-fn stacks_are_those_of_perf_script_and_reach_the_start() {
+fn stacks_match_perf_script_and_reach_the_start() {
     let Some(tools) = tools() else { return };
     let directory = scratch_directory("dwarf");
     let recording = record(&tools, &directory);

@@ -77,7 +77,7 @@ fn assert_names_and_lines(report: &Report) {
 }
 
 #[test]
-fn shares_are_those_of_perf_report() {
+fn shares_match_perf_report() {
     let Some(tools) = tools() else { return };
     let directory = scratch_directory("perf-file");
     let recording = directory.join("perf.data");
@@ -145,7 +145,7 @@ fn a_recorder_that_was_killed_leaves_its_samples() {
 }
 
 #[test]
-fn a_process_that_runs_and_its_child_are_read() {
+fn a_running_process_and_its_child_can_be_recorded() {
     let Some(tools) = tools() else { return };
     let directory = scratch_directory("perf-attached");
     let (program, recording) = (directory.join("sides.py"), directory.join("perf.data"));

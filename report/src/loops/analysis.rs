@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_in_one_element_is_an_accumulator_and_a_polynomial_is_none() {
+    fn a_sum_in_one_element_is_an_accumulator_and_a_polynomial_is_not() {
         // addsd xmm0, [rdi+rax*8]; movsd [rdx], xmm0; inc rax; cmp rax, rsi; jl; ret
         let facts = facts_of(b"\xf2\x0f\x58\x04\xc7\xf2\x0f\x11\x02\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
         assert_eq!((facts.accumulators, facts.recurrences), (1, 0));
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn divisions_by_what_the_loop_does_not_change() {
+    fn divisions_by_loop_invariant_values() {
         // vmovupd ymm1, [rdi+rax*8]; vdivpd ymm1, ymm1, ymm0; add rax, 4; cmp rax, rsi; jl; ret
         let facts = facts_of(b"\xc5\xfd\x10\x0c\xc7\xc5\xf5\x5e\xc8\x48\x83\xc0\x04\x48\x39\xf0\x7c\xee\xc3");
         assert_eq!((facts.divisions, facts.invariant_divisions, facts.counted_exits), (1, 1, 1));
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_maximum_is_a_choice_and_a_sum_of_some_is_conditional() {
+    fn a_maximum_is_a_choice_and_a_filtered_sum_is_conditional() {
         // vmovsd xmm1, [rdi+rax*8]; vmaxsd xmm0, xmm1, xmm0; inc rax; cmp rax, rsi; jl; ret
         let facts = facts_of(b"\xc5\xfb\x10\x0c\xc7\xc5\xf3\x5f\xc0\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
         assert_eq!((facts.choices, facts.conditional_sums, facts.recurrences, facts.accumulators), (1, 0, 0, 0));

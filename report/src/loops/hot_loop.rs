@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_of_next_to_no_time_are_not_named() {
+    fn negligible_calls_are_not_named() {
         let count = |samples| Count { weight: samples, samples };
         let calls = vec![("pow".to_owned(), count(500)), ("[kernel]".to_owned(), count(4))];
         let hot_loop = Loop { calls, total: count(1000), ..Loop::from_facts(Facts::default()) };
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_did_not_run_are_one_row() {
+    fn versions_that_did_not_run_share_a_row() {
         let version = |width, samples| Version {
             facts: Facts { packed: u32::from(width != 0), width, element: 64, ..Facts::default() },
             total: Count { weight: samples, samples },

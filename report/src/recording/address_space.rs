@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_over_another_hides_it_from_then_on() {
+    fn a_new_mapping_hides_an_older_one_from_then_on() {
         let mut history = History::default();
         history.add(20, 1, Change::Mapped(mapping(0x2000, 0x3000, 8)));
         history.add(10, 1, Change::Mapped(mapping(0x1000, 0x5000, 7)));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn children_have_what_the_parent_had_and_lose_it_with_exec() {
+    fn children_inherit_mappings_and_lose_them_with_exec() {
         let mut history = History::default();
         history.add(1, 1, Change::Mapped(mapping(0x1000, 0x2000, 7)));
         history.add(5, 2, Change::ForkedFrom(1));

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_record_does_not_become_gigabytes() {
+    fn a_small_record_does_not_expand_to_gigabytes() {
         let mut decompressor = Decompressor::new();
         let (mut records, mut max_capacity) = (0_u64, 0);
         for part in bomb(40_000).chunks(65_000) {

@@ -309,7 +309,7 @@ mod tests {
 
     /// The id section of each event claims the whole file.
     #[test]
-    fn events_that_share_their_ids_cost_no_more_than_the_file() {
+    fn overlapping_id_sections_cost_no_more_than_the_file() {
         const EVENT_COUNT: u64 = 4000;
         let length = HEADER_BYTES as u64 + EVENT_COUNT * 80;
         let numbers = [104, 80, HEADER_BYTES as u64, EVENT_COUNT * 80, length, 0, 0, 0, 0, 0, 0, 0];
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_recorder_has_counted_is_said_where_it_matters() {
+    fn relevant_counters_of_the_recorder_become_notes() {
         let version = |incomplete, skipped, without| {
             format!(
                 "jitlisten 0.1.0 (samples 1000, incomplete {incomplete}, truncated 2, lost 5, skipped {skipped}, \

@@ -383,7 +383,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_without_names_are_said_once() {
+    fn libraries_without_names_are_noted_once() {
         let function =
             |name: &str, kind| Function { name: name.to_owned(), base: String::new(), kind, module: String::new() };
         let functions = [

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn compilations_of_one_function_have_one_base() {
+    fn compilations_of_one_function_have_the_same_base() {
         for name in [
             "__main__.f(float64) [v2]",
             "cpython::__main__.f(array(float64, 1d, C), int64)",
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generated_function_is_called_by_what_it_was_made_for() {
+    fn a_generated_function_is_named_after_its_origin() {
         let kernel = "gufunc::prange kernel prog.py:42 in prog.diffuse [v6]";
         assert!(names_origin(kernel, "gufunc::prange kernel prog.py:42 [v6]"));
         assert!(names_origin(kernel, "gufunc::prange kernel [0x7fe7 v6]"));

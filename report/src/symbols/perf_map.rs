@@ -168,7 +168,7 @@ mod tests {
 
     /// The test writes the map of its own process, which is running.
     #[test]
-    fn a_map_that_is_older_than_its_process() {
+    fn a_map_older_than_its_process_is_detected() {
         let map = std::env::temp_dir().join(format!("jitlisten-report-older-{}", std::process::id()));
         let file = std::fs::File::create(&map).unwrap();
         assert!(!predates_process(&map, std::process::id()));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_later_of_two_lines_for_an_address_is_right() {
+    fn the_later_of_two_entries_for_an_address_wins() {
         let map = PerfMap::parse("1000 10 old\n2000 20 a b\nrubbish\n1000 10 new\n".to_owned());
         assert_eq!(map.find(0x100f), Some("new"));
         assert_eq!(map.find(0x1010), None);

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_ends_the_block_of_data() {
+    fn nothing_in_the_data_ends_its_element() {
         let escaped_json = escaped(r#"{"a":"</script><!--<script>&"}"#);
         assert!(!escaped_json.contains(['<', '>', '&']));
         let parsed: serde_json::Value = serde_json::from_str(&escaped_json).expect("still JSON");

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_what_follows_the_last_colon() {
+    fn the_line_number_follows_the_last_colon() {
         let parsed = |text: &str| text.parse::<SourceLine>().map(|line| (line.path, line.line)).unwrap();
         assert_eq!(parsed("a/prog.py:16"), ("a/prog.py".to_owned(), Some(16)));
         assert_eq!(parsed("prog.py"), ("prog.py".to_owned(), None));
