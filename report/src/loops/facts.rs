@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Facts from the machine code of a loop, without the loops nested in it.
+/// Facts from the machine code of a loop, excluding the loops nested in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Facts {
