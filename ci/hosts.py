@@ -3,8 +3,8 @@
 
 Each program runs unmodified, in its own environment under target/hosts, without and with the library. The output must
 be the same, and every object must be detected and become final. strace counts the objects of the run without the
-library: both linkers of LLVM make memory executable once per object. The numbers of objects and names must be as below,
-and the functions below must be in the perf map and in images. Prints a table and writes the counts to
+library: both linkers of LLVM make memory executable once per object. The numbers of objects and names must be as in
+`HOSTS`, and the functions listed there must be in the perf map and in images. Prints a table and writes the counts to
 records/hosts.tsv, which `ci/support.py` renders.
 """
 

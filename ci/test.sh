@@ -18,7 +18,7 @@ log=target/test.log
 [ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
 export CARGO_TARGET_DIR=$PWD/target JITLISTEN_SKIPS=$PWD/target/test.skips JITLISTEN_SUPPORT=$PWD/target/test.support
 mkdir -p target
-# Raise the PID limit, as distributions do, because a reused PID finds the perf map of a dead process.
+# Raise the PID limit, as distributions do: a process with a reused PID would find the perf map of a dead process.
 [ -z "${CI:-}" ] || { echo 4194304 >/proc/sys/kernel/pid_max; } 2>/dev/null
 # Other users can read the second directory (tests/src/paths.rs).
 rm -rf target/scratch "/opt/jitlisten-scratch${PWD//\//-}" "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_SUPPORT"
@@ -146,8 +146,8 @@ test_lane() {
     step lines ci/lines.sh
 }
 
-# Substrings of test names that take a third of the time of the concurrent tests; some take a minute each. Other tests
-# cover the same code with another LLVM, Numba or tool.
+# Substrings of the names of tests that together take a third of the time of the concurrent tests; some take a minute
+# each. Other tests cover the same code with another LLVM, Numba or tool.
 slow=(
     host_safety_threads::a_minute image_lifetime::ten_thousand short_lived_functions::deleted
     integration_cpp::llvm_15 integration_cpp::llvm_16 integration_cpp::llvm_19 integration_rust:: integration_llvmlite::

@@ -23,7 +23,7 @@ const COUNTS_PER_LLVM: usize = 4;
 const TOTALS_WORD: usize = 5;
 const HEAD_WORDS: usize = TOTALS_WORD + 8;
 const TEXT_OFFSET: usize = (HEAD_WORDS + LLVM_SLOTS * COUNTS_PER_LLVM) * 8;
-/// Maximum size of the JSON text, larger than that of any library.
+/// Maximum size of the JSON text; no library publishes that much.
 const MAX_TEXT_BYTES: u64 = 1 << 20;
 /// Maximum number of attempts to read the facts. The library rewrites them within microseconds.
 const MAX_READS: usize = 50;

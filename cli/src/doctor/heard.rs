@@ -9,7 +9,7 @@ use super::llvm::NAMES_ADVICE;
 const ATTACHED_MARKER: &str = ": LLVM in ";
 const LINKER_MARKERS: [(&str, &str); 2] =
     [("RuntimeDyld", ": RuntimeDyld is not observed: "), ("JITLink", ": JITLink is not observed: ")];
-/// Parts of warnings about code that stays without names.
+/// Substrings of warnings about code that gets no names.
 const UNOBSERVED_WARNINGS: [&str; 3] = [
     ": this LLVM is not observed: ",
     ": only the GDB JIT list of this LLVM can be read: ",
