@@ -49,7 +49,7 @@ pub fn attach(engine: &ExecutionEngine<'_>) -> Attached {
 /// again when their code is final.
 ///
 /// # Errors
-/// Errors of inkwell.
+/// Returns inkwell's errors.
 pub fn create_engine<'ctx>(
     module: &Module<'ctx>,
     level: OptimizationLevel,
