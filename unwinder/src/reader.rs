@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads an encoded pointer whose field is at `address`. `data_base` is the base of `DW_EH_PE_datarel`, if there is
+    /// Reads an encoded pointer that is loaded at `address`. `data_base` is the base of `DW_EH_PE_datarel`, if there is
     /// one. A null pointer is null in every encoding.
     pub(crate) fn encoded(&mut self, encoding: u8, address: u64, data_base: Option<u64>) -> Option<u64> {
         let base = match DwEhPe(encoding & RELATIVE_TO) {

@@ -17,9 +17,9 @@ const SETS: usize = 4096;
 const WAYS: usize = 4;
 /// Placeholder address of an entry that is being changed.
 const BUSY: u64 = 1;
-/// Number of a code object that has no name, because there was no space for its definition.
+/// Number shared by all code objects that have no name, because there was no space for their definition.
 pub(super) const UNNAMED_CODE: u64 = 1;
-/// Number of a code object internal to the interpreter, which is not shown.
+/// Number shared by all code objects that are internal to the interpreter and not shown.
 pub(super) const HIDDEN_CODE: u64 = 2;
 const FIRST_NUMBER: u64 = 3;
 

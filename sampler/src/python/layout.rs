@@ -86,8 +86,8 @@ pub(super) struct Layout {
     pub(super) bytes_size: u16,
     pub(super) bytes_value: u16,
     pub(super) threads: Threads,
-    /// Offsets of the thread's copy index in the frame, and of the copies in the code object. Set for free-threaded
-    /// builds since 3.14, where each thread has a copy of the instructions.
+    /// For finding a thread's copy of a code object's instructions: the offset of the copy's index in the frame, and of
+    /// the array of copies in the code object. Only in free-threaded builds, since 3.14.
     pub(super) copies: Option<(u16, u16)>,
     pub(super) coroutines: Option<Coroutines>,
 }

@@ -43,7 +43,7 @@ mod tests {
     #[test]
     fn states_of_all_releases() {
         let ascii = Some(TextState { width: 1, is_ascii: true });
-        // `interned` with 2 bits (and `ready` after it, or not), with 8 bits and with 16.
+        // `interned` has 2 bits (with or without `ready` after it), 8 bits, or 16 bits.
         for state in [0xe5, 0x65, 0x64, 1 | 0b11001 << 8, 3 | 0b11001 << 16] {
             assert_eq!(TextState::parse(state), ascii, "{state:#x}");
         }

@@ -17,8 +17,7 @@ use std::path::PathBuf;
 use crate::recording::event_name::Counter;
 use crate::recording::process::Process;
 
-/// Default number of samples per second. It does not divide common tick rates, so samples do not run in step with
-/// ticks.
+/// Default number of samples per second: a prime, so that samples do not run in step with timer ticks.
 const DEFAULT_HZ: u32 = 199;
 const MAX_HZ: u32 = 10_000;
 

@@ -1,5 +1,5 @@
-//! The identity of another process, and facts about this process. Names are read by system calls, which are ten times
-//! as fast as reading a file in /proc.
+//! The identity of another process, and facts about this process. Names come from system calls, which are ten times as
+//! fast as reading a file in /proc.
 
 use std::ffi::{CStr, c_void};
 use std::fs;

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Divisor of the elapsed time that yields the handler's maximum share.
+/// The handler's maximum share of the elapsed time is one divided by this number.
 const HANDLER_TIME_DIVISOR: u64 = 20;
 
 /// Pacing state of one thread, for its handler. All zeros before the first sample.
@@ -27,7 +27,7 @@ impl Pace {
         self.intervals_to_skip.store(0, Ordering::Relaxed);
     }
 
-    /// Returns true if this signal, whose period is `intervals` long, should be skipped.
+    /// Returns true if this signal, which accounts for `intervals` intervals, should be skipped.
     pub(crate) fn take_skip(&self, intervals: u64) -> bool {
         let to_skip = self.intervals_to_skip.load(Ordering::Relaxed);
         self.intervals_to_skip.store(to_skip.saturating_sub(intervals), Ordering::Relaxed);
@@ -46,8 +46,8 @@ impl Pace {
         self.last_cost_ns.load(Ordering::Relaxed)
     }
 
-    /// Records that a sample took `cost` ns of an interval. A single expensive sample may have been preempted, so the
-    /// cheaper of the last two counts.
+    /// Records that a sample took `cost` ns, with signals `interval` ns apart. A single expensive sample may have been
+    /// preempted, so the cheaper of the last two counts.
     pub(crate) fn record_cost(&self, cost: u64, interval: u64) {
         let typical_cost = cost.min(self.last_cost_ns.swap(cost, Ordering::Relaxed));
         let min_interval_sum = typical_cost.saturating_mul(HANDLER_TIME_DIVISOR);

@@ -3,7 +3,7 @@
 //! ```text
 //!   handler (one thread) --words--> ring --words--> writer
 //!   word 0: word count << 8 | outcome of the walk    1: time    2: period
-//!   3..: Python frames, then native addresses, innermost first (`python`); no words: the stack of the previous sample
+//!   3..: Python frames, then native addresses, innermost first (`python`); if none, the previous sample's stack
 //! ```
 //! Unread words before `write_position` belong to the writer, all other words to the handler. A sample under
 //! construction lies after `write_position`.

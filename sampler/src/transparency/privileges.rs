@@ -44,7 +44,7 @@ struct Instruction {
 }
 
 impl Instruction {
-    /// Returns true for a return instruction whose action is anything but to allow, log or refuse the call.
+    /// Returns true for a return instruction with an action other than allowing, logging or refusing the call.
     fn may_end_process(&self) -> bool {
         const RETURN: u16 = 6;
         const SOURCE: u16 = 0x18;
@@ -133,7 +133,7 @@ fn make_system_call(
     result
 }
 
-/// Changes the user or the root directory by `call`.
+/// Creates a pending file, then invokes `call`, which changes the user or the root directory.
 fn drop_privileges(call: impl FnOnce() -> c_int) -> c_int {
     create_pending_file();
     call()

@@ -156,8 +156,8 @@ fn a_stack_that_ends_with_a_zero_is_complete_every_time() {
     assert!(cache.get(start).is_some());
 }
 
-/// Unwinds by the stack pointer or, if that is unknown, by the kernel's frame record. One of the return addresses is
-/// signed.
+/// Finds the kernel's signal frame by the stack pointer or, if that is unknown, by the kernel's frame record. One of
+/// the return addresses is signed.
 #[cfg(target_arch = "aarch64")]
 #[test]
 fn a_signal_handler_returns_to_where_the_program_was() {

@@ -115,7 +115,8 @@ fn may_have_sample(file: &File, length: u64) -> bool {
     true
 }
 
-/// Creates the file with these bytes. An existing recording is renamed to FILE.old. On error, nothing is changed.
+/// Creates the file with `bytes` as its contents. An existing recording is renamed to FILE.old. On error, nothing is
+/// changed.
 pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<File> {
     let mut file = Replacement::at_exact_path(path)?;
     file.file().write_all_at(bytes, 0)?;
@@ -145,7 +146,7 @@ pub fn rename_existing(path: &Path) -> io::Result<()> {
     })
 }
 
-/// Opens an image directory that may be removed, and lists its entries. `None` if there is no directory.
+/// Opens an image directory, checks that it may be removed, and lists its entries. `None` if there is no directory.
 fn open_removable(path: &Path) -> io::Result<Option<(OwnDirectory, Vec<OsString>)>> {
     let directory = match OwnDirectory::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -164,7 +165,7 @@ fn remove_directory(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
-/// Adds the name of a file next to the recording to an error message.
+/// Prefixes an error message with the name of the file or directory next to the recording that it is about.
 fn error_about(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.file_name().unwrap_or_default().display()))
 }
@@ -272,7 +273,7 @@ mod tests {
             output.finish(&Features::default()).unwrap();
         }
 
-        /// Returns the process of a recording, and its images.
+        /// Returns the PID of the recorded process, and the names of its images.
         fn describe(&self, file: &Path) -> (Option<u32>, Vec<OsString>) {
             let images = OwnDirectory::open(&images(file)).and_then(|directory| directory.names());
             (crate::writer::output::first_process(file), images.unwrap_or_default())
