@@ -183,7 +183,7 @@ mod tests {
 
     /// Another thread may unmap the stack between two reads of one walk.
     #[test]
-    fn a_stack_that_is_unmapped_under_a_walk() {
+    fn a_stack_may_be_unmapped_during_a_walk() {
         let _lock = slots::lock_for_test();
         let slot = slots::claim(21).unwrap().1;
         let stack = map(64);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn no_walk_asks_the_kernel_more_than_twice() {
+    fn a_walk_makes_at_most_two_system_calls() {
         let _lock = slots::lock_for_test();
         let slot = slots::claim(22).unwrap().1;
         let stack = map(100);
@@ -220,7 +220,7 @@ mod tests {
 
     /// Reads above a stack frame of more than 300,000 bytes, in a thread with unknown stack bounds.
     #[test]
-    fn a_threads_own_stack_is_known_after_one_question() {
+    fn a_threads_own_stack_is_known_after_one_probe() {
         let _lock = slots::lock_for_test();
         let slot = slots::claim(23).unwrap().1;
         #[inline(never)]

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_object_that_is_freed_has_no_number() {
+    fn a_freed_code_object_has_no_number() {
         let _lock = crate::thread::slots::lock_for_test();
         clear();
         for code in 1..=1000_u64 {

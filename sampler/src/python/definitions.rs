@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_out_as_they_went_in_and_a_full_ring_says_so() {
+    fn records_survive_the_ring_and_a_full_ring_refuses_more() {
         let _lock = crate::thread::slots::lock_for_test();
         clear();
         let (name, file, lines) = (b"outer.<locals>.inner", b"/tmp/a.py", vec![7_u8; 3001]);

@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_interpreter_says_of_itself() {
+    fn debug_offsets_of_an_interpreter_are_parsed() {
         let bytes = example(13).unwrap();
         let layout = Layout::parse(&bytes).unwrap();
         let release = layout.release;
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_newer_interpreters_say_of_themselves() {
+    fn debug_offsets_of_newer_interpreters_are_parsed() {
         for (minor, thread_id) in [(14, 152), (15, 176)] {
             let layout = Layout::parse(&example(minor).unwrap()).unwrap();
             let release = layout.release;
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn releases_before_have_a_table() {
+    fn earlier_releases_have_a_table() {
         for minor in 8..=12 {
             assert_eq!(Layout::of_release(minor).unwrap().release.minor, minor);
         }

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_not_read() {
+    fn unmapped_memory_is_not_read() {
         let _lock = crate::thread::slots::lock_for_test();
         current::publish_for_test();
         let words = [1_u64 << 32 | 7, 0x0807_0605_0403_0201];

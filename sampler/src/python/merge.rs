@@ -156,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_stack_goes_on_with_the_frames_that_are_known() {
+    fn a_broken_stack_continues_with_the_known_frames() {
         let words = [frame(11, true), frame(12, true), frame(13, false), 5, 8, EVALUATOR_MARK, 6];
         assert_eq!(merged(&words, Outcome::Broken), (vec![5, 1011, 6, 1012, 1013], true));
         assert_eq!(merged(&words[..3], Outcome::UnknownCode), (vec![1011, 1012, 1013], true));
     }
 
     #[test]
-    fn a_broken_stack_ends_as_the_whole_one_of_its_thread() {
+    fn a_broken_stack_gets_the_base_of_its_threads_complete_stack() {
         let mut bases = StackBases::default();
         let mut complete = |slot, outermost, native: &[u64], outcome| {
             let words = [&[frame(11, true), frame(outermost, true)], native].concat();
@@ -184,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn an_evaluator_that_begins_has_no_frame_yet() {
+    fn a_starting_evaluator_has_no_frame_yet() {
         let words = [frame(11, true), 8, EVALUATOR_MARK, 7, 9, EVALUATOR_MARK, 10];
         assert_eq!(merged(&words, Outcome::Complete), (vec![8, 7, 1011, 10], false));
     }
 
     #[test]
-    fn evaluators_of_another_interpreter_are_the_outermost() {
+    fn evaluators_of_another_interpreter_are_outermost() {
         let words = [frame(11, true), 8, EVALUATOR_MARK, 7, 6, 9, EVALUATOR_MARK, 7, 8, EVALUATOR_MARK, 10];
         assert_eq!(merged(&words, Outcome::Complete), (vec![1011, 6, 9, 8, 10], false));
     }

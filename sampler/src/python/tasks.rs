@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_asyncio_says_of_itself() {
+    fn the_asyncio_debug_section_is_parsed() {
         let bytes = example_section(872);
         let tasks = Tasks::parse(&bytes).unwrap();
         assert_eq!((tasks.awaited_by, tasks.coroutine, tasks.running_task), (96, 128, 872));

@@ -186,7 +186,7 @@ mod tests {
 
     /// In a fork child, a slot may have a new owner.
     #[test]
-    fn a_thread_that_ends_leaves_the_slots_of_others_alone() {
+    fn an_exiting_thread_leaves_the_slots_of_others_alone() {
         let _lock = slots::lock_for_test();
         for (tid, state) in [(clock::own_tid() + 1, State::Armed), (clock::own_tid(), State::Ended)] {
             let slot = slots::claim(tid).unwrap().1;

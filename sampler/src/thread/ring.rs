@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_come_out_as_they_went_in_and_a_full_ring_says_so() {
+    fn samples_survive_the_ring_and_a_full_ring_refuses_more() {
         // SAFETY: all zeros is an empty ring.
         let ring = unsafe { Box::<Ring>::new_zeroed().assume_init() };
         let mut stack = Vec::new();

@@ -159,7 +159,7 @@ mod tests {
 
     /// A thread pool may be replaced by another pool of the same size.
     #[test]
-    fn threads_are_looked_at_where_their_number_stays() {
+    fn threads_are_scanned_even_if_their_number_is_unchanged() {
         let mut scan = Scan::ignoring(1);
         let count_scans = |scan: &mut Scan, link_count| (0..100).filter(|_| scan.is_due(link_count)).count();
         assert_eq!(count_scans(&mut scan, 6), 100);

@@ -174,7 +174,7 @@ mod tests {
 
     /// A handler that has checked the slot's owner must not share the ring with the next owner.
     #[test]
-    fn a_slot_that_a_late_handler_is_in_is_no_new_threads() {
+    fn a_slot_in_use_by_a_late_handler_gets_no_new_owner() {
         let _lock = lock_for_test();
         let (index, slot) = claim(15).unwrap();
         assert!(ptr::eq(get(index).unwrap(), slot));
@@ -191,7 +191,7 @@ mod tests {
 
     /// If two threads shared a signal stack, they would overwrite each other's frames.
     #[test]
-    fn in_a_child_the_thread_that_forked_keeps_its_signal_stack() {
+    fn the_forking_thread_keeps_its_signal_stack_in_the_child() {
         let _lock = lock_for_test();
         let ((kept_index, kept), (other_index, other_slot)) = (claim(11).unwrap(), claim(12).unwrap());
         for (index, slot) in [(kept_index, kept), (other_index, other_slot)] {

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_that_only_refuse_end_nothing() {
+    fn filters_that_only_refuse_calls_end_nothing() {
         let instruction = |code, constant| Instruction { code, jumps: [0; 2], constant };
         let may_end = |instructions: &[Instruction]| {
             let length = instructions.len() as u16;

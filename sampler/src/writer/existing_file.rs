@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_gets_another_name_with_its_images() {
+    fn a_recording_is_renamed_with_its_images() {
         let fixture = Fixture::new("old");
         fixture.record(1, true);
         fixture.record(2, true);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_of_this_user_alone() {
+    fn files_are_private_to_this_user() {
         let fixture = Fixture::new("modes");
         fixture.record(1, true);
         let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_user_controls_is_refused() {
+    fn paths_under_another_users_control_are_refused() {
         let fixture = Fixture::new("refused");
         let directory = images(&fixture.file);
         fs::create_dir(&directory).unwrap();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_name_is_not_taken_from_other_files() {
+    fn other_files_are_never_replaced() {
         let fixture = Fixture::new("others");
         fixture.record(1, true);
         fs::write(old(&fixture.file), "precious").unwrap();
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn images_are_kept_once_the_recording_has_its_place() {
+    fn images_are_kept_once_the_recording_exists() {
         let fixture = Fixture::new("pins");
         let process = fixture.directory.join("image-4711-9");
         let image = OwnDirectory::create_new(&process).unwrap();

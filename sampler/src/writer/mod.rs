@@ -256,7 +256,7 @@ impl Writer {
         }
     }
 
-    /// Drains the rings, finishes the file, and publishes that the writer is done.
+    /// Drains the rings, finishes the file, and marks the recording as written.
     pub(crate) fn finish(mut self) {
         let _shared_state = INHERITED.lock().unwrap_or_else(PoisonError::into_inner);
         self.end();

@@ -86,7 +86,7 @@ impl Wake {
         }
     }
 
-    /// Publishes the writer's last pass: waiting threads check their condition again.
+    /// Announces the writer's last pass, after which waiting threads check their condition again.
     pub(crate) fn complete_last_pass(&self) {
         self.complete_pass(self.count.fetch_add(1, Ordering::AcqRel).wrapping_add(1));
     }

@@ -364,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_as_the_kernel_writes_them() {
+    fn system_calls_are_parsed_as_the_kernel_formats_them() {
         let call = |number: i64, rest: &str| SystemCall::parse(&format!("{number} {rest} 0x7ffd10 0x7f0040\n"));
         assert_eq!((SystemCall::parse("running\n"), SystemCall::parse("")), (None, None));
         let outside_call = SystemCall::parse("-1 0x7ffd10 0x7f0040\n").unwrap();
