@@ -460,7 +460,7 @@ static int record_two_parts(const char *directory)
     three_of_four(50000000);
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/part-%d.data", directory, i);
-        if (start(path) != JITLISTEN_OK || start(path) != JITLISTEN_WRONG_ORDER)
+        if (start(path) != JITLISTEN_OK || start(path) != JITLISTEN_ALREADY_RECORDING)
             return 2;
         burn(0.5);
         if (stop() != JITLISTEN_OK || stop() != JITLISTEN_WRONG_ORDER)
