@@ -4,8 +4,8 @@
  *
  * Starts one thread per library, which compiles and runs COUNT modules ROUNDS times. Every library prints its sums.
  * Libraries after the dashes are opened and closed until the others have finished. With 0 ROUNDS, a single thread opens
- * all libraries, compiles with each, closes the first, and compiles with the rest without opening or looking up anything
- * further. */
+ * all libraries, compiles with each, closes the first, and compiles with the rest without opening or looking up
+ * anything further. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -389,8 +389,8 @@ fn after_one_was_closed_unheard() {
     }
 }
 
-/// Other libraries may interpose the linker's functions. Before glibc 2.41, the loader fills in the linker's vtable
-/// after it has announced the library, and must resolve the symbols to our hooks.
+/// Other libraries may interpose the functions of LLVM's linkers. Before glibc 2.41, the loader fills in the linkers'
+/// vtables after it has announced the library, and must then resolve these symbols to our hooks.
 #[test]
 fn linkers_whose_functions_others_may_replace() {
     let scratch = Scratch::new("embedded");

@@ -1,5 +1,5 @@
-//! The files of a process among those of others: its children, processes with the same pid in another PID namespace,
-//! dead processes, and itself after changing its user.
+//! Files of a process that must not be mistaken for those of another: of its children, of processes with the same pid
+//! in another PID namespace, of dead processes, and of the process itself before it changed its user.
 
 use std::collections::BTreeSet;
 use std::fs;
