@@ -162,7 +162,7 @@ fn flags_hash(mangled: &Mangled<'_, '_>) -> Option<String> {
     Some(format!("flags {:04x}", hash(flags) & 0xffff))
 }
 
-/// Returns the kind of a generated function, and the part of its name that distinguishes it from others.
+/// Returns the description of a generated function, and the part of its name that distinguishes it from others.
 fn generated_kind<'a>(mangled: &Mangled<'a, '_>) -> Option<(&'static str, &'a str)> {
     let name = mangled.path.last()?;
     let (prefix, description) = GENERATED_PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix))?;
