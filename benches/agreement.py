@@ -9,8 +9,8 @@ python/tests/lines/truth.py: five programs with loops in the ratio 3:1 (plain, i
 `exp`, in a `prange`), also with random iteration counts. `jitlisten lines --json` reads both recordings.
 
 Prints, for each function and line, its share in both recordings (weighted by period), the difference, and the sigma
-that the difference of two independent recordings would have. Exits with status 1 if the shares of a function or line differ by more than
-half a point and three sigma. Asserts that all sums are exact.
+that the difference of two independent recordings would have. Exits with status 1 if the shares of a function or line
+differ by more than half a point and three sigma. Asserts that all sums are exact.
 
 SECONDS is processor time. A sigma of 0.15 points takes about 130,000 samples: 260 seconds on two cores at 250 Hz. CPU
 timers cannot fire more often on a kernel with 250 ticks per second. A thread that runs for less than a tick at a time

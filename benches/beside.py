@@ -6,8 +6,8 @@ JITLISTEN is the command. Needs perf, and a Python with Numba and py-spy; profil
 programs, a loop in one thread and a `prange` on four, call two functions that do work in the ratio 3:1, for a fixed
 number of turns. For each tool, the table has the number of samples in all rounds, the percentage of these in the two
 functions, the error of the larger share (75 % in truth) in points with one sigma, and the functions that the tool
-cannot see. It also has the program's wall-clock and processor time (all threads), relative to runs without a tool before and
-after.
+cannot see. It also has the program's wall-clock and processor time (all threads), relative to runs without a tool
+before and after.
 
 profila has a gdb of its own (`profila setup`, from conda-forge); if that is missing, the system's gdb is used.
 """

@@ -16,8 +16,8 @@ _phases = []
 
 
 def phase(name, clock=time.thread_time):
-    """Registers a function whose run time is proportional to its argument. `process_time` must be true for phases that
-    start threads."""
+    """Registers a function whose run time is proportional to its argument. Phases that start threads pass
+    `process_time` as their clock."""
 
     def add(function):
         _phases.append((name, function, clock))

@@ -120,7 +120,7 @@ pub(super) fn readable<'a>(
 fn strip_prefixes(linkage_name: &str) -> (String, Option<EntryKind>, &str) {
     let (mut text, mut kind, mut rest) = (String::new(), None, linkage_name);
     if let Some(number_and_name) = rest.strip_prefix(".kernel.") {
-        // The number is the address of an environment, which differs between processes.
+        // The number is the address of an environment object, which differs between processes.
         rest = number_and_name
             .trim_start_matches(|c: char| c.is_ascii_digit())
             .strip_prefix('_')

@@ -246,7 +246,7 @@ impl Images {
         self.directory.insert(Directory::open(options)?).write(bytes)
     }
 
-    /// Returns an error well before the host would run out of mappings, because an image may split a mapping.
+    /// Returns an error if the host might run out of mappings, because each image may split a mapping.
     fn check_mapping_count(&mut self) -> Result<(), SinkError> {
         if self.images_until_count == 0 {
             let limit = mappings::limit();

@@ -35,7 +35,7 @@ fn debug_entry<'a>(rows: &'a LineRows, row: &LineRow, start: u64) -> Option<Debu
         return None;
     }
     let name = rows.file(row.file).filter(|name| !name.is_empty())?;
-    // perf stores lines in an `int`.
+    // perf stores line numbers in an `int`.
     let lineno = if row.line < MAX_LINE { row.line } else { 0 };
     Some(DebugEntry { addr: row.address.0.max(start), lineno, name })
 }

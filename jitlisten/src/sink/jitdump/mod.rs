@@ -45,8 +45,8 @@
 //!
 //! ```text
 //!   an object per function (llvmlite, lli, ORC per function)    whole stacks, with and without frame pointers
-//!   a Numba object: function, wrapper, C wrapper                 only the last has tables; a sample in the function
-//!                                                                is a single frame
+//!   a Numba object: function, wrapper, C wrapper                 only the last has tables; a stack sampled in the
+//!                                                                function has a single frame
 //!   `--call-graph fp` on the same code                           whole stacks: only frame pointers are needed
 //! ```
 //!

@@ -43,7 +43,7 @@ impl<'a> EhFrame<'a> {
     /// Returns the tables of the function at `code`; `None` if the section does not cover the whole function, or cannot
     /// be parsed.
     pub(in crate::sink) fn function_tables(&self, code: AddressRange) -> Option<UnwindingInfo> {
-        // Most sections have a single CIE: cache the last one.
+        // Cache the last CIE, because most sections have only one.
         let mut cached_cie: Option<(usize, Common)> = None;
         for record in self.section.records(0) {
             let record = record.ok()?;

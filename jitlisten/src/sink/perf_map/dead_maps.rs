@@ -74,7 +74,7 @@ pub(super) fn remove_dead_maps(directory: &Path, own_path: &Path, run: Option<Ru
             maps.push((entry.metadata().and_then(|metadata| metadata.modified()).ok(), path));
         }
     }
-    // One scan may find many dead maps. Sort them so that the map written last is marked last and kept longest.
+    // One scan may find many dead maps. Mark them in the order of their last writes, to keep the latest one longest.
     maps.sort();
     let dead = maps.into_iter().filter_map(|(_, path)| check_dead(path, namespace, run)).collect();
     for path in liveness::expired(dead, MAX_DEAD_BYTES) {
