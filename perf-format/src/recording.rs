@@ -32,7 +32,7 @@ pub fn old(recording: &Path) -> PathBuf {
     with_suffix(recording, OLD_SUFFIX)
 }
 
-/// Returns true if a file name in [`images`] has exactly a form that the recorder creates.
+/// Returns true if a name has exactly one of the forms that the recorder gives to files in [`images`].
 pub fn is_beside(name: &str) -> bool {
     let is_image = matches!(FileName::parse(name), Some(FileName::KeptImage { .. }));
     name == COMPILATIONS || is_image || is_python_file(name) || is_unfinished(name)
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_exactly_these_forms_are_ours() {
+    fn only_exact_names_are_recognised() {
         let own_names = [
             "compilations.jsonl",
             "image-4711-90345-object-0.so",
