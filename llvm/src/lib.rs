@@ -1,4 +1,4 @@
-//! Integration for programs that use LLVM through llvm-sys, or through inkwell (the [`inkwell`] module); the
+//! Integration for programs that use LLVM through llvm-sys, or through inkwell (the `inkwell` module); the
 //! counterpart of `include/jitlisten_llvm.hpp` for C++.
 //!
 //! ```text
