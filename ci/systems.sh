@@ -101,7 +101,7 @@ python_functions() {
     scenario "$@" sampler_python::
 }
 
-# command TITLE COMMAND...: runs a command that must succeed.
+# command_succeeds TITLE COMMAND...: runs a command that must succeed.
 command_succeeds() {
     local title=$1 began=$SECONDS result=FAILED
     shift

@@ -55,7 +55,7 @@ pub(crate) fn check_directory(directory: &Path) {
         let bytes = fs::read(&path).expect("readable");
         match Jitdump::parse(&bytes) {
             // Other code may have been loaded since, in the padding that held the function's unwind tables.
-            Err(fault) if fault.what.contains(": tables over ") => {}
+            Err(fault) if fault.message.contains(": tables over ") => {}
             dump => drop(dump.unwrap_or_else(|fault| panic!("{fault}"))),
         }
         fs::remove_dir_all(path.parent().expect("a directory of its own")).expect("removed");
