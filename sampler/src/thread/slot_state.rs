@@ -97,7 +97,7 @@ impl SlotState {
         self.has_no_handler()
     }
 
-    /// Announces a handler.
+    /// Records that a signal handler is about to use this slot.
     pub(crate) fn enter_handler(&self) -> RunningHandler<'_> {
         self.running_handlers.fetch_add(1, SeqCst);
         RunningHandler(&self.running_handlers)

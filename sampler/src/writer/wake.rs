@@ -13,7 +13,7 @@ pub(crate) struct Wake {
     count: AtomicU32,
     /// Set when the rings must be drained immediately, e.g., because one fills up.
     drain_requested: AtomicBool,
-    /// Time by [`clock::monotonic`] until which each sample wakes the writer.
+    /// Every sample wakes the writer until this time ([`clock::monotonic`]).
     notify_on_samples_until: AtomicU64,
     /// Wake count at the start of the last complete pass.
     completed_pass: AtomicU32,
