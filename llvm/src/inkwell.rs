@@ -39,7 +39,7 @@ pub fn make_unwindable(module: &Module<'_>) {
 /// [`Attached::finalized`] has been called.
 ///
 /// An interpreting engine has no code to report and is ignored.
-#[must_use = "code is shown to gate before `finalized` has been called"]
+#[must_use = "no tool shows the code before `finalized` has been called"]
 pub fn attach(engine: &ExecutionEngine<'_>) -> Attached {
     // SAFETY: inkwell keeps the engine alive, and it is neither Send nor Sync.
     unsafe { crate::attach(engine.as_mut_ptr()) }
