@@ -81,7 +81,7 @@ macro_rules! interpose_variadic_exec_functions {
         ///
         /// # Safety
         /// Same contract as the function of this name in `exec(3)`.
-                #[unsafe(no_mangle)]
+        #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() -> c_int {
             #[cfg(target_arch = "x86_64")]

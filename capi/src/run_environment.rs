@@ -48,6 +48,7 @@ pub(crate) fn is_before_program() -> bool {
 
 /// Returns the path of this library in `LD_PRELOAD`, as set by `jitlisten run`, if this process is a tool that runs
 /// before the program.
+#[cfg(feature = "interpose")]
 pub(crate) fn library_for_program() -> Option<Vec<u8>> {
     let run = env::var_os(RUN_VARIABLE).filter(|_| is_before_program())?;
     run.as_bytes().splitn(2, |byte| *byte == b':').nth(1).map(<[u8]>::to_vec)
