@@ -121,20 +121,7 @@ def main():
         else:
             with open(program, "w") as file:
                 file.write(PROGRAM)
-        perf = [
-            "perf",
-            "record",
-            "-q",
-            "-e",
-            "cpu-clock",
-            "-F",
-            str(HZ),
-            "--call-graph",
-            "dwarf,4096",
-            "-o",
-            perf_data,
-            "--",
-        ]
+        perf = ["perf", "record", "-q", "-e", "cpu-clock", f"-F{HZ}", "--call-graph=dwarf,4096", "-o", perf_data, "--"]
         record = [jitlisten, "record", "-r", str(HZ), "-o", our_data, "--", python, program, seconds]
         variables = dict(NUMBA_NUM_THREADS="2", NUMBA_THREADING_LAYER="workqueue", OPENBLAS_NUM_THREADS="1")
         subprocess.run(perf + record, env={**os.environ, **variables}, check=True, capture_output=True)

@@ -118,25 +118,8 @@ def run_ours_wall(command, directory):
 
 
 def run_perf(command, directory):
-    _, times = run(
-        [
-            COMMAND,
-            "run",
-            "--",
-            "perf",
-            "record",
-            "-q",
-            "-e",
-            "task-clock:u",
-            "-F",
-            "199",
-            "-g",
-            "-o",
-            "perf.data",
-            *command,
-        ],
-        directory,
-    )
+    perf = ["perf", "record", "-q", "-e", "task-clock:u", "-F199", "-g", "-o", "perf.data"]
+    _, times = run([COMMAND, "run", "--", *perf, *command], directory)
     return *count_samples("perf.data", directory), times
 
 

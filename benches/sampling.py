@@ -73,19 +73,7 @@ def print_shares(program, directory):
     for scenario, first, second in [("loops", "three_of_four", "one_of_four"), ("exps", "exp_three", "exp_one")]:
         our_samples, _ = record([program, scenario, "25"], directory / "ours.data", ",hz=199")
         data = directory / "perf.data"
-        command = [
-            "perf",
-            "record",
-            "-q",
-            "-e",
-            "task-clock:u",
-            "-F",
-            "199",
-            "--call-graph",
-            "dwarf,4096",
-            "-o",
-            str(data),
-        ]
+        command = ["perf", "record", "-q", "-e", "task-clock:u", "-F199", "--call-graph=dwarf,4096", "-o", str(data)]
         subprocess.run([*command, program, scenario, "25"], check=True, capture_output=True)
         perf_samples = read_samples(data)
         whole_percent = (

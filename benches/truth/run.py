@@ -60,21 +60,8 @@ def record(program, recorder, seconds, seed, rate, directory):
     if recorder == "ours":
         command = [COMMAND, "record", "-r", str(rate), "-o", str(data), "--"] + python
     else:
-        run = [COMMAND, "run", "--"] + python
-        command = [
-            "perf",
-            "record",
-            "-q",
-            "-e",
-            "cpu-clock",
-            "-F",
-            str(rate),
-            "--call-graph",
-            "dwarf,16384",
-            "-o",
-            str(data),
-            "--",
-        ] + run
+        perf = ["perf", "record", "-q", "-e", "cpu-clock", f"-F{rate}", "--call-graph=dwarf,16384", "-o", str(data)]
+        command = [*perf, "--", COMMAND, "run", "--", *python]
     result = subprocess.run(
         command, env=environment, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900
     )
