@@ -41,12 +41,19 @@ ran() {
 
 # step NAME COMMAND...: runs a command that passes or fails as a unit.
 step() {
-    local name=$1 began=$SECONDS status=0
+    local name=$1 began=$SECONDS status=0 output tee
     shift
     printf '\n=== %s\n' "$name"
-    "$@" || status=$?
+    # Not a pipeline: `ended` waits for a child of this shell.
+    exec {output}> >(tee target/test.step)
+    tee=$!
+    "$@" >&"$output" 2>&1 {output}>&- || status=$?
+    exec {output}>&-
+    wait "$tee"
     ran "$name" "$began" $status
-    if [ $status = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) failures+=("$name"); fi
+    if [ $status = 0 ]; then passed=$((passed + 1)); return; fi
+    failed=$((failed + 1)) failures+=("$name")
+    { printf -- '---- step %s\n' "$name"; tail -n 30 target/test.step | cut -c 1-300; } >>target/test.failed-steps
 }
 
 # tests NAME WORD...: runs `cargo test WORD...` and counts each test.
@@ -101,8 +108,10 @@ count_tests() {
     mapfile -t -O "${#failures[@]}" failures < <(awk '/^test .* FAILED$/ { print $2 }' "$log" | sort -u)
 }
 
-# Prints the first and last lines of each failure message, for readers who see only the end of the log.
+# Prints the ends of the failed steps' output, and the first and last lines of each failure message, for readers who see
+# only the end of the log.
 why() {
+    cat target/test.failed-steps
     awk '/^---- .* stdout ----$/ { end(); on = 1 } /^failures:$/ { end() }
         on && NF { lines[count++] = substr($0, 1, 300) }
         function end(i) { for (i = 0; i < count; i++) if (i < 6 || i >= count - 6) print lines[i]; on = count = 0 }' "$log"
@@ -218,6 +227,7 @@ long_lane() {
 }
 
 rm -f target/test.skips.steps
+: >target/test.failed-steps
 case $lane in
 test)
     test_lane
