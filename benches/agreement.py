@@ -4,20 +4,20 @@
     benches/agreement.py JITLISTEN [SECONDS, default 120] [truth]
 
 Needs perf, and the Python of target/venv/numba-0.68.1. The default program runs four loops of known weight on two
-threads, in rounds of random length; one loop is inlined, another calls `exp`. With `truth`, the program is
+threads, with random numbers of iterations; one loop is inlined, another calls `exp`. With `truth`, the program is
 python/tests/lines/truth.py: five programs with loops in the ratio 3:1 (plain, inlined, from two files, with calls of
-`exp`, in a `prange`), also in rounds of random length. `jitlisten lines --json` reads both recordings.
+`exp`, in a `prange`), also with random iteration counts. `jitlisten lines --json` reads both recordings.
 
-Prints, for each function and line, its share in both recordings weighted by period, the difference, and the sigma of
-the difference of two independent samples. Exits with status 1 if the shares of a function or line differ by more than
-half a point and three sigma. Asserts that all sums are exact.
+Prints, for each function and line, its share in both recordings (weighted by period), the difference, and the sigma
+that the difference of two independent recordings would have. Exits with status 1 if the shares of a function or line
+differ by more than half a point and three sigma. Asserts that all sums are exact.
 
 SECONDS is processor time. A sigma of 0.15 points takes about 130,000 samples: 260 seconds on two cores at 250 Hz. CPU
 timers cannot fire more often on a kernel with 250 ticks per second. A thread that runs for less than a tick at a time
 gets fewer samples with a period of several ticks each. Hence shares are computed from periods rather than numbers of
-samples, and long periods increase the sigma. perf copies stacks (250 MB per minute), because a walk by frame pointers
-loses the callers of `exp`, which has none. perf also samples the kernel if it is permitted to, since our timers count
-kernel time as well, and a thread in a loop of system calls spends most of its time there.
+samples, and long periods increase the sigma. perf copies stacks (250 MB per minute), because a frame-pointer walk loses
+the callers of `exp`, which has no frame pointer. perf also samples the kernel if it is permitted to, since our timers
+count kernel time as well, and a thread in a loop of system calls spends most of its time there.
 """
 
 import json
@@ -121,20 +121,7 @@ def main():
         else:
             with open(program, "w") as file:
                 file.write(PROGRAM)
-        perf = [
-            "perf",
-            "record",
-            "-q",
-            "-e",
-            "cpu-clock",
-            "-F",
-            str(HZ),
-            "--call-graph",
-            "dwarf,4096",
-            "-o",
-            perf_data,
-            "--",
-        ]
+        perf = ["perf", "record", "-q", "-e", "cpu-clock", f"-F{HZ}", "--call-graph=dwarf,4096", "-o", perf_data, "--"]
         record = [jitlisten, "record", "-r", str(HZ), "-o", our_data, "--", python, program, seconds]
         variables = dict(NUMBA_NUM_THREADS="2", NUMBA_THREADING_LAYER="workqueue", OPENBLAS_NUM_THREADS="1")
         subprocess.run(perf + record, env={**os.environ, **variables}, check=True, capture_output=True)

@@ -3,10 +3,11 @@
     benches/beside.py JITLISTEN [ROUNDS]
 
 JITLISTEN is the command. Needs perf, and a Python with Numba and py-spy; profila and gdb are optional. Two compiled
-programs, a loop in one thread and a `prange` on four, call two functions whose work is 3:1, for a fixed number of
-turns. For each tool, the table has the samples of all rounds, the percentage of them in the two functions, the error of
-the 75 % share in points with one sigma, and the functions that the tool cannot see. It also has the program's
-wall-clock and processor time (all threads), as ratios to runs without a tool before and after.
+programs, a loop in one thread and a `prange` on four, call two functions that do work in the ratio 3:1, for a fixed
+number of turns. For each tool, the table has the number of samples in all rounds, the percentage of these in the two
+functions, the error of the larger share (75 % in truth) in points with one sigma, and the functions that the tool
+cannot see. It also has the program's wall-clock and processor time (all threads), relative to runs without a tool
+before and after.
 
 profila has a gdb of its own (`profila setup`, from conda-forge); if that is missing, the system's gdb is used.
 """
@@ -55,7 +56,7 @@ for _ in range(int(sys.argv[2])):
     work(out, 2000)
 print(json.dumps([time.process_time() - began, time.perf_counter() - clock]), flush=True)
 """
-#: Number of turns, which takes about two seconds of processor time.
+# #: Number of turns, which take about two seconds of processor time.
 TURNS = 200
 #: Starts profila, with the system's gdb if profila's own is not installed.
 PROFILA = """
@@ -89,7 +90,7 @@ def run(command, directory, **variables):
 
 
 def count_samples(data, directory):
-    """Returns the number of all samples and of those in each function, from `jitlisten lines`."""
+    """Returns the total number of samples and the number in each function, from `jitlisten lines`."""
     report = json.loads(
         subprocess.run(
             [COMMAND, "lines", "--json", "-", data], cwd=directory, capture_output=True, text=True, check=True
@@ -117,25 +118,8 @@ def run_ours_wall(command, directory):
 
 
 def run_perf(command, directory):
-    _, times = run(
-        [
-            COMMAND,
-            "run",
-            "--",
-            "perf",
-            "record",
-            "-q",
-            "-e",
-            "task-clock:u",
-            "-F",
-            "199",
-            "-g",
-            "-o",
-            "perf.data",
-            *command,
-        ],
-        directory,
-    )
+    perf = ["perf", "record", "-q", "-e", "task-clock:u", "-F199", "-g", "-o", "perf.data"]
+    _, times = run([COMMAND, "run", "--", *perf, *command], directory)
     return *count_samples("perf.data", directory), times
 
 

@@ -1,9 +1,9 @@
 """Cost of recording child processes, and coverage of their run time: benches/children.py LIBRARY [ROUNDS]
 
-Needs cc and perf. Measures children of a C program and of the current Python, with and without a recording of children,
-in turns, as medians. The measures are the processor time of a child that does nothing, and the time that a child uses
-before its first instruction, which no sample can cover. The last rows show how much of a child's 20 ms is in its
-recording, by the way it exits.
+Needs cc and perf. Measures children of a C program and of the current Python, alternately with and without recording
+children, and prints medians: the processor time of a child that does nothing, and the time that a child uses before its
+first instruction, which no sample can cover. The last rows show how much of a child's 20 ms of processor time its
+recording covers, for each way to exit.
 """
 
 import os

@@ -1,9 +1,10 @@
 """Compares CPU timers with perf's `cpu-clock`, as a Markdown table: benches/clocks.py LIBRARY [SECONDS]
 
-Needs cc and perf; `cpu-clock` also needs root, or perf_event_paranoid below 2. The threads' own clocks are the truth
-for the shares of two functions. These run in two threads that wait for each other, and in a thread where one function
-reads /dev/zero and so spends its time in the kernel. The cost is the processor time of two threads on one processor
-that wake each other through pipes, as a ratio to runs without a recording; each is the minimum of five.
+Needs cc and perf; `cpu-clock` also needs root, or perf_event_paranoid below 2. The threads' own clocks give the
+true shares of two functions. The functions run in two threads that wait for each other, and in one thread, where one of
+them reads /dev/zero and so spends its time in the kernel. The cost is the processor time of two threads on one
+processor that wake each other through pipes, relative to runs without a recording; each time is the minimum of five
+runs.
 """
 
 import os

@@ -6,7 +6,7 @@
                                                             bytes; nan if the threads never ran in parallel
 
 Processes run in turns: without coverage, with it, and without it again (A/A). The same code measures lines and
-branches. Times are processor time, because machines are shared. Ratios are of the minimum times of each kernel.
+branches. Times are processor time, because machines are shared. A ratio compares the minimum times of a kernel.
 """
 
 import json

@@ -7,8 +7,9 @@ The current Python must have Numba, pytest-cov and the packages. The tests of nu
 distribution. `ci/coverage.sh suites` provides all of it.
 
 A session is `pytest --cov --cov-branch` in its own process, with an empty Numba cache. Sessions run in turns: without
-the plugin, with it, and without it again (A/A). Times are processor time including children; ratios are of sessions of
-the same round. An additional session with NUMBA_DISABLE_JIT=1 shows coverage.py's result for the functions as Python.
+the plugin, with it, and without it again (A/A). Times are processor time including children; each ratio compares
+sessions of the same round. An additional session with NUMBA_DISABLE_JIT=1 shows coverage.py's result for the functions
+as Python.
 """
 
 import datetime

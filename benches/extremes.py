@@ -3,7 +3,7 @@
 
 Needs a Python with llvmlite. MCJIT compiles the modules, 300 of them after a warm-up of 20; the object comes from the C
 compiler and is only linked. Times are processor time of the process, which other work on the machine hardly affects;
-each is the minimum of the interleaved rounds. `default` uses the library's own sinks, `run` those of `jitlisten run`.
+each is the minimum over interleaved rounds. `default` uses the library's own sinks, `run` those of `jitlisten run`.
 """
 
 import os

@@ -4,14 +4,14 @@ the machine has no influence.
 
     instructions.py [--llvm N] [--objects N] [--part listener|jitlink-listener|jitlink]
 
-`listener`: tests/hosts/embedded.c compiles small modules with MCJIT of Debian's shared LLVM. Variants: stock, with the
-GDB JIT list only (JITLISTEN_LLVM=list), with all hooks, and with the list again. The cost of an object is the
+`listener`: tests/hosts/embedded.c compiles small modules with the MCJIT of Debian's shared LLVM. Variants: stock, with
+the GDB JIT list only (JITLISTEN_LLVM=list), with all hooks, and with the list again. The cost of an object is the
 difference between many and few objects, divided by their number. System calls (strace) are measured likewise, because
 callgrind does not count instructions in the kernel. Instructions are converted to time with the processor time of the
 stock program.
 
-`jitlink-listener`: the same for benches/linked.c, with LLJIT of LLVM 18 or newer, which adds each object to the GDB JIT
-list; for objects of one to sixteen functions.
+`jitlink-listener`: the same for benches/linked.c and objects of one to sixteen functions, with the LLJIT of LLVM 18 or
+newer, which adds each object to the GDB JIT list.
 
 `jitlink`: benches/linked.c with LLJIT, for growing numbers of objects, of functions per object, and of objects that are
 linked at the same time. Counts the matcher's work in the library: the calls of `Pattern::of`, which reads an object,

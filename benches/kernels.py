@@ -1,7 +1,7 @@
 """One process of the benchmark: compiles and times every kernel, and prints nanoseconds as JSON.
 
 `compile` is the processor time of all compilations. A kernel's time is the minimum of many short repetitions:
-disturbances only make a run longer, and some repetitions fit between two of them.
+disturbances only prolong a repetition, and some repetitions are not disturbed at all.
 """
 
 import json

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Cost of line tables, or of LLVM's remarks in addition, in instructions of compilation, as Markdown. Runs `lines.py
---once` under callgrind.
+"""Cost of line tables, and of LLVM's remarks in addition to them, in instructions that compilation takes, as Markdown.
+Runs `lines.py --once` under callgrind.
 
     PYTHON line_instructions.py target/release/jitlisten [SINKS]       lines, with the sinks of `jitlisten run`
     PYTHON line_instructions.py --remarks target/release/jitlisten     remarks; lines and images in both variants
 
-Counts from the first compilation on, in one run with and one without; with `--remarks` there is another run without
-(A/A). Other work on the machine does not affect instruction counts.
+Counts instructions from the first compilation on, in one run with the feature and one without it; with `--remarks`, in
+a second run without it, too (A/A). Other work on the machine does not affect instruction counts.
 """
 
 import collections

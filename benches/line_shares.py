@@ -3,11 +3,12 @@
 
     line_shares.py [SECONDS, default 30]      takes some three minutes on a quiet machine
 
-`python/tests/lines/truth.py` runs one statement three times as often on one line as on another. perf samples it for
-SECONDS, callgrind counts thirty rounds; both run code for a processor that valgrind supports. Prints the pairs, and
-every line with more than 5 % of its function in either column. perf has shares of time, callgrind of instructions, and
-a division takes longer than an addition. Hence the columns must agree for the pairs only, which run the same
-instructions. Needs perf, valgrind and llvm-symbolizer, and a Python with Numba and pytest.
+`python/tests/lines/truth.py` has pairs of lines that run the same statement, the first three times as often as the
+second. perf samples it for SECONDS, callgrind counts thirty iterations; both run code for a processor that valgrind
+supports. Prints the pairs, and every line with more than 5 % of its function in either column. perf measures time and
+callgrind counts instructions, but a division takes longer than an addition. Hence the columns need only agree for the
+pairs, whose lines run the same instructions. Needs perf, valgrind and llvm-symbolizer, and a Python with Numba and
+pytest.
 """
 
 import ast

@@ -6,7 +6,8 @@
     PYTHON lines.py --once stock|lines      only compiles, once: for line_instructions.py
 
 Children of one process run in turns: without lines, with lines, and without again (A/A). Times are processor time of
-the child, because machines are shared. Ratios are of the same round: the median with a 95 % bootstrap interval.
+the child, because machines are shared. Ratios compare runs of the same round. Prints the median of the ratios
+with its 95 % bootstrap interval.
 """
 
 import os

@@ -3,12 +3,12 @@
 
     objects.py [--rounds N] [--objects N] [--llvm N] [--jitlink FUNCTIONS]
 
-A C program (tests/hosts/embedded.c) compiles small modules with MCJIT of Debian's shared LLVM. With --jitlink, another
-one (benches/linked.c) compiles modules of FUNCTIONS functions with LLJIT of LLVM 18 or newer, which adds each object to
-the GDB JIT list. Each round runs the program stock, with the list only (JITLISTEN_LLVM=list), and with all hooks, for
-few and for many objects. The cost of an object is the difference divided by their number. The rounds are interleaved,
-so that a busy machine affects all variants alike. Prints medians of the differences, and means of the quickest quarter
-of the rounds, which other work affects least. `list again` is the same as `list` (A/A).
+A C program (tests/hosts/embedded.c) compiles small modules with the MCJIT of Debian's shared LLVM. With --jitlink,
+another one (benches/linked.c) compiles modules of FUNCTIONS functions with the LLJIT of LLVM 18 or newer, which adds
+each object to the GDB JIT list. Each round runs the program stock, with the list only (JITLISTEN_LLVM=list), and with
+all hooks, for few and for many objects. The cost of an object is the difference divided by their number. The rounds are
+interleaved, so that a busy machine affects all variants alike. Prints medians of the differences, and means of the
+quickest quarter of the rounds, which other work affects least. `list again` is the same as `list` (A/A).
 """
 
 import argparse

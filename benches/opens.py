@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Cost of searching a library or program for LLVM: opens.py [--rounds N] [--before LIBRARY] WHAT...
 
-WHAT is the path of a library: measures the processor time of `dlopen` in a separate program. With NEEDED,FILE, it opens
-NEEDED before, such as libpython for jaxlib's library. With `run:COMMAND`, such as `run:/bin/true` or `run:node -e 0`,
-it is the processor time of the whole process. `made:MB` generates a library of that size without an LLVM: one third
-each of code, constants, and data that the loader relocates, with 100,000 symbols and an import of `mprotect`. The
-search finds nothing, so it covers all that is ever searched. `typical:MB` has only one thirtieth of data, as real
-libraries do.
+WHAT is the path of a library: measures the processor time of `dlopen` in a separate program. If it is NEEDED,FILE,
+the program first opens NEEDED, such as libpython for jaxlib's library. `run:COMMAND`, such as `run:/bin/true` or
+`run:node -e 0`, measures the processor time of the whole process. `made:MB` generates a library of that size without an
+LLVM: one third each is code, constants, and data that the loader relocates, with 100,000 symbols and an import of
+`mprotect`. The search finds nothing, so it covers everything that is ever searched. In `typical:MB`, only one thirtieth
+is data, as in real libraries.
 
 Times are in ms, each the third smallest of the interleaved rounds. `off` is JITLISTEN_LLVM=off (no search), `list`
 searches for LLVM's GDB JIT list only, `all` for all hooks; `again` repeats a variant (A/A). --before measures another
@@ -61,7 +61,7 @@ def make_library(megabytes, fraction, directory):
     with open(source, "w") as file:
         file.write(f'.text\n.globl made_code\nmade_code: .incbin "{directory}/code"\n')
         file.write(f'.section .rodata\n.globl made_constants\nmade_constants: .incbin "{directory}/constants"\n')
-        # Words that the loader relocates; each takes another 24 bytes in the relocation table.
+        # Words that the loader relocates; each also takes 24 bytes in the relocation table.
         file.write(f'.section .data.rel.ro,"aw"\n.balign 8\n.rept {data // 32}\n.quad made_local\n.endr\n')
         file.write(".text\nmade_local: ret\n.globl made_calls\nmade_calls: jmp mprotect@PLT\n")
         for number in range(symbols):

@@ -4,10 +4,11 @@ records/beside.tsv.
     benches/python_beside.py LIBRARY [SAMPLES]
 
 Uses the current Python, py-spy if it is installed, `profiling.sampling` from 3.15 on, and perf to read the recording.
-Each program calls `long` and `short`, whose work is 3:1, for a fixed number of turns, and prints the true share of
-`long` and its own time. Each tool samples at 199 Hz in rounds until SAMPLES samples (default 4,000) are below one of
-the two functions. A row has all samples, those below one of the two, the error of the share in points, and its sigma.
-It also has the program's processor and wall-clock time, as ratios to runs without a tool in between.
+Each program calls `long` and `short`, which do work in the ratio 3:1, for a fixed number of turns, and prints the true
+share of `long` and its own time. Each tool samples runs of the program at 199 Hz until it has SAMPLES samples (default
+4,000) with one of the two functions on the stack. A row has the number of all samples and of these, the error of the
+share in points, and its sigma. It also has the program's processor and wall-clock time, relative to interleaved runs
+without a tool.
 """
 
 import importlib.util
@@ -54,7 +55,7 @@ shares = [spent[long] / sum(spent.values()), time.process_time() - began, time.p
 print(json.dumps(shares), flush=True)
 """
 PROGRAMS = ["interpreted", "calls from C", "in C"]
-#: Number of turns, which takes two or three seconds.
+# #: Number of turns, which take two or three seconds.
 TURNS = 20000
 HZ = "199"
 PY_SPY = os.path.join(os.path.dirname(sys.executable), "py-spy")
@@ -130,7 +131,7 @@ def main():
             program = [sys.executable, script, name, str(TURNS)]
             for tool, profile in available_tools().items():
                 true_shares, samples, ratios, relevant_samples = [], [], [], 0
-                # A line in a collapsed file stands for several samples.
+                # Each line of a collapsed file stands for as many samples as its weight says.
                 count = lambda pairs: len(pairs) if tool == "jitlisten" else int(sum(weight for weight, _ in pairs))
                 while relevant_samples < min_samples:
                     untooled = run(program)

@@ -1,7 +1,7 @@
 """Cost of sampling interpreted code: benches/python_frames.py LIBRARY [PYTHON] [ROUNDS]
 
-Measures the processor time of one program when recorded at 199 Hz, not recorded, and run with CPython's perf
-trampolines, in turns. Prints the minimum of each as a ratio to the minimum without a recording.
+Measures the processor time of one program in turns: recorded at 199 Hz, not recorded, and with CPython's perf
+trampolines. Prints the minimum of each variant, relative to the minimum without a recording.
 """
 
 import os

@@ -1,10 +1,10 @@
 """Accuracy and cost of the sampler, as Markdown tables: benches/sampling.py LIBRARY [ROUNDS]
 
-Needs cc, perf, valgrind, and the Python of target/venv/numba-0.68.1. Shares of functions are compared with callgrind's
-instruction counts and with perf's samples, shares of lines (from the `jitlisten` command beside LIBRARY) with
-callgrind's counts, and times of threads with the kernel's. The cost is measured in one process that turns recording on
-and off; turns without recording are compared with each other (A/A). `sampling.py LIBRARY lines [SECONDS]` prints the
-table of lines; it needs a Python of ci/lines.sh, which has pytest.
+Needs cc, perf, valgrind, and the Python of target/venv/numba-0.68.1. Compares the shares of functions with callgrind's
+instruction counts and with perf's samples, the shares of lines (as reported by the `jitlisten` command next to LIBRARY)
+with callgrind's counts, and the processor times of threads with the kernel's. The cost is measured in one process that
+turns recording on and off; turns without recording are compared with each other (A/A). `sampling.py LIBRARY lines
+[SECONDS]` prints the table of lines; it needs a Python of ci/lines.sh, which has pytest.
 """
 
 import json
@@ -73,19 +73,7 @@ def print_shares(program, directory):
     for scenario, first, second in [("loops", "three_of_four", "one_of_four"), ("exps", "exp_three", "exp_one")]:
         our_samples, _ = record([program, scenario, "25"], directory / "ours.data", ",hz=199")
         data = directory / "perf.data"
-        command = [
-            "perf",
-            "record",
-            "-q",
-            "-e",
-            "task-clock:u",
-            "-F",
-            "199",
-            "--call-graph",
-            "dwarf,4096",
-            "-o",
-            str(data),
-        ]
+        command = ["perf", "record", "-q", "-e", "task-clock:u", "-F199", "--call-graph=dwarf,4096", "-o", str(data)]
         subprocess.run([*command, program, scenario, "25"], check=True, capture_output=True)
         perf_samples = read_samples(data)
         whole_percent = (
@@ -123,7 +111,7 @@ def read_line_counts(data):
 
 
 def measure_line_instructions(directory, environment):
-    """Returns self and total instructions of each marked line in thirty rounds, counted by callgrind."""
+    """Returns self and total instructions of each marked line in thirty iterations, counted by callgrind."""
     sys.path.insert(0, str(ROOT / "python/tests"))
     from test_lines_callgrind import Counts, place as place_of
 
@@ -159,14 +147,14 @@ def print_lines(directory, seconds=110):
     our_counts, true_counts = read_line_counts(data), measure_line_instructions(directory, environment)
     print("| lines | samples | callgrind's instructions | ours |\n| --- | --- | --- | --- |")
     for name, (heavy, light) in PAIRS.items():
-        # The cost of calling `exp` is in the C library, so totals are compared for those lines.
+        # Calls of `exp` spend their time in the C library, so totals are compared for the lines that call it.
         index = 1 if "exp" in name else 0
         share = lambda counts: 100 * counts[heavy][index][0] / (counts[heavy][index][0] + counts[light][index][0])
         sample_count = our_counts[heavy][index][1] + our_counts[light][index][1]
         print(f"| {name} | {sample_count} | {share(true_counts):.1f} % | {share(our_counts):.1f} % |", flush=True)
 
 
-#: Code that precedes each program with a `prange`.
+# #: Code placed before each program that has a `prange`.
 WAVES = """
 import json, os, sys, time
 import numpy as np

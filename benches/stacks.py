@@ -118,7 +118,7 @@ record(switch)
         {},
     ),
 }
-#: Repetitions of each whole process, which has only a few hundred samples.
+# #: Number of runs of each whole process, because one run has only a few hundred samples.
 REPETITIONS = 12
 WHOLE_PROCESSES = {
     "imports and compilation": (

@@ -261,6 +261,6 @@ main() {
     report "$expected"
 }
 
-# Put everything in one function, so that bash reads the whole script first: it runs for long and may be edited
+# Put everything in one function, so that bash reads the whole script first: it runs for a long time and may be edited
 # meanwhile.
 main "$@"; exit

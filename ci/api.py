@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Compares the public items of the published crates with CRATE/public-api.txt, one item per line. A change shows up in
-review; a removal needs a new version.
+"""Compares the public items of the published crates with CRATE/public-api.txt, one item per line. Every change is
+thus visible in review; a removal needs a new version.
 
     ci/api.py           compares
     ci/api.py --write   rewrites the files
 
 The items come from rustdoc's JSON, which omits items hidden in the documentation. Its format is unstable and needs
-`RUSTC_BOOTSTRAP=1`. If the toolchain writes another version of it, the comparison is skipped, and fails in CI.
+`RUSTC_BOOTSTRAP=1`. If the toolchain writes another version of it, the comparison fails in CI and is skipped
+elsewhere.
 `cargo public-api` does the same, but must be built first and needs a nightly toolchain in addition to the MSRV's.
 """
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures the cost of the library, as a Markdown table of ratios. Asserts nothing, because machines are noisy.
 #
-#   ci/bench.sh [rounds, default 15: some eight minutes]
+#   ci/bench.sh [iterations, default 15: about eight minutes]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

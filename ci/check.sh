@@ -55,5 +55,6 @@ if [ "${rustc_version%.*}" != "$msrv" ]; then
     echo "SKIPPED check: $message" >&2
 fi
 # Also reports features newer than the MSRV in Cargo.toml (incompatible_msrv).
-cargo clippy --workspace --all-targets --quiet -- -D warnings
+# Tests with `test = false` are not among all targets.
+cargo clippy --workspace --all-targets --test together --test alone --test long --quiet -- -D warnings
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --quiet

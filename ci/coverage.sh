@@ -4,7 +4,7 @@
 #   ci/coverage.sh          newest Numba with newest coverage.py
 #   ci/coverage.sh older    an old Numba with an old coverage.py
 #   ci/coverage.sh all      every Numba with line tables (the list of ci/lines.sh without 0.56): lines, branches and the
-#                           cache, an hour. Fails if a release cannot be installed here
+#                           cache; an hour. Fails if a release cannot be installed here
 #   ci/coverage.sh suites   parts of three third-party test suites, into records/coverage.tsv; half an hour
 #
 # Environments are created under target/venv-coverage.

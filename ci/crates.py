@@ -17,7 +17,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGETS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
-# Licences of which every part of an AND expression needs at least one.
+# Accepted licences. At least one of them must occur in every operand of an AND expression.
 ALLOWED_LICENCES = {
     "0BSD",
     "MIT",

@@ -9,7 +9,7 @@ Python with Numba in PATH.
 The line before a command block (```sh, ```python, ```c) contains one of these comments:
 
     <!-- run -->, <!-- run, expect: TEXT -->    runs the block; the output must contain TEXT
-    <!-- run, process, expect: TEXT -->         replaces 4711 by the id of a process that runs the program of
+    <!-- run, process, expect: TEXT -->         replaces 4711 with the PID of a process that runs the program of
                                                 docs/gdb.md, and runs the block
     <!-- file NAME -->                          writes the block to the file NAME
     <!-- rule NAME -->                          benches/why/pages.py runs the block and checks the advice for it
@@ -64,7 +64,7 @@ def file_block(page, name):
 
 
 def check(page):
-    """Prints command blocks that have no mark, and blocks that have no language; returns their number."""
+    """Prints command blocks without a comment, and blocks without a language; returns their number."""
     unmarked = [
         block for block in blocks(page) if not block.language or (block.language in COMMANDS and block.mark is None)
     ]
@@ -81,7 +81,7 @@ def check_rules(*arguments):
 
 
 def check_mutations():
-    """Checks that each edit of tests/mutations.toml fits exactly one place in its file."""
+    """Checks that each edit of tests/mutations.toml matches exactly one place in its file."""
     with open(ROOT / "tests/mutations.toml", "rb") as file:
         mutations = tomllib.load(file)["mutation"]
     misfitting = [

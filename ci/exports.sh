@@ -3,7 +3,7 @@
 # alone as C11 and C++17.
 #
 #   ci/exports.sh [target directory, default target/release]
-#   ci/exports.sh --versions LIBRARY    an installed library: every symbol has the version of the header
+#   ci/exports.sh --versions LIBRARY    an installed library: every symbol must have the header's version
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,8 +18,8 @@ trap 'rm -rf "$work"' EXIT
 # Remove comments, then take every name that precedes a parenthesis.
 cc -fpreprocessed -E -P include/jitlisten.h 2>/dev/null | grep -oE '\bjitlisten_[a-z0-9_]+ *\(' | tr -d ' (' |
     sort -u >"$work/declared"
-# The paragraph "Symbols" names what else is exported: symbols for the command, which have the version of the header,
-# and interposed functions, which have none, because programs ask for libc's.
+# The paragraph "Symbols" of the header lists the other exports: symbols for the command, which have the header's
+# version, and interposed functions, which are unversioned, because programs reference libc's versions of them.
 symbols() { sed -n '/^ \* Symbols$/,/^ \* Two copies$/p' include/jitlisten.h | grep -E "$1" | grep -oE "$2"; }
 symbols . '\bjitlisten_(facts|attached|record_end)\b' >>"$work/declared"
 if [ -n "$versions" ]; then sed -i 's/$/@@JITLISTEN_0.1/' "$work/declared"; fi

@@ -17,7 +17,7 @@ RUST_WRITES = re.compile(
     r"|\bOFlags::(CREATE|WRONLY|RDWR|TRUNC|TMPFILE)\b|\b(mkdir|mknod|link)at\("
     r"|\blibc::(open(at)?(64)?|creat|mkdir(at)?|mknod(at)?|mkfifo|mk[ds]temp|mkostemp|linkat|O_CREAT|O_WRONLY|O_RDWR)\b"
 )
-# Options that make a chain of calls which opens a file write to it.
+# Calls of `OpenOptions` that open a file for writing.
 RUST_WRITE_OPTIONS = re.compile(
     r"\b(?:OpenOptions::new|File::options)\(\)[^;]*?\.(?:write|append|create|create_new|truncate)\("
 )

@@ -3,8 +3,8 @@
 
 Each program runs unmodified, in its own environment under target/hosts, without and with the library. The output must
 be the same, and every object must be detected and become final. strace counts the objects of the run without the
-library: both linkers of LLVM make memory executable once per object. The numbers of objects and names must be as below,
-and the functions below must be in the perf map and in images. Prints a table and writes the counts to
+library: both linkers of LLVM make memory executable once per object. The numbers of objects and names must be as in
+`HOSTS`, and the functions listed there must be in the perf map and in images. Prints a table and writes the counts to
 records/hosts.tsv, which `ci/support.py` renders.
 """
 
@@ -67,119 +67,51 @@ class Host:
 
 
 # One program of each kind. `program`, `llvm`, `linker` and `note` are columns of records/hosts.tsv.
+# fmt: off
 HOSTS = [
     Host(
-        "RTTI",
-        "Taichi 1.7.4",
-        "15",
-        "RuntimeDyld",
-        "",
-        ["taichi==1.7.4"],
-        ["kernels_of_taichi.py"],
-        names=120,
-        objects=3,
-        wanted=[r"^fill_with_steps_", r"^sum_of_squares_"],
+        "RTTI", "Taichi 1.7.4", "15", "RuntimeDyld", "", ["taichi==1.7.4"], ["kernels_of_taichi.py"], names=120,
+        objects=3, wanted=[r"^fill_with_steps_", r"^sum_of_squares_"],
     ),
     Host(
-        "JITLink",
-        "Halide 21",
-        "21",
-        "JITLink",
-        "stripped",
-        ["halide==21.0.0", "numpy==2.4.6"],
-        ["pipelines.py", "3"],
-        typed="\n\n",
-        names=220,
-        objects=4,
-        wanted=[r"^pipeline0$", r"^pipeline1$", r"^pipeline2$"],
+        "JITLink", "Halide 21", "21", "JITLink", "stripped", ["halide==21.0.0", "numpy==2.4.6"], ["pipelines.py", "3"],
+        typed="\n\n", names=220, objects=4, wanted=[r"^pipeline0$", r"^pipeline1$", r"^pipeline2$"],
     ),
     Host(
-        "no RTTI",
-        "ddx 4.3",
-        "20.1",
-        "JITLink",
-        "no symbols, no RTTI: addresses for names",
-        ["ddx-ad==4.3.0", "numpy==2.4.6"],
-        ["models_of_ddx.py", "3"],
-        names=3,
-        objects=3,
+        "no RTTI", "ddx 4.3", "20.1", "JITLink", "no symbols, no RTTI: addresses for names",
+        ["ddx-ad==4.3.0", "numpy==2.4.6"], ["models_of_ddx.py", "3"], names=3, objects=3,
         wanted=[r"^libddx\.so\.4\+jit@[0-9a-f]+$"],
     ),
     Host(
-        "no RTTI",
-        "apache-tvm-ffi-orcjit 0.1.3",
-        "23",
-        "JITLink",
-        "no symbols, no RTTI: addresses for names",
-        ["apache-tvm-ffi-orcjit==0.1.3", "numpy==2.4.6"],
-        ["object_of_orcjit.py"],
-        names=5,
-        objects=5,
+        "no RTTI", "apache-tvm-ffi-orcjit 0.1.3", "23", "JITLink", "no symbols, no RTTI: addresses for names",
+        ["apache-tvm-ffi-orcjit==0.1.3", "numpy==2.4.6"], ["object_of_orcjit.py"], names=5, objects=5,
         wanted=[r"^libtvm_ffi_orcjit\.so\+jit@[0-9a-f]+$"],
     ),
     Host(
-        "own memory manager",
-        "drjit 1.5",
-        "22",
-        "RuntimeDyld",
-        "copies its code",
-        ["drjit==1.5.0", "numpy==2.4.6"],
-        ["kernels_of_drjit.py"],
-        names=2,
-        objects=2,
-        wanted=[r"^drjit_[0-9a-f]{32}$"],
-        is_cold=True,
+        "own memory manager", "drjit 1.5", "22", "RuntimeDyld", "copies its code", ["drjit==1.5.0", "numpy==2.4.6"],
+        ["kernels_of_drjit.py"], names=2, objects=2, wanted=[r"^drjit_[0-9a-f]{32}$"], is_cold=True,
     ),
     Host(
-        "cached",
-        "drjit 1.5, from its cache",
-        "none",
-        "its own",
-        "addresses for names",
-        ["drjit==1.5.0", "numpy==2.4.6"],
-        ["kernels_of_drjit.py"],
-        names=2,
-        objects=2,
+        "cached", "drjit 1.5, from its cache", "none", "its own", "addresses for names",
+        ["drjit==1.5.0", "numpy==2.4.6"], ["kernels_of_drjit.py"], names=2, objects=2,
         wanted=[r"^libdrjit-core\.so\+jit@[0-9a-f]+$"],
     ),
     Host(
-        "cached",
-        "IREE 3.13, `llvm-cpu`",
-        "bundled",
-        "its own",
-        "an ELF file in memory: addresses for names",
-        ["iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0", "numpy==2.4.6"],
-        ["module_of_iree.py"],
-        names=3,
-        objects=1,
-        wanted=[r"^_runtime\..*\.so\+jit@[0-9a-f]+$"],
+        "cached", "IREE 3.13, `llvm-cpu`", "bundled", "its own", "an ELF file in memory: addresses for names",
+        ["iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0", "numpy==2.4.6"], ["module_of_iree.py"], names=3,
+        objects=1, wanted=[r"^_runtime\..*\.so\+jit@[0-9a-f]+$"],
     ),
     Host(
-        "list only",
-        "DawDreamer 0.9 (Faust, stripped)",
-        "bundled",
-        "GDB JIT list",
-        "with `JITLISTEN_LLVM=list`",
-        ["dawdreamer==0.9.0", "numpy==2.4.6"],
-        ["sound_of_dawdreamer.py"],
-        names=9,
-        objects=1,
-        wanted=[r"^computemydsp$"],
-        variables={"JITLISTEN_LLVM": "list"},
+        "list only", "DawDreamer 0.9 (Faust, stripped)", "bundled", "GDB JIT list", "with `JITLISTEN_LLVM=list`",
+        ["dawdreamer==0.9.0", "numpy==2.4.6"], ["sound_of_dawdreamer.py"], names=9, objects=1,
+        wanted=[r"^computemydsp$"], variables={"JITLISTEN_LLVM": "list"},
     ),
     Host(
-        "BPF",
-        "bpftrace 0.17 (Debian 12)",
-        "14",
-        "none",
-        "code for the kernel",
-        None,
-        ["/usr/bin/bpftrace", "-e", 'BEGIN { printf("begun\\n"); exit(); }'],
-        names=0,
-        objects=0,
-        wanted=[],
+        "BPF", "bpftrace 0.17 (Debian 12)", "14", "none", "code for the kernel", None,
+        ["/usr/bin/bpftrace", "-e", 'BEGIN { printf("begun\\n"); exit(); }'], names=0, objects=0, wanted=[],
     ),
 ]
+# fmt: on
 # A statically linked program, into which nothing can be preloaded. `jitlisten run` must report that.
 STATIC = ["/sbin/ldconfig", "--version"]
 

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # Tests of `python/jitlisten/_lines`: line tables that do not change the code.
 #
-#   ci/lines.sh          newest Numba, short list of programs, real tools; messages of two old releases, too (ci/setup.sh)
-#   ci/lines.sh environment   creates the environment for that
+#   ci/lines.sh          newest Numba, short list of programs, real tools; also messages of two old releases
+#                        (ci/setup.sh)
+#   ci/lines.sh environment   creates the environment for these tests
 #   ci/lines.sh older    another Numba, and the patch for Numba with Numba's own tests
-#   ci/lines.sh truth    three Numbas: programs that time their own phases, recorded by us and by perf; into records/truth.tsv; an hour
+#   ci/lines.sh truth    three Numbas: programs that time their own phases, recorded by us and by perf; writes
+#                        records/truth.tsv; an hour
 #   ci/lines.sh all      every Numba with line tables, all programs; hours. Fails if a release cannot be installed here
-#   ci/lines.sh same-code [NAME...]   machine code only, for these Numbas or all, into records/same-code.tsv: rows that
-#                        today's builder lacks; can be interrupted and continued
+#   ci/lines.sh same-code [NAME...]   machine code only, for these Numbas or all; writes the rows of
+#                        records/same-code.tsv that the current line-table builder has not measured; can be
+#                        interrupted and continued
 #
 # Requires the native library (make build). Environments are created under target/venv-lines.
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the pure parts under Miri: encoders, and parsers of untrusted bytes. Excludes tests that depend on the machine or
-# take hours under Miri (every byte changed, a name of a megabyte).
+# take hours under Miri, such as those that change every byte of an input or use a name of one megabyte.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -5,7 +5,7 @@
 
 Each mutation edits a copy of the sources under target/mutations, from which `cargo build` builds the library. First,
 the tests run against that build without a mutation, and must pass. Writes records/mutations.tsv. Fails if a test
-passes without its safeguard, or if an edit no longer fits its file. `cargo mutants` invents edits and runs the whole
+passes without its safeguard, or if an edit no longer matches its file. `cargo mutants` invents edits and runs the whole
 suite for each of them; it does not know which edit removes a safeguard.
 """
 
@@ -57,7 +57,7 @@ def test_programs():
 
 
 def find_failed_tests(programs, names):
-    """Returns the failed tests among these, or all of them if they time out; and whether every kind of test ran."""
+    """Returns the named tests that failed (all of them after a timeout), and whether every kind of test ran."""
     by_kind = {"unit": [], "together": [], "alone": []}
     for name in names:
         is_alone = (ROOT / "tests/tests/alone" / f"{name.split('::')[0]}.rs").exists()

@@ -15,7 +15,7 @@ PATH=$PWD/target/tools:$PATH
 # --- selection ------------------------------------------------------------------------------------------------------------
 
 # Prints the Rust files that contain a test of this name. Tests are functions after `#[test]`. In files where macros
-# (`row`, `rows`) define tests, any function and any row name counts.
+# (`row`, `rows`) define tests, all functions and row names are searched.
 rust_files_with() {
     local all
     mapfile -t all < <(find "${crates[@]/%//src}" {jitlisten,names,unwind-register,report,tests}/tests -name '*.rs' ! -name main.rs)
@@ -33,7 +33,7 @@ below_test='FNR == 1 { pending = 0 }
 
 python_files_with() { grep -rlE "def test_\w*${1#test_}" --include='test_*.py' python/tests || true; }
 
-# A module is a file, or is declared in one.
+# Selects the files that belong to a module or declare it.
 with_module() {
     local path
     while read -r path; do

@@ -17,7 +17,7 @@ python=$PWD/target/venv/numba-0.68.1/bin/python
 mkdir -p "$scratch" $pictures
 cp demo/program.py "$scratch/"
 
-# picture PAGE PICTURE WIDTH,HEIGHT
+# picture PAGE PICTURE WIDTH,HEIGHT: takes a screenshot of a page.
 picture() {
     chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update \
         --disable-sync --user-data-dir="$scratch/browser" --hide-scrollbars --window-size="$3" \
@@ -25,7 +25,7 @@ picture() {
     rm -rf "$scratch/browser"
 }
 
-# Uses a terminal of 80 by 24, after twelve refreshes that show compiled code.
+# Captures a terminal of 80 by 24 characters, after twelve refreshes that show compiled code.
 picture_of_top() {
     local tmux=(tmux -S "$scratch/tmux" -f /dev/null) looks=0 shown=
     (cd "$scratch" && NUMBA_THREADING_LAYER=workqueue LC_ALL=C.UTF-8 PATH=$(dirname "$python"):$PATH \

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Opens the output of `jitlisten export` in the programs that it is for, because the test suite checks only the formats.
-# Uses the Firefox Profiler's own code (as profiler-cli), and speedscope in headless Chromium. Run by hand: needs node,
-# npm and chromium.
+# Opens the output of `jitlisten export` in the programs for which it is intended, because the test suite checks only
+# the formats. Uses the Firefox Profiler's own code (as profiler-cli), and speedscope in headless Chromium. Run by hand:
+# needs node, npm and chromium.
 #
-#   ci/readers.sh [PICTURE.png of what speedscope shows]
+#   ci/readers.sh [SCREENSHOT.png of speedscope]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the preconditions of a release, as far as possible on this machine: `make release-check`, after `make wheel`.
+"""Checks the preconditions of a release, as far as possible on this machine. Run `make wheel` first, then
+`make release-check`.
 
 * The workspace, `include/jitlisten.h`, CHANGELOG.md, and the names of the wheels and of the source distribution have
   the same version.

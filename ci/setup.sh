@@ -74,7 +74,7 @@ install_packages() {
     done
 }
 
-# Package lists that are out of date name packages that the archive has removed.
+# Outdated package lists name packages that the archive has removed.
 update_lists() {
     local attempt
     for attempt in 1 2 3; do

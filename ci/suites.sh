@@ -17,8 +17,8 @@ results=$PWD/target/suites
 rm -rf "$results"
 status=0
 
-# Parts of Numba's suite that load, free, cache, fork, raise through or debug compiled code. test_parfors and test_cuda
-# are excluded, because each takes hours.
+# Parts of Numba's suite that load, free, cache or debug compiled code, fork, or raise exceptions through compiled
+# frames. test_parfors and test_cuda are excluded, because each takes hours.
 numba=(caching compile_cache exceptions try_except nrt nrt_refct refop_pruning generators debug debuginfo gdb_bindings gdb_dwarf
     codegen profiler num_threads threadsafety parfors_caching parallel_backend)
 

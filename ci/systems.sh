@@ -101,7 +101,7 @@ python_functions() {
     scenario "$@" sampler_python::
 }
 
-# command TITLE COMMAND...: runs a command that must succeed.
+# command_succeeds TITLE COMMAND...: runs a command that must succeed.
 command_succeeds() {
     local title=$1 began=$SECONDS result=FAILED
     shift
@@ -129,7 +129,7 @@ every_scenario() {
     [ "$name" = sid ] || scenario 'py-spy, images, over Python' \
         image_python_stacks::py_spy_records image_python_stacks::py_spy_dumps_names image_python_stacks::stock_stacks
     scenario 'libgcc and libunwind inside' unwinders::
-    # Untested there, because it needs a library linked against that release's C library.
+    # Not tested on bullseye, because the test needs a library linked against that release's C library.
     [ "$name" = bullseye ] || scenario 'lists of modules' modules::every_way modules::a_child_has modules::switched_on_late
     [ "$name" != sid ] || scenario 'the report of a crash in Python' modules::the_report_of_a_crash
     scenario 'fork' host_safety_fork::

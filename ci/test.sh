@@ -18,7 +18,7 @@ log=target/test.log
 [ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
 export CARGO_TARGET_DIR=$PWD/target JITLISTEN_SKIPS=$PWD/target/test.skips JITLISTEN_SUPPORT=$PWD/target/test.support
 mkdir -p target
-# Raise the PID limit, as distributions do, because a reused PID finds the perf map of a dead process.
+# Raise the PID limit, as distributions do: a process with a reused PID would find the perf map of a dead process.
 [ -z "${CI:-}" ] || { echo 4194304 >/proc/sys/kernel/pid_max; } 2>/dev/null
 # Other users can read the second directory (tests/src/paths.rs).
 rm -rf target/scratch "/opt/jitlisten-scratch${PWD//\//-}" "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_SUPPORT"
@@ -41,12 +41,19 @@ ran() {
 
 # step NAME COMMAND...: runs a command that passes or fails as a unit.
 step() {
-    local name=$1 began=$SECONDS status=0
+    local name=$1 began=$SECONDS status=0 output tee
     shift
     printf '\n=== %s\n' "$name"
-    "$@" || status=$?
+    # Not a pipeline: `ended` waits for a child of this shell.
+    exec {output}> >(tee target/test.step)
+    tee=$!
+    "$@" >&"$output" 2>&1 {output}>&- || status=$?
+    exec {output}>&-
+    wait "$tee"
     ran "$name" "$began" $status
-    if [ $status = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) failures+=("$name"); fi
+    if [ $status = 0 ]; then passed=$((passed + 1)); return; fi
+    failed=$((failed + 1)) failures+=("$name")
+    { printf -- '---- step %s\n' "$name"; tail -n 30 target/test.step | cut -c 1-300; } >>target/test.failed-steps
 }
 
 # tests NAME WORD...: runs `cargo test WORD...` and counts each test.
@@ -101,8 +108,10 @@ count_tests() {
     mapfile -t -O "${#failures[@]}" failures < <(awk '/^test .* FAILED$/ { print $2 }' "$log" | sort -u)
 }
 
-# Prints the first and last lines of each failure message, for readers who see only the end of the log.
+# Prints the ends of the failed steps' output, and the first and last lines of each failure message, for readers who see
+# only the end of the log.
 why() {
+    cat target/test.failed-steps
     awk '/^---- .* stdout ----$/ { end(); on = 1 } /^failures:$/ { end() }
         on && NF { lines[count++] = substr($0, 1, 300) }
         function end(i) { for (i = 0; i < count; i++) if (i < 6 || i >= count - 6) print lines[i]; on = count = 0 }' "$log"
@@ -146,8 +155,8 @@ test_lane() {
     step lines ci/lines.sh
 }
 
-# Substrings of test names that take a third of the time of the concurrent tests; some take a minute each. Other tests
-# cover the same code with another LLVM, Numba or tool.
+# Substrings of the names of tests that together take a third of the time of the concurrent tests; some take a minute
+# each. Other tests cover the same code with another LLVM, Numba or tool.
 slow=(
     host_safety_threads::a_minute image_lifetime::ten_thousand short_lived_functions::deleted
     integration_cpp::llvm_15 integration_cpp::llvm_16 integration_cpp::llvm_19 integration_rust:: integration_llvmlite::
@@ -218,6 +227,7 @@ long_lane() {
 }
 
 rm -f target/test.skips.steps
+: >target/test.failed-steps
 case $lane in
 test)
     test_lane

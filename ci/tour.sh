@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compiles the tour of the C API (tests/c/tour.c) as C11 and C++17, links it in every way, and runs it under the
-# sanitizers and valgrind; with ThreadSanitizer in the library where a nightly toolchain and its sources are installed.
+# sanitizers and valgrind; with ThreadSanitizer in the library if a nightly toolchain and its sources are installed.
 # Then tests the installation: pkg-config's flags, symbol versions, and that uninstalling leaves nothing.
 #
 #   ci/tour.sh [target directory, default target/release]

@@ -3,7 +3,7 @@
 # and $who for messages.
 : "${venvs:?}" "${who:?}"
 
-# NAME PYTHON REQUIREMENT...
+# make_venv NAME PYTHON REQUIREMENT...
 make_venv() {
     local name=$1 version=$2 python
     shift 2

@@ -4,9 +4,9 @@
 #
 #   ci/wheel.sh [build [TARGET...]]   default: x86_64, and aarch64 if its standard library can be installed
 #   ci/wheel.sh library [MACHINE]     the library alone, in target/wheel/cargo/MACHINE-unknown-linux-gnu/wheel
-#   ci/wheel.sh test [ARGUMENT...]    installs the wheel of this machine into a fresh environment, runs python/tests/wheel;
-#                                     -m slow: the slow ones
-#   ci/wheel.sh sdist                 builds from the source distribution, as pip does, and compiles a function under it
+#   ci/wheel.sh test [ARGUMENT...]    installs the wheel of this machine into a fresh environment, and runs
+#                                     python/tests/wheel; with -m slow, the slow tests
+#   ci/wheel.sh sdist                 builds from the source distribution, as pip does, and runs a Numba program with it
 #   ci/wheel.sh userland NAME         tests the wheel in a userland of ci/userland.sh: bullseye (glibc 2.31), sid
 #   ci/wheel.sh aarch64               runs the command and the package of the aarch64 wheel under qemu-user
 set -euo pipefail
@@ -44,7 +44,7 @@ library() {
 build() {
     local target=$1-unknown-linux-gnu out=$PWD/target/wheel/cargo
     library "$1"
-    # The backend copies the library into the package. maturin is called directly, because it accepts --zig only then.
+    # The backend copies the library into the package. maturin is called directly, because only then does it accept --zig.
     PYTHONPATH=python/build python3 -B -c 'import backend; backend.prepare()'
     maturin build --quiet --zig --target "$target" --compatibility "manylinux_${glibc/./_}" --target-dir "$out" --out "$wheels"
     check_symbols "$out/$target/wheel/jitlisten"

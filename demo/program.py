@@ -1,7 +1,7 @@
 """The program that `make demo` profiles: a small simulation, as varied as real Numba programs.
 
-A galaxy of bodies attracts itself (`simulate` calls `advance`, which calls `accelerations`). Heat spreads over a grid
-in parallel (`diffuse`). Distances are sorted by a recursive `quicksort` and counted in a histogram. The program
+The bodies of a galaxy attract each other (`simulate` calls `advance`, which calls `accelerations`). Heat spreads over a
+grid in parallel (`diffuse`). Distances are sorted by a recursive `quicksort` and counted in a histogram. The program
 contains no code for profilers.
 
     program.py [FRACTION OF THE WORK, default 1.0]

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# `make demo`: a Numba program under perf, with and without jitlisten. Performs its own set-up, and repeats no step.
+# `make demo`: a Numba program under perf, with and without jitlisten. Installs missing requirements first.
 #
-# If the kernel or a container forbids perf, gdb shows the same stacks. It starts the program itself, so it works even where
-# attaching is forbidden.
+# If the kernel or a container forbids perf, gdb shows the same stacks. It starts the program itself, so it works even
+# where attaching is forbidden.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -117,7 +117,7 @@ print_wheel_commands() {
     echo "  jitlisten doctor -- python program.py      # what you will see, and what to do about the rest"
 }
 
-# Stops the program occasionally while it computes, and prints each stack.
+# Stops the program several times while it computes, and prints each stack.
 demo_with_gdb() {
     echo "demo: perf may not be used here:" >&2
     sed 's/^/    /' $out/trial.log >&2

@@ -1,4 +1,4 @@
-"""Runs program.py and raises SIGPROF twice a second once it has compiled. demo/stops.gdb then prints its stack."""
+"""Runs program.py and raises SIGPROF twice a second once it has compiled. demo/stops.gdb then prints each stack."""
 
 import pathlib
 import runpy

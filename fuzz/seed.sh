@@ -42,7 +42,7 @@ cp seeds/python_frames/* corpus/python_frames/
 mkdir -p corpus/report
 sides=../report/testdata/sides
 { printf '\0' && cat "$sides/perf.data"; } >corpus/report/recording
-# The start contains the header, and some of the records are enough.
+# Also a truncated recording: it has the header and some of the records.
 { printf '\0' && head -c 12000 "$sides/perf.data"; } >corpus/report/recording-cut
 for image in "$sides"/root/tmp/fixture/images/*/object-22.so; do { printf '\001' && cat "$image"; } >corpus/report/image; done
 { printf '\002' && cat "$sides/root/tmp/fixture/sides.py"; } >corpus/report/source

@@ -25,8 +25,8 @@
  * Errors
  *   A function that can fail returns a jitlisten_status; jitlisten_last_error() has the details. Outputs are written
  *   only on JITLISTEN_OK. No function aborts, prints, changes errno or throws. A callback must return: an exception
- *   that leaves it ends the process, as with noexcept. A sink that fails disables itself and logs it once; the
- *   statistics count the failures of each sink that writes files or registers unwind tables.
+ *   that leaves it ends the process, as with noexcept. A sink that fails is disabled, and the failure is logged once;
+ *   the statistics count the failures of each sink that writes files or registers unwind tables.
  *
  * Pointers
  *   NULL and misaligned pointers, and impossible sizes, return JITLISTEN_INVALID_ARGUMENT, unless NULL has a documented
@@ -35,8 +35,9 @@
  * Versions
  *   Status numbers are never reused. A structure that begins with its size may grow at its end: the options,
  *   jitlisten_code, the statistics, jitlisten_live_function and jitlisten_llvm. Hence an old program works with a new
- *   library. A new program works with an old library, which refuses members that it does not know and that are not zero
- *   (JITLISTEN_INVALID_ARGUMENT). Set all other members to zero (struct x y = {0}, x y{}), the reserved ones too.
+ *   library. A new program works with an old library, unless it sets a member that the library does not know to a value
+ *   other than zero (JITLISTEN_INVALID_ARGUMENT). Set all other members to zero (struct x y = {0}, x y{}), including
+ *   the reserved ones.
  *   jitlisten_section, jitlisten_function and jitlisten_line are used in arrays and never grow. No structure has
  *   padding.
  *
@@ -47,8 +48,8 @@
  *
  *   The library also defines the following functions of libc, so that a recording sees new threads, keeps its signal,
  *   and is complete when the program ends, replaces itself or drops privileges. They forward to the next definition, as
- *   do those of other tools. Nothing else is interposed. A library built without the feature "interpose" defines none
- *   (docs/c-and-cpp.md).
+ *   the wrappers of other tools do. Nothing else is interposed. A library built without the feature "interpose" defines
+ *   none (docs/c-and-cpp.md).
  *
  *     pthread_create
  *     sigaction signal sigaltstack sigpending sigsuspend sigtimedwait sigwait sigwaitinfo signalfd
@@ -104,7 +105,8 @@ enum {
     JITLISTEN_UNKNOWN_OBJECT = 6,
     /* Calls in the wrong order, such as a second jitlisten_finalized() for one object. */
     JITLISTEN_WRONG_ORDER = 7,
-    /* An object, code or unwind table is malformed or unsupported. It is ignored; objects and code are counted. */
+    /* An object, code or unwind table is malformed or unsupported. It is ignored. Objects and code are also counted
+     * (objects_refused). */
     JITLISTEN_NOT_UNDERSTOOD = 8,
     /* A file cannot be written. */
     JITLISTEN_IO_ERROR = 9,
@@ -129,7 +131,7 @@ const char *jitlisten_version(void);
 jitlisten_status jitlisten_open(void);
 
 enum {
-    /* Discovery, as with LD_PRELOAD, and calls. */
+    /* Discovery (as with LD_PRELOAD) and calls. */
     JITLISTEN_LISTEN_PROCESS = 0,
     /* Calls only. Nothing in the process is changed. */
     JITLISTEN_LISTEN_CALLS = 1
@@ -199,9 +201,10 @@ struct jitlisten_section {
 
 /* Reports *loaded*, for a JIT that makes ELF objects: elf_size bytes of a relocatable 64-bit ELF file, whose loaded
  * sections have their address in sh_addr. Entries of sections (NULL if section_count is 0) override these addresses by
- * name. If several sections of the object have the same name, the first entry with it is for the first of them, and so
- * on. Entries for unknown sections are ignored. All arguments are copied, except the loaded .eh_frame, which is read in
- * place. The caller registers it with libgcc (__register_frame), as LLVM's engines do. Threads: any. */
+ * name. If several sections of the object have the same name, the first entry with that name applies to the first such
+ * section, and so on. Entries for unknown sections are ignored. All arguments are copied, except the loaded .eh_frame,
+ * which is read in place. The caller registers it with libgcc (__register_frame), as LLVM's engines do.
+ * Threads: any. */
 jitlisten_status jitlisten_object_loaded(const void *elf, size_t elf_size, const struct jitlisten_section *sections,
                                          size_t section_count, jitlisten_object *object);
 
@@ -291,8 +294,8 @@ typedef void (*jitlisten_log_callback)(void *user, int32_t level, const char *me
 /* Passes messages up to a level to the program, in addition to the log of JITLISTEN_LOG; a NULL callback stops this.
  * Messages are created under locks. Therefore they are queued (at most 1024) and delivered at the end of the next call
  * that returns a status, on its thread, one at a time and without any lock held: the callback may call any function. It
- * must return. When this function returns, the previous callback has returned and is not called again, unless it
- * replaced itself. Threads: any. */
+ * must return. When this function returns, the previous callback has returned and is not called again, except if
+ * it called this function itself. Threads: any. */
 jitlisten_status jitlisten_set_log(jitlisten_log_callback callback, void *user, int32_t level);
 
 /* Statistics. ------------------------------------------------------------------------------------------------------ */
@@ -356,9 +359,10 @@ jitlisten_status jitlisten_get_statistics(struct jitlisten_statistics *statistic
  *
  * Samples every thread of this process from inside, without perf, ptrace or root. The file is a perf.data, for perf
  * report, perf script, samply and the reports of the command jitlisten. Compiled code has names and lines if a session
- * is open; otherwise only libraries have. Each thread gets a kernel timer (RLIMIT_SIGPENDING) on its CPU time, which
- * raises the highest unused real-time signal, or a perf counter that raises SIGSTKFLT. A thread named "jitlisten"
- * writes the file. Images of compiled code are kept in a directory next to it, FILE.images. See docs/record.md. */
+ * is open; otherwise only libraries have. Each thread gets either a kernel timer on its CPU time (limited by
+ * RLIMIT_SIGPENDING), which raises the highest unused real-time signal, or a perf counter, which raises SIGSTKFLT. A
+ * thread named "jitlisten" writes the file. Images of compiled code are kept in a directory next to it, FILE.images.
+ * See docs/record.md. */
 
 enum {
     /* Sample wall-clock time, including waiting threads. */
@@ -398,8 +402,8 @@ struct jitlisten_record_options {
  * JITLISTEN_IO_ERROR if the file cannot be written. Threads: any. */
 jitlisten_status jitlisten_record_start(const char *path, const struct jitlisten_record_options *options);
 
-/* Ends the recording. The file is complete when this returns; earlier, or if the process is killed, it lacks at most
- * the last 1/20 s. Returns JITLISTEN_WRONG_ORDER if there is no recording. Threads: any. */
+/* Ends the recording. The file is complete when this returns. Before that, or if the process is killed, it lacks at
+ * most the last 1/20 s. Returns JITLISTEN_WRONG_ORDER if there is no recording. Threads: any. */
 jitlisten_status jitlisten_record_stop(void);
 
 /* Copies the absolute path of the current recording as a C string to the `size` bytes at path. Until the first sample,

@@ -49,13 +49,13 @@
  *   place.
  *
  * Registration with gdb
- *   LLVM does it, or the "gdb" sink if it is on. MCJIT does it itself. For RTDyldObjectLinkingLayer call
+ *   LLVM does it, or the "gdb" sink if it is enabled. MCJIT does it itself. For RTDyldObjectLinkingLayer call
  *   layer.registerJITEventListener(*llvm::JITEventListener::createGDBRegistrationListener()). For JITLink call
  *   llvm::orc::enableDebuggerSupport(lljit) from LLVM 19 on; earlier, llvm::orc::DebugObjectManagerPlugin omits code
  *   without debug information, which the sink registers.
  *
  * Registration with the C++ runtime (libgcc)
- *   MCJIT and RTDyldObjectLinkingLayer do it themselves. With JITLink, one of LLVM's plugins does it, which LLJIT adds.
+ *   MCJIT and RTDyldObjectLinkingLayer do it themselves. With JITLink, one of LLVM's plugins does it; LLJIT adds it.
  *   The "unwind" sink registers code with libunwind in each case.
  *
  * Pages
@@ -139,8 +139,8 @@ inline bool takesFrameRegister(llvm::CallingConv::ID convention) {
   return convention == 10 || convention == 11 || convention == 81 || convention == 82;
 }
 
-/* True for functions with such a convention, and for their callers. With a frame pointer, a caller would lose its stack
- * after the call, or not compile. */
+/* True for functions with such a convention, and for their callers. With a frame pointer, a caller would lose track of
+ * its stack frame after the call, or fail to compile. */
 inline bool needsFrameRegister(const llvm::Function &function) {
   if (takesFrameRegister(function.getCallingConv())) return true;
   for (const llvm::BasicBlock &block : function) {
@@ -271,7 +271,7 @@ class LlvmListener final : public llvm::JITEventListener {
   void notifyObjectLoaded(ObjectKey key, const llvm::object::ObjectFile &file,
                           const llvm::RuntimeDyld::LoadedObjectInfo &info) override {
     if (finalization_ == Finalization::Immediate) {
-      /* Keys are addresses of live objects: the previous object with this key was not reported as freed. */
+      /* Keys are addresses of live objects, so an earlier object with this key was freed without a report. */
       notifyFreeingObject(key);
     } else if (knows(key)) {
       return; /* the listener was registered twice */
@@ -580,8 +580,8 @@ inline bool listenTo(llvm::orc::LLJIT &jit) {
   return false;
 }
 
-/* Reports the objects of an MCJIT engine whose memory manager is not a ListeningMemoryManager; call finalized() for it.
- * */
+/* Reports the objects of an MCJIT engine whose memory manager is not a ListeningMemoryManager. Call finalized() when
+ * its code is final. */
 inline void listenTo(llvm::ExecutionEngine &engine) {
   LlvmListener &listener = *LlvmListener::mcjitListener(engine, true);
   engine.UnregisterJITEventListener(&listener); /* a second call has no effect */

@@ -22,7 +22,7 @@ static __typeof__(&jitlisten_code_loaded) code_loaded;
 static __typeof__(&jitlisten_finalized) finalized;
 static __typeof__(&jitlisten_freeing) freeing;
 
-/* Processor time of all threads and of reaped children. Wall-clock time would depend on other programs. */
+/* Processor time of all threads and of reaped children, because wall-clock time would depend on other programs. */
 static double processor_ms(void) {
     struct timespec now;
     struct rusage children;

@@ -57,8 +57,8 @@ def run(program, directory, name, size, library):
 
 
 def directory_in_memory():
-    """Returns a directory in memory. Before it creates a file, ext4 examines every file removed in the last five
-    seconds; that would distort the growth."""
+    """Returns a directory in memory. On ext4, each creation of a file examines all files removed in the last
+    five seconds, which would distort the growth."""
     memory = "/dev/shm"
     return memory if os.path.isdir(memory) and not os.statvfs(memory).f_flag & os.ST_NOEXEC else None
 

@@ -5,16 +5,16 @@
 // RuntimeDyld loads and relocates every object file COUNT times and passes it to both listeners in alternating order.
 // The measured calls are LLVM's notifyObjectLoaded, and our *loaded* and *finalized* with all their work. *loaded*
 // copies and parses the object and formats its names, for all sinks. *finalized* writes the jitdump, with lines and
-// tables, and examines frame pointers. Both listeners write to a file in DIRECTORY. The debug object that we receive is
-// made outside of the measured time, because LLVM's GDB listener, which MCJIT always has, needs one anyway. Its cost is
-// printed separately, and included in the last column.
+// unwind tables, and checks functions for frame pointers. Both listeners write to a file in DIRECTORY. The debug object
+// that we receive is made outside of the measured time, because LLVM's GDB listener, which MCJIT always has, needs one
+// anyway. Its cost is printed separately, and included in the last column.
 //
 // Every tenth object also goes to ORC's perf plugin: see orc.cpp. It needs another linker, so its order does not
 // alternate.
 //
-// Numbers are medians. Means are of the middle 90 %, because medians hide costs that do not occur each time, and a file
-// is slowest when it gets a new page. A/A is the ratio of alternate samples to the others; smaller deviations from 1 are
-// noise.
+// Numbers are medians. Means are of the middle 90 %, because medians hide costs that do not occur each time, and a
+// write is slowest when the file needs a new page. A/A compares alternate pairs of samples of one listener; if another
+// ratio deviates less from 1, the deviation is noise.
 
 #include "orc.h"
 

@@ -1,6 +1,6 @@
-// Time that ORC's PerfSupportPlugin takes for an object: its pass over the linked graph, measured by passes before and
-// after it, and the function that writes the records once the memory is final. Linking itself is not counted. All
-// features of the plugin are enabled: line tables and unwind records.
+// Measures the time that ORC's PerfSupportPlugin takes for an object: its pass over the linked graph (a pass before it
+// starts the timer, a pass after it stops the timer), and the function that writes the records once the memory is
+// final. Linking itself is not counted. All features of the plugin are enabled: line tables and unwind records.
 
 #include "orc.h"
 

@@ -4,10 +4,10 @@
 //
 // Compiles FUNCTIONS functions, each in a separate object, that call back into this program, which throws; catches
 // THROWS exceptions. Prints the sum of the caught values, and the processor time per call of:
-//   * a throw, in microseconds: on average and in the quietest twentieth (other work on the machine occupies caches)
+//   * a throw, in microseconds: the mean, and that of the quickest of twenty parts (other work uses the caches)
 //   * dl_iterate_phdr over all modules, in microseconds, with the number of records
-//   * a walk by libunwind.so.8 from each function, in microseconds, with its frames: the first, before libunwind has
-//     seen any function, and the second
+//   * a stack walk by libunwind.so.8 from each function, in microseconds, with the number of frames: the first walk,
+//     before libunwind has seen any function, and the second
 //   * dladdr of compiled code, in nanoseconds
 #include <algorithm>
 #include <cinttypes>

@@ -1,4 +1,4 @@
-"""Helper of the profiled programs, each of which times its own phases while it is recorded.
+"""Helper for the profiled programs, each of which measures the time of its own phases while it is recorded.
 
 A phase is a function whose argument is a length. A line of the program that ends with `# NAME` belongs to the phase
 of that name.
@@ -16,8 +16,8 @@ _phases = []
 
 
 def phase(name, clock=time.thread_time):
-    """Decorates a function whose run time is proportional to its argument. `process_time` is for phases that start
-    threads."""
+    """Registers a function whose run time is proportional to its argument. Phases that start threads pass
+    `process_time` as their clock."""
 
     def add(function):
         _phases.append((name, function, clock))

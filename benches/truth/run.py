@@ -3,7 +3,7 @@
 
     run.py [--recorder ours,perf] [--seconds S] [--seed N] [--rate HZ] [--write FILE] [PROGRAM...]
 
-Programs (`programs/`) time their own phases while they are recorded (`phases.py`). For each phase, the judge adds up
+Programs (`programs/`) time their own phases while they are recorded (`phases.py`). For each phase, this script adds up
 the periods of the samples whose stack has a line of the phase. The sum must be within 10 % of the measured time plus
 three standard errors. At most 3 % of the samples in compiled code may have no line. The programs run with the Numba of
 the current Python. Needs `cargo build --release`, and perf for the second recorder.
@@ -60,21 +60,8 @@ def record(program, recorder, seconds, seed, rate, directory):
     if recorder == "ours":
         command = [COMMAND, "record", "-r", str(rate), "-o", str(data), "--"] + python
     else:
-        run = [COMMAND, "run", "--"] + python
-        command = [
-            "perf",
-            "record",
-            "-q",
-            "-e",
-            "cpu-clock",
-            "-F",
-            str(rate),
-            "--call-graph",
-            "dwarf,16384",
-            "-o",
-            str(data),
-            "--",
-        ] + run
+        perf = ["perf", "record", "-q", "-e", "cpu-clock", f"-F{rate}", "--call-graph=dwarf,16384", "-o", str(data)]
+        command = [*perf, "--", COMMAND, "run", "--", *python]
     result = subprocess.run(
         command, env=environment, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900
     )
@@ -112,7 +99,7 @@ def judge(program, truth, data):
 
 def sigma(seconds, runs, period):
     """Standard error of a phase's time, as estimated from samples. Each run starts and ends between two samples. In
-    addition, up to a tenth of the samples may be on another line, which is a binomial variable."""
+    addition, up to a tenth of the samples may be on another line; the number of these has a binomial distribution."""
     share = TOLERANCE
     return (runs * period * period / 6 + seconds * period * share * (1 - share)) ** 0.5
 
@@ -149,7 +136,7 @@ def main():
         for program in programs:
             try:
                 verdict = measured(program, recorder, options.seconds, options.seed, options.rate)
-            except Exception as error:  # other programs still run
+            except Exception as error:  # continue with the other programs
                 print("%s %s: %s" % (recorder, program.stem, error))
                 failures += 1
                 continue

@@ -1,8 +1,8 @@
 """Kernels with one hot loop each, faster variants, and the rule that must recommend the change.
 
     kernels.py run SECONDS [NAME...]    runs each kernel for SECONDS of processor time (to be recorded)
-    kernels.py compare [NAME...]        runs kernels and changed kernels in turns: a table with ratios of minimum times
-    kernels.py rules                    prints NAME HOT FIRST LAST RULE for each kernel: its lines, and its rule here
+    kernels.py compare [NAME...]        runs kernels and changed kernels in turns; prints the ratios of minimum times
+    kernels.py rules                    prints NAME HOT FIRST LAST RULE for each kernel: line numbers and expected rule
 
 The hot line of a kernel ends with `# hot`. `RULES` maps each kernel to its expected rule.
 """
@@ -1090,14 +1090,16 @@ ALL = {**RULES, **MORE}
 with open(__file__, encoding="utf-8") as file:
     SOURCE = file.read().splitlines()
 FUNCTIONS = {node.name: node for node in ast.parse("\n".join(SOURCE)).body if isinstance(node, ast.FunctionDef)}
-#: Exceptions by Numba release, or by release and processor, because each generates different code.
+# #: Rules that differ from `RULES`, by Numba release, or by release and processor, because each generates different
+# code.
 EXCEPTIONS = {
-    # LLVM 14 adds 0.0 where the kernel adds nothing, so fastmath={"reassoc"} alone is 9.5 times faster.
+    # LLVM 14 emits an addition of 0.0 that the kernel does not contain, so fastmath={"reassoc"} alone is 9.5 times
+    # faster.
     "0.57.1": {"present": "fp-order", "enumerated": "-", "of_list": "exception-exit"},
     "0.61.2": {"present": "fp-order", "enumerated": "-", "of_list": "-"},
-    # LLVM 20 calls numba_sqrt.
+    # LLVM 20 emits calls of numba_sqrt.
     "0.63.1": {"chosen": "-", "enumerated": "-"},
-    # This processor has gathers and scatters for strides other than 1.
+    # This processor has gather and scatter instructions for strides other than 1.
     "0.68.1 skylake-avx512": {"scaled_view": "stride", "row_means": "stride, strided-sum"},
 }
 

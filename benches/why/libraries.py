@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Prints the advice of `jitlisten lines` for the hot loops of nine libraries built on Numba, and compares it with
-records/advice.tsv, where engineers judged each piece of advice by the library's source.
+records/advice.tsv, where engineers judged each piece of advice by reading the library's source.
 
     libraries.py --requirements                  prints the packages that PYTHON needs: pip install `...`
-    libraries.py JITLISTEN PYTHON [LIBRARY...]   records a program of each library; prints a row for each advice
+    libraries.py JITLISTEN PYTHON [LIBRARY...]   records a program of each library; prints a row per piece of advice
 
 The last column is the recorded verdict, or `not judged`, in which case the exit status is 1. A loop that is not hot
 enough in this run has no row. `--keep DIRECTORY` keeps the recordings and reuses existing ones.
@@ -21,7 +21,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NUMBA = "numba==0.68.1"
-#: Code that precedes each program: `spin` calls a function for some seconds of processor time.
+# #: Code placed before each program: `spin` calls a function for some seconds of processor time.
 SPIN = """\
 import time
 import numpy as np
@@ -237,7 +237,7 @@ def record(jitlisten, python, library, directory):
 
 
 def rows(library, report, judged):
-    """Yields a row for each advice: library, location, rule, verdict, function, facts."""
+    """Yields a row for each piece of advice: library, location, rule, verdict, function, facts."""
     for file in report["files"]:
         name = pathlib.Path(file["path"]).name
         for line in file["lines"]:

@@ -6,7 +6,8 @@ use jitlisten_sampler::{CStringArray, ThreadFunction};
 
 use crate::missing_preload::warn;
 
-/// Exports functions that forward to the functions of the same name in `jitlisten_sampler`, after an optional call.
+/// Exports functions that forward to the functions of the same name in `jitlisten_sampler`. If `after` is given, that
+/// call is made first.
 macro_rules! interpose {
     ($(
         extern $abi:literal fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty $(, after $before:expr)?;
@@ -80,7 +81,7 @@ macro_rules! interpose_variadic_exec_functions {
         ///
         /// # Safety
         /// Same contract as the function of this name in `exec(3)`.
-                #[unsafe(no_mangle)]
+        #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() -> c_int {
             #[cfg(target_arch = "x86_64")]

@@ -37,9 +37,9 @@ extern "C" fn constructor() {
     });
 }
 
-/// Starts a recording if the environment requests one. If the session is switched off, the program is not sampled. A
-/// tool that `jitlisten record` starts before the program is sampled as well, and hands the file over once the program
-/// starts. The program's children are not sampled.
+/// Starts a recording if the environment requests one. If the session is switched off, the program is not sampled. If
+/// `jitlisten record` first starts a tool that in turn starts the program, the tool is sampled as well, and hands the
+/// recording's file over to the program. The program's children are not sampled.
 fn start_recording_from_environment() {
     if !Session::process().is_some_and(|session| session.options().active) {
         return;

@@ -48,6 +48,7 @@ pub(crate) fn is_before_program() -> bool {
 
 /// Returns the path of this library in `LD_PRELOAD`, as set by `jitlisten run`, if this process is a tool that runs
 /// before the program.
+#[cfg(feature = "interpose")]
 pub(crate) fn library_for_program() -> Option<Vec<u8>> {
     let run = env::var_os(RUN_VARIABLE).filter(|_| is_before_program())?;
     run.as_bytes().splitn(2, |byte| *byte == b':').nth(1).map(<[u8]>::to_vec)
@@ -85,7 +86,7 @@ mod tests {
     use super::remove_from_list;
 
     #[test]
-    fn the_rest_of_the_list_is_as_it_was() {
+    fn other_list_entries_stay_unchanged() {
         let remove_own =
             |list: &str| remove_from_list(list.as_bytes(), b"/our.so").map(|rest| String::from_utf8(rest).unwrap());
         assert_eq!(remove_own("/our.so"), None);

@@ -59,7 +59,7 @@ pub(crate) fn create(folder: &Path) -> Result<(), Problem> {
         rustix::fs::fchmod(&opened_folder, Mode::RWXU).map_err(|error| io_problem(error.into()))?;
         let _ = fs::remove_file(folder.join(MARKER));
     }
-    // The user created any symbolic link here, so it is followed.
+    // Only the user can have created a symbolic link here, so it is followed.
     let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
     let create_contents = || {
         let folder = OwnDirectory::create(&folder)?;

@@ -4,12 +4,14 @@
 //! The library follows the same rules (`perf_map/dead_maps.rs`, `process_directory.rs`), but keeps recent files and
 //! searches only the directories that it writes to.
 //!
-//! | file | proof that it is ours | its process is dead if it |
+//! | file | proof that it is ours | removed if |
 //! | --- | --- | --- |
-//! | `/tmp/perf-PID.map` | its first line | has another start time, or `ended`, `mixed`; holds no lock |
-//! | `image-PID-START*/`, `jitdump-PID-START*/` | `alive` in it | has another start time; holds no lock on `alive` |
-//! | `sources/NAME-HASH.py` | `jitlisten-sources` beside it; its hash | (no process) was written over 30 days ago |
-//! | `$TMPDIR/jitlisten-{top,lines,doctor}-XXXXXX/` | `jitlisten-scratch` in it | holds no lock; is older than a minute |
+//! | `/tmp/perf-PID.map` | its first line | unlocked; its process has exited, or the state is `ended` or `mixed` |
+//! | `image-PID-START*/`, `jitdump-PID-START*/` | `alive` in it | its process has exited and holds no lock on `alive` |
+//! | `sources/NAME-HASH.py` | `jitlisten-sources` beside it; its hash | it was written over 30 days ago |
+//! | `$TMPDIR/jitlisten-{top,lines,doctor}-XXXXXX/` | `jitlisten-scratch` in it | unlocked, over a minute old |
+//!
+//! A process has exited if no process with its PID has the recorded start time.
 //!
 //! Files of an active `jitlisten run` are kept: see the library's `liveness.rs`.
 
@@ -40,16 +42,16 @@ use crate::scratch;
 
 const EXAMPLE: &str = "Example: jitlisten clean --dry-run";
 
-/// Remove perf maps, images and jitdumps of ended processes, and texts of notebook cells after 30 days
+/// Remove perf maps, images and jitdumps of ended processes, and saved sources of notebook cells after 30 days
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Clean {
-    /// Only the files of these processes
+    /// Remove only the files of these processes
     pids: Vec<u32>,
     /// Only show what would be removed
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Also perf maps without jitlisten's first line: of other JITs (node, java, python -X perf)
+    /// Also remove perf maps without jitlisten's first line, i.e. those of other JITs (node, java, python -X perf)
     #[arg(long)]
     all: bool,
 }

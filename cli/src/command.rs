@@ -95,12 +95,13 @@ pub(crate) fn wait(child: &mut Child) -> io::Result<(ExitStatus, BlockedSignals)
     }
 }
 
-/// Time that a program has to exit after an interrupt, and time during which a second interrupt follows our advice.
+/// Time that a program has to exit after an interrupt before we print advice, and time after the advice during which
+/// another interrupt escalates to SIGTERM.
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(2);
 const ADVICE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Escalation for a program that ignores interrupts. The terminal delivers the first ones to the program. After we have
-/// printed advice, the next interrupt becomes SIGTERM, and the one after it SIGKILL.
+/// Escalation for a program that ignores interrupts. The terminal delivers the first interrupts to the program. After
+/// we have printed advice, the next interrupt becomes SIGTERM, and the one after it SIGKILL.
 enum Interrupts {
     None,
     First(Instant),
@@ -123,7 +124,7 @@ impl Interrupts {
         None
     }
 
-    /// Returns true, a single time, if the program is still running well after an interrupt.
+    /// Returns true, once only, if the program is still running `INTERRUPT_TIMEOUT` after an interrupt.
     fn is_advice_due(&mut self, now: Instant) -> bool {
         let is_due = matches!(self, Interrupts::First(interrupted_at) if now >= *interrupted_at + INTERRUPT_TIMEOUT);
         if is_due {

@@ -23,7 +23,7 @@ const EXAMPLES: &str = "Examples:
 The same without this command: `plugins = jitlisten.coverage` below `[run]` in .coveragerc.
 The code is instrumented: never measure time with it.";
 
-/// Run a command in which coverage.py measures the code that Numba compiles, too
+/// Run a command so that coverage.py also measures the code that Numba compiles
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Coverage {

@@ -11,17 +11,17 @@ use jitlisten_report::diff_to_text;
 use crate::problem::Problem;
 use crate::recording::{self, Reading};
 
-/// Compare two recordings by function and line, in shares of all samples
+/// Compare two recordings by function and line, as shares of all samples
 #[derive(Args)]
 #[command(after_help = "Example: jitlisten diff before.perf.data after.perf.data")]
 pub(crate) struct Diff {
-    /// The recording before
+    /// Recording from before the change
     #[arg(value_name = "BEFORE")]
     before: PathBuf,
-    /// The recording after
+    /// Recording from after the change
     #[arg(value_name = "AFTER")]
     after: PathBuf,
-    /// Also the smallest changes
+    /// Also show the smallest changes
     #[arg(short, long)]
     all: bool,
     #[command(flatten)]

@@ -75,8 +75,8 @@ impl Export {
     }
 }
 
-/// Recognizes collapsed stacks, which cannot carry a mark. Each line must have a stack and a count; the lines are
-/// sorted, and no stack occurs twice.
+/// Recognizes collapsed stacks, a format without room for a signature. Each line must have a stack and a count; the
+/// lines are sorted, and no stack occurs twice.
 fn is_collapsed(text: &[u8]) -> bool {
     let Some(lines) = std::str::from_utf8(text).ok().and_then(|text| text.strip_suffix('\n')) else { return false };
     let parse_line = |line| {

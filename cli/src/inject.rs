@@ -4,15 +4,16 @@
 //! for its own signal handlers. The script calls `jitlisten.enable` or `jitlisten.disable`. `trace.rs` maps memory in
 //! the process for the script and the result, and makes the main thread call `Py_AddPendingCall` with
 //! `PyRun_SimpleString` and the script. CPython designed `Py_AddPendingCall` for signal handlers, so the function takes
-//! only its own lock. A main thread that waits for a lock is interrupted as by a signal, after which Python runs its
-//! pending calls.
+//! only its own lock. A main thread that is waiting for a lock is interrupted, as if by a signal, and Python then runs
+//! its pending calls.
 //!
-//! **Any other process**, and a Python whose main thread stays in compiled code, gets a new thread that starts the
-//! recording (`capi/src/attached.rs`). The main thread creates the new thread with `pthread_create`, after a `dlopen`
-//! of the library if necessary. Both calls wait until the main thread is at a safe point (`safe_point.rs`).
+//! **Any other process**, or a Python process whose main thread stays in compiled code, gets a new thread that starts
+//! the recording (`capi/src/attached.rs`). The main thread creates the new thread with `pthread_create`, after a
+//! `dlopen` of the library if necessary. Both calls wait until the main thread is at a safe point (`safe_point.rs`).
 //!
-//! No file is written. `sys.remote_exec` (PEP 768) requires the same rights, and also a file that the process can read
-//! and no other user can change. Hence the mechanism here serves every version of Python.
+//! No file is written. `sys.remote_exec` (PEP 768) requires the same rights, and in addition a script file that the
+//! process can read and no other user can change. For this reason, the mechanism here is used for every version of
+//! Python.
 //!
 //! The memory begins with the [`wire::mailbox`], and ends with a stack of the called functions, which grows down; the
 //! 64 bytes above it hold their results.
@@ -44,7 +45,7 @@ use crate::symbols;
 use crate::system::{BlockedSignals, send_signal};
 use crate::trace::{self, StoppedThread};
 
-/// Interval between two checks of the request's state.
+/// Interval at which the request's state is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Generous time limit for a main thread that runs Python to reach its pending calls.
 const PYTHON_TIMEOUT: Duration = Duration::from_secs(3);
@@ -52,7 +53,7 @@ const PYTHON_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time in native code after which Python's main thread is assumed never to return to Python.
 const NATIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Interval between two attempts to find the main thread at a safe point.
+/// Interval between attempts to find the main thread at a safe point.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 const PAGE_BYTES: usize = 4096;
@@ -66,7 +67,7 @@ import contextlib
         with contextlib.suppress(jitlisten.Error): jitlisten.stop_recording()
         ";
 
-/// Request for the process.
+/// Request to execute in the process.
 pub(crate) enum Request {
     Enable {
         sinks: Sinks,
@@ -218,7 +219,8 @@ fn not_python(pid: u32) -> Problem {
         .help("start it with jitlisten run, or let it call the functions of jitlisten.h")
 }
 
-/// Ends the recording of a process without Python. The call only wakes the writer, so the main thread may be anywhere.
+/// Ends the recording of a process without Python. The injected call only wakes the writer thread, so the main thread
+/// may be at any point.
 fn end_recording(process: &Process, timeout: Duration, signals: &BlockedSignals) -> Result<String, Problem> {
     let not_recording = || Problem::new(format!("process {}: not recording", process.pid));
     // The library may have been loaded for this recording, so read the mappings again.
@@ -261,7 +263,8 @@ fn trace_problem(error: io::Error) -> Problem {
     }
 }
 
-/// Returns the path of the library that the process has loaded, or else of a library that it can open.
+/// Returns the path of the library that the process has loaded, or else of the installed one, if the process can see
+/// it.
 fn visible_library(process: &Process, installation: &Installation) -> Result<PathBuf, Problem> {
     let pid = process.pid;
     if !cfg!(target_arch = "x86_64") {
@@ -278,7 +281,8 @@ fn visible_library(process: &Process, installation: &Installation) -> Result<Pat
     Ok(library.to_owned())
 }
 
-/// Returns the path of the Python package, which must be the same directory inside the process's container.
+/// Returns the path of the Python package, which the process must see as the same directory even if it is in a
+/// container.
 fn visible_package(process: &Process, installation: &Installation) -> Result<PathBuf, Problem> {
     let package = installation.package().ok_or_else(|| {
         Problem::new("the Python package is not installed beside this command").help("pip install jitlisten")
@@ -629,7 +633,7 @@ mod tests {
 
     use super::*;
 
-    /// Python in the C locale evaluates the literal.
+    /// Checks that Python evaluates the literal to the original path.
     #[test]
     fn a_quoted_path_is_the_path() {
         let hostile = b"/a \"b\"'\\n\n\x7f/e\xcc\x81 \xe2\x80\xae\xf0\x9f\x90\x8d \xff\xc3\x28.data";

@@ -26,7 +26,7 @@ use crate::sinks::is_writable;
 /// Arguments of a command that reads recordings or records a program first.
 #[derive(Args)]
 pub(crate) struct Input {
-    /// Recordings, or folders of them; several are added up [default: jitlisten.perf.data, or perf.data]
+    /// Recordings, or folders of them; several are merged [default: jitlisten.perf.data, or perf.data]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Record this command first. `--` may be omitted; prog.py and -m MODULE mean this environment's Python
@@ -50,7 +50,7 @@ impl Input {
     /// written to `output`, or to the default file.
     pub(crate) fn recordings(&self, output: Option<&Path>, event: &mut Option<String>) -> Result<Recordings, Problem> {
         if !self.command.is_empty() {
-            // A new recording contains only this event, so reading it needs no selection.
+            // A new recording contains only this event, so no event needs to be selected when it is read.
             return self.record(output, event.take());
         }
         if output.is_some() || self.recorder != Recorder::default() {
@@ -74,7 +74,7 @@ impl Input {
         };
         let old_files = list_recordings(&path);
         let mut recorder = self.recorder.command(&path, &[("-e", event)])?;
-        // If a signal ended the recording early, the part up to then is still shown.
+        // Even if a signal ended the recording early, the part recorded until then is shown.
         let (status, waiting) = recorder::record(&mut recorder, &self.command)?;
         waiting.release();
         if !status.success() {
@@ -120,8 +120,8 @@ impl Recordings {
 }
 
 /// Lists the files beside `path` whose names share its prefix. Recordings of children have a numeric suffix
-/// (`sampler/src/recording/options.rs`), and `%p` in a name becomes a number. The value of an entry changes whenever its file is
-/// written.
+/// (`sampler/src/recording/options.rs`), and `%p` in a name becomes a number. The value of an entry changes whenever
+/// its file is written.
 fn list_recordings(path: &Path) -> HashMap<PathBuf, (u64, i64, i64)> {
     let name = path.file_name().unwrap_or_default().as_bytes();
     let prefix = name.split(|byte| *byte == b'%').next().unwrap_or_default();
@@ -153,8 +153,8 @@ pub(crate) fn insert_default_subcommand(app: &clap::Command, words: Vec<OsString
     if names_input { words_with_lines } else { words }
 }
 
-/// Inserts a missing `--`. For subcommands with an [`Input`], it goes before the user's command. For all others, only
-/// before `-m`, which clap would parse as an option.
+/// Inserts a missing `--`. For subcommands with an [`Input`], it goes before the user's command. For other subcommands,
+/// it is only inserted before `-m`, which clap would otherwise parse as an option.
 pub(crate) fn insert_dashes(app: &clap::Command, mut words: Vec<OsString>) -> Vec<OsString> {
     let subcommand = words.get(1).and_then(|name| app.find_subcommand(name));
     let has_argument =

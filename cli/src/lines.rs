@@ -22,14 +22,14 @@ const EXAMPLES: &str = "Examples:
 
 self: the program counter was in this line. total: self, and everything the line called. Percents are of all samples.";
 
-/// Show percent per source line of a recording, with inlined calls
+/// Show the percentage of samples for each source line of a recording, with inlined calls
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Lines {
     /// File for the recording of CMD [default: jitlisten.perf.data]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write one page of HTML that needs no network
+    /// Write a self-contained HTML page
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
     /// Write JSON, to standard output if OUT is -

@@ -33,7 +33,7 @@ pub(crate) fn read(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Writes to memory that the process itself may write.
+/// Writes to memory that is writable for the process itself.
 pub(crate) fn write(pid: u32, address: u64, bytes: &[u8]) -> io::Result<()> {
     let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes.len() };

@@ -1,8 +1,8 @@
 //! `jitlisten record`: samples a command or a running process from inside.
-//! A command is executed as by `jitlisten run`, with `JITLISTEN_RECORD` in its environment (`sampler/src/recording/options.rs`).
-//! In a process that is already running, injected Python code or an injected thread starts and stops the sampler
-//! (`inject.rs`).
-//! In a running process, injected Python code or a thread starts and stops the sampler (`inject.rs`).
+//!
+//! A command is executed as by `jitlisten run`, with `JITLISTEN_RECORD` in its environment
+//! (`sampler/src/recording/options.rs`). In a process that is already running, injected Python code or an injected
+//! thread starts and stops the sampler (`inject.rs`).
 
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,7 @@ and no ptrace (-p needs ptrace, or Python 3.14).";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Record {
-    /// The file; %p in it is the process, %h the host [default: jitlisten.perf.data, or jitlisten.bundle]
+    /// Output file; %p is the process ID, %h the host name [default: jitlisten.perf.data, or jitlisten.bundle]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Make a folder that another machine can read: recording, images, libraries, sources
@@ -152,8 +152,8 @@ impl Record {
     fn make_bundle(&self, folder: &Path) -> Result<ExitCode, Problem> {
         let recording = bundle::recording_in(folder);
         if let Some(pid) = self.pid {
-            // The recorded process writes the recording and could reference any file in it. Files are therefore copied
-            // with the rights of that process's user.
+            // The recorded process writes the recording and could make it reference any file. Files are therefore
+            // copied with the rights of that process's user.
             let process = Process::open(pid)?;
             let run_as_owner = |action: fn(&Path) -> Result<(), Problem>| {
                 let rights = process.act_as_owner();
@@ -176,7 +176,7 @@ impl Record {
         Ok(ExitCode::from(status))
     }
 
-    /// Checks that the kernel counts the event for this process; the same then very likely holds for the command.
+    /// Checks that the kernel counts the event for this process. If so, it very likely also counts it for the command.
     fn check_event(&self) -> Result<(), Problem> {
         let Some(event) = &self.event else { return Ok(()) };
         event.clone().permitted(self.recorder.rate).map(drop).map_err(|error| {

@@ -21,10 +21,10 @@ use crate::problem::Problem;
 /// Options that select samples and locate code and source files.
 #[derive(Args)]
 pub(crate) struct Reading {
-    /// Only this process
+    /// Only samples of this process
     #[arg(short, long, value_name = "PID")]
     pid: Option<u32>,
-    /// Only this thread
+    /// Only samples of this thread
     #[arg(long, value_name = "TID")]
     tid: Option<u32>,
     /// The event to read, if the recording has several; with CMD, the event to count
@@ -33,10 +33,10 @@ pub(crate) struct Reading {
     /// Look here first for the recording's images, libraries, perf maps and sources
     #[arg(long, value_name = "DIR")]
     root: Vec<PathBuf>,
-    /// Also lines and inlined calls of libraries with debug information
+    /// Also show lines and inlined calls of libraries with debug information
     #[arg(long)]
     native: bool,
-    /// Exclude compiling; percents are of the rest
+    /// Exclude compilation; percentages are of the remaining samples
     #[arg(long)]
     no_compile: bool,
 }
@@ -121,9 +121,10 @@ fn terminal_columns() -> Option<usize> {
 
 /// Method to recognize an earlier output of the same kind.
 pub(crate) enum Recognition {
-    /// The file has the same first bytes as the new output, up to `jitlisten`. No other program writes them.
+    /// By signature: the file has the same first bytes as the new output, up to `jitlisten`. No other program writes
+    /// them.
     ByMark,
-    /// The file has the same format as the new output. Used for formats that have no room for a mark.
+    /// By format: the file has the same format as the new output. Used for formats without room for a signature.
     ByFormat(fn(&[u8]) -> bool),
 }
 
@@ -157,9 +158,9 @@ pub(crate) fn print(content: &[u8]) -> Result<(), Problem> {
     }
 }
 
-/// Writes a file that the user named. The content goes to a new file that is then renamed, so a full disk or a kill
-/// loses nothing. Anything but a regular file is written in place, as is a file in a read-only directory.
-/// `new_visibility` applies to a file that did not exist; an existing file keeps its owner and mode.
+/// Writes a file that the user named. The content goes to a new file that is then renamed, so neither a full disk nor
+/// SIGKILL destroys the old content. Anything but a regular file is written in place, as is a file in a read-only
+/// directory. `new_visibility` applies to a file that did not exist; an existing file keeps its owner and mode.
 pub(crate) fn save(path: &Path, content: &[u8], new_visibility: Visibility) -> io::Result<()> {
     let old_metadata = fs::metadata(path).ok();
     if is_descriptor(path) || old_metadata.as_ref().is_some_and(|old_metadata| !old_metadata.is_file()) {
@@ -239,11 +240,11 @@ fn is_replaceable(path: &Path, content: &[u8], recognition: Recognition) -> bool
 }
 
 const MARK: &[u8] = b"jitlisten";
-/// Upper bound for the offset at which the mark of an output ends.
+/// Upper bound for the offset at which the signature of an output ends.
 const MAX_MARKED_BYTES: usize = 4 << 10;
 const MAX_COMPARED_BYTES: u64 = 1 << 30;
 
-/// Returns the start of an output, up to and including its mark; empty if the output has no mark.
+/// Returns the start of an output, up to and including its signature (`MARK`); empty if it has none.
 fn marked_start(content: &[u8]) -> &[u8] {
     let start = &content[..content.len().min(MAX_MARKED_BYTES)];
     let offset = start.windows(MARK.len()).position(|window| window == MARK);

@@ -1,4 +1,4 @@
-//! `jitlisten run`: sets the environment and executes the command in place of itself. `capi/src/run_environment.rs`
+//! `jitlisten run`: sets environment variables and then replaces itself with the command. `capi/src/run_environment.rs`
 //! restores the variables for the children of the program.
 
 #![forbid(unsafe_code)]
@@ -66,7 +66,7 @@ impl Run {
     }
 }
 
-/// Replaces this process by the command; returns the reason if that fails.
+/// Replaces this process with the command; returns an error if that fails.
 pub(crate) fn exec_command(mut command: Command) -> Problem {
     let error = command.exec();
     Problem::new(format!("cannot start {}: {error}", Path::new(command.get_program()).display()))
@@ -156,7 +156,7 @@ fn ld_preload_value(library: &Path) -> Result<OsString, Problem> {
     let old_list = env::var("LD_PRELOAD").unwrap_or_default();
     let is_ours = |path: &&str| Path::new(path).file_name().is_some_and(|name| name == "libjitlisten.so");
     match old_list.split([' ', ':']).find(is_ours) {
-        // This branch also handles a list that is not valid UTF-8.
+        // `old_list` is also empty if the variable is not valid UTF-8; `prepend_path` preserves its bytes.
         None if old_list.is_empty() => Ok(prepend_path(library.into(), "LD_PRELOAD")),
         None => Ok(insert_after_runtimes(library, &old_list)),
         Some(other) if Path::new(other) == library => Ok(old_list.into()),

@@ -1,13 +1,15 @@
 //! Safe points: whether a stopped thread may call `pthread_create` and `dlopen`, which allocate. It must not call them
 //! while it is inside `malloc`, the loader, or a signal handler that may have interrupted one of these.
+//!
 //! ```text
 //!   state of the thread                                            conclusion
 //!   executes code outside libc, the loader and malloc libraries    none of their functions is active
 //!   waits in a system call that these functions never wait in      only libc's wrapper of that call is active
-//!   has a signal frame on its stack                                a handler runs, or the frame is stale: assume a handler
+//!   has a signal frame on its stack                                handler active, or stale frame: assume a handler
 //! ```
-//! Callbacks run while such a function is active: constructors that the loader calls, for example, or the comparison
-//! function of `qsort`. Programs allocate in callbacks, too, so these are safe points.
+//!
+//! Some of these functions run callbacks while they are active: the loader calls constructors, for example, and `qsort`
+//! a comparison function. Programs allocate in callbacks, too, so callbacks count as safe points.
 
 #![forbid(unsafe_code)]
 
@@ -51,7 +53,7 @@ const WAITING_CALLS: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const WAITING_CALLS: &[libc::c_long] = &[];
 /// Further system calls that are harmless if the process uses libc's `malloc`. Other allocators sleep between attempts
-/// to take a lock. An interrupted sleep, perhaps by an earlier check of ours, continues as `restart_syscall`.
+/// to take a lock. A sleep that was interrupted, perhaps by an earlier check of ours, continues as `restart_syscall`.
 const SLEEPING_CALLS: &[libc::c_long] = &[libc::SYS_clock_nanosleep, libc::SYS_nanosleep, libc::SYS_restart_syscall];
 
 /// Code in which a thread must not be used for calls, and the stacks of the process.
@@ -143,7 +145,7 @@ impl Stacks {
         }
     }
 
-    /// Finds the mapping that contains this stack. The main stack may have grown below its recorded start.
+    /// Finds the mapping that contains the stack pointer. The main stack may have grown below its recorded start.
     fn find_mapping(&self, sp: u64) -> Option<&Mapping> {
         self.mappings.iter().find(|mapping| sp < mapping.end)
     }

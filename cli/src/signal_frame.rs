@@ -22,7 +22,7 @@ use crate::process::{Process, is_libc};
 
 /// glibc's `__restore_rt`, to which every handler returns: `mov $15, %rax; syscall`.
 const RESTORE_RT_CODE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-/// `xchg %eax, %ebx; ret`, which may also be found inside another instruction.
+/// `xchg %eax, %ebx; ret`. Its bytes may also be found inside another instruction.
 const KEEP_RESULT_CODE: [u8; 2] = [0x93, 0xc3];
 
 const CONTEXT_OFFSET: u64 = 16;
@@ -67,14 +67,14 @@ impl ReturnPath {
             && registers.rsp == frame.stack_pointer + CONTEXT_OFFSET
     }
 
-    /// Result of the call: its low 32 bits, extended to all bits of the last system call's result if the low halves are
-    /// equal.
+    /// Result of the call. Only its low 32 bits are saved; if they equal those of the last system call's result,
+    /// returns all bits of the latter.
     pub(crate) fn result(registers: &Registers, last_system_call: u64) -> u64 {
         let result = registers.rbx as u32;
         if last_system_call as u32 == result { last_system_call } else { result.into() }
     }
 
-    /// Redirects the thread to `rt_sigreturn`, so it next restores its own state.
+    /// Redirects the thread to `rt_sigreturn`, so that it restores its own state next.
     pub(crate) fn redirect(self, registers: &mut Registers, frame: &Frame) {
         registers.rip = self.restorer;
         registers.rsp = frame.stack_pointer + CONTEXT_OFFSET;

@@ -30,7 +30,7 @@ pub(crate) fn send_signal(pid: u32, signal: Signal) {
     let _ = as_pid(pid).map(|pid| rustix::process::kill_process(pid, signal));
 }
 
-/// Kills the process group of which `leader`, a child of this process, is the leader.
+/// Kills the process group led by `leader`, a child of this process.
 pub(crate) fn kill_group(leader: u32) {
     let _ = as_pid(leader).map(|pid| rustix::process::kill_process_group(pid, Signal::KILL));
 }

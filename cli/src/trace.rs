@@ -7,15 +7,15 @@
 //!                        (`signal_frame.rs`): the function returns into `rt_sigreturn`, where the tracer stops it
 //!   restore, detach      the thread continues as before: the kernel restarts an interrupted system call
 //! ```
-//! Signals that cannot be blocked and arrive during a call are sent again once the thread is restored.
+//! Signals that cannot be blocked may arrive during a call. They are sent again once the thread is restored.
 //!
 //! The called functions must be async-signal-safe. If a call takes too long, it is abandoned and the thread is
 //! restored. The kernel detaches when the tracing thread exits, so [`with_main_thread`] traces from a separate thread.
 //!
 //! **The tracer may be killed at any time.** The thread enters the call through one atomic request that sets all its
 //! registers, and leaves the call the same way. A thread that loses its tracer meanwhile finishes the call and restores
-//! itself from the frame. On aarch64 there is no frame. The return address is 0, so returning raises a SIGSEGV that
-//! only the tracer sees. A thread there dies if its tracer is killed during a call.
+//! itself from the frame. On aarch64, there is no frame: the return address is 0, so returning raises a SIGSEGV that
+//! only the tracer sees, and the thread dies if its tracer is killed during a call.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -34,10 +34,10 @@ const RESUME_INTERVAL: Duration = Duration::from_micros(200);
 /// Upper bound for the size of a machine's vector registers.
 const MAX_VECTOR_BYTES: usize = 64 << 10;
 const NT_PRSTATUS: i32 = 1;
-/// Bytes below the stack pointer that leaf functions may use, according to the x86_64 ABI. A signal stack may end just
-/// below.
+/// Bytes below the stack pointer that leaf functions may use, according to the x86_64 ABI. A signal stack may end
+/// directly below them.
 const RED_ZONE: u64 = 128;
-/// Signals left unblocked during a call. If a call raised one of them while it is blocked, the kernel would reset the
+/// Signals left unblocked during a call. If a call raised one of them while it was blocked, the kernel would reset the
 /// program's handler.
 const FAULT_SIGNALS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
 /// Signals blocked during a call.
@@ -283,8 +283,8 @@ impl StoppedThread {
         Ok(())
     }
 
-    /// Makes a wait for a lock return early, as after a signal. Users of futexes then check their condition again, and
-    /// Python also runs its pending calls.
+    /// Makes a wait for a lock return early, as after a signal. Code that waits on a futex then checks its condition
+    /// again, and Python also runs its pending calls.
     pub(crate) fn interrupt_lock(&mut self) -> io::Result<()> {
         let mut registers = self.registers;
         if machine::interrupt_syscall(&mut registers, machine::FUTEX) {
@@ -304,7 +304,7 @@ impl Drop for StoppedThread {
     }
 }
 
-/// A traced thread, from which dropping this value detaches.
+/// A traced thread. Dropping this value detaches from the thread.
 struct SeizedThread(i32);
 
 impl Drop for SeizedThread {

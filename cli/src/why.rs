@@ -24,7 +24,7 @@ explains the advice.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Why {
-    /// The line: the end of a path is enough
+    /// Source line; the end of the path is enough
     #[arg(value_name = "FILE.py:LINE")]
     place: SourceLine,
     /// File for the recording of CMD [default: jitlisten.perf.data]

@@ -1,4 +1,4 @@
-//! Files that the command and `capi/install.sh` remove or overwrite must be our own.
+//! Tests that the command and `capi/install.sh` remove or overwrite only our own files.
 
 use std::fs;
 use std::path::{Path, PathBuf};

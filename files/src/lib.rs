@@ -16,7 +16,7 @@
 //! This crate may run in a host's process: it takes no locks, raises no signals, does not panic, and allocates nothing
 //! larger than a name. A write may raise `SIGXFSZ`. Callers that must prevent this signal write to
 //! [`Replacement::file`] themselves. Drop an [`OwnDirectory`] before you return to the host, which may close the
-//! descriptor and open another directory with the same descriptor number.
+//! descriptor and then reuse its number for another directory.
 
 #![forbid(unsafe_code)]
 // Code in the host's process must not panic. Each exception needs a comment that explains why it cannot panic.

@@ -1,7 +1,8 @@
 //! Names of the files and directories that jitlisten creates.
 //!
 //! Code that creates a file prints its name. Code that removes files parses their names, and accepts only names in
-//! exactly the printed form. For example, `object-detector.so` and `jit-007.dump` belong to the user.
+//! exactly the printed form. For example, `object-detector.so` and `jit-007.dump` were not created by us, and belong to
+//! the user.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Display, Formatter};
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_users_are_not_ours() {
+    fn user_file_names_are_rejected() {
         let names = "object-detector.so object-store.so object-1.so.bak object-01.so object-+1.so object-.so object-#.so \
                      image-12 image-12-345-0 image-12-0345 image-of-my-cat image-#-# image-12-345-object-.so \
                      jit-notes.txt jit-analysis.ipynb jit-007.dump jit-5.dump~ jit-99999999999.dump jitted-5.so \

@@ -151,7 +151,7 @@ fn modes_do_not_depend_on_the_umask() {
 }
 
 #[test]
-fn a_replacement_changes_nothing_before_it_is_complete() {
+fn a_replacement_changes_nothing_before_commit() {
     let scratch = TestDirectory::new("replacement");
     let page = scratch.join("page.html");
     fs::write(&page, "old").unwrap();
@@ -189,7 +189,7 @@ fn a_replacement_changes_nothing_before_it_is_complete() {
 }
 
 #[test]
-fn files_to_add_to() {
+fn files_to_append_to_are_checked() {
     let scratch = TestDirectory::new("append");
     let log = scratch.join("log");
     for text in ["one\n", "two\n"] {

@@ -13,7 +13,7 @@ use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _, SectionH
 use object::{Object as _, ObjectSymbol as _};
 
 fuzz_target!(|data: &[u8]| {
-    // Choose by the last byte, because the first bytes are always the ELF magic number.
+    // The last byte selects padding and name style, because the first bytes are always the ELF magic number.
     let choice = data.last().copied().unwrap_or(0);
     let style = if choice & 0x80 == 0 { NameStyle::Readable } else { NameStyle::Linkage };
     for image in images(data, choice & 3, style) {

@@ -17,8 +17,8 @@ const TEMPLATES: [&[u8]; 4] = [
     include_bytes!("../../jitlisten/testdata/clang-22-aarch64-dwarf5.o"),
 ];
 
-// The first byte chooses the object file, and whether to keep the relocations of its line table. The rest is the line
-// table.
+// The first byte selects the object file, and whether to keep the relocations of its line table. The remaining bytes
+// are the line table.
 fuzz_target!(|data: &[u8]| {
     let Some((&choice, table)) = data.split_first() else { return };
     let template = TEMPLATES[usize::from(choice) % TEMPLATES.len()];

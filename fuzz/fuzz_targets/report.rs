@@ -1,8 +1,8 @@
 //! Fuzz target that reads an arbitrary recording, image, source or perf map, and renders all outputs.
 //!
-//! The first byte selects the file that the rest replaces: 0 the recording, 1 the image of a valid recording, 2 its
-//! source, 3 its perf map. With 4, the rest is a recording to merge with the valid one. The valid recording is small,
-//! to allow many executions.
+//! The first byte selects the file that the remaining bytes replace: 0 the recording, 1 the image of a valid recording,
+//! 2 its source, 3 its perf map. If it is 4, the remaining bytes are a recording to merge with the valid one. The valid
+//! recording is small, to allow many executions per second.
 #![no_main]
 
 use std::fs;
@@ -53,8 +53,8 @@ fn scene() -> &'static Fixture {
     })
 }
 
-/// Restores the file that was replaced before, and replaces another one if requested. Most inputs replace no file, so
-/// nothing is written.
+/// Restores the previously replaced file, and replaces another one if requested. Writes nothing for most inputs,
+/// because they replace no file.
 fn set_files(fixture: &Fixture, replacement: Option<(usize, &[u8])>) {
     let mut replaced = REPLACED.lock().unwrap();
     if let Some((path, original)) = replaced.take().map(|index| &fixture.files[index]) {

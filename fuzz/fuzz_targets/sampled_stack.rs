@@ -59,7 +59,7 @@ fuzz_target!(|data: &[u8]| {
         let mut frames = 0;
         let mut registers = Registers::new(values);
         for _ in 0..2 {
-            // The second walk uses the cache.
+            // The second walk uses the rules that the first one has cached.
             frames = 0;
             walk(registers, &map, &mut Stack(stack), &mut cache, |_, _| {
                 frames += 1;

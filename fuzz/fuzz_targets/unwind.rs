@@ -37,8 +37,8 @@ fn check_jitdump(live: &[u8], start: u64, size: u64) {
     else {
         return;
     };
-    // perf's records can describe neither a function that ends outside the address space nor one larger than an offset
-    // can express.
+    // perf's records cannot describe a function that ends outside the address space, or that is too large for a 32-bit
+    // offset.
     if size == 0 || size > 1 << 30 || start.checked_add(size + 0x1_0000).is_none() {
         return;
     }

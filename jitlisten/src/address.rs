@@ -1,4 +1,4 @@
-//! Addresses and section offsets as two types, because confusing them is the classic bug of this field.
+//! Distinct types for addresses and section offsets, because confusing the two is the classic bug of this field.
 
 #![forbid(unsafe_code)]
 

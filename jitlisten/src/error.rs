@@ -32,7 +32,7 @@ pub enum Error {
         /// `sh_size` of the section.
         size: u64,
     },
-    /// Expanding the counts and references in the object would take more than `limit` bytes, far more than the object's
+    /// The counts and references in the object describe more than `limit` bytes of data, far more than the object's
     /// size.
     TooMuchData {
         /// Limit for an object of this size.

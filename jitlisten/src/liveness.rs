@@ -149,7 +149,7 @@ pub(crate) fn expired<T: Ord>(mut dead: Vec<DeadOwner<T>>, max_bytes: u64) -> im
     newest_first.flatten()
 }
 
-/// Start time of a process, in clock ticks since boot: field 22 of `proc_pid_stat(5)`.
+/// Start time of a process, in clock ticks since boot: field 22 of `/proc/PID/stat` (`proc_pid_stat(5)`).
 pub fn start_time(pid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field, the program name in parentheses, may contain anything.

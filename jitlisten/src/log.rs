@@ -11,11 +11,11 @@
 //! A program may receive the messages with [`set_queue_level`].
 //!
 //! Each line is a single `write(2)` on a descriptor opened with `O_APPEND`, so several processes may share the file.
-//! The target must be a terminal, `/dev/null`, or a regular file that we own and that has a single link. The file is
-//! opened, and created if needed, when the first line is written, because a launcher that runs as root, or `/bin/true`,
-//! must not leave a file that the program cannot write to. Lines that cannot be written are counted in the statistics;
-//! the first few are kept, and written before the next line or at exit. Standard error is abandoned silently once the
-//! host has replaced it.
+//! The target must be a terminal, `/dev/null`, or a regular file that we own and that has a single link. It is opened,
+//! and created if needed, only when the first line is written: programs that log nothing leave no file, and a launcher
+//! that runs as root does not leave one that its program cannot write to. Lines that cannot be written are counted in
+//! the statistics; the first few are kept, and written before the next line or at exit. Once the host has replaced
+//! standard error, nothing more is written to it.
 
 #![forbid(unsafe_code)]
 
@@ -152,7 +152,7 @@ fn open_file(path: &Path) -> io::Result<CheckedFile> {
     }
 }
 
-/// Duplicate of standard error, and the file it refers to now.
+/// Returns a duplicate of standard error, and the identity of the file that it refers to now.
 fn stderr() -> io::Result<(File, FileIdentity)> {
     let copy = File::from(io::stderr().as_fd().try_clone_to_owned()?);
     let identity = FileIdentity::from_metadata(&copy.metadata()?);

@@ -14,7 +14,7 @@
 //! | --- | --- |
 //! | `session.rs` | the state, its lock, the three events |
 //! | `record.rs`, `live_functions.rs` | a live object and its neighbours; queries for live functions |
-//! | `reported.rs`, `listed.rs`, `moved.rs` | objects reported by two channels, by linker and list, or copied |
+//! | `reported.rs`, `listed.rs`, `moved.rs` | objects reported twice: by two channels, or linker and list; copies |
 //! | `memory.rs` | memory changes: the [`Ledger`] decides which objects they finalize or free |
 //! | `notify.rs` | sinks and the observer |
 //! | `fork.rs` | fork, and change of the user |
@@ -127,7 +127,7 @@ struct State {
     reported: BTreeMap<ObjectId, bool>,
 }
 
-/// Duration and maximum number of sleeps of [`Session::yield_to_waiters`].
+/// Duration of a sleep in [`Session::yield_to_waiters`], and the maximum number of sleeps.
 const YIELD_INTERVAL: Duration = Duration::from_micros(100);
 const MAX_YIELDS: u32 = 50;
 
@@ -211,7 +211,7 @@ impl Session {
     }
 
     /// Lets waiting threads acquire the lock after a long operation. The mutex is unfair, so without this call, a
-    /// program that switches sinks in a loop would starve them.
+    /// program that enables and disables sinks in a loop would starve them.
     fn yield_to_waiters(&self) {
         for _ in 0..MAX_YIELDS {
             if self.waiting_threads.load(Ordering::Relaxed) == 0 {
@@ -221,8 +221,8 @@ impl Session {
         }
     }
 
-    /// Locks the state, after detaching it from a parent process or another user: `_Fork(3)` and `clone(2)` call no
-    /// `pthread_atfork` handlers.
+    /// Locks the state, and updates it after a fork or a change of the user. This check is needed because `_Fork(3)`
+    /// and `clone(2)` call no `pthread_atfork` handlers.
     fn lock_for_this_process(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         self.handle_process_change(&mut state);

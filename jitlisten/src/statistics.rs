@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::options::SinkKind;
 
-/// Snapshot of a session's counters. All counters start with the session, in this process.
+/// Snapshot of a session's counters. They count from the opening of the session, for this process only.
 ///
 /// ```
 /// use jitlisten::options::SinkKind;

@@ -17,7 +17,7 @@ pub(crate) struct Unwindability {
     pub(crate) without_frame_pointer: u64,
     /// Number of functions without an entry in the `.eh_frame` in memory.
     pub(crate) without_unwind_table: u64,
-    /// Unwind rules for these functions, where they can be derived from the code.
+    /// Unwind rules for the functions without an `.eh_frame` entry, where they can be derived from the code.
     pub(crate) derived_rules: Vec<FunctionRules>,
 }
 

@@ -44,8 +44,8 @@ use jitlisten_llvm::llvm_sys::target::{LLVM_InitializeNativeAsmPrinter, LLVM_Ini
 type Chain = extern "C" fn(i64, f64) -> f64;
 const LOOP: i64 = 2_000_000;
 
-/// IR of the chain `alpha` -> `beta` -> `gamma`; `gamma` uses nearly all of the time. Without pointers, so that every
-/// LLVM can parse it.
+/// IR of the chain `alpha` -> `beta` -> `gamma`; `gamma` uses nearly all of the time. It contains no pointer types, so
+/// every LLVM version can parse it.
 const CHAIN: &CStr = c"
 define double @gamma(i64 %n, double %x) noinline nounwind {
 entry:

@@ -39,7 +39,7 @@ pub fn make_unwindable(module: &Module<'_>) {
 /// [`Attached::finalized`] has been called.
 ///
 /// An interpreting engine has no code to report and is ignored.
-#[must_use = "code is shown to gate before `finalized` has been called"]
+#[must_use = "no tool shows the code before `finalized` has been called"]
 pub fn attach(engine: &ExecutionEngine<'_>) -> Attached {
     // SAFETY: inkwell keeps the engine alive, and it is neither Send nor Sync.
     unsafe { crate::attach(engine.as_mut_ptr()) }
@@ -49,7 +49,7 @@ pub fn attach(engine: &ExecutionEngine<'_>) -> Attached {
 /// again when their code is final.
 ///
 /// # Errors
-/// Errors of inkwell.
+/// Returns inkwell's errors.
 pub fn create_engine<'ctx>(
     module: &Module<'ctx>,
     level: OptimizationLevel,

@@ -1,4 +1,4 @@
-//! Integration for programs that use LLVM through llvm-sys, or through inkwell (the [`inkwell`] module); the
+//! Integration for programs that use LLVM through llvm-sys, or through inkwell (the `inkwell` module); the
 //! counterpart of `include/jitlisten_llvm.hpp` for C++.
 //!
 //! ```text
@@ -90,7 +90,7 @@ pub struct Attached {
 ///
 /// # Safety
 /// `engine` must be a live MCJIT engine that no other thread uses.
-#[must_use = "code is shown to gate before `finalized` has been called"]
+#[must_use = "no tool shows the code before `finalized` has been called"]
 pub unsafe fn attach(engine: LLVMExecutionEngineRef) -> Attached {
     verbs::open();
     // SAFETY: the caller guarantees that the engine is live and not shared.

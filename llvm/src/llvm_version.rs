@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-/// Re-exports the llvm-sys version of the selected feature, which is the crate that inkwell uses.
+/// Re-exports the llvm-sys version that belongs to the enabled feature. inkwell uses the same one.
 macro_rules! reexport_selected {
     ($($feature:literal $bindings:ident),* $(,)?) => {
         $(

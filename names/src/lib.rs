@@ -37,7 +37,7 @@ use std::borrow::Cow;
 
 pub use printable::{MAX_NAME_BYTES, printable};
 
-/// Kind of entry that a symbol names.
+/// Kind of entry point that a symbol names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EntryKind {
@@ -57,7 +57,7 @@ pub struct ReadableName {
     /// One line of printable UTF-8, with at least three characters and at most [`MAX_NAME_BYTES`] bytes. Does not begin
     /// with `0x`.
     pub text: String,
-    /// Kind of entry that the symbol names.
+    /// Kind of entry point that the symbol names.
     pub kind: EntryKind,
 }
 
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_is_of_the_one_function_of_its_object() {
+    fn a_kernel_is_named_after_the_only_function_of_its_object() {
         let with_owner = "gufunc::prange kernel in __main__.diffuse [v24]";
         assert_eq!(kernel_name(&[FUNCTION, NUMBA_FUNCTION, WRAPPER, "NRT_decref"]), with_owner);
         assert_eq!(kernel_name(&[WRAPPER]), with_owner);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_before_changes_nothing() {
+    fn earlier_names_do_not_affect_the_result() {
         let table = include_str!("../testdata/names.tsv").lines().filter(|line| !line.starts_with('#'));
         let names: Vec<&str> = table.filter_map(|line| line.split('\t').nth(1)).collect();
         assert!(names.len() > 20);

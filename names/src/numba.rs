@@ -120,7 +120,7 @@ pub(super) fn readable<'a>(
 fn strip_prefixes(linkage_name: &str) -> (String, Option<EntryKind>, &str) {
     let (mut text, mut kind, mut rest) = (String::new(), None, linkage_name);
     if let Some(number_and_name) = rest.strip_prefix(".kernel.") {
-        // The number is the address of an environment, which differs between processes.
+        // The number is the address of an environment object, which differs between processes.
         rest = number_and_name
             .trim_start_matches(|c: char| c.is_ascii_digit())
             .strip_prefix('_')
@@ -162,7 +162,7 @@ fn flags_hash(mangled: &Mangled<'_, '_>) -> Option<String> {
     Some(format!("flags {:04x}", hash(flags) & 0xffff))
 }
 
-/// Returns the kind of a generated function, and the part of its name that distinguishes it from others.
+/// Returns the description of a generated function, and the part of its name that distinguishes it from others.
 fn generated_kind<'a>(mangled: &Mangled<'a, '_>) -> Option<(&'static str, &'a str)> {
     let name = mangled.path.last()?;
     let (prefix, description) = GENERATED_PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix))?;

@@ -52,8 +52,8 @@ pub(super) fn without_addresses(types: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Maximum number of parameters of an array type: three, and a few keywords. Types with more parameters get no special
-/// form.
+/// Maximum number of parameters that are recorded. Array types have three and a few keywords. Types with more
+/// parameters get no special form.
 const MAX_PARAMS: usize = 8;
 
 /// Writer that appends a named type to a string. Most types are `name(param, param)`. For the others, `finish` rewrites

@@ -76,7 +76,7 @@ fn assert_contract(text: &str) {
 }
 
 #[test]
-fn every_text_keeps_the_contract() {
+fn every_name_satisfies_the_contract() {
     let long = format!("_ZN{}E", "3abc".repeat(400));
     let deep = format!("_ZN1a1bB2v1E{}{}", "1aI".repeat(4000), "E".repeat(4000));
     let malformed_names =
@@ -92,7 +92,7 @@ fn every_text_keeps_the_contract() {
 }
 
 #[test]
-fn what_is_cut_or_replaced_stays_different() {
+fn truncated_and_sanitised_names_stay_different() {
     let (first, second) = ("x".repeat(600) + "1", "x".repeat(600) + "2");
     assert_ne!(printable(&first), printable(&second));
     assert_ne!(printable("a\nb"), printable("a\rb"));

@@ -214,7 +214,7 @@ def record(path: "Union[str, os.PathLike[str]]", **options: "Unpack[RecordOption
 
 
 def read(path: Union[str, "os.PathLike[str]"], *other_paths: Union[str, "os.PathLike[str]"]) -> "Report":
-    """Reads recordings of ``jitlisten record`` or ``perf record``; several recordings are added up.
+    """Reads recordings of ``jitlisten record`` or ``perf record``; several recordings are merged.
 
     >>> jitlisten.read("jitlisten.perf.data").lines().groupby("file").seconds.sum()
 

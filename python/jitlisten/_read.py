@@ -52,7 +52,7 @@ class Report:
 
 
 def read(path: Union[str, "os.PathLike[str]"], *other_paths: Union[str, "os.PathLike[str]"]) -> Report:
-    """Reads recordings of ``jitlisten record`` or ``perf record``; several recordings are added up. Raises
+    """Reads recordings of ``jitlisten record`` or ``perf record``; several recordings are merged. Raises
     :class:`Error` if a recording cannot be read."""
     files = [os.fspath(file) for file in (path, *other_paths)]
     for file in files:

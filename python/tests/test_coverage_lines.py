@@ -1,4 +1,4 @@
-"""Coverage and line tables at the same time: neither changes what the other one says."""
+"""Coverage and line tables at the same time: neither changes the result of the other."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "lines"))
 
-from compiled import PACKAGE, rows, run, source
+from compiled import PACKAGE, compiled_rows, run_python, write_module
 
 LINES = "import jitlisten._lines as lines; lines.install()\n"
 COVERAGE = "from jitlisten._coverage import patches; patches.install()\n"
@@ -73,9 +73,9 @@ def test_lines_are_the_same_with_coverage(tmp_path, before, after):
     stock, both = tmp_path / "stock", tmp_path / "both"
     for directory in (stock, both):
         directory.mkdir()
-    without = rows(source(stock, KERNELS), stock)
-    program = before + "import numba\n" + after + source(both, KERNELS)
-    with_coverage = rows(program, both, JITLISTEN_LOG=str(log))
+    without = compiled_rows(write_module(stock, KERNELS), stock)
+    program = before + "import numba\n" + after + write_module(both, KERNELS)
+    with_coverage = compiled_rows(program, both, JITLISTEN_LOG=str(log))
     # Coverage has code for statements that LLVM removes otherwise.
     assert without <= with_coverage and {name for name, _ in with_coverage} == {name for name, _ in without}
     assert not log.exists()
@@ -102,7 +102,7 @@ for store in re.findall(r"store i8 1, .*", text):
 
 
 def test_stores_have_the_line_that_they_mark(tmp_path):
-    stores = [line.split() for line in run(source(tmp_path, COVERAGE + LINES + STORES)).splitlines()]
+    stores = [line.split() for line in run_python(write_module(tmp_path, COVERAGE + LINES + STORES)).splitlines()]
     targets = [(mark.partition(">")[2], line) for mark, line in stores]
     # Older LLVMs merge the stores of two branches, which then have no line.
     assert len(stores) >= 4 and all(line in (target, "0") for target, line in targets if int(target) > 0), stores
@@ -124,8 +124,8 @@ print(compile(1))
 
 
 def test_lines_are_switched_while_coverage_is_on(tmp_path):
-    program = source(tmp_path, COVERAGE + LINES + SWITCHED)
-    assert run(program).splitlines() == ["(True, True)", "(False, True)", "(True, True)"]
+    program = write_module(tmp_path, COVERAGE + LINES + SWITCHED)
+    assert run_python(program).splitlines() == ["(True, True)", "(False, True)", "(True, True)"]
 
 
 DEFECTS = """
@@ -140,9 +140,9 @@ phis.find_joins = phis.relocate = stencils.relocate = inlined.mark_call = locati
 def test_a_defect_costs_lines_or_marks_but_no_compilation(tmp_path):
     log = tmp_path / "log"
     program = (
-        LINES + COVERAGE + "import numba\n" + DEFECTS + source(tmp_path, KERNELS) + "print(prog.kernel.signatures)\n"
+        LINES + COVERAGE + "import numba\n" + DEFECTS + write_module(tmp_path, KERNELS) + "print(prog.kernel.signatures)\n"
     )
-    assert run(program, JITLISTEN_LOG=str(log)) == "[(Array(float64, 1, 'C', False, aligned=True),)]\n"
+    assert run_python(program, JITLISTEN_LOG=str(log)) == "[(Array(float64, 1, 'C', False, aligned=True),)]\n"
     messages = log.read_text()
     for consequence in (
         "copies at joins have other lines",

@@ -7,7 +7,7 @@
 
 The large recording repeats the samples of a small one on many threads. The small one is the tests' recording by
 default; another must come from `perf record -g -e cpu-clock` or have its layout: a sample begins with IP, TID and TIME.
-Every third stack lacks some of its outer frames, and every second one has a frame exchanged, so that there are tens of
+Every third stack lacks some of its outer frames, and every second one has one frame replaced, so that there are tens of
 thousands of distinct stacks.
 
 `--most SECONDS,MEGABYTES` fails if `lines` takes more CPU time or peak memory.

@@ -1,5 +1,5 @@
-//! Tests that other readers agree about the same bytes: linux-perf-data for the recording, addr2line and
-//! llvm-symbolizer for the images.
+//! Tests that compare our results with those of other readers of the same files: linux-perf-data for the recording,
+//! addr2line and llvm-symbolizer for the images.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -159,13 +159,13 @@ fn compare(
 }
 
 #[test]
-fn addr2line_says_the_same_of_ten_thousand_addresses() {
+fn addr2line_agrees_on_ten_thousand_addresses() {
     let arguments = |path: &Path| vec!["-a".into(), "-i".into(), "-f".into(), "-e".into(), path.display().to_string()];
     compare("addr2line", arguments, frames_match);
 }
 
 #[test]
-fn llvm_symbolizer_says_the_same_of_ten_thousand_addresses() {
+fn llvm_symbolizer_agrees_on_ten_thousand_addresses() {
     let arguments = |path: &Path| {
         vec!["-a".into(), "--no-demangle".into(), "--inlines".into(), "-e".into(), path.display().to_string()]
     };

@@ -159,8 +159,8 @@ def use(browser, page, pictures):
                 "(all.find((item) => item.textContent.includes('.advance')) || all[0]).click()")
     save("lines-html-dark.png")
 
-    # Scroll from end to end. The measure is the CPU time of the page's thread per frame, which has 16.7 ms at 60 frames
-    # a second. Other work on the machine does not count.
+    # Scroll from end to end. Measure the CPU time of the page's thread per frame, which must be less than 16.7 ms (60
+    # frames a second). Other work on the machine does not count.
     browser.cdp("Performance.enable", timeDomain="threadTicks")
     before = browser.metrics()
     slowest = browser.send("POST", "/execute/async", {"args": [STEPS], "script": """
@@ -237,7 +237,7 @@ def use_stacks(browser, used, save, page):
     browser.keys("5")
     assert texts("#balance .bar"), "a bar for each thread"
 
-    # Select the second half. Together with the first half, it must have all the time.
+    # Select the second half. The two halves must add up to the total time.
     total_weight = lambda: browser.run("return document.querySelector('button.treerow').node.total")
     end = "Number(document.getElementById('to').max)"
     choose = lambda field, part: browser.run(

@@ -14,7 +14,7 @@ use common::tools::{Tools, tools};
 use common::{assert_sums, scratch_directory};
 use jitlisten_report::{Options, Report};
 
-/// Program whose `exp` has no frame pointer, and whose `qsort` calls back.
+/// Program that calls `exp`, which has no frame pointer, and `qsort`, which calls back into the program.
 const PROGRAM: &str = r#"
 import ctypes, math, sys
 from numba import cfunc, njit, types
@@ -118,7 +118,7 @@ fn lacks_one_frame(shorter: &[u64], longer: &[u64]) -> bool {
 }
 
 #[test]
-fn stacks_are_those_of_perf_script_and_reach_the_start() {
+fn stacks_match_perf_script_and_reach_the_start() {
     let Some(tools) = tools() else { return };
     let directory = scratch_directory("dwarf");
     let recording = record(&tools, &directory);

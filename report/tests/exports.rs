@@ -25,7 +25,7 @@ fn collapsed_sum(text: &str) -> u64 {
 }
 
 #[test]
-fn collapsed_stacks_are_all_of_the_time() {
+fn collapsed_stacks_add_up_to_the_total() {
     let report = fixture();
     let text = to_collapsed(&report);
     assert_eq!(collapsed_sum(&text), report.profile.all.weight);
@@ -78,7 +78,7 @@ fn uneven(name: &str) -> Report {
 }
 
 #[test]
-fn a_function_has_one_share_in_every_format() {
+fn a_function_has_the_same_share_in_every_format() {
     let report = uneven("uneven");
     let heavy = report.profile.functions.iter().find(|row| row.name == "heavy").unwrap();
     assert_eq!(heavy.shares.self_count.percent_of(report.profile.all), 75.0);
@@ -113,7 +113,7 @@ fn callgrind_annotate_has_the_same_share_first() {
 }
 
 #[test]
-fn what_is_counted_is_called_by_its_name_and_samples_of_nothing_are_counted() {
+fn units_are_named_after_the_event_and_samples_without_periods_are_counted() {
     let counted_events =
         heavy_and_light("counted", Writer { events: vec![(0, 0, 501)], ..Writer::default() }, [9000, 1000]);
     assert_eq!(to_collapsed(&counted_events), "python;heavy_[j] 9000\npython;light_[j] 3000\n");
@@ -130,7 +130,7 @@ fn what_is_counted_is_called_by_its_name_and_samples_of_nothing_are_counted() {
 
 /// Readers add up all counts, so the sum must not overflow.
 #[test]
-fn whatever_a_recording_claims_can_be_added_up() {
+fn sums_of_hostile_counts_do_not_overflow() {
     let events = vec![(0, 0, 501)];
     for writer in [Writer::default(), Writer { events, ..Writer::default() }] {
         let hostile = heavy_and_light("hostile", writer, [u64::MAX, u64::MAX]);
@@ -177,7 +177,7 @@ fn the_flame_graph_is_green_yellow_and_red() {
 }
 
 #[test]
-fn the_flame_graph_is_grey_at_its_foot_and_well_formed() {
+fn the_flame_graph_has_a_grey_root_and_is_well_formed() {
     let (svg, colour_of) = draw(&fixture());
     assert!(svg.contains("<svg") && svg.contains("394 samples of cpu-clock"));
     assert!(svg.contains("__main__.heavy"), "compiled code by name");

@@ -60,7 +60,7 @@ fn sums_are_exact_and_the_known_lines_are_hot() {
 }
 
 #[test]
-fn the_text_is_plain_when_it_is_no_terminal_and_fits_one_when_it_is() {
+fn text_is_plain_in_a_pipe_and_fits_a_terminal() {
     let report = fixture();
     let plain = to_text(&report, Style::default());
     assert!(!plain.contains('\x1b'));
@@ -100,7 +100,7 @@ fn the_json_has_the_agreed_shape() {
 }
 
 #[test]
-fn a_missing_image_is_said_and_the_rest_stands() {
+fn a_missing_image_is_noted_and_the_rest_is_reported() {
     let (directory, options) = copy_fixture("missing-image");
     let removed = images(&directory).into_iter().find(|path| path.ends_with("object-22.so")).unwrap();
     fs::remove_file(&removed).unwrap();
@@ -117,7 +117,7 @@ fn a_missing_image_is_said_and_the_rest_stands() {
 }
 
 #[test]
-fn another_image_of_that_name_is_not_taken_for_it() {
+fn another_image_of_the_same_name_is_rejected() {
     let (directory, options) = copy_fixture("other-image");
     let mut paths = images(&directory);
     paths.sort();
@@ -129,7 +129,7 @@ fn another_image_of_that_name_is_not_taken_for_it() {
 }
 
 #[test]
-fn a_missing_or_changed_source_is_said_at_its_place() {
+fn a_missing_or_changed_source_is_noted_at_its_place() {
     let (directory, options) = copy_fixture("sources");
     let source = directory.join("root/tmp/fixture/sides.py");
     let recording = directory.join("perf.data");
@@ -145,7 +145,7 @@ fn a_missing_or_changed_source_is_said_at_its_place() {
 }
 
 #[test]
-fn hostile_sources_are_text_everywhere() {
+fn hostile_sources_are_escaped_everywhere() {
     let (directory, options) = copy_fixture("hostile");
     let mut hostile = vec!["</script><img src=x onerror=alert(1)>&\u{2028}\u{202e}".to_owned(); 60];
     hostile[19] = "\x1b]0;owned\x07\x1b[2J".repeat(10);
@@ -199,7 +199,7 @@ fn an_image_at_the_end_of_the_address_space() {
 
 /// Opening the pipe would block forever, because it has no writer.
 #[test]
-fn what_is_no_file_is_not_opened() {
+fn a_pipe_is_not_opened() {
     let (directory, options) = copy_fixture("pipes");
     let image = images(&directory).into_iter().find(|path| path.ends_with("object-22.so")).unwrap();
     let source = directory.join("root/tmp/fixture/sides.py");

@@ -60,7 +60,7 @@ impl Drop for TemporaryMap {
 }
 
 #[test]
-fn processes_of_one_number_on_two_machines_have_their_own_maps() {
+fn processes_with_the_same_pid_on_two_machines_have_their_own_maps() {
     let directory = scratch_directory("machines-bundles");
     let files = [
         record(&directory.join("a"), "one", 10, Some("of_one()")),
@@ -72,7 +72,7 @@ fn processes_of_one_number_on_two_machines_have_their_own_maps() {
 }
 
 #[test]
-fn a_folder_that_was_asked_for_is_not_guessed_to_be_of_one_of_them() {
+fn a_requested_root_is_not_attributed_to_one_of_them() {
     let directory = scratch_directory("machines-asked");
     let files = [record(&directory.join("a"), "one", 10, None), record(&directory.join("b"), "two", 10, None)];
     let root = directory.join("both");
@@ -86,7 +86,7 @@ fn a_folder_that_was_asked_for_is_not_guessed_to_be_of_one_of_them() {
 }
 
 #[test]
-fn the_map_of_this_machine_is_not_that_of_another() {
+fn maps_of_this_machine_are_not_used_for_another() {
     const PID: u32 = 2_000_000_001;
     let directory = scratch_directory("machines-local");
     let _map = TemporaryMap::new(PID, "of_this_one()");
@@ -106,7 +106,7 @@ fn the_map_of_this_machine_is_not_that_of_another() {
 
 /// Two libraries have the same path and no build id. Each is in the directory of its recording.
 #[test]
-fn files_of_one_path_are_those_of_their_recording() {
+fn files_with_the_same_path_come_from_their_own_recording() {
     let directory = scratch_directory("machines-files");
     let images = fs::read_dir(testdata().join("root/tmp/fixture/images")).unwrap().next().unwrap().unwrap().path();
     let bundle = |name: &str, image: &str| {
@@ -133,7 +133,7 @@ fn files_of_one_path_are_those_of_their_recording() {
 
 /// The recording contains the paths of its images. The images are found next to the recording after both were moved.
 #[test]
-fn images_go_where_their_recording_goes() {
+fn images_are_found_next_to_a_moved_recording() {
     let directory = scratch_directory("machines-images");
     let image = fs::read_dir(testdata().join("root/tmp/fixture/images"))
         .unwrap()
@@ -164,12 +164,12 @@ fn images_go_where_their_recording_goes() {
     }
 }
 
-/// The image determines the instruction set, not the machine that reads it. Here, the same code is marked as aarch64.
+/// The instruction set is that of the image, not that of the reading machine. Here, the same code is marked as aarch64.
 #[test]
-fn loops_are_those_of_the_image_s_machine() {
+fn loops_are_decoded_for_the_machine_of_the_image() {
     const EM_AARCH64: u8 = 183;
     const MACHINE_OFFSET: usize = 18;
-    /// Machine code: `ldr d1, [x8], #8; subs x9, x9, #1; fadd d0, d0, d1; b.ne; ret` after one other instruction.
+    /// Machine code: `nop; ldr d1, [x8], #8; subs x9, x9, #1; fadd d0, d0, d1; b.ne; ret`.
     const CODE: [u32; 6] = [0xd503201f, 0xfc408501, 0xf1000529, 0x1e612800, 0x54ffffa1, 0xd65f03c0];
     let directory = scratch_directory("machines-aarch64");
     let images = fs::read_dir(testdata().join("root/tmp/fixture/images")).unwrap().next().unwrap().unwrap().path();

@@ -120,7 +120,7 @@ fn the_stacks_of_the_page_add_up_to_its_lines() {
 }
 
 #[test]
-fn however_many_stacks_there_are_the_page_stays_small() {
+fn the_page_stays_small_with_any_number_of_stacks() {
     let root = scratch_directory("page-many");
     fs::create_dir_all(root.join("tmp")).unwrap();
     let functions: String =
@@ -172,7 +172,7 @@ fn interpreted() -> Report {
 }
 
 #[test]
-fn the_interpreter_is_left_out_except_where_the_time_is() {
+fn interpreter_frames_are_omitted_except_at_the_leaf() {
     let report = interpreted();
     let (_, stacks) = assert_adds_up(&report);
     let names = |mut node: usize| {
@@ -195,7 +195,7 @@ fn the_interpreter_is_left_out_except_where_the_time_is() {
 }
 
 #[test]
-fn what_is_narrower_than_a_pixel_makes_no_picture_higher() {
+fn frames_narrower_than_a_pixel_do_not_increase_the_height() {
     let root = scratch_directory("page-narrow");
     fs::create_dir_all(root.join("tmp")).unwrap();
     let functions: String =

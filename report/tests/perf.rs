@@ -77,7 +77,7 @@ fn assert_names_and_lines(report: &Report) {
 }
 
 #[test]
-fn shares_are_those_of_perf_report() {
+fn shares_match_perf_report() {
     let Some(tools) = tools() else { return };
     let directory = scratch_directory("perf-file");
     let recording = directory.join("perf.data");
@@ -102,11 +102,11 @@ fn a_stream_reads_like_a_file() {
     let directory = scratch_directory("perf-pipe");
     let recording = directory.join("pipe.data");
     let out = fs::File::create(&recording).unwrap();
-    // perf owns standard output, so the program's output goes nowhere.
+    // perf writes the recording to standard output, which is the file.
     let status = record(&tools, &directory, &["-o", "-"], 30_000_000).stdout(out).status().unwrap();
     assert!(status.success());
     let whole = fs::read(&recording).unwrap();
-    // The program prints one number into the same pipe, after or within perf's output. At worst, that damages a record.
+    // The program prints one number into the same file, after or within perf's output. At worst, that damages a record.
     let report = Report::open(&recording, &Options::default()).unwrap();
     assert_sums(&report);
     assert!(report.profile.all.samples > 100, "{} bytes, {:?}", whole.len(), report.notes);
@@ -145,7 +145,7 @@ fn a_recorder_that_was_killed_leaves_its_samples() {
 }
 
 #[test]
-fn a_process_that_runs_and_its_child_are_read() {
+fn a_running_process_and_its_child_can_be_recorded() {
     let Some(tools) = tools() else { return };
     let directory = scratch_directory("perf-attached");
     let (program, recording) = (directory.join("sides.py"), directory.join("perf.data"));

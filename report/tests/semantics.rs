@@ -29,7 +29,7 @@ fn lines(report: &Report) -> Vec<(u32, u64, u64)> {
 }
 
 #[test]
-fn a_recursive_line_counts_once_for_a_sample() {
+fn a_recursive_line_counts_once_per_sample() {
     let mut writer = writer();
     for time in 10..20 {
         writer.sample((10, 10), time, 1000, &[FIRST, CALL, CALL, CALL, 0x5000_1000]);
@@ -78,7 +78,7 @@ fn what_is_outside_lost_or_without_a_line_has_a_row() {
 }
 
 #[test]
-fn shares_are_by_what_samples_stand_for() {
+fn shares_are_weighted_by_period() {
     let mut writer = writer();
     writer.sample((10, 10), 10, 3000, &[FIRST]).sample((10, 10), 11, 1000, &[0x5000_0100]);
     let report = report(&writer.file());
@@ -90,18 +90,18 @@ fn shares_are_by_what_samples_stand_for() {
     assert!(["threads", "processes", "hosts"].iter().all(|group| json[*group][0]["percent"] == 100.0), "{json}");
 }
 
-/// Option `perf record --no-period`, with a clock that is sampled 199 times a second.
+/// As recorded with `perf record --no-period`, from a clock that is sampled 199 times a second.
 #[test]
-fn a_clocks_samples_without_a_period_stand_for_that_of_their_rate() {
+fn clock_samples_without_a_period_have_that_of_their_rate() {
     let mut writer = Writer { without_period: true, ..writer() };
     writer.sample((10, 10), 10, 0, &[FIRST]).sample((10, 10), 11, 0, &[CALL]);
     assert_eq!(report(&writer.file()).profile.all.weight, 2 * 5_025_125);
 }
 
 #[test]
-fn a_mapping_holds_from_its_time_on_in_its_process() {
+fn a_mapping_is_valid_from_its_time_on_in_its_process() {
     let mut writer = Writer::default();
-    // The samples come first in the file, but are ordered by their times.
+    // The samples precede the mappings in the file. Only the timestamps count.
     writer.sample((10, 10), 5, 1, &[FIRST]).sample((10, 10), 50, 1, &[FIRST]).sample((10, 10), 90, 1, &[FIRST]);
     writer.sample((11, 11), 70, 1, &[FIRST]).sample((11, 11), 85, 1, &[FIRST]).sample((12, 12), 70, 1, &[FIRST]);
     writer.mmap(10, (BASE, BASE + 0x2000), 0, IMAGE, 20).mmap(10, (BASE, BASE + 0x2000), 0, "/usr/lib/later.so", 80);
@@ -125,7 +125,7 @@ fn the_pipe_format_reads_the_same() {
 }
 
 #[test]
-fn of_several_events_one_is_read() {
+fn one_of_several_events_is_read() {
     let mut writer = Writer { events: vec![(1, 0, 501), (0, 0, 502)], ..Writer::default() };
     writer.mmap(10, (BASE, BASE + 0x2000), 0, IMAGE, 2);
     writer.sample_of(502, (10, 10), 10, 5, &[FIRST]).sample_of(501, (10, 10), 11, 5, &[CALL]).sample_of(
@@ -161,7 +161,7 @@ fn a_process_or_a_thread_can_be_chosen() {
 }
 
 #[test]
-fn what_is_cut_off_anywhere_is_read_up_to_there() {
+fn truncated_recordings_are_read_up_to_the_cut() {
     let mut writer = writer();
     for time in 10..14 {
         writer.sample((10, 10), time, 5, &[FIRST, CALL]);
@@ -193,7 +193,7 @@ fn what_is_cut_off_anywhere_is_read_up_to_there() {
 }
 
 #[test]
-fn what_is_no_recording_is_refused_with_a_sentence() {
+fn other_files_are_rejected_with_a_message() {
     assert!(matches!(read(b"\x7fELF and so on, more than eight bytes"), Err(Error::NotARecording { .. })));
     assert!(matches!(read(b""), Err(Error::NotARecording { .. })));
     assert!(matches!(read(b"2ELIFREP and so on, more than eight bytes"), Err(Error::OtherByteOrder)));
@@ -205,7 +205,7 @@ fn what_is_no_recording_is_refused_with_a_sentence() {
 
 /// Names of machine, event, thread and files come from the recording, so none is trusted.
 #[test]
-fn nothing_that_a_recording_says_moves_a_terminal() {
+fn names_in_a_recording_cannot_control_a_terminal() {
     const EVIL: &str = "\x1b]0;owned\x07\x1b[2J\u{202e}<img src=x>";
     let mut writer = Writer { host: Some(EVIL.to_owned()), events: vec![(1, 0, 7)], ..Writer::default() };
     // HEADER_EVENT_DESC as a record, with one event, its attribute, one id, and the name.
@@ -242,7 +242,7 @@ fn an_event_has_many_ids() {
 }
 
 #[test]
-fn numbers_that_lie_cost_nothing() {
+fn invalid_numbers_are_harmless() {
     let mut writer = writer();
     // The chain is longer than its record, a build id has 255 bytes, and a mapping ends at the end of the address
     // space.
@@ -280,7 +280,7 @@ fn a_difference_names_what_changed() {
 }
 
 #[test]
-fn a_source_that_was_changed_in_between_is_said() {
+fn a_source_that_changed_in_between_is_noted() {
     let with_hashes = |hashes: &[&str]| {
         let mut report = report(&writer().sample((10, 10), 10, 5, &[FIRST]).file());
         let path = report.profile.files[0].path.clone();
@@ -294,7 +294,7 @@ fn a_source_that_was_changed_in_between_is_said() {
 }
 
 #[test]
-fn several_recordings_are_added_up_and_told_apart() {
+fn several_recordings_are_merged_and_distinguished() {
     let recording = |host: &str, pid: u32, samples: u64| {
         let mut writer = Writer { host: Some(host.to_owned()), ..Writer::default() };
         writer.comm(pid, pid, "python", true, 1).mmap(pid, (BASE, BASE + 0x2000), 0, IMAGE, 2);
@@ -342,7 +342,7 @@ fn several_recordings_are_added_up_and_told_apart() {
 }
 
 #[test]
-fn samples_of_different_events_are_not_added_up() {
+fn recordings_of_different_events_are_not_merged() {
     let recording_of = |config: u64| {
         let mut writer = Writer { events: vec![(0, config, 7)], ..Writer::default() };
         writer.sample((10, 10), 10, 5, &[FIRST]);
@@ -371,7 +371,7 @@ fn addresses(recording: &Recording) -> Vec<u64> {
 const STACK: u64 = 0x7ffd_0000_0000;
 
 #[test]
-fn a_copy_of_a_stack_is_walked_by_the_rules_of_the_image() {
+fn a_stack_copy_is_unwound_with_the_rules_of_the_image() {
     let mut registers = [0; 17];
     // Indices of BP, SP and IP.
     (registers[6], registers[7], registers[8]) = (STACK + 64, STACK, FIRST);
@@ -402,7 +402,7 @@ fn a_copy_of_a_stack_is_walked_by_the_rules_of_the_image() {
 }
 
 #[test]
-fn whatever_is_in_copies_walks_end() {
+fn walks_of_hostile_copies_end() {
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move || {
         seed ^= seed << 13;
@@ -454,7 +454,7 @@ impl<R: std::io::Seek> std::io::Seek for CountingReader<R> {
 }
 
 #[test]
-fn what_lies_behind_a_record_is_passed_over_once() {
+fn data_after_a_record_is_skipped_once() {
     let mut writer = writer();
     for time in 10..20_010 {
         // PERF_RECORD_AUXTRACE is followed by eight bytes of data.
@@ -482,7 +482,7 @@ fn a_damaged_compressed_record_is_reported_and_the_others_are_read() {
 }
 
 #[test]
-fn a_place_that_was_mapped_a_thousand_times_is_of_its_time() {
+fn an_address_that_was_mapped_a_thousand_times_is_found_by_time() {
     let mut writer = Writer::default();
     for time in 1..=1000 {
         let path = format!("/usr/lib/{}.so", time % 7);

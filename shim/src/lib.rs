@@ -49,10 +49,10 @@
 //! 1. **`_r_debug.r_brk`** of the loader is hooked. The loader calls it under its lock, before the constructors of a
 //!    new library and, before glibc 2.41, before the library is relocated.
 //! 2. **Detection of LLVM**: `__jit_debug_register_code` and `__jit_debug_descriptor` are looked up in the dynamic
-//!    symbols (a distribution's `libLLVM.so`). The wheels keep both symbols local. If a library has more than 4 MiB of
-//!    code and imports `mprotect`, the symbols are therefore also looked up in the `.symtab` of its file, provided that
-//!    the first 64 KiB of the file equal the mapping. The wheel has 174,692 symbols, so the string table is searched
-//!    for the two names first.
+//!    symbols (a distribution's `libLLVM.so`). In the llvmlite wheels, both symbols are local. If a library has more
+//!    than 4 MiB of code and imports `mprotect`, the symbols are therefore also looked up in the `.symtab` of its file,
+//!    provided that the first 64 KiB of the file equal the mapping. The wheel's library has 174,692 symbols, so the
+//!    string table is searched for the two names first.
 //! 3. **`__jit_debug_register_code`** of LLVM is hooked. Each call reads the GDB JIT list from its head to the first
 //!    known entry. `relevant_entry` would lose objects, because ORC links an entry, drops its lock, and only then calls
 //!    the function. Entries and debug objects are copied with `process_vm_readv(2)`, which returns an error where a
@@ -60,27 +60,27 @@
 //! 4. **Relocation slots** of `mprotect`, `munmap`, `mmap` and `__register_frame` of a library with LLVM point to our
 //!    hooks. If the library is not relocated yet, its import symbols get our addresses before the loader reads them. If
 //!    another tool (memray) overwrites a slot later, we take it back and call that tool's function.
-//! 5. **llvmlite's functions**: ctypes finds `LLVMPY_AddModule` and others with `dlsym`. The functions' values in the
-//!    library's dynamic symbol table are changed before any lookup. Our hook gives every function with a body
-//!    `"frame-pointer"="all"` and `uwtable` through the host's own LLVM-C functions, and calls the original.
+//! 5. **llvmlite's functions**: ctypes finds `LLVMPY_AddModule` and others with `dlsym`. The symbol values of these
+//!    functions in the library's dynamic symbol table are changed before any lookup. Our hook gives every function with
+//!    a body `"frame-pointer"="all"` and `uwtable` through the host's own LLVM-C functions, and calls the original.
 //!    `LLVMPY_LLJIT_Link` takes modules as text, which the host's LLVM parses and prints again after the change.
-//! 6. **LLVM's linkers** are virtual classes. Their vtables are found by symbol or by RTTI name, and one slot of each
-//!    points to our hook, even if that LLVM instance registers nothing in the GDB JIT list (`channels/`). A vtable
-//!    whose layout matches no known release is ignored. An object reported by both linker and list counts as one
-//!    object.
+//! 6. **LLVM's linkers** are classes with virtual functions. Their vtables are found by symbol or by RTTI name, and one
+//!    slot of each is changed to point to our hook (`channels/`). This works even if that LLVM instance registers
+//!    nothing in the GDB JIT list. A vtable whose layout matches no known release is ignored. An object reported by
+//!    both a linker and the list counts as one object.
 //! 7. Once LLVM is detected, the memory slots of **every other library** and of the program point to hooks. These hooks
 //!    forward calls that do not concern code without taking a lock (`memory/unlocked_hooks.rs`). Copied code is found
 //!    by its bytes, or by the `.eh_frame` registered for its address (`trackers/`, `placement/`).
 //! 8. If LLVM exports its **C functions**, modules get the same attributes as llvmlite's when code is generated. For
-//!    that, one vtable slot of each engine, found by the function's symbol, points to our hook
-//!    (`frame_pointers/codegen/`), as does `LLVMTargetMachineEmitToMemoryBuffer`. If the program then loads the code
-//!    itself, the code is found by its bytes (`trackers/self_loaded/`).
+//!    that purpose, one vtable slot of each engine, found by the function's symbol, is changed to point to our hook
+//!    (`frame_pointers/codegen/`), as is the symbol of `LLVMTargetMachineEmitToMemoryBuffer`. If the program then loads
+//!    the code itself, the code is found by its bytes (`trackers/self_loaded/`).
 //!
-//! If gdb has started the process, its breakpoint occupies `_r_debug.r_brk`. In that case every library's relocation
-//! slot of `dlsym` points to assembly that scans for new libraries first (`process/lookup.rs`). Hooking `dlopen` would
-//! not suffice, because a new library can be examined only after `dlopen` returns, and `dlopen` inspects its caller. If
-//! `__jit_debug_register_code` cannot be hooked, the whole list is read and compared whenever memory of that LLVM
-//! instance becomes executable.
+//! If gdb has started the process, its breakpoint occupies `_r_debug.r_brk`. In that case, every library's relocation
+//! slot of `dlsym` is changed to point to an assembly stub that first scans for new libraries (`process/lookup.rs`).
+//! Hooking `dlopen` would not suffice, because a new library can be examined only after `dlopen` returns, and `dlopen`
+//! inspects its caller. If `__jit_debug_register_code` cannot be hooked, the whole list is read and compared whenever
+//! that LLVM instance makes memory executable.
 //!
 //! # Freed addresses are quarantined
 //!

@@ -47,7 +47,7 @@ fn memory_hook_without_llvm(function: Function) -> usize {
         Function::Mprotect => unlocked_hooks::mprotect as forward::Mprotect as usize,
         Function::Munmap => unlocked_hooks::munmap as forward::Munmap as usize,
         Function::Mmap => unlocked_hooks::mmap as forward::Mmap as usize,
-        // These hooks take no lock for calls that do not concern code, either.
+        // These hooks also take no lock for calls that do not concern code.
         Function::RegisterFrame | Function::PkeyMprotect | Function::Mremap => memory_hook(function),
     }
 }

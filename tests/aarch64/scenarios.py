@@ -516,8 +516,8 @@ def stock():
     require(outputs[0] == outputs[1] and "running" in outputs[0], f"different output: {outputs}")
     jit = [frames for frames in perf_samples(data) if frames and is_anonymous(frames[0][1])]
     named = sum(frames[0][0] is not None for frames in jit)
-    # Here, code without frame pointers leaves x29 unchanged. The frame-pointer chain continues beyond that code, so a
-    # stack lacks only the frames of that code.
+    # On aarch64, code without frame pointers leaves x29 unchanged. The frame-pointer chain continues beyond that code,
+    # so a stack lacks only the frames of that code.
     require(len(jit) >= 50 and named == 0, f"{len(jit)} samples, {named} named")
     return f"same output; stock: {len(jit)} samples, 0 named"
 

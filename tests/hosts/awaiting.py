@@ -1,5 +1,7 @@
-"""asyncio tasks that await each other: awaiting.py SECONDS [eager]. `work` uses the CPU time, each time in a new task.
-A profiler must report the awaiting tasks as the callers of `work`.
+"""asyncio tasks that await each other: awaiting.py SECONDS [eager]
+
+Only `work` uses much CPU time. It runs in a new task each time, and a profiler must report the awaiting tasks as its
+callers.
 
     main -> by_await -> task of leaf              await task
     main -> by_gather -> inner_gather -> ...      await asyncio.gather(...)

@@ -1,6 +1,6 @@
 """Runs a function of a bitcode file with llvmlite's MCJIT: bitcode.py FILE FUNCTION SECONDS
 
-The function takes a number of rounds and a double, and returns a double.
+The function takes a number of iterations and a double, and returns a double.
 """
 
 import ctypes

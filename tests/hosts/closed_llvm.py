@@ -1,7 +1,8 @@
 """Opens and closes an LLVM library repeatedly: closed_llvm.py LIBLLVMLITE TIMES
 
-Each turn opens llvmlite's library directly, compiles `turn_N`, frees it and closes the library. Finally it opens the
-library and compiles `last`, which stays. Prints each function's result and how often the library was actually unmapped.
+Each iteration opens llvmlite's library directly, compiles `turn_N`, frees it and closes the library. Finally, the
+program opens the library and compiles `last`, which stays. Prints each function's result and how often the library was
+actually unmapped.
 """
 
 import _ctypes

@@ -1,8 +1,8 @@
 """A service that compiles, calls and frees functions forever: comes_and_goes.py WARM TURNS
 
-Prints the resources of the process after WARM turns and after TURNS, as one JSON object per line: resident memory and
-the size of the perf map and of all files under JITLISTEN_DIR, in bytes, and the number of mappings. Function names are
-long so that the files fill quickly.
+Prints the resource usage of the process after WARM iterations and again after TURNS, as one JSON object per line: the
+resident memory, the size of the perf map, and the size of all files under JITLISTEN_DIR, in bytes, and the number of
+mappings. Function names are long so that the files fill quickly.
 """
 
 import ctypes

@@ -224,7 +224,7 @@ int main(int argc, char **argv) {
         printf("%d allocations\n", allocations);
         return 32;
     } else if (!strcmp(scenario, "another user") || !strcmp(scenario, "another root")) {
-        /* Forks a child that changes its user or root before it has a sample. */
+        /* Forks a child that changes its user or its root directory before its first sample. */
         pid_t child = fork();
         int status = 0;
         if (child == 0) {

@@ -1,4 +1,4 @@
-// Classes with the names of LLVM's linkers and as many virtual functions, which are not LLVM's.
+// Classes that have the names of LLVM's linkers and the same number of virtual functions, but are not LLVM's.
 //
 //     impostor MODE OBJECT
 //
@@ -9,9 +9,10 @@
 //     none        returns an object without a vtable
 //     data        returns an object whose vtable points to data
 //     others      returns an object whose vtable points to functions of another library
-//     never       loads nothing, twenty times
+//     never       loads nothing; called twenty times
 //     elsewhere   reports sections at addresses that contain other bytes
-//     no-file, no-class   is called with an object whose vtable is all zeros; whose vtable points to data
+//     no-file     is called with an object whose vtable is all zeros
+//     no-class    is called with an object whose vtable points to data
 //     foreign     as `loads`, with an object whose class is defined in another library
 //     lies        reports sections at unmapped addresses
 //     wild        is called with an object at an unreadable address
@@ -21,9 +22,9 @@
 //     waits       the same, with more than a second between the first and the second load
 //     waits-listed    instead adds OBJECT to the GDB JIT list, three times, with the same wait
 //
-// With -DIN_REGISTER, loadObject returns as in a library with libc++'s second ABI. With -DANOTHER_RELEASE, the vtable
-// is larger than in any known release, and the GDB JIT symbols are exported. With -DSAYS="VERSION", the program
-// contains the version string of that release.
+// With -DIN_REGISTER, loadObject returns its result in a register, as in a library built with libc++'s ABI version 2.
+// With -DANOTHER_RELEASE, the vtable is larger than in any known release, and the GDB JIT symbols are exported. With
+// -DSAYS="VERSION", the program contains the version string of that release.
 //
 // Calls loadObject or emit three times (unless noted) and prints the results. Then, unless the mode loads or emits,
 // adds OBJECT, a relocatable file with a function `listed`, to the GDB JIT list (through the program's own GDB JIT

@@ -1,5 +1,5 @@
-"""Functions that live for one call, each with its own name and line number: lambdas.py COUNT. Prints how many kB the
-resident memory grew after the first tenth of the calls.
+"""Functions that are each called once and freed, with their own names and line numbers: lambdas.py COUNT. Prints by how
+many kB the resident memory grew after the first tenth of the calls.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
     many.py COUNT
 
-Prints how many mappings they cost, and how many functions return the right value.
+Prints how many mappings the objects use, and how many functions return the right value.
 """
 
 import ctypes

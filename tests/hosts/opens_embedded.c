@@ -2,10 +2,10 @@
  *
  *     opens_embedded ROUNDS COUNT LIBRARY... [-- LIBRARY...]
  *
- * Starts one thread per library, which runs ROUNDS rounds of COUNT modules. Every library prints its sums. Libraries
- * after the dashes are opened and closed until the others have finished. With 0 ROUNDS, a single thread opens all
- * libraries, compiles with each, closes the first, and compiles with the rest without opening or looking up anything
- * further. */
+ * Starts one thread per library, which compiles and runs COUNT modules ROUNDS times. Every library prints its sums.
+ * Libraries after the dashes are opened and closed until the others have finished. With 0 ROUNDS, a single thread opens
+ * all libraries, compiles with each, closes the first, and compiles with the rest without opening or looking up
+ * anything further. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -40,7 +40,7 @@ static void *compile(void *path) {
 }
 
 static void *open_and_close(void *path) {
-    /* Sleep between two rounds, so that other threads can take the loader's lock. */
+    /* Sleep between two iterations, so that other threads can take the loader's lock. */
     for (; atomic_load(&compiling); usleep(200)) dlclose(open_or_exit(path));
     return NULL;
 }

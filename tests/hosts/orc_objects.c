@@ -1,4 +1,4 @@
-/* Links objects with ORC's LLJIT, which uses JITLink by default since LLVM 16, and registers nothing with debuggers.
+/* Links objects with ORC's LLJIT, which from LLVM 16 on uses JITLink by default and registers nothing with debuggers.
  *
  *     orc_objects LIBLLVM COUNT [WORD...]
  *

@@ -8,8 +8,8 @@
  *     writable    maps memory that is writable and executable all the time
  *     early       the same, mapped by a raw system call
  *     copied      links in heap memory, and copies the code to executable memory
- *     twins       the same in pairs, after both are linked: they are identical except for their names
- *     same        the same, with identical names
+ *     twins       as copied, but in pairs, after both are linked; the two differ only in the names of their functions
+ *     same        as twins, but the names are identical, too
  *     disposed    links in memory that it frees after the code is copied, before the engine ends; no function has an unwind
  *                 table, so LLVM has no reason to access that memory again
  *     moved       links in memory that is moved (mremap) before it becomes executable

@@ -41,8 +41,7 @@ static void fail(const char *operation) {
     exit(1);
 }
 
-/* --- Interposed libc functions, which intercept the library's calls
- * ---------------------------------------------------- */
+/* --- Interposed libc functions, which intercept the library's calls ---------------------------------------------- */
 
 static uintptr_t library_start, library_end;
 
@@ -68,7 +67,7 @@ ssize_t write(int file, const void *bytes, size_t size) {
     return syscall(SYS_write, file, bytes, size);
 }
 
-/* The library's page requests number `fails_from` to `fails_to` fail. */
+/* The library's page requests are counted from 0. The requests `fails_from` to `fails_to` fail. */
 static volatile long page_requests, fails_from = LONG_MAX, fails_to = LONG_MAX;
 #define IS_STARVED (FROM_LIBRARY && fails_from != LONG_MAX && is_starved())
 
@@ -120,7 +119,7 @@ int posix_memalign(void **result, size_t alignment, size_t size) {
     return *result ? 0 : ENOMEM;
 }
 
-/* Makes requests fail for pages that the library maps for itself, but not for those it maps on behalf of the host. */
+/* Refuses pages that the library requests for itself, but not those that it requests on behalf of the host. */
 void *mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
     void *memory;
     int for_itself = flags & MAP_FIXED || file >= 0 || protection == PROT_NONE;
@@ -149,7 +148,7 @@ long syscall(long number, ...) {
     return result;
 }
 
-/* If true, the enumeration of libraries takes long when the library calls it, while a lock of the loader is held. */
+/* If true, dl_iterate_phdr takes long when the library calls it, and a lock of the loader is held meanwhile. */
 static volatile int should_list_slowly;
 
 struct listing {
@@ -170,8 +169,7 @@ int dl_iterate_phdr(int (*callback)(struct dl_phdr_info *, size_t, void *), void
     return next(list_slowly, &listing);
 }
 
-/* --- Signals while the library holds its locks
- * ------------------------------------------------------------------------- */
+/* --- Signals while the library holds its locks ------------------------------------------------------------------- */
 
 static struct compiled live_function;
 static void dispose_live(void) { dispose(live_function); }
@@ -246,8 +244,7 @@ static int compile_cancelled(void) {
     return 0;
 }
 
-/* --- errno
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- errno ------------------------------------------------------------------------------------------------------- */
 
 void __jit_debug_register_code(void);
 
@@ -271,8 +268,7 @@ static int check_errno(void) {
     return 0;
 }
 
-/* --- Descriptors
- * ------------------------------------------------------------------------------------------------------ */
+/* --- Descriptors ------------------------------------------------------------------------------------------------- */
 
 /* Runs a command that interferes with the library's files, in a process without the library. */
 static void run_command(const char *command) {
@@ -412,8 +408,7 @@ static int fork_storm(int forks) {
     return 0;
 }
 
-/* --- Ends
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- Ends -------------------------------------------------------------------------------------------------------- */
 
 static int end_process(const char *ending) {
     compile("first", 1);
@@ -429,10 +424,9 @@ static int end_process(const char *ending) {
     return 0; /* while engines are live */
 }
 
-/* --- Resources
- * -------------------------------------------------------------------------------------------------------- */
+/* --- Resources --------------------------------------------------------------------------------------------------- */
 
-/* Compiles `functions` functions in a child in which the library's page requests number `from` to `to` fail. */
+/* Compiles `functions` functions in a child, in which the library's page requests numbered `from` to `to` fail. */
 static long starved_child(long from, long to, int functions, volatile long *request_count) {
     int status;
     fflush(stdout);
@@ -453,7 +447,7 @@ static long starved_child(long from, long to, int functions, volatile long *requ
     return status != 0;
 }
 
-/* Runs one child after another. In each, either only the N-th page request fails, or all from the N-th on. */
+/* Runs one child after another. In each, either only the Nth page request fails, or the Nth and all later ones. */
 static int starve_children(int functions) {
     volatile long *request_count = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     compile("first", 1);
@@ -556,8 +550,7 @@ static int compile_under_filter(void) {
     return 0;
 }
 
-/* --- The rest
- * --------------------------------------------------------------------------------------------------------- */
+/* --- The rest ---------------------------------------------------------------------------------------------------- */
 
 /* Compiles functions with hostile names, spelled as in LLVM assembly. */
 static int compile_hostile_names(void) {

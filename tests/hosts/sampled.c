@@ -43,7 +43,7 @@ KEPT static double iterate(double x, long iterations)
     return x;
 }
 
-/* Uses this much CPU time of the thread. */
+/* Burns this many seconds of CPU time in the calling thread. */
 KEPT static void burn(double seconds)
 {
     double deadline = clock_seconds(CLOCK_THREAD_CPUTIME_ID) + seconds;
@@ -73,7 +73,7 @@ static struct jitlisten_record_statistics statistics(void)
     return result;
 }
 
-/* Two functions that take time in the ratio 3:1. */
+/* Two functions whose CPU times have a ratio of 3:1. */
 KEPT static void three_of_four(long n) { sink = iterate(1.0, 3 * n); sink = sink + 1; }
 KEPT static void one_of_four(long n) { sink = iterate(1.0, n); sink = sink + 1; }
 
@@ -93,9 +93,9 @@ KEPT static double exp_one(long n)
     return sum;
 }
 
-/* Rounds are much shorter than the sampling period and of random length, so that samples are independent. If rounds
- * were as long as a kernel tick, samples would drift through the round, and the measured shares would err by several
- * sigma. */
+/* Iterations are much shorter than the sampling period and of random length, so that samples are independent. If
+ * iterations were as long as a kernel tick, the sampled position would drift slowly through the iteration, and the
+ * measured shares would be wrong by several sigma. */
 static int run_loops(double seconds)
 {
     double deadline = clock_seconds(CLOCK_THREAD_CPUTIME_ID) + seconds;
@@ -170,7 +170,7 @@ static void *burn_and_report(void *unused)
     return unused;
 }
 
-/* Runs `count` threads of `seconds` each, `concurrent` at a time. */
+/* Runs `count` threads, `concurrent` at a time; each works for `seconds`. */
 static int run_threads(int count, double seconds, int concurrent)
 {
     pthread_t running[64];
@@ -307,7 +307,7 @@ static int record_in_fork(const char *directory)
     return 0;
 }
 
-/* Runs children of 20 ms, one after another, none of which calls exit(3). */
+/* Runs children one after another. Each works for 20 ms, and none calls exit(3). */
 static int run_short_children(const char *ending)
 {
     char *const words[] = {"true", NULL};
@@ -359,8 +359,8 @@ static int time_children(const char *kind)
     return 0;
 }
 
-/* Prints for each of 100 children the CPU time in ms before its first own instruction, after a fork or after an exec.
- * In the executed program, `kind` is the CPU time in s before the exec. */
+/* Prints the CPU time in ms that each of 100 children has used when its own code starts after a fork or an exec. In the
+ * executed program, `kind` is the CPU time in s before the exec. */
 static int time_first_instruction(const char *kind)
 {
     char used[32];
@@ -460,7 +460,7 @@ static int record_two_parts(const char *directory)
     three_of_four(50000000);
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/part-%d.data", directory, i);
-        if (start(path) != JITLISTEN_OK || start(path) != JITLISTEN_WRONG_ORDER)
+        if (start(path) != JITLISTEN_OK || start(path) != JITLISTEN_ALREADY_RECORDING)
             return 2;
         burn(0.5);
         if (stop() != JITLISTEN_OK || stop() != JITLISTEN_WRONG_ORDER)

@@ -134,7 +134,8 @@ static int run_on_small_stacks(void)
 
 static unsigned char used_stack[65536 + 8192];
 
-/* Uses up the stack, except for 2 KB and the kernel's part of the next signal frame, on every processor model. */
+/* Uses up the stack, except for 2 KB plus the size of the kernel's signal frame, which depends on the processor model
+ * and is therefore measured. */
 static void fill_stack_and_work(int number)
 {
     const unsigned char *handler_frame = __builtin_frame_address(0);

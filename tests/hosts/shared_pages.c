@@ -13,8 +13,8 @@
  *     shared      pages are written through a second mapping; both are shared
  *     private     the same, but the executable mapping is private
  *
- * By default, pages are made writable and executable for each function, and executable again afterwards. Prints the
- * number of wrong results, of functions with damaged code at the end, of images written, of images refused and
+ * By default, a page is made writable and executable while a function is written, and only executable afterwards.
+ * Prints the numbers of wrong results, functions with damaged code at the end, images written, and images refused and
  * withdrawn. */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -12,9 +12,9 @@ from numba import njit
 @njit
 def kernel(n, x):
     for _ in range(3 * n):
-        x = x * 0.999 + 1.0 / (x * x + 1.0)  # 3/4 of the time
+        x = x * 0.999 + 1.0 / (x * x + 1.0)  # three of four
     for _ in range(n):
-        x = x * 0.999 + 1.0 / (x * x + 1.0)  # 1/4 of the time
+        x = x * 0.999 + 1.0 / (x * x + 1.0)  # one of four
     return x
 
 

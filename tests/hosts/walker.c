@@ -7,10 +7,10 @@
  *   walk_complete()                    number of those walks that reached the program's entry point
  *   walk_stack(frames, most)           addresses of the first complete walk, innermost first
  *
- * Preloaded with WALK_WITH=libunwind or WALK_WITH=libgcc into a program that loads no libraries later, it walks from
- * every sample outside the libraries loaded at the start. At exit it prints to standard error: the unwinder, the number
- * of samples, the number of complete walks, and the largest number of innermost frames outside the libraries in one of
- * them.
+ * Preloaded with WALK_WITH=libunwind or WALK_WITH=libgcc into a program that loads no libraries later, it walks
+ * the stack at every sample outside the libraries loaded at the start. At exit it prints to standard error: the
+ * unwinder, the number of samples, the number of complete walks, and the largest number of consecutive innermost frames
+ * outside those libraries in a complete walk.
  *
  * Debian's libunwind exports _Unwind_Backtrace, too. libgcc's is therefore looked up in its own library.
  */

@@ -235,7 +235,8 @@ impl Jitdump {
         Ok(function)
     }
 
-    /// Checks timestamps of functions that share addresses, and the mappings that perf extends by unwind tables.
+    /// Checks that functions at the same address follow each other in time, and that no unwind tables, which perf maps
+    /// behind their function, overlap another function.
     fn check_neighbours(&self) -> Result<(), String> {
         for (index, function) in self.functions.iter().enumerate() {
             let tail_end = function.unwinding.as_ref().map_or(function.end(), |tables| tables.mapped_end);

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn overlooks_nothing() {
+    fn detects_every_object() {
         assert_eq!(parse("python 1/1\n\tzzzz name (object)\n").unwrap_err().line, 2);
         assert_eq!(parse("no ids here\n").unwrap_err().line, 1);
         assert_eq!(parse("\t 12 frame (without sample)\n").unwrap_err().line, 1);

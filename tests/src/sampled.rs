@@ -196,7 +196,7 @@ mod tests {
         13          5: \n\t   1 [unknown]\n\n";
 
     #[test]
-    fn a_text_of_perf_is_read() {
+    fn the_output_of_perf_is_parsed() {
         let samples = parse(TEXT).unwrap();
         assert_eq!((samples[0].tid, samples[0].period, samples[0].frames.len()), (12, 5_025_125, 3));
         assert!(samples[0].contains("one [x v8]") && samples[0].is_complete() && !samples[1].is_complete());

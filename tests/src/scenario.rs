@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn backtraces_are_checked_by_what_symbols_permit() {
+    fn backtraces_are_checked_as_far_as_symbols_permit() {
         let jit_frames = ["m::gamma(double) ()", "m::beta(double) ()", "m::alpha(double) ()"];
         let whole_backtrace =
             backtrace(&[&jit_frames[..], &["Dispatcher_call (...)", "main (...)", "_start ()"]].concat());

@@ -1,7 +1,7 @@
 //! Support table of integrations and consumers, recorded by the tests.
 //!
-//! A test that has proved a cell records it with [`record_cell`] as its last statement. `ci/support.py --seen` compares
-//! the cells of one run with records/integrations.tsv. docs/support.md is rendered from that file.
+//! A test that has verified a cell records it with [`record_cell`] as its last statement. `ci/support.py --seen`
+//! compares the cells of one run with records/integrations.tsv. docs/support.md is rendered from that file.
 
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -43,8 +43,8 @@ fn record_and_compare(args: &[&str], options: &str) -> Option<(Host, PathBuf)> {
     Some((host, data))
 }
 
-/// A handler that made one system call per stack word took longer than the sampling interval, so the program made no
-/// progress.
+/// When the handler made one system call per stack word, it took longer than the sampling interval, and the program
+/// made no progress.
 #[test]
 fn a_large_frame_on_a_deep_stack() {
     let Some((_host, data)) = record_and_compare(&["deep", "450", "200000000"], ",hz=500,wall") else { return };
@@ -86,7 +86,7 @@ fn count_calls_per_sample(host: &Host, delay: u32) -> Option<Vec<usize>> {
 
 /// Covers samples of the thread's own stack and of a stack that the sampler does not know.
 #[test]
-fn a_sample_makes_two_system_calls_at_most() {
+fn a_sample_makes_at_most_two_system_calls() {
     for scenario in ["deep", "context"] {
         let Some(host) = host(&[scenario, "450", "200000000"]) else { return };
         let (host, _) = with_recording(host, ",hz=200");
@@ -125,7 +125,7 @@ fn a_signal_stack_that_is_in_use() {
 
 /// Daemons reset all signals to their default actions. The default action of the sampler's signal ends the process.
 #[test]
-fn all_signals_set_to_their_defaults() {
+fn all_signals_reset_to_their_defaults() {
     let Some((_host, data)) = record_and_compare(&["all-default"], ",hz=499") else { return };
     assert!(read(&data).len() > 20);
 }
@@ -175,7 +175,7 @@ fn writes_are_whole_by_wall_clock_time() {
 /// Signalling every idle thread would take a hundred thousand samples a second, and each of them would interrupt a
 /// wait.
 #[test]
-fn threads_that_wait_are_not_disturbed() {
+fn waiting_threads_are_not_disturbed() {
     let Some(host) = host(&["idle", "3"]) else { return };
     let (host, data) = with_recording(host, ",hz=1000,wall");
     let _ = host.run(Preload::Library).expect_success();

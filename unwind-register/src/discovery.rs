@@ -48,7 +48,7 @@ struct ScanResult {
 }
 
 impl Registry {
-    /// Finds unwinders in libraries loaded since the last call, and registers everything so far with them.
+    /// Finds unwinders in libraries loaded since the last call, and registers all registered code with them.
     ///
     /// Call it at startup and after every `dlopen`. Without a new library, it costs one `dl_iterate_phdr` that stops at
     /// the first entry (about 0.1 us).

@@ -1,5 +1,5 @@
-//! Handlers for `fork`, which ensure that the child does not inherit a lock held by a thread that it lacks. jitlisten
-//! has its own handlers (`process/across_fork.rs`), but this crate must also work without jitlisten.
+//! Handlers for `fork`, which ensure that the child does not inherit a lock held by a thread that exists only in the
+//! parent. jitlisten has its own handlers (`process/across_fork.rs`), but this crate must also work without jitlisten.
 //!
 //! The handler before the fork takes our lock; the handlers after it, in parent and child, release the lock. Tables,
 //! entries and the unwinders' lists are private memory, so the child has consistent copies of them.

@@ -38,8 +38,8 @@ impl ReentrancyGuard {
         ReentrancyGuard { threads: [const { AtomicUsize::new(0) }; TABLE_ENTRIES], pid: AtomicU32::new(0) }
     }
 
-    /// Enters the guarded code. Returns `None` if this thread is already inside. Block signals whose handlers may
-    /// enter, too.
+    /// Enters the guarded code. Returns `None` if this thread is already inside. The caller must block signals whose
+    /// handlers may also enter it.
     pub fn enter(&self) -> Option<ReentrancyToken<'_>> {
         self.clear_after_fork();
         // SAFETY: pthread_self has no precondition.

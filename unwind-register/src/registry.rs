@@ -61,9 +61,9 @@ impl Registry {
         unsafe { self.register_with_known_unwinders(section) }
     }
 
-    /// Registers a section with the known unwinders, without a search for new ones. For callers that hold a lock which
-    /// a thread inside the loader may wait for; they call [`Registry::rescan`] where they do not hold it, before or
-    /// after.
+    /// Registers a section with the known unwinders, without a search for new ones. Intended for callers that hold a
+    /// lock for which a thread inside the loader may wait. Such a caller calls [`Registry::rescan`] separately, without
+    /// holding that lock.
     ///
     /// Takes none of the loader's locks, with one exception: see [`ByHost`](crate::ByHost).
     ///
@@ -103,7 +103,8 @@ impl Registry {
     }
 
     /// Installs our `fork` handlers now instead of at the first registration. A caller that takes its own lock across
-    /// `fork` calls this before it registers its own handlers. Its lock is then taken before ours there, too.
+    /// `fork` calls this before it registers its own handlers, so that `fork`, too, takes the caller's lock before
+    /// ours.
     pub fn install_fork_handlers(&self) {
         fork::install_handlers();
     }

@@ -35,9 +35,9 @@ impl Stack {
 
 /// Evaluates the DWARF expression in `bytes`, with `first` on the stack at the start.
 ///
-/// `registers` and `memory` return `None` for an unknown register and an unreadable address. Then the result is `None`,
-/// as it is for malformed and unsupported expressions. Operands of `DW_OP_addr` are used as they are: `.eh_frame` is
-/// read-only, so in position-independent files linkers write none.
+/// `registers` and `memory` return `None` for an unknown register and an unreadable address. In that case, the result
+/// is `None`, as it is for malformed and unsupported expressions. Operands of `DW_OP_addr` are not relocated:
+/// `.eh_frame` is read-only, so linkers write no such operand in position-independent files.
 ///
 /// ```
 /// use jitlisten_unwinder::evaluate;

@@ -11,7 +11,7 @@ use gimli::constants as dw;
 
 use crate::reader::Reader;
 
-/// Encoding of the search table; linkers write no other.
+/// Encoding of the search table: the only one that linkers use.
 const SORTED_TABLE: u8 = dw::DW_EH_PE_datarel.0 | dw::DW_EH_PE_sdata4.0;
 
 /// A parsed `.eh_frame_hdr`: the address of `.eh_frame`, and its sorted search table.

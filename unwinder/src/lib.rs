@@ -5,10 +5,10 @@
 //! ```
 //!
 //! The caller provides the bytes of a section, its address, and closures that read registers and memory. The crate
-//! The caller provides the bytes of a section, its address, and closures that read registers and memory. The crate
 //! computes the canonical frame address (CFA) and the caller's value of each register. Walking the stack, locating the
 //! section for an address, and caching are up to the caller, because a signal handler and a reader of recordings do
 //! them differently.
+//!
 //! All types borrow the section's bytes. Every loop is bounded (instructions per row, operations per expression, six
 //! nested `DW_CFA_remember_state`), and no input makes the crate panic. A row takes eight bytes per register, so it
 //! fits on a small signal stack.

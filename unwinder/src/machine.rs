@@ -53,8 +53,8 @@ impl Machine {
         }
     }
 
-    /// Strips a pointer authentication code (`pacia`, `pacib`) from a return address. On AArch64 such a code is in the
-    /// bits above 48; programs that request larger addresses from the kernel are not supported.
+    /// Strips a pointer authentication code (`pacia`, `pacib`) from a return address. On AArch64, such a code is in
+    /// bits 48 and above; programs that request larger addresses from the kernel are not supported.
     pub const fn code_address(self, value: u64) -> u64 {
         match self {
             Machine::X86_64 => value,

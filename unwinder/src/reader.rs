@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads an encoded pointer whose field is at `address`. `data_base` is the base of `DW_EH_PE_datarel`, if there is
+    /// Reads an encoded pointer that is loaded at `address`. `data_base` is the base of `DW_EH_PE_datarel`, if there is
     /// one. A null pointer is null in every encoding.
     pub(crate) fn encoded(&mut self, encoding: u8, address: u64, data_base: Option<u64>) -> Option<u64> {
         let base = match DwEhPe(encoding & RELATIVE_TO) {
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leb128_as_in_the_dwarf_examples() {
+    fn leb128_matches_the_dwarf_examples() {
         assert_eq!(Reader::new(&[0x82, 0x01], 0).uleb(), Some(130));
         assert_eq!(Reader::new(&[0x80, 0x7f], 0).sleb(), Some(-128));
         assert_eq!(Reader::new(&[0x78], 0).sleb(), Some(-8));
@@ -155,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_behind_the_end() {
+    fn nothing_is_read_past_the_end() {
         assert_eq!(Reader::new(&[1, 2, 3], 0).u32(), None);
         assert_eq!(Reader::new(&[1], usize::MAX).u16(), None);
         assert_eq!(Reader::new(b"abc", 0).string(), None);
     }
 
     #[test]
-    fn pcrel_sdata4_is_relative_to_its_own_place() {
+    fn pcrel_sdata4_is_relative_to_its_own_address() {
         let bytes = [0, 0, 0, 0, 0xf0, 0xff, 0xff, 0xff];
         assert_eq!(Reader::new(&bytes, 4).encoded(0x1b, 0x1004, None), Some(0x1004 - 0x10));
         assert_eq!(Reader::new(&bytes, 0).encoded(0x1b, 0x1000, None), Some(0), "null stays null");

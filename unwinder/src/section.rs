@@ -88,7 +88,7 @@ pub struct Common {
     /// True for the frame of a signal handler (`S`). Its return address is that of the interrupted instruction, which
     /// need not follow a call.
     pub is_signal_frame: bool,
-    /// True if return addresses are signed with the second key of AArch64 (`B`).
+    /// True if return addresses are signed with AArch64's B key (augmentation letter `B`).
     pub has_second_key: bool,
     /// Offsets of the first byte of the instructions and of the byte after them.
     pub instructions: (usize, usize),
@@ -121,7 +121,7 @@ pub struct Entry<'a> {
 pub struct Pointer {
     /// Target of the pointer; 0 for a null pointer.
     pub address: u64,
-    /// True if `address` holds the actual pointer.
+    /// True if `address` is the location of the actual pointer.
     pub is_indirect: bool,
     /// Encoding byte, `DW_EH_PE_*`.
     pub encoding: u8,

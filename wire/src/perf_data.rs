@@ -15,7 +15,7 @@ pub const PERF_RECORD_MMAP2: u32 = 10;
 pub const PERF_RECORD_LOST_SAMPLES: u32 = 13;
 pub const PERF_RECORD_HEADER_ATTR: u32 = 64;
 pub const PERF_RECORD_FINISHED_ROUND: u32 = 68;
-/// The size in the record's header does not include the trace data that follows the record.
+/// The size in the record's header excludes the trace data that follows the record.
 pub const PERF_RECORD_AUXTRACE: u32 = 71;
 pub const PERF_RECORD_HEADER_FEATURE: u32 = 80;
 pub const PERF_RECORD_COMPRESSED: u32 = 81;
@@ -33,7 +33,7 @@ pub const PERF_RECORD_MISC_MMAP_BUILD_ID: u16 = 1 << 14;
 /// Flag of build-id table entries: the byte after the build-id is the build-id's size.
 pub const PERF_RECORD_MISC_BUILD_ID_SIZE: u16 = 1 << 15;
 
-/// Lower bound of the call-chain values that are markers. A marker tells whether user or kernel addresses follow.
+/// Lowest call-chain value that is a marker. A marker tells whether user or kernel addresses follow it.
 pub const PERF_CONTEXT_MAX: u64 = -4095_i64 as u64;
 pub const PERF_CONTEXT_USER: u64 = -512_i64 as u64;
 pub const PERF_CONTEXT_KERNEL: u64 = -128_i64 as u64;

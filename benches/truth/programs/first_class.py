@@ -1,7 +1,7 @@
 """First-class functions.
 
-A function with a division has two returns, because it may raise. When LLVM merged them into line 0, only 0.90 of
-`chosen`'s time was attributed to it. Now both returns have the same line.
+A function with a division has two returns, because it may raise. When LLVM merged the returns and gave the result line
+0, only 0.90 of the time of `chosen` was attributed to it. Now both returns have the same line.
 """
 from numba import njit, types
 

@@ -15,7 +15,7 @@ def objects(n):
 @jit(forceobj=True, looplift=True)
 def lifted(n):
     name, x = str(n), 1.5
-    # The loop is compiled and called from the line of `for`. Numba 0.57 leaves it to the interpreter's C API, too.
+    # The compiled loop is called from the `for` line. Numba 0.57 runs this loop through the interpreter's C API, too.
     for _ in range(50 * n):
         x = ((x * 0.999 + 1.5) * 0.998 + 2.5) / (((x * 0.997 + 1.5) * 0.996 + 2.5) * 0.995 + x)  # lifted
         x = ((x * 0.999 + 1.5) * 0.998 + 2.5) / (((x * 0.997 + 1.5) * 0.996 + 2.5) * 0.995 + x)  # lifted

@@ -49,7 +49,7 @@ def one(a, n):
 
 A = np.random.default_rng(0).random((60, 60))
 B = np.random.default_rng(0).random((300, 300))
-# Use one thread, because time spent waiting for other threads belongs to no line.
+# Use one thread, because the time spent waiting for other threads belongs to no line.
 set_num_threads(1)
 
 

@@ -113,8 +113,8 @@ impl Llvm {
             });
             llvms[index].list = count_compiled(process, list).map_or(List::Unreadable, List::Counted);
         }
-        // The facts omit LLVM instances that were switched off and, if there is no log, those recognised only by their
-        // messages.
+        // The facts omit LLVM instances for which observation is disabled and, if there is no log, those recognised
+        // only by their messages.
         let deadline = Instant::now() + jit_list::READ_TIMEOUT;
         let libraries = process.libraries().into_iter().take_while(|_| Instant::now() < deadline);
         let candidates = libraries.filter(|library| may_have_llvm(process, library));
@@ -213,7 +213,7 @@ impl Llvm {
                 descriptions.push(format!("not observed: {}", unobserved.reason));
                 return Finding::no("LLVM", descriptions.join("; "), NAMES_ADVICE);
             }
-            // An LLVM that was switched off would have names for its linkers.
+            // An LLVM that is missing from the facts because observation is disabled would have names for its linkers.
             Observation::Unknown if !self.names_linker => {
                 descriptions.push(format!("not observed: {NO_SYMBOLS_OR_RTTI}"));
                 return Finding::no("LLVM", descriptions.join("; "), NAMES_ADVICE);
@@ -296,7 +296,7 @@ fn read_file(process: &Process, library: &Path) -> LlvmFile {
         .unwrap_or_default()
 }
 
-/// Counts live functions, and the live functions without a frame pointer.
+/// Counts live functions, in total and without a frame pointer.
 fn count_compiled(process: &Process, list: &JitList) -> Option<Compiled> {
     let entries = list.entries(process).ok()?;
     let mut compiled = Compiled { objects: entries.len(), ..Compiled::default() };

@@ -14,8 +14,8 @@ use std::io::{self, Read};
 use memchr::memmem::{self, Finder};
 
 const CHUNK_BYTES: usize = 1 << 20;
-/// Size of the overlap between two chunks. It exceeds the length of any searched string plus the preceding byte, so
-/// that strings across two chunks are found.
+/// Size of the overlap between two chunks. It exceeds the length of any searched string plus the preceding byte, so a
+/// string that spans two chunks is found.
 const OVERLAP_BYTES: usize = 64;
 
 /// RTTI names of the RuntimeDyld class that links ELF objects, and of JITLink's layer. Any LLVM that compiles for its
@@ -68,8 +68,8 @@ impl LlvmFile {
     }
 }
 
-/// Returns true if the name of a type occurs as a string of its own. The end of a longer symbol does not count, such as
-/// `_ZTV` plus the name in a library that imports the vtable. Code may precede the name.
+/// Returns true if the name of a type occurs as a separate string. It must not be the end of a longer symbol, such as
+/// `_ZTV` plus the name in a library that imports the vtable. Bytes of code may precede it.
 fn has_type(bytes: &[u8], name: &Finder<'_>) -> bool {
     let is_separate = |offset: usize| {
         let preceding_byte = offset.checked_sub(1).map(|offset| bytes[offset]);

@@ -377,7 +377,7 @@ impl Program {
         }
     }
 
-    /// Reports enabled sinks that produced no output, although there was code to report.
+    /// Reports enabled sinks that produced no output although code was compiled.
     fn examine_sinks(&mut self, process: &Process) {
         if !self.has_library || !self.has_compiled {
             return;
@@ -403,7 +403,7 @@ const CACHE_ADVICE: &str = "start it with jitlisten run and omit --no-lines: Num
     cached without jitlisten";
 
 const NO_LLVM: &str = "no known LLVM in the process";
-/// Finding if our library, which examines every loaded library, has found no LLVM.
+/// Text of the finding that our library, which examines every loaded library, has found no LLVM.
 const NO_LLVM_YET: &str = "no LLVM in the process";
 
 /// Time after process start by which the compiler is assumed to be loaded.

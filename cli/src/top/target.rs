@@ -25,7 +25,7 @@ use crate::system::{BlockedSignals, end_with_parent, punch_hole, send_signal};
 
 /// Maximum amount of program output that is shown on exit; older output is omitted.
 const MAX_OUTPUT_BYTES: u64 = 256 << 10;
-/// Time that a program has to exit after SIGTERM. A recorder with `-p` has longer, because it must complete its file.
+/// Time that a program has to exit after SIGTERM. A recorder with `-p` gets longer, because it must complete its file.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5);
 const RECORDER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Granularity at which parts of the recording are freed.

@@ -5,8 +5,8 @@
 //! and no enabled sinks.
 //!
 //! ```text
-//!   byte 0    initial code
-//!   ...       calls: the number of a function, then its arguments
+//!   byte 0    selects the initial code
+//!   ...       calls: for each, the number of a function, then its arguments
 //! ```
 
 #![no_main]
@@ -39,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
     let mut input = Input::new(data);
     memory::reset(&mut input);
     let mut run = Run { directory, model, buffers: Buffers::default(), object_ids: Vec::new() };
-    // Longer sequences have found no further problems.
+    // Longer sequences have not revealed further problems.
     for _ in 0..64 {
         if input.is_empty() {
             break;
@@ -58,7 +58,7 @@ struct Run<'a> {
     model: &'a mut Model,
     /// Buffers that the library may read until the corresponding object is freed.
     buffers: Buffers,
-    /// Object numbers that calls have returned.
+    /// IDs of objects that calls have returned.
     object_ids: Vec<u64>,
 }
 
@@ -107,7 +107,7 @@ impl Run<'_> {
         }
     }
 
-    /// Chooses an object number, usually an existing one.
+    /// Chooses an object ID, usually an existing one.
     fn choose_object(&self, input: &mut Input<'_>) -> u64 {
         let last = self.object_ids.last().copied().unwrap_or_default();
         match input.u8() {
@@ -192,7 +192,7 @@ impl Run<'_> {
         }
     }
 
-    /// Restarts a sink, to which the library then reports all live objects.
+    /// Restarts a sink, to which the library must then report all live objects.
     fn restart(&self, sink: &CStr) {
         // SAFETY: the argument is a C string.
         assert_eq!(call(|| unsafe { api::jitlisten_disable(sink.as_ptr()) }), api::OK);
@@ -294,8 +294,8 @@ fn open_first(directory: &PathBuf) {
     assert_eq!(call(|| unsafe { api::jitlisten_close() }), api::OK);
 }
 
-/// Makes panics print their messages. The library suppresses them, which is right when it has its own copy of the
-/// standard library. In this program, it shares ours.
+/// Makes panics print their messages. The library's panic hook only logs them. Usually the library has its own copy of
+/// the standard library, but in this program it shares ours.
 fn show_panics() {
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("{panic}");

@@ -12,7 +12,7 @@ pub(crate) struct ReportedObject {
     pub(crate) id: u64,
     pub(crate) object: LoadedObject,
     pub(crate) finalized: bool,
-    /// False after another object has been finalized at the same addresses.
+    /// False once another object has been finalized at the same addresses.
     pub(crate) alive: bool,
 }
 
@@ -30,7 +30,7 @@ impl ReportedObject {
 pub(crate) struct Model {
     pub(crate) objects: Vec<ReportedObject>,
     pub(crate) registrations: BTreeSet<u64>,
-    /// Start addresses of text, each with an object that this input reported there.
+    /// Start addresses of text ranges, each with the ID of an object that this input reported there.
     pub(crate) text_owners: Vec<(u64, u64)>,
     largest_id: u64,
     largest_registration: u64,

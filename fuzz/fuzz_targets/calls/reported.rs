@@ -23,10 +23,10 @@ impl Expected {
     }
 }
 
-/// Outcome of a call: status, object number and expected effect.
+/// Outcome of a call: status, object ID and expected effect.
 pub(crate) struct Reported {
     pub(crate) status: i32,
-    /// Object number that the call returned; 0 if it wrote none.
+    /// Object ID that the call returned; 0 if it wrote none.
     pub(crate) id: u64,
     pub(crate) expected: Expected,
 }
@@ -202,7 +202,7 @@ fn read_eh_frame(input: &mut Input<'_>, functions: &[api::Function]) -> Option<V
     }
 }
 
-/// Computes from the input how the library must handle it.
+/// Determines from the input how the library must handle it.
 fn expected_of_code(
     names: &[Text],
     functions: &[api::Function],
@@ -230,7 +230,7 @@ fn expected_of_code(
         return Expected::NotUnderstood;
     }
     match raw::encode(&code).and_then(|object| LoadedObject::parse(&object)) {
-        // Occurs with hundreds of functions that share one very long name.
+        // Happens with hundreds of functions that share one very long name.
         Err(jitlisten::Error::TooMuchData { .. }) => Expected::NotUnderstood,
         object => Expected::Object(object.expect("code that makes sense is an object")),
     }

@@ -8,7 +8,7 @@
 //!   ldp x29, x30, [sp], #48        CFA = x29+48     | ldp x29, x30, [sp, #32]; add sp, sp, #48
 //!   ret                            CFA = sp+0
 //! ```
-//! Only `x29` and `x30` get rules; the other registers would need the compiler's own entries.
+//! Only `x29` and `x30` get rules; rules for other registers would require the compiler's own unwind entries.
 //!
 //! A compiler that keeps a frame pointer uses `x29` for nothing else between prologue and epilogue, so the body need
 //! not be analysed. Sources: Arm Architecture Reference Manual, C6.2 (encodings); AAPCS64, 6.4.6.

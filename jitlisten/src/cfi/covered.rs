@@ -4,8 +4,9 @@ use gimli::{BaseAddresses, CieOrFde, CommonInformationEntry, EhFrame, EndianSlic
 
 use crate::{Address, AddressRange, Error};
 
-/// Returns the sorted ranges of all FDEs in `eh_frame`, whose first byte is mapped at `address`. Empty ranges, and
-/// those of discarded code (start 0), are omitted. Stops at the terminator or at the end of the bytes.
+/// Returns the code ranges of all FDEs in `eh_frame`, sorted. `address` is the address of the first byte of `eh_frame`.
+/// Empty ranges, and ranges of discarded code (start 0), are omitted. Stops at the terminator or at the end of the
+/// bytes.
 ///
 /// # Errors
 /// If an entry is malformed.

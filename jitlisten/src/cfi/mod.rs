@@ -52,8 +52,8 @@ pub fn sets_up_frame_pointer(code: &[u8], machine: Machine) -> bool {
 
 /// Derives the unwind rows of a whole function: `code` is all of its code, relocated, and runs at `address`.
 ///
-/// The function must be entered by a call, at its first byte. Function fragments (GCC's `.cold`) are not, so they must
-/// not be passed.
+/// The function must be entered by a call, at its first byte. Do not pass function fragments (GCC's `.cold`), which are
+/// entered by a jump.
 ///
 /// The first row has offset 0; each row applies up to the next. Returns `None` if the rules cannot be derived.
 pub fn synthesise(code: &[u8], address: Address, machine: Machine) -> Option<Vec<UnwindRow>> {

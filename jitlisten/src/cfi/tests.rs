@@ -101,7 +101,7 @@ fn linked(file: &[u8]) -> Image {
     Image { text: vec![section(".text")], eh_frame: section(".eh_frame") }
 }
 
-/// Result of a comparison at every reachable instruction.
+/// Result of comparing the CFA rules at every reachable instruction.
 #[derive(Debug)]
 struct Comparison {
     analysed: usize,
@@ -146,8 +146,9 @@ fn agrees_with_rustc_about_this_program() {
     assert!(comparison.differences.len() * max_difference_ratio <= comparison.instructions, "{comparison:#?}");
 }
 
-/// Compares the derived rules for AArch64, where only functions with a frame pointer are supported. Compilers may still
-/// use `sp` as the base; then both must agree on the slot of the caller's `x29`, which is where `x29` points.
+/// Compares the derived rules for AArch64, where only functions with a frame pointer are supported. The compiler's
+/// rules may still be based on `sp`; both must then agree on the stack slot of the caller's `x29`, to which `x29`
+/// points.
 fn compare_aarch64(image: &Image) -> Comparison {
     let mut section = EhFrame::new(&image.eh_frame.1, LittleEndian);
     section.set_address_size(8);
@@ -272,8 +273,9 @@ fn agrees_with_llvm_about_aarch64() {
     assert_eq!(analysed, 3);
 }
 
-/// Three functions with frame pointers, compiled by LLVM 22 for AArch64: one pushes a register first, one has space
-/// below the frame record, one has neither. All rules survive encoding and parsing unchanged.
+/// Three functions with frame pointers, compiled by LLVM 22 for AArch64: the first pushes a register before the frame
+/// record, the second has stack space below the frame record, and the third has neither. All rules survive encoding and
+/// parsing unchanged.
 #[test]
 fn encoded_rows_read_back_on_aarch64() {
     const GAMMA: &[u32] = &[0xfc1d_0fe8, 0xd280_0008, 0xa901_7bfd, 0x9100_43fd, 0xa941_7bfd, 0xfc43_07e8, 0xd65f_03c0];
@@ -333,8 +335,8 @@ fn x86(code: &[u8]) -> Option<Vec<(u64, u16, i64)>> {
     Some(rows.into_iter().map(|row| (row.offset.0, row.cfa.register, row.cfa.offset)).collect())
 }
 
-/// LLVM schedules instructions between `push rbp` and `mov rbp, rsp`. Another push, a call or a branch in between means
-/// that there is no setup.
+/// LLVM may schedule other instructions between `push rbp` and `mov rbp, rsp`. But if another push, a call or a branch
+/// comes between the two, they do not set up a frame pointer.
 #[test]
 fn a_frame_pointer_is_set_up_before_the_first_call_or_branch() {
     let is_recognised = |instructions: &[u8]| {

@@ -1,8 +1,8 @@
 //! The host's memory-changing system calls that are in progress.
 //!
 //! The hooks cannot hold the session's lock across the host's system call. Instead, a hook adds the call to this list
-//! before, and removes it after, each time under the lock. While the lock is held, memory that no listed call covers
-//! therefore does not change. Images rely on this (`sink/image/pages.rs`).
+//! before making it, and removes it afterwards; it takes the lock for each of the two steps. Hence memory that no
+//! listed call covers does not change while the lock is held. Images rely on this (`sink/image/pages.rs`).
 
 #![forbid(unsafe_code)]
 

@@ -68,8 +68,8 @@ impl CodePages {
         self.leaves.get(index)?.get()
     }
 
-    /// Calls `visit` with the leaf index, word index and bit mask of each word until it returns true; returns true if
-    /// it did. Missing leaves are skipped in one step, unless `visit` creates them.
+    /// Calls `visit` with the leaf index, word index and bit mask of each word. Stops and returns true as soon as
+    /// `visit` returns true. Missing leaves are skipped in one step, unless `visit` creates them.
     fn visit_words(&self, range: AddressRange, mut visit: impl FnMut(usize, usize, u64) -> bool) -> bool {
         let end = range.end().0.div_ceil(PAGE_BYTES).min(MAX_LEAVES as u64 * PAGES_PER_LEAF);
         let mut page = range.start().0 / PAGE_BYTES;

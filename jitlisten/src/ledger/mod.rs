@@ -9,8 +9,8 @@
 //!
 //! The ledger performs no I/O. The session keeps it under its lock and notifies the sinks of each [`Outcome`]; the shim
 //! reports system calls. The ledger does not watch the memory of objects that only their producer reported, because the
-//! producer's calls decide. Readers without the lock use data derived from the ledger: `code_pages.rs` (hooks of
-//! `munmap`), `modules/` and the sampler's code map.
+//! producer itself reports when such objects become final and when they are freed. Readers without the lock use data
+//! derived from the ledger: `code_pages.rs` (hooks of `munmap`), `modules/` and the sampler's code map.
 
 #![forbid(unsafe_code)]
 
@@ -68,7 +68,8 @@ pub struct Ledger {
     writable: Ranges,
     /// Objects that are loaded but not yet final.
     pending: PendingObjects,
-    /// Pending objects that no other event may ever finalize. They are checked when the next object is loaded.
+    /// Pending objects that possibly no further event will finalize. They are checked again when the next object is
+    /// loaded.
     candidates: BTreeSet<ObjectId>,
     /// Text of finalized objects: start address to end address and owner.
     text: BTreeMap<u64, (u64, ObjectId)>,
@@ -84,8 +85,8 @@ struct FinalCode {
 
 impl Ledger {
     /// Adds a discovered object. If its text is already executable (ORC's JITLink registers late), the object is
-    /// finalized immediately. Exception: for text that is also writable, the registration of its `.eh_frame` decides,
-    /// if there is one.
+    /// finalized immediately. Exception: if the text is also writable and the object has an `.eh_frame`, the object is
+    /// finalized when that `.eh_frame` is registered.
     ///
     /// If the object is already known because its linker, the GDB list or its producer reported it before, the only
     /// effect is that its memory is watched from now on.
@@ -411,7 +412,7 @@ mod tests {
         assert_eq!(ledger.moved(object(1, &[(0x8000, 0x8100)], None)), finalized(&[1]));
     }
 
-    /// The first object was freed without any event that reported it.
+    /// The first object was freed, but no event reported it.
     #[test]
     fn an_object_takes_the_place_of_one_that_waits_there() {
         let mut ledger = Ledger::default();

@@ -41,8 +41,8 @@ impl Pending {
     /// loads, is always ready.
     fn is_executable(&mut self, executable: &Ranges) -> bool {
         let text = &self.code.text;
-        // The range that was not executable at the last check probably still is not. Check it first, so that objects
-        // with many ranges stay cheap.
+        // The range that was not executable at the last check probably still is not. Check it first, so that checking
+        // an object with many ranges stays cheap.
         if text.get(self.first_missing).is_some_and(|&text| !executable.covers(text)) {
             return false;
         }

@@ -4,8 +4,8 @@ use crate::Error;
 
 /// Remaining bytes that may be copied out of an object.
 ///
-/// A few kilobytes of ELF can request gigabytes: a thousand symbols may share one name of a megabyte, a thousand
-/// sections the same bytes. Well-formed objects stay far below these limits.
+/// A few kilobytes of ELF can request gigabytes: a thousand symbols may share one name of a megabyte, or a thousand
+/// sections may share the same bytes. Well-formed objects stay far below these limits.
 #[derive(Debug)]
 pub(super) struct Budget {
     remaining: u64,
@@ -27,7 +27,7 @@ impl Budget {
 
     /// Copies `name`, replacing bytes that are not UTF-8.
     pub(super) fn name(&mut self, name: &[u8]) -> Result<Box<str>, Error> {
-        // Replacing one byte may take three; this budget counts the original bytes.
+        // The replacement for one invalid byte may take three bytes; this budget counts the original bytes.
         self.spend(name.len() as u64)?;
         // Validate first, because the lossy conversion decodes chunk by chunk and is slower.
         Ok(std::str::from_utf8(name).map_or_else(|_| String::from_utf8_lossy(name).into(), Box::from))

@@ -8,8 +8,8 @@ use super::row::LineRow;
 use super::text;
 use crate::{Address, AddressRange, Error};
 
-/// Returns true for the names of line tables and of the sections they refer to. The other DWARF sections need not be
-/// relocated.
+/// Returns true for the names of line table sections and of the sections that line tables refer to. The other DWARF
+/// sections need not be relocated.
 fn is_for_lines(name: &[u8]) -> bool {
     let line_table = [&b".debug_line"[..], b".debug_line_str", b".debug_str"];
     let units = [&b".debug_info"[..], b".debug_abbrev", b".debug_str_offsets", b".debug_addr"];

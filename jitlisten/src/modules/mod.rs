@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A reader takes no lock, allocates nothing and never waits ([`Published`](crate::plumbing::Published)), because
-//! libunwind calls these functions from signal handlers, and crash handlers from `SIGSEGV`. A withdrawn module is
-//! invisible to later readers. Its memory is kept until no reader can use it. The last 1,024 withdrawn modules are kept
-//! longer, because callers of `dladdr` may hold on to the returned names indefinitely.
+//! libunwind calls these functions from signal handlers, and crash handlers call them after a `SIGSEGV`. A withdrawn
+//! module is invisible to later readers. Its memory is kept until no reader can use it. The last 1,024 withdrawn
+//! modules are kept longer, because callers of `dladdr` may hold on to the returned names indefinitely.
 
 mod list;
 mod module;

@@ -115,7 +115,7 @@ const PROCMAP_QUERY_VMA_SHARED: u64 = 8;
 /// Returns the mappings that cover `range`, in ascending order, or `None` if a byte of it is unmapped.
 ///
 /// # Errors
-/// If `/proc` is not mounted, or no file can be opened.
+/// If `/proc/self/maps` cannot be opened.
 pub fn mappings_in(range: AddressRange) -> io::Result<Option<Vec<Mapping>>> {
     let maps = File::open("/proc/self/maps")?;
     let mut mappings = Vec::new();

@@ -50,8 +50,8 @@ fn this_thread() -> Option<u64> {
     Some(thread_key(path.file_name()?.to_str()?.parse().ok()?))
 }
 
-/// Tracks whether the process has `/proc/PID/mem` open, which writes even to read-only pages. Julia uses this to write
-/// code next to existing code.
+/// Tracks whether the process has `/proc/PID/mem` open. Writes through that file succeed even on read-only pages; Julia
+/// uses it to write code next to existing code.
 #[derive(Debug, Default)]
 pub(crate) struct ProcSelfMem {
     is_open: bool,

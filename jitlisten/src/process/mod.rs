@@ -24,12 +24,12 @@
 //! An existing perf map or log must be a regular file that we own and that has a single link. The mode is set again
 //! after creation, because a umask may clear bits that we need.
 //!
-//! **`_Fork`, `clone`** call no `pthread_atfork` handlers, so the PID is compared at each object.
+//! **`_Fork`, `clone`** call no `pthread_atfork` handlers, so the PID is checked at each event.
 //!
-//! **seccomp**: `EPERM` and `ENOSYS` are tolerated. A filter that kills must allow the calls listed in
+//! **seccomp**: `EPERM` and `ENOSYS` are tolerated. A filter that kills the process must allow the calls listed in
 //! `docs/production.md`.
 //!
-//! **User changes** (`setuid`): the effective user is compared at each event, like the PID.
+//! **User changes** (`setuid`): the effective user is checked at each event, like the PID.
 //!
 //! `tests/safeguards.tsv` lists each safeguard with the test that fails without it.
 

@@ -1,7 +1,7 @@
 //! Tables of address ranges that a signal handler can search, without locking, allocating or waiting.
 //!
 //! ```text
-//!   table --> sorted entries, plus up to 128 newest; when these are full, all are merged into a new table
+//!   table --> sorted entries, plus up to 128 unsorted new ones; beyond that, all are merged into a new table
 //! ```
 //!
 //! A replaced table is retired. It is freed once no reader can use it any longer ([`Changing::reclaim`]); readers that

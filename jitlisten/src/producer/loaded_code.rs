@@ -56,7 +56,7 @@ impl LoadedCode {
     /// Reports *loaded* for code without an ELF object.
     ///
     /// # Errors
-    /// Errors of [`raw::encode`].
+    /// Same as for [`raw::encode`].
     pub fn from_raw(session: &'static Session, code: &raw::Code<'_>) -> Result<LoadedCode, Error> {
         let object = raw::encode(code).inspect_err(|error| session.refuse(0, error))?;
         LoadedCode::from_object(session, Producer::Other, object)
@@ -66,8 +66,7 @@ impl LoadedCode {
     /// protects, unmaps or replaces them from *finalized* to *freeing*.
     ///
     /// The image sink needs this promise in processes with several threads: it replaces the pages, and concurrent
-    /// writes by another thread would be lost. Without the promise the code has no image; the other sinks still name
-    /// it.
+    /// writes by another thread would be lost. Code without this promise gets no image; other sinks are not affected.
     pub fn owns_pages(&self) {
         let _host_state = HostStateGuard::enter();
         // This fails only for an object that the producer has freed. This value keeps the object until it is dropped.

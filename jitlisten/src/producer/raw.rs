@@ -2,9 +2,9 @@
 //! rest of the crate handles one format.
 //!
 //! ```text
-//!   .text  .text ..   SHT_NOBITS, sh_addr of the functions        adjacent functions share one
-//!   .eh_frame         SHT_NOBITS, sh_addr of the JIT's own
-//!   .debug_*          DWARF 4 with relocations, if there are lines  raw_lines.rs
+//!   .text  .text ..   SHT_NOBITS, sh_addr of the functions        adjacent functions share a section
+//!   .eh_frame         SHT_NOBITS, sh_addr of the JIT's own table
+//!   .debug_*          DWARF 4 with relocations, if there are lines  (raw_lines.rs)
 //!   .symtab           one STT_FUNC per function
 //! ```
 

@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(session.debug_object(id), Some(object(0x1000)));
         assert!(session.object_moved(id, vec![1, 2, 3], true).is_err());
         assert!(session.object_moved(id, object(0x8000), true).unwrap().is_empty(), "it may not run there yet");
-        // The old address is free for another object, the new one is not.
+        // The old address is free for another object; the new one is not.
         assert_eq!(session.loaded(object(0x8000), None, None).unwrap().id, id);
         assert_ne!(session.loaded(object(0x1000), None, None).unwrap().id, id);
         session.finalized(id);

@@ -124,7 +124,7 @@ impl Session {
         let neighbours = |range: AddressRange| neighbours(objects, ledger, changes, range);
         let mut finalized =
             record.as_finalized(id, debug_object.as_deref(), &find_next_code, &neighbours, padding, snapshot);
-        // Clamp the time to the fork, because this process did not exist before it.
+        // This process did not exist before the fork, so its files must not contain earlier times.
         finalized.finalized_at_ns = finalized.finalized_at_ns.max(forked_at);
         match sink.finalized(&finalized) {
             Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),

@@ -23,7 +23,7 @@ impl Session {
         Ok(())
     }
 
-    /// Handles *freeing* by the producer; also of an object that was never finalized.
+    /// Handles *freeing* by the producer, also for an object that was never finalized.
     ///
     /// # Errors
     /// [`Error::UnknownObject`].

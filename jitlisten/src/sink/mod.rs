@@ -26,7 +26,7 @@ use crate::object::{DebugObject, Origin};
 use crate::options::{NameStyle, Options, SinkKind};
 use crate::{Address, AddressRange, LoadedObject, ObjectId};
 
-/// Object whose code is final and executable, until its *freeing*.
+/// Object whose code is final and executable; valid until its *freeing* event.
 pub(crate) struct FinalizedObject<'a> {
     pub(crate) id: ObjectId,
     pub(crate) object: &'a LoadedObject,
@@ -124,7 +124,7 @@ pub(crate) enum SinkState {
 /// Reason why a sink stopped.
 #[derive(Debug)]
 pub(crate) enum SinkError {
-    /// The operation `verb` on `path` failed.
+    /// The operation named by `verb` failed on `path`.
     Io { verb: &'static str, path: PathBuf, error: io::Error },
     /// We may not write to the file at `path`.
     NotOurs { path: PathBuf, reason: &'static str },
@@ -133,7 +133,7 @@ pub(crate) enum SinkError {
 }
 
 impl SinkError {
-    /// Error constructor for `map_err`: `verb` failed on `path`.
+    /// Returns an error constructor for `map_err`: the operation `verb` failed on `path`.
     fn io(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SinkError {
         let path = path.to_owned();
         move |error| SinkError::Io { verb, path, error }

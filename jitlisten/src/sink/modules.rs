@@ -37,7 +37,7 @@ impl Sink for Modules {
         Ok(0)
     }
 
-    /// Does nothing, because an image withdraws its module when the last of its objects is freed.
+    /// Does nothing, because the image withdraws its module when the last object in it is freed.
     fn freeing(&mut self, _: &FinalizedObject<'_>) -> Result<(), SinkError> {
         Ok(())
     }

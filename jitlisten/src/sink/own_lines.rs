@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_others_lie_between_ours() {
+    fn foreign_lines_lie_between_ours() {
         let own_lines = OwnLines::default();
         own_lines.add(10..20);
         own_lines.add(20..30);

@@ -19,10 +19,10 @@
 //! it finds no names. The child must then call `jitlisten_enable("perfmap")`, or use images, which it inherits with the
 //! mappings.
 //!
-//! The format cannot express that code was freed, and a reader that finds two functions at one address picks either of
-//! them. Therefore, when an address is reused, we overwrite the dead line in place with a line of equal length that
-//! describes zero bytes at address zero. Samples of the dead function are then unnamed or, where the new function
-//! covers them, misnamed. The shim delays the reuse of addresses as long as it can.
+//! The format cannot express that code was freed, and a reader that finds two functions at one address picks an
+//! arbitrary one. Therefore, when an address is reused, we overwrite the dead line in place with a line of equal length
+//! that describes zero bytes at address zero. Samples in the dead function are then unnamed or, where the new function
+//! covers them, misnamed. The shim delays the reuse of addresses for as long as it can.
 //!
 //! New lines replace those of code that was freed long ago: see `space`.
 
@@ -66,7 +66,8 @@ pub(crate) struct PerfMap {
     space: Space,
     /// Lines to be written together; `Some` between `begin_batch` and `end_batch`.
     batch: Option<Batch>,
-    /// True if `lines` and `space` still describe the parent's file. Freeing them in the fork handler would take long.
+    /// True if `lines` and `space` still describe the parent's file. Freeing them in the fork handler would take too
+    /// long.
     describes_parent_file: bool,
 }
 
@@ -121,7 +122,7 @@ impl PerfMap {
             self.space = retained.space;
             self.space.mark_all_freed();
         } else if retained.file.is_some() {
-            // The file was removed.
+            // The retained lines describe another file, which has since been removed or replaced.
             self.context.own_lines.forget();
         }
         if opened_before.is_some_and(|identity| identity != opened.file.identity()) {

@@ -47,8 +47,8 @@ pub(super) struct ProcessDirectory {
 }
 
 impl ProcessDirectory {
-    /// Creates a new directory below `base`. A process may open several sessions, or replace its program with `exec`,
-    /// so `name` takes the number of the attempt.
+    /// Creates a new directory below `base`. `name` returns the directory name for an attempt number, because a process
+    /// may open several sessions, or replace its program with `exec`.
     pub(super) fn create(
         base: &Path,
         name: fn(ProcessIdentity, u64) -> FileName,
@@ -90,7 +90,7 @@ impl ProcessDirectory {
         self.marker.get()
     }
 
-    /// Creates a file, unless another directory has replaced ours.
+    /// Creates a file, unless our directory was replaced by another one.
     pub(super) fn create_file(&self, name: FileName) -> Result<File, SinkError> {
         let metadata = fs::symlink_metadata(&self.path).map_err(SinkError::io("stat", &self.path))?;
         if FileIdentity::from_metadata(&metadata) != self.identity {
@@ -349,7 +349,7 @@ mod tests {
     /// `jitlisten run -s -- perf record ...` may start many workers, and the recording refers to the files of all of
     /// them.
     #[test]
-    fn a_run_that_is_not_over_loses_no_file() {
+    fn files_of_an_unfinished_run_are_kept() {
         let base = BaseDirectory::new("run");
         let own = ProcessIdentity::own();
         let ended = ProcessIdentity { start: own.start + 1, ..own };
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_users_stay() {
+    fn user_files_are_kept() {
         let base = BaseDirectory::new("others");
         let own = ProcessIdentity::own();
         // Directories without a marker, with a malformed one, or with that of another process.

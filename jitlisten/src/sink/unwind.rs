@@ -8,18 +8,19 @@
 //!
 //! Try it with any program that calls `unw_step` or `backtrace(3)` in a signal handler, or with `memray run --native`.
 //!
-//! Code that LLVM compiled elsewhere (Numba's cache) or before we were loaded may lack frame pointers and unwind
-//! entries. We count such functions. If a function has no `.eh_frame` entry, we derive rules from the machine code
-//! where they are *certain* ([`crate::cfi`]), and register them with the unwinders of the process. perf and gdb do not
-//! see these rules. A gap inside a section that the host has registered is skipped, because libgcc 13 and later keep
-//! one range per section, and abort if another range overlaps it.
+//! Code that LLVM compiled elsewhere (as in Numba's cache), or before we were loaded, may lack frame pointers and
+//! unwind entries. We count such functions. If a function has no `.eh_frame` entry, we derive rules from the machine
+//! code where they are *certain* ([`crate::cfi`]), and register them with the unwinders of the process. perf and gdb do
+//! not see these rules. Gaps in a section that the host has registered are not filled, because libgcc 13 and later keep
+//! one address range per section, and abort if another range overlaps it.
 //!
-//! A library that is opened later may contain an unwinder. `_r_debug.r_brk` announces such a library before it is
-//! relocated and can be called. Therefore the next `dlsym` in any library registers all live objects.
+//! A library that is opened later may contain an unwinder. `_r_debug.r_brk` announces the library before it is
+//! relocated, when its functions cannot be called yet. Therefore live objects are registered at the next call of
+//! `dlsym`, from whatever library.
 //!
-//! memray and heaptrack unwind with libunwind and name frames after modules: see the `modules` sink. vmprof 0.6 opens
-//! the system's libunwind and unwinds samples through registered frames. It crashes if a registered structure has the
-//! wrong version (we tried), so the version is probed before anything is registered.
+//! memray and heaptrack unwind with libunwind, and name frames by module: see the `modules` sink. vmprof 0.6 opens the
+//! system's libunwind, and unwinds its samples through registered tables. It crashes if a registered structure has the
+//! wrong version (as we have tested), so the version is probed before anything is registered.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn every_function_with_made_rules_is_registered() {
+    fn every_function_with_derived_rules_is_registered() {
         let functions = functions();
         let address = cfi::address_after(&functions);
         let bytes = cfi::encode(&functions, Machine::Aarch64, address).expect("encodes");

@@ -66,7 +66,7 @@ impl SourceText {
                     if is_unchanged {
                         return text;
                     }
-                    // A candidate in another root may be the text that was compiled.
+                    // Continue, because another root may have the text that was compiled.
                     changed.get_or_insert(text);
                 }
                 Err(error) => last_error = error,
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_in_a_source_moves_a_terminal() {
+    fn sources_cannot_control_a_terminal() {
         let text = split_lines(b"a\x1b[2Jb\tc\r\n\xff\xfe\nlast");
         assert_eq!(text, ["a\u{241b}[2Jb    c", "\u{fffd}\u{fffd}", "last"]);
         assert_eq!(split_lines("# -*- coding: latin-1 -*-\n\u{e9}".replace('\u{e9}', "e").as_bytes())[1], "e");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_says_more_than_a_time() {
+    fn a_hash_takes_precedence_over_a_time() {
         let later = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(9);
         let (same, other) = (source_hash(b"x = 1\n"), source_hash(b"x = 2\n"));
         let compare = |hashes: &[&String]| {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_source_says_so() {
+    fn a_missing_source_has_a_note() {
         let text = SourceText::open("/nonexistent/x.py", &[], &Compiled::Unknown);
         assert!(text.is_empty() && text.note.is_some_and(|note| note.contains("cannot be read")));
         assert!(SourceText::open("<string>", &[], &Compiled::Unknown).note.is_some());

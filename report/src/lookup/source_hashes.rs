@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hash_stands_behind_the_name_of_the_compiler() {
+    fn hashes_follow_the_name_of_the_compiler() {
         let parsed = Some(("/a dir/prog.py".to_owned(), "0123".to_owned()));
         assert_eq!(parse("Numba, jitlisten jitlisten-source sha256:0123 /a dir/prog.py"), parsed);
         assert_eq!(parse("jitlisten-source sha256:0123 /a dir/prog.py"), parsed);

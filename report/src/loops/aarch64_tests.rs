@@ -80,7 +80,7 @@ fn a_jump_to_a_constant_leaves_the_function() {
 
 /// Machine code: `ldr d0, [x9], #8; ptrue p0.d; subs x7, x7, #1; b.ne; ret`.
 #[test]
-fn of_instructions_that_are_not_known_nothing_is_said() {
+fn loops_with_unknown_instructions_get_no_advice() {
     let code: Vec<u8> = [0xfc408520_u32, 0x25d8e3e0, 0xf10004e7, 0x54ffffa1, 0xd65f03c0]
         .into_iter()
         .flat_map(u32::to_le_bytes)

@@ -65,7 +65,7 @@ fn generic_text(text: String) -> String {
     GENERIC_WORDING.iter().fold(text, |text, (numba_words, generic_words)| text.replace(numba_words, generic_words))
 }
 
-/// Describes the effect of the matching calls, with their share of the loop.
+/// Describes the effect of the matching calls, with their share of the loop's samples.
 fn call_share(hot_loop: &Loop, matches: fn(&str) -> bool, effect: &str) -> String {
     format!("{:.0} % of it {effect}", hot_loop.share_of_calls(matches))
 }
@@ -314,7 +314,7 @@ fn is_numba_source(path: &str) -> bool {
     path.contains("/site-packages/numba/") || path.contains("/dist-packages/numba/")
 }
 
-/// Returns true if the loop is so small that every instruction counts.
+/// Returns true for an innermost loop with few instructions and no calls.
 fn is_small(hot_loop: &Loop) -> bool {
     hot_loop.is_innermost && hot_loop.facts.calls == 0 && hot_loop.facts.instructions < MAX_SMALL_LOOP_INSTRUCTIONS
 }
@@ -376,7 +376,7 @@ mod tests {
     use crate::profile::Count;
 
     #[test]
-    fn advice_for_other_languages_has_no_words_of_numba() {
+    fn advice_for_other_languages_does_not_mention_numba() {
         let source = include_str!("advice.rs").replace("\\\n", "");
         let source = source.split_whitespace().collect::<Vec<_>>().join(" ");
         for (numba_words, _) in GENERIC_WORDING {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_of_an_index_is_no_check_of_a_value() {
+    fn an_index_check_is_not_a_value_check() {
         let text = |counted_exits| {
             let facts = Facts { scalar: 1, exits: 2, exceptions: 1, counted_exits, ..Facts::default() };
             let [advice] = &advice(&Loop::from_facts(facts))[..] else { panic!("one advice") };
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_typed_list_that_is_called_counts_references() {
+    fn calls_on_a_typed_list_count_references() {
         let count = |samples| Count { weight: samples, samples };
         let rules = |callee: &str| {
             let below = ["NRT_incref", "handle_index"].map(|leaf| ((callee.to_owned(), leaf.to_owned()), count(40)));
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_c_library_are_known() {
+    fn names_of_libm_functions_are_recognised() {
         assert!(
             ["exp", "__exp_fma", "__ieee754_pow_fma", "sinf", "__log_finite", "numba_exp", "[libm.so.6]"]
                 .into_iter()

@@ -146,7 +146,7 @@ fn count_checked_divisions(body: &[&Instruction]) -> u32 {
     body.iter().filter(is_checked).count() as u32
 }
 
-/// Counts memory accesses whose address was loaded in the same iteration. Loads from the stack do not count as such.
+/// Counts memory accesses whose address was loaded in the same iteration. Addresses loaded from the stack do not count.
 fn count_indirect(body: &[&Instruction]) -> u32 {
     let mut loaded = Registers::default();
     let mut accesses = 0;
@@ -192,15 +192,15 @@ struct Value {
     /// Register whose running sum or product this value is. Only additions and multiplications have changed it.
     sum_of: Option<usize>,
     changes: u32,
-    /// True if the changes include multiplications.
+    /// True if a multiplication changed the value.
     is_multiplied: bool,
-    /// True if the changes include additions.
+    /// True if an addition changed the value.
     is_added: bool,
 }
 
 /// Classifies the values that a loop of one block carries from one iteration to the next.
 fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Registers) {
-    // Registers that the loop does not write are constants.
+    // Values in registers that the loop does not write are constant during the loop.
     let mut values: [Value; FIRST_VECTOR as usize] =
         std::array::from_fn(|register| match changed.contains(FIRST_VECTOR + register as u8) {
             true => Value { from: 1 << register, sum_of: Some(register), ..Value::default() },
@@ -215,7 +215,7 @@ fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Re
         let from = combine(|value| value.from);
         let written: Vec<usize> = instruction.written.vectors().collect();
         let [target] = written[..] else {
-            // A sum stored to the same address in each iteration is read only after the loop.
+            // A sum that is stored to the same address in each iteration is assumed to be read only after the loop.
             if stores_to_fixed_address(instruction, changed) {
                 continue;
             }
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_in_one_element_is_an_accumulator_and_a_polynomial_is_none() {
+    fn a_sum_in_one_element_is_an_accumulator_and_a_polynomial_is_not() {
         // addsd xmm0, [rdi+rax*8]; movsd [rdx], xmm0; inc rax; cmp rax, rsi; jl; ret
         let facts = facts_of(b"\xf2\x0f\x58\x04\xc7\xf2\x0f\x11\x02\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
         assert_eq!((facts.accumulators, facts.recurrences), (1, 0));
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn divisions_by_what_the_loop_does_not_change() {
+    fn divisions_by_loop_invariant_values() {
         // vmovupd ymm1, [rdi+rax*8]; vdivpd ymm1, ymm1, ymm0; add rax, 4; cmp rax, rsi; jl; ret
         let facts = facts_of(b"\xc5\xfd\x10\x0c\xc7\xc5\xf5\x5e\xc8\x48\x83\xc0\x04\x48\x39\xf0\x7c\xee\xc3");
         assert_eq!((facts.divisions, facts.invariant_divisions, facts.counted_exits), (1, 1, 1));
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_maximum_is_a_choice_and_a_sum_of_some_is_conditional() {
+    fn a_maximum_is_a_choice_and_a_filtered_sum_is_conditional() {
         // vmovsd xmm1, [rdi+rax*8]; vmaxsd xmm0, xmm1, xmm0; inc rax; cmp rax, rsi; jl; ret
         let facts = facts_of(b"\xc5\xfb\x10\x0c\xc7\xc5\xf3\x5f\xc0\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
         assert_eq!((facts.choices, facts.conditional_sums, facts.recurrences, facts.accumulators), (1, 0, 0, 0));

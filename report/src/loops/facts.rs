@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Facts from the machine code of a loop, without the loops nested in it.
+/// Facts from the machine code of a loop, excluding the loops nested in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Facts {
@@ -58,7 +58,7 @@ pub struct Facts {
     pub choices: u32,
     /// Other floating-point values that are carried between iterations.
     pub recurrences: u32,
-    /// Integer selections, for example of the position of a maximum.
+    /// Integer selects (conditional moves), for example those that track the index of a maximum.
     pub integer_choices: u32,
     /// Number of branches that leave the loop.
     pub exits: u32,

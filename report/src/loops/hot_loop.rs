@@ -49,11 +49,11 @@ pub struct Loop {
     pub lines: BTreeSet<(String, u32)>,
     /// Samples in the loop's own instructions.
     pub self_count: Count,
-    /// Samples including calls made from the loop.
+    /// Samples in the loop, including those in functions called from it.
     pub total: Count,
     /// Called functions, the hottest first.
     pub calls: Vec<(String, Count)>,
-    /// Samples by called function and innermost function below it. Each sample counts once.
+    /// Samples by called function and innermost function on the stack. Each sample counts once.
     pub(super) below: Vec<((String, String), Count)>,
     /// Facts from the loop's instructions.
     pub facts: Facts,
@@ -74,7 +74,7 @@ pub struct Loop {
 pub struct Version {
     /// Facts from the instructions of this version.
     pub facts: Facts,
-    /// Samples in this version and its calls.
+    /// Samples in this version, including those in functions called from it.
     pub total: Count,
 }
 
@@ -99,7 +99,7 @@ pub struct Instruction {
 const DID_NOT_RUN_RATIO: u64 = 50;
 /// Maximum number of called functions named for a loop.
 const MAX_NAMED_CALLS: usize = 5;
-/// Minimum share of the loop's samples for a call to be named. A smaller share may only be interrupts by the kernel.
+/// Minimum share of the loop's samples for a call to be named. A smaller share may be due to kernel interrupts alone.
 const MIN_CALL_PERCENT: f64 = 0.5;
 
 impl Loop {
@@ -243,8 +243,8 @@ impl Loop {
 }
 
 /// Links the innermost loops of a function that were generated from the same source lines. Each loop comes with the
-/// origins of its instructions. Two loops are versions of each other if they share an origin, which is a whole chain of
-/// inlined calls. A shared innermost line is not enough.
+/// origins of its instructions. Two loops are versions of each other if they share an origin. An origin is a whole
+/// chain of inlined calls, so a shared innermost line is not enough.
 pub(super) fn find_versions<Origin: Eq + std::hash::Hash>(function_loops: &mut [(Loop, FxHashSet<Origin>)]) {
     let versions: Vec<Vec<Version>> = function_loops
         .iter()
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_of_next_to_no_time_are_not_named() {
+    fn negligible_calls_are_not_named() {
         let count = |samples| Count { weight: samples, samples };
         let calls = vec![("pow".to_owned(), count(500)), ("[kernel]".to_owned(), count(4))];
         let hot_loop = Loop { calls, total: count(1000), ..Loop::from_facts(Facts::default()) };
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_did_not_run_are_one_row() {
+    fn versions_that_did_not_run_share_a_row() {
         let version = |width, samples| Version {
             facts: Facts { packed: u32::from(width != 0), width, element: 64, ..Facts::default() },
             total: Count { weight: samples, samples },

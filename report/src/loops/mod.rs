@@ -1,4 +1,4 @@
-//! Loops of compiled code that ran: facts from their machine code, and advice.
+//! Loops that ran in compiled code: facts from their machine code, and advice.
 //!
 //! ```text
 //!  samples ─ address ─┬─ graph: natural loops of a function        ┐
@@ -69,7 +69,8 @@ pub(crate) fn find_loops(recording: &Recording, symbols: &Symbols, profile: &Pro
     hot_loops
 }
 
-/// Returns the instructions of compiled code with samples in them or in their callees, by image and offset.
+/// Returns the instructions of compiled code that have samples, either at the instruction or in functions called from
+/// it, by image and offset.
 fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u32, BTreeMap<u64, InstructionSamples>> {
     let mut sampled_by_file: BTreeMap<u32, BTreeMap<u64, InstructionSamples>> = BTreeMap::new();
     let mut seen = FxHashSet::default();
@@ -147,7 +148,7 @@ fn describe_loop(
 ) -> Option<(Loop, FxHashSet<Origin>)> {
     let (mut self_count, mut total) = (Count::default(), Count::default());
     let mut below: FxHashMap<(String, String), Count> = FxHashMap::default();
-    // Samples and number of instructions by origin. The number of instructions breaks ties, for example without
+    // Samples and number of instructions by origin. The number of instructions breaks ties, for example if there are no
     // samples.
     let mut lines: BTreeMap<Origin, (Count, u32)> = BTreeMap::new();
     let mut shown_instructions = Vec::new();

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn damaged_lines_are_left_out() {
+    fn damaged_lines_are_skipped() {
         let remarks = Remarks::parse(b"10\t7\ta.py\tUnsafeDep\tloop not vectorized: x\ty\n\nzz\t1\ta\tb\tc\n10\tx\n20");
         let expected = Remark { line: 7, name: "UnsafeDep".to_owned(), text: "loop not vectorized: x\ty".to_owned() };
         assert_eq!(remarks.0, BTreeMap::from([(16, vec![("a.py".to_owned(), expected)])]));

@@ -6,8 +6,8 @@ use yaxpeax_arm::armv8::a64::{InstDecoder, Instruction as Decoded, Opcode, Opera
 use super::{Class, FIRST_VECTOR, Flow, Instruction, Memory, Operation, Registers, Step};
 
 const INSTRUCTION_BYTES: usize = 4;
-/// Maximum number of instructions between a constant and the tail call that uses it. These instructions restore
-/// registers.
+/// Maximum number of instructions between a constant and the tail call that uses it. The instructions in between
+/// restore registers.
 const MAX_INSTRUCTIONS_TO_TAIL_CALL: usize = 16;
 /// Register number that encodes the stack pointer or the zero register.
 const SP_OR_ZERO: u16 = 31;
@@ -445,7 +445,7 @@ fn decode_operation(decoded: &Decoded) -> Operation {
         O::LD1 if is_lane => Operation::Gather,
         O::ST1 if is_lane => Operation::Scatter,
         O::FMOV if vector_at(0).is_some() && vector_at(1).is_some() => Operation::Move,
-        // Assembler syntax: `mov v0.16b, v1.16b`.
+        // Disassembled as `mov v0.16b, v1.16b`.
         O::ORR if vector_at(1).is_some() && vector_at(1) == vector_at(2) => Operation::Move,
         _ => Operation::Other,
     }

@@ -228,8 +228,8 @@ impl Branches {
     }
 
     /// Returns the predecessors of an instruction's block and the block where their paths diverged, if branches join
-    /// there. Returns `None` for a loop header, and for a block that ends the function, because code shared by returns
-    /// is not part of the first branch.
+    /// there. Returns `None` for a loop header, and for a block that ends the function, because the code that all
+    /// returns share belongs to none of the branches.
     pub(crate) fn join(&self, instruction: usize) -> Option<(Vec<Range<usize>>, Range<usize>)> {
         let Graph { blocks, predecessors, position, .. } = &self.graph;
         let block = blocks.partition_point(|range| range.end <= instruction);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn code_that_nothing_reaches_and_unknown_targets_are_no_loops() {
+    fn unreachable_code_and_unknown_targets_form_no_loops() {
         use Flow::{Branch, Jump, Leave};
         assert_eq!(find_loops(&steps(&[Leave, Jump(Some(1))])), []);
         assert_eq!(find_loops(&steps(&[Branch(None), Jump(None), Branch(Some(99))])), []);
@@ -435,14 +435,14 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_several_branches_repeat_is_one() {
+    fn several_back_edges_form_one_loop() {
         use Flow::{Branch, Leave, Next};
         let natural_loops = find_loops(&steps(&[Next, Branch(Some(0)), Next, Branch(Some(0)), Leave]));
         assert_eq!(natural_loops, [NaturalLoop { own_blocks: vec![0..2, 2..4], exits: vec![4], is_innermost: true }]);
     }
 
     #[test]
-    fn branches_join_and_part_again() {
+    fn branches_diverge_and_join() {
         use Flow::{Branch, Jump, Leave, Next};
         let join_at =
             |flows: &[Flow], instruction| Branches::new(&steps(flows)).and_then(|branches| branches.join(instruction));

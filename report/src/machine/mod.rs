@@ -19,7 +19,7 @@ pub(crate) enum Machine {
 /// How control leaves an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// Continues with the next instruction, also after a call.
+    /// Continues with the next instruction. This includes calls.
     Next,
     /// Jumps to the target, if it is known.
     Jump(Option<u64>),
@@ -106,8 +106,8 @@ pub(crate) struct Instruction {
     pub(crate) sets_flags: bool,
     /// Registers `(target, addend)`: the instruction adds the second to the first.
     pub(crate) increment: Option<(u8, u8)>,
-    /// Value that the instruction writes to the register that returns a function's status: the constant, or
-    /// `Some(None)` if the value is not constant.
+    /// Constant that the instruction writes to the register that returns a function's status. `Some(None)` if the
+    /// written value is not constant; `None` if the instruction does not write that register.
     pub(crate) status: Option<Option<u32>>,
 }
 

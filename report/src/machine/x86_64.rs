@@ -7,8 +7,8 @@ use iced_x86::{
 
 use super::{Class, FIRST_MASK, FIRST_VECTOR, Flow, Instruction, Memory, Operation, Registers, Step};
 
-/// Maximum number of instructions between a constant and the tail call that uses it. These instructions restore
-/// registers.
+/// Maximum number of instructions between a constant and the tail call that uses it. The instructions in between
+/// restore registers.
 const MAX_INSTRUCTIONS_TO_TAIL_CALL: usize = 16;
 
 fn decoder(code: &[u8], address: u64) -> Decoder<'_> {

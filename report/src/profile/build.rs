@@ -56,7 +56,7 @@ struct Builder<'a> {
     extents: FxHashMap<(u32, u32), (Extent, u64)>,
     outside: FxHashMap<String, Count>,
     edges: FxHashMap<Edge, Count>,
-    /// Samples by line of generated code and user line that the code ran for.
+    /// Samples by line of generated code and user line that ran that code.
     generated: FxHashMap<(LineKey, LineKey), Count>,
     trees: Trees,
     threads: Vec<(Count, Count)>,
@@ -175,7 +175,7 @@ impl<'a> Builder<'a> {
         self.add_totals(count, threads);
     }
 
-    /// Charges the time to the stack's line, and to the user line that led to it.
+    /// Charges the time of a stack to its line, and to the user line that led to that line.
     fn charge_lines(&mut self, stack_activity: &StackActivity, count: Count) {
         if let Some(line_key) = stack_activity.user {
             let line = self.lines.entry(line_key).or_default();
@@ -279,7 +279,7 @@ impl<'a> Builder<'a> {
     fn visit_inlined(&mut self, location: u32, self_count: Option<Count>) {
         let frames = self.symbols.frames(location);
         if frames.len() > 16 {
-            // Each level has a tree of everything below it, so only the outermost tree is kept for very deep inlining.
+            // Each level has a tree of everything below it, so for very deep inlining only the outermost tree is built.
             return self.add_inlined_tree(frames, self_count);
         }
         for end in 2..=frames.len() {
@@ -397,7 +397,7 @@ impl<'a> Builder<'a> {
         }
         let mut generated: Vec<((LineKey, LineKey), Count)> = self.generated.into_iter().collect();
         generated.sort_by_key(|(line_keys, count)| (*count, *line_keys));
-        // If a line ran for several user lines, the heaviest one comes last and overwrites the others.
+        // If several user lines ran a line of generated code, the heaviest comes last and overwrites the others.
         let generated: FxHashMap<LineKey, LineKey> = generated.into_iter().map(|(line_keys, _)| line_keys).collect();
         for (line_key, mut line) in self.lines {
             line.generated_by = generated.get(&line_key).and_then(|user| Some((file_of(Some(user.0))?, user.1)));

@@ -11,8 +11,8 @@ use crate::symbols::{Frame, Symbols};
 pub struct LibraryRow {
     /// Name of the library, such as `numpy`, or `Numba's compiler`.
     pub name: String,
-    /// Time in the library's own code and the C functions that it calls, and in everything that it calls. Both are
-    /// equal for C libraries without a package, the compiler and the import system.
+    /// Self is the time in the library's own code and in the C functions that it calls; total also includes everything
+    /// else that it calls. Both are equal for C libraries without a package, the compiler and the import system.
     pub shares: Shares,
     /// Functions, hottest first, as indices into [`functions`](super::Profile::functions). Empty for the compiler.
     pub functions: Vec<(u32, Count)>,

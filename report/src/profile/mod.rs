@@ -1,9 +1,10 @@
 //! Samples added up by line, by function and by thread.
 //!
 //! *Self* is the time at the program counter. For an interpreted line it includes the C functions that the line calls.
-//! Every sample has exactly one line or function with its self time. So the self time of all lines, of code without a
-//! line, of line 0, and of everything outside adds up to all samples. *Total* is self plus everything that the line or
-//! function called. A line that is on a stack several times, as with recursion, counts once per sample.
+//! Every sample is self time of exactly one line or function. The self times of all lines, of line 0, of compiled code
+//! without a line, and of code that is neither compiled nor interpreted therefore add up to all samples. *Total* is
+//! self plus everything that the line or function called. A line that is on a stack several times, as with recursion,
+//! counts once per sample.
 //!
 //! Inlined calls come from the line table. If `g` was inlined into line 20 of `f`, a sample there is self time of `g`'s
 //! own line and total time of line 20. The tree below line 20 shows how much of its total that is.
@@ -89,7 +90,7 @@ pub struct Line {
     pub below_compiling: Count,
     /// Shares by thread, if requested, as indices into [`Profile::threads`].
     pub by_thread: BTreeMap<u32, Shares>,
-    /// For generated code, which has no file: the user line that ran most of it.
+    /// For generated code, which has no file: the user line that accounts for most of its samples.
     pub generated_by: Option<SourcePosition>,
     /// Functions that have code at the line, as indices into [`Profile::functions`].
     pub functions: Vec<u32>,
@@ -137,7 +138,7 @@ pub struct FunctionRow {
     pub compilations: Vec<(String, Shares)>,
     /// Range of the function's own lines.
     pub lines: Option<Extent>,
-    /// True if the function's row belongs to a library.
+    /// True if the function is listed under a library.
     pub is_library_function: bool,
     /// Callers: function, line of the call, and count.
     pub callers: Vec<(u32, Option<SourcePosition>, Count)>,

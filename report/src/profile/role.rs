@@ -1,4 +1,4 @@
-//! Roles of functions in the activity of a stack: tables for CPython, Numba, LLVM and libc.
+//! Roles of functions, which determine the activity of a stack: tables for CPython, Numba, LLVM and libc.
 
 use crate::symbols::{Function, Kind};
 
@@ -16,7 +16,7 @@ pub(super) enum Role {
     Condition,
     /// Belongs to Python itself, which waits on a condition variable only for the GIL.
     Interpreter,
-    /// Belongs to a thread pool library, in which threads only wait for work.
+    /// Belongs to a thread pool library. A thread that waits in such a library waits for work.
     Pool,
 }
 
@@ -159,7 +159,7 @@ const GC_FUNCTIONS: [&str; 6] = [
 /// Name prefixes of LLVM functions in a library that LLVM is linked into.
 const LLVM_PREFIXES: [&str; 2] = ["llvm::", "_ZN4llvm"];
 
-/// OpenMP runtime libraries. They have no symbols.
+/// OpenMP runtime libraries, which are recognised by file name because they have no symbols.
 const POOL_LIBRARIES: [&str; 3] = ["libgomp", "libomp", "libiomp5"];
 
 /// Returns true for Numba's entry points for compilation. Each takes the compiler lock, except for a few that run

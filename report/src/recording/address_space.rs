@@ -1,8 +1,8 @@
 //! Mappings of each process over time.
 //!
 //! Mapping and sample records are not sorted by time, and a recording may not fit into memory. Hence the mappings are
-//! read first, sorted, and replayed into pieces. Each piece covers an address range for a time span. A sample then
-//! finds its piece regardless of the order of the records.
+//! read first, sorted by time, and replayed. The replay produces pieces, each of which covers an address range for a
+//! time span. A sample then finds its piece regardless of the order of the records.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub(super) struct Mapping {
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     Mapped(Mapping),
-    /// Fork; holds the PID of the parent process.
+    /// Fork; holds the pid of the parent process.
     ForkedFrom(u32),
     /// The process executed another program and has an empty address space.
     Executed,
@@ -49,7 +49,7 @@ pub(super) struct Piece {
 #[derive(Debug, Default)]
 pub(super) struct Space {
     pieces: Vec<Piece>,
-    /// Highest end address among each piece and all pieces before it.
+    /// For each piece, the highest end address of that piece and all pieces before it.
     max_ends: Vec<u64>,
 }
 
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_over_another_hides_it_from_then_on() {
+    fn a_new_mapping_hides_an_older_one_from_then_on() {
         let mut history = History::default();
         history.add(20, 1, Change::Mapped(mapping(0x2000, 0x3000, 8)));
         history.add(10, 1, Change::Mapped(mapping(0x1000, 0x5000, 7)));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn children_have_what_the_parent_had_and_lose_it_with_exec() {
+    fn children_inherit_mappings_and_lose_them_with_exec() {
         let mut history = History::default();
         history.add(1, 1, Change::Mapped(mapping(0x1000, 0x2000, 7)));
         history.add(5, 2, Change::ForkedFrom(1));

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compiled_inside_is_taken_off_once() {
+    fn nested_compilations_are_subtracted_once() {
         let mut rows = [
             row_spanning(0, 100, 200),
             row_spanning(1, 110, 160),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_for_people() {
+    fn names_and_reasons_are_readable() {
         let row = row_spanning(0, 0, 1_500_000_000);
         assert_eq!((row.name().as_str(), row.llvm), ("prog.f.g", 90));
         let kernel =
@@ -350,7 +350,7 @@ mod tests {
 
     /// Lines of a growing file are read once, and only when they are complete.
     #[test]
-    fn what_grows_is_read_on() {
+    fn growing_files_are_followed() {
         let folder = std::env::temp_dir().join(format!("jitlisten-growing-{}", std::process::id()));
         let recording = folder.join("a.data");
         let path = compilations_path(&recording);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_lines_are_none() {
+    fn damaged_lines_are_ignored() {
         assert!(row_spanning(0, 100, 150).llvm == 50, "no more than all of it");
         for text in ["", "{", "[]", "3", "{}", "null", r#"{"function": 3}"#, "\u{0}"] {
             assert_eq!(parse_row(text), None, "{text}");

@@ -18,7 +18,7 @@ const MAX_WINDOW_BYTES: u64 = 128 << 20;
 /// reach about 50.
 const MAX_EXPANSION: u64 = 256;
 const FREE_EXPANSION: u64 = 16 << 20;
-/// Empty last block and a checksum. The decoder ignores the checksum if the frame has none.
+/// Empty last block and a checksum. The decoder ignores the last four bytes if the frame has no checksum.
 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
 pub(super) struct Decompressor {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_record_does_not_become_gigabytes() {
+    fn a_small_record_does_not_expand_to_gigabytes() {
         let mut decompressor = Decompressor::new();
         let (mut records, mut max_capacity) = (0_u64, 0);
         for part in bomb(40_000).chunks(65_000) {

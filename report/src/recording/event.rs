@@ -30,7 +30,7 @@ impl EventIds {
 /// Event of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// Name given to the recorder, or the event's number.
+    /// Name passed to the recorder, or the event's number.
     pub name: String,
     /// Samples per second, or events per sample, depending on [`is_frequency`](Event::is_frequency).
     pub rate: u64,

@@ -8,9 +8,9 @@
 //!        after data: a section for each feature bit
 //! ```
 //!
-//! The `linux-perf-data` crate is not used here, because a recording may come from anywhere and may be large. The crate
-//! allocates sizes from the file, asserts, and keeps all records until a round is finished, but some writers never
-//! finish a round. The tests compare this reader with that crate.
+//! The `linux-perf-data` crate is not used here, because a recording may be untrusted and large. The crate allocates
+//! whatever sizes the file specifies, panics on some invalid input, and keeps all records in memory until
+//! `PERF_RECORD_FINISHED_ROUND`, which some writers never write. The tests compare this reader with that crate.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -128,7 +128,7 @@ impl Container {
             return;
         }
         let Ok(bytes) = read_at(file, start, size) else { return };
-        // The id sections do not overlap, so their total size is at most the file's length.
+        // The id sections of a valid file do not overlap, so their total size is at most the file's length.
         let mut unread = length;
         for entry in bytes.chunks_exact(attr_size).take(MAX_EVENTS) {
             let (attr, ids) = entry.split_at(attr_size - 16);
@@ -310,7 +310,7 @@ mod tests {
 
     /// The id section of each event claims the whole file.
     #[test]
-    fn events_that_share_their_ids_cost_no_more_than_the_file() {
+    fn overlapping_id_sections_cost_no_more_than_the_file() {
         const EVENT_COUNT: u64 = 4000;
         let length = HEADER_BYTES as u64 + EVENT_COUNT * 80;
         let numbers = [104, 80, HEADER_BYTES as u64, EVENT_COUNT * 80, length, 0, 0, 0, 0, 0, 0, 0];
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_recorder_has_counted_is_said_where_it_matters() {
+    fn relevant_counters_of_the_recorder_become_notes() {
         let counters = |incomplete, skipped, threads_without_timer| {
             let (samples, truncated) = (1000, 2);
             Counters { samples, incomplete, truncated, skipped, threads_without_timer, ..Counters::default() }

@@ -133,7 +133,7 @@ impl Interner {
     pub(super) fn intern_stack(&mut self, sample: &RawSample<'_>, kernel: bool, walked: &[u64]) -> u32 {
         self.chain.clear();
         let mut space = if kernel { KERNEL } else { sample.pid };
-        // The first number after a context marker is an instruction address; later ones are return addresses.
+        // The first address after a context marker is that of an instruction; later ones are return addresses.
         let mut is_exact = true;
         for number in sample.chain.chunks_exact(8) {
             let Ok(number) = number.try_into().map(u64::from_le_bytes) else { continue };

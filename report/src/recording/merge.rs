@@ -79,7 +79,7 @@ fn origin_index(origin: &Origin, origins: &mut Vec<Origin>) -> u32 {
     }) as u32
 }
 
-/// Returns an event name without modifiers. `cycles` becomes `cycles:u` where users may not count the kernel.
+/// Returns an event name without modifiers. `cycles` becomes `cycles:u` where users may not count events in the kernel.
 fn without_modifiers(name: &str) -> &str {
     name.split(':').next().unwrap_or_default()
 }

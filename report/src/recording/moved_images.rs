@@ -1,5 +1,4 @@
-//! Images that `jitlisten record` keeps in `FILE.images` next to its recording. The images are found even after both
-//! were moved.
+//! Images that `jitlisten record` keeps in `FILE.images` next to its recording. They are found even if both were moved.
 
 use std::path::{Path, PathBuf};
 

@@ -15,7 +15,7 @@ pub(super) struct Record<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// Reason for the end of a run of records.
+/// Reason why a run of records ends.
 pub(super) enum Break {
     Damaged,
     /// The last record is followed by this many bytes that belong to it.

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_written_outside() {
+    fn nothing_is_written_outside_of_the_directory() {
         assert_eq!(relative_path(Path::new("/a/b.py")), Some(Path::new("a/b.py")));
         for path in ["/a/../../etc/passwd", "relative", "/", "/../x"] {
             assert_eq!(relative_path(Path::new(path)), None, "{path}");

@@ -54,8 +54,8 @@ impl Report {
         let total = rows.iter().filter(|row| row.is_outermost()).map(|row| row.cpu_ns).sum();
         let count = |matches: &dyn Fn(&Compilation) -> bool| rows.iter().filter(|row| matches(row)).count();
         let llvm: u64 = rows.iter().filter(|row| row.is_outermost()).map(|row| row.llvm).sum();
-        // The share of the total is shown only for CPU time. Cycles have no unit of time, and wall-clock time covers
-        // all threads.
+        // The share of the total is shown only for CPU time. Cycle counts are not times, and wall-clock time covers all
+        // threads.
         let all = Some(self.profile.all.weight).filter(|_| self.is_time() && !self.recording.is_wall());
         let total_suffix = all.map(|all| format!(" of {}", precise_duration(all))).unwrap_or_default();
         let mut parts = vec![format!(

@@ -23,7 +23,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Returns the largest change in percent points.
+    /// Returns the largest change in percentage points.
     pub(crate) fn size(&self) -> f64 {
         (self.self_percent.1 - self.self_percent.0).abs().max((self.total.1 - self.total.0).abs())
     }

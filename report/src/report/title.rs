@@ -125,7 +125,7 @@ impl Report {
             group.all += row.all;
             group.compiled += row.compiled;
             group.threads += 1;
-            // The first thread's id is the pid.
+            // The main thread's id is the pid.
             if group.name.is_empty() || row.thread.tid == row.thread.pid {
                 group.name.clone_from(&row.thread.name);
             }
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_have_the_names_that_people_use() {
+    fn programs_have_familiar_names() {
         let named = |command: &str| program_name(&command.split(' ').map(str::to_owned).collect::<Vec<_>>());
         for (command, name) in [
             ("/usr/bin/python3.12 dir/prog.py -x", "prog.py"),

@@ -28,7 +28,7 @@ const MAX_SECTION_BYTES: u64 = 4 << 30;
 /// Maximum depth of inlined calls; deeper levels are dropped.
 const MAX_INLINE_DEPTH: usize = 256;
 
-/// ELF file that has been opened.
+/// Open ELF file.
 pub(super) struct Elf {
     cache: ReadCache<File>,
     segments: Segments,
@@ -39,7 +39,7 @@ pub(super) struct Elf {
     /// Instruction set, for the disassembler.
     pub(super) machine: Option<Machine>,
     pub(super) build_id: Vec<u8>,
-    /// True if the file was not produced by a linker, so its code was compiled at run time.
+    /// True if the file was not produced by a linker, i.e., its code was compiled at run time.
     pub(super) is_image: bool,
 }
 
@@ -92,8 +92,8 @@ impl Elf {
         lines.frames(address)
     }
 
-    /// Returns the frames of an instruction, and true if their line was inferred because the compiler named none. Every
-    /// output takes the line of an instruction from here.
+    /// Returns the frames of an instruction, and true if their line was inferred because the compiler named none. All
+    /// outputs get the lines of instructions from this method.
     pub(super) fn locate(&mut self, address: u64) -> (Vec<SourceFrame>, bool) {
         let frames = self.frames(address);
         let inferred = if is_line_zero(&frames) { self.infer_frames(address) } else { None };

@@ -145,7 +145,7 @@ fn open(roots: &Roots, file: &MappedFile) -> State {
         match Elf::open(&candidate) {
             Ok(elf) if is_recorded_file(&elf, file) => return State::Open(Box::new(elf)),
             Ok(_) => last_error = "is another file than the one that was recorded (its build id differs)".to_owned(),
-            // An error about an existing file says more than one about a missing file.
+            // An error about an existing file is more informative than one about a missing file.
             Err(error) if last_error.is_empty() || candidate.exists() => last_error = error,
             Err(_) => {}
         }
@@ -175,7 +175,7 @@ fn is_image_path(path: &str) -> bool {
     let directory = parts.next().unwrap_or_default();
     name.starts_with("jitted-") && name.ends_with(".so")
         || name.starts_with("object-") && name.ends_with(".so") && directory.starts_with("image-")
-        // `jitlisten record` writes this form.
+        // Paths of the images that `jitlisten record` writes.
         || name.starts_with("image-") && name.ends_with(".so") && directory.ends_with(".images")
 }
 

@@ -2,7 +2,7 @@
 
 use super::names;
 
-/// Frame whose function has been named.
+/// Frame with the name of its function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamedFrame {
     pub(super) name: String,
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_expression_is_its_line() {
+    fn an_array_expression_is_shown_as_its_line() {
         let expression = ("array expression prog.py:7 in m.poly [v3]", 7);
         let poly = ("m.poly(float64) [v2]", 7);
         assert_eq!(remove_generated(frames(&[expression, poly])), frames(&[poly]));

@@ -10,7 +10,7 @@ pub(super) struct KernelSymbols {
 }
 
 impl KernelSymbols {
-    /// Loads the names. Empty if the recording is of another kernel or machine, or if addresses are hidden.
+    /// Loads the names. Empty if the recording comes from another kernel or machine, or if addresses are hidden.
     pub(super) fn load(release: &str, is_local: bool) -> KernelSymbols {
         let running = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         if !is_local || release.is_empty() || running.trim() != release {

@@ -5,9 +5,9 @@
 //! line. If they are in different calls inlined at one line, it gets the line of these calls. At the start or end of a
 //! block, a single neighbour decides.
 //!
-//! A block without any line that is entered only from above gets the line shared by the nearest located instructions
-//! before and after it, up to the point where other code joins. An example is the checks before a vectorised loop. The
-//! same holds for a block of a single instruction.
+//! If a block has no line at all and is entered only from above, it gets the line shared by the nearest located
+//! instructions before and after it, up to the point where other code joins. An example is the checks before a
+//! vectorised loop. The same holds for a block of a single instruction.
 //!
 //! If the neighbours disagree, a neighbour in the same inlined call decides. If neither neighbour is in that call, the
 //! line of the call itself is used. LLVM merges common code of the branches of an `if`, for example a store to `a[i]`
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::machine::Machine;
 
-    /// Machine code: three `nop`, `jne` to the second, two `nop`, `ret`.
+    /// Machine code: three `nop`, `jne` to the second of them, two `nop`, `ret`.
     const CODE: [u8; 8] = [0x90, 0x90, 0x90, 0x75, 0xfc, 0x90, 0x90, 0xc3];
 
     fn frame(name: &str, line: u32) -> SourceFrame {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_one_line_say_it() {
+    fn neighbours_on_one_line_determine_it() {
         let seven = vec![frame("f", 7)];
         assert_eq!(line_of(0x102, &[(0x101, seven.clone()), (0x103, seven.clone())]), Some(seven.clone()));
         // The first and the last instruction of a block have only one neighbour in it.
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn another_block_says_nothing() {
+    fn other_blocks_are_not_considered() {
         let seven = vec![frame("f", 7)];
         // Only the previous block and the block after the branch have lines.
         assert_eq!(line_of(0x102, &[(0x100, seven.clone()), (0x105, seven.clone())]), None);
@@ -231,7 +231,7 @@ mod tests {
     /// Machine code: `je` over a `nop`, another `nop`, `ret`. Functions with several returns set their shared result
     /// like this.
     #[test]
-    fn a_block_of_one_instruction_has_the_line_of_both_neighbours() {
+    fn a_block_of_one_instruction_gets_the_line_of_both_neighbours() {
         let line = |next_line| {
             let lines = [(0x100, vec![frame("f", 7)]), (0x103, vec![frame("f", next_line)])];
             line_in(&[0x74, 0x01, 0x90, 0x90, 0xc3], 0x102, vec![frame("f", 0)], &lines)
@@ -242,7 +242,7 @@ mod tests {
     /// Machine code: `je`, `nop`, `je`, `nop`, `je`, `nop`, `ret`, with all jumps to the `ret`. Checks before a
     /// vectorised loop look like this.
     #[test]
-    fn blocks_entered_from_above_have_the_line_of_both_neighbours() {
+    fn blocks_entered_from_above_get_the_line_of_both_neighbours() {
         let (inlined_g, inlined_h) = (vec![frame("g", 20), frame("f", 7)], vec![frame("h", 30), frame("f", 7)]);
         let line = |address, entry: u8, following: &Vec<SourceFrame>| {
             let lines = [(0x100, inlined_g.clone()), (0x108, following.clone())];
@@ -259,7 +259,7 @@ mod tests {
     /// Machine code: `je` to the `nop` at 5, `nop`, `jmp` to the `nop` at 6, two `nop`, `je`, `ret`. The last `nop`
     /// stands for a store that both branches of an `if` make.
     #[test]
-    fn what_branches_have_in_common_has_their_line_or_the_one_where_they_part() {
+    fn common_code_of_branches_gets_their_line_or_that_of_the_fork() {
         let line = |zero: &[SourceFrame], lines: [Vec<SourceFrame>; 3]| {
             let [fork, first_branch, second_branch] = lines;
             let lines = [(0x100, fork), (0x102, first_branch), (0x105, second_branch)];
@@ -276,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn different_inlined_calls_of_one_line_are_that_line() {
+    fn different_calls_inlined_at_one_line_give_that_line() {
         let (inlined_g, inlined_h) = (vec![frame("g", 20), frame("f", 7)], vec![frame("h", 30), frame("f", 7)]);
         assert_eq!(line_of(0x102, &[(0x101, inlined_g), (0x103, inlined_h)]), Some(vec![frame("f", 7)]));
     }
 
     #[test]
-    fn of_neighbours_that_disagree_the_one_of_the_same_inlined_call_is_right() {
+    fn a_neighbour_in_the_same_inlined_call_takes_precedence() {
         let inner = |line| vec![frame("g", line), frame("f", 7)];
         let following = (0x103, vec![frame("f", 8)]);
         assert_eq!(line_in(&CODE, 0x102, inner(0), &[(0x101, inner(20)), following.clone()]), Some(inner(20)));

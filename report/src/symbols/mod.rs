@@ -228,7 +228,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Adds the frames at an offset in a file. Returns false without symbols for the file.
+    /// Adds the frames at an offset in a file. Returns false if the file has no symbols.
     fn push_file_frames(&mut self, file: u32, offset: u64) -> bool {
         let Some(symbolized) = self.cache.files.find(file, offset, self.lookup.native_lines) else { return false };
         if symbolized.is_image && self.push_interpreted(&symbolized) {
@@ -383,7 +383,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_without_names_are_said_once() {
+    fn libraries_without_names_are_noted_once() {
         let function =
             |name: &str, kind| Function { name: name.to_owned(), base: String::new(), kind, module: String::new() };
         let functions = [

@@ -18,7 +18,7 @@ pub(super) fn readable(linkage_name: &str) -> String {
     truncate(name)
 }
 
-/// Returns true for a symbol of Rust's legacy mangling, whose path ends with `17h` and sixteen digits.
+/// Returns true for a symbol of Rust's legacy mangling, whose path ends with `17h` and sixteen hexadecimal digits.
 fn is_rust_hash(name: &str) -> bool {
     let end = name.find('.').unwrap_or(name.len());
     name[..end]
@@ -42,7 +42,7 @@ pub(super) fn base(name: &str) -> &str {
     for prefix in ENTRY_PREFIXES {
         remaining = remaining.strip_prefix(prefix).unwrap_or(remaining);
     }
-    // Parentheses in `operator()` and `(anonymous namespace)` do not begin arguments.
+    // Parentheses in `operator()` and `(anonymous namespace)` do not start an argument list.
     let arguments = remaining.match_indices('(').map(|(offset, _)| offset).find(|offset| {
         *offset != 0
             && !remaining[..*offset].ends_with("operator")
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn compilations_of_one_function_have_one_base() {
+    fn compilations_of_one_function_have_the_same_base() {
         for name in [
             "__main__.f(float64) [v2]",
             "cpython::__main__.f(array(float64, 1d, C), int64)",
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generated_function_is_called_by_what_it_was_made_for() {
+    fn a_generated_function_is_named_after_its_origin() {
         let kernel = "gufunc::prange kernel prog.py:42 in prog.diffuse [v6]";
         assert!(names_origin(kernel, "gufunc::prange kernel prog.py:42 [v6]"));
         assert!(names_origin(kernel, "gufunc::prange kernel [0x7fe7 v6]"));

@@ -42,7 +42,7 @@ impl PerfMap {
         Some(PerfMap { file: Some((path.to_owned(), length)), ..map })
     }
 
-    /// Returns true if the map has grown, or did not exist.
+    /// Returns true if the map has grown since it was read, or did not exist then.
     pub(super) fn has_grown(&self) -> bool {
         self.file.as_ref().is_none_or(|(path, length)| {
             std::fs::metadata(path).is_ok_and(|metadata| metadata.len().min(MAX_MAP_BYTES) != *length)
@@ -142,7 +142,7 @@ fn start_time(pid: u32) -> Option<SystemTime> {
     /// Value of `USER_HZ` on all architectures (`include/asm-generic/param.h` in the kernel's source).
     const TICKS_PER_SECOND: u64 = 100;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The 22nd field is `starttime`; the second one is in parentheses.
+    // The 22nd field is `starttime`. The second field is the command name in parentheses, which may contain spaces.
     let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
     let uptime: f64 = std::fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse().ok()?;
     let age = Duration::try_from_secs_f64(uptime)
@@ -168,7 +168,7 @@ mod tests {
 
     /// The test writes the map of its own process, which is running.
     #[test]
-    fn a_map_that_is_older_than_its_process() {
+    fn a_map_older_than_its_process_is_detected() {
         let map = std::env::temp_dir().join(format!("jitlisten-report-older-{}", std::process::id()));
         let file = std::fs::File::create(&map).unwrap();
         assert!(!predates_process(&map, std::process::id()));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_later_of_two_lines_for_an_address_is_right() {
+    fn the_later_of_two_entries_for_an_address_wins() {
         let map = PerfMap::parse("1000 10 old\n2000 20 a b\nrubbish\n1000 10 new\n".to_owned());
         assert_eq!(map.find(0x100f), Some("new"));
         assert_eq!(map.find(0x1010), None);

@@ -25,8 +25,8 @@ impl Roots {
         self.requested.iter().chain(&self.recorded).cloned().collect()
     }
 
-    /// Returns the roots for a mapped file. Without a build id, only the user's roots and the root of the file's
-    /// recording are safe.
+    /// Returns the roots for a mapped file. A file without a build id is searched only in the user's roots and in the
+    /// root of its own recording, because other roots may have a different file at the same path.
     pub(crate) fn for_file(&self, file: &MappedFile) -> Vec<PathBuf> {
         match &file.build_id[..] {
             [] => self.requested.iter().chain(&file.root).cloned().collect(),

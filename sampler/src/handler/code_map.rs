@@ -132,7 +132,8 @@ pub(crate) fn clear() {
     CODE.generation.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Like [`clear`], in a fork child. Keeps the parent's libraries on request, because the child has the same mappings.
+/// Like [`clear`], in a fork child. With `keep_libraries`, keeps the parent's libraries, because the child has the same
+/// mappings.
 pub(crate) fn clear_in_child(keep_libraries: bool) {
     for (published, is_kept) in [(&CODE.libraries, keep_libraries), (&CODE.compiled, false)] {
         let mut change = published.change_in_child(BTreeMap::new());

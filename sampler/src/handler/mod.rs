@@ -1,10 +1,10 @@
 //! The signal handler, which stores a stack sample in the thread's ring.
 //!
 //! It allocates nothing, takes no lock and uses no thread-local variable except `errno`. It reads its slot, published
-//! tables, and the stack. In steady state it makes no system call: the vDSO reads the time, the signal carries the
-//! sample's period, and the bounds of the thread's stack are known. With a perf counter, it makes four calls. One more
-//! call wakes the writer when the ring fills up, and during the first 0.1 s. `stack_memory` makes at most two, if the
-//! stack bounds are unknown.
+//! tables, and the stack. In steady state it makes no system call: it reads the time through the vDSO, takes the
+//! sample's period from the signal, and knows the bounds of the thread's stack. With a perf counter, it makes four
+//! system calls. One more call wakes the writer, if the ring is more than half full or the recording is younger than
+//! 0.1 s. If the stack bounds are unknown, `stack_memory` makes at most two calls.
 
 pub(crate) mod clock;
 pub(crate) mod code_map;
@@ -231,7 +231,7 @@ fn sample(recording: &Recording, slot: &Slot, free_words: u64, sample: Sample, c
     let mut count = 0;
     let mut put = |word| {
         if count < free_words {
-            // SAFETY: this is the handler of the slot's thread, and `count` is less than `space`.
+            // SAFETY: this is the handler of the slot's thread, and `count` is less than `free_words`.
             unsafe { slot.ring.put_word(count, word) };
             count += 1;
         }
@@ -255,7 +255,8 @@ fn sample(recording: &Recording, slot: &Slot, free_words: u64, sample: Sample, c
     });
     let outcome = match outcome {
         _ if is_truncated => Outcome::Truncated,
-        // Python frames are complete, so the writer appends them where the native frames end.
+        // The Python frames are complete, so the writer can append the missing outermost ones to the truncated native
+        // frames.
         Outcome::Truncated if python_frames != 0 => Outcome::Broken,
         outcome => outcome,
     };

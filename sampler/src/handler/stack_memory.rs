@@ -20,7 +20,7 @@ use crate::unwind::Memory;
 const PAGE: u64 = 4096;
 /// Maximum number of system calls per walk.
 const MAX_CALLS_PER_WALK: u32 = 2;
-/// Number of stack bytes that a walk copies first. If it needs more, a second copy fills the buffer.
+/// Number of stack bytes that a walk copies first. If the walk needs more, a second copy fills the buffer.
 const FIRST_COPY_BYTES: u64 = 16 << 10;
 /// Number of bytes to copy below the requested address, where the function may have saved registers.
 const COPY_MARGIN_BYTES: u64 = 256;
@@ -183,7 +183,7 @@ mod tests {
 
     /// Another thread may unmap the stack between two reads of one walk.
     #[test]
-    fn a_stack_that_is_unmapped_under_a_walk() {
+    fn a_stack_may_be_unmapped_during_a_walk() {
         let _lock = slots::lock_for_test();
         let slot = slots::claim(21).unwrap().1;
         let stack = map(64);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn no_walk_asks_the_kernel_more_than_twice() {
+    fn a_walk_makes_at_most_two_system_calls() {
         let _lock = slots::lock_for_test();
         let slot = slots::claim(22).unwrap().1;
         let stack = map(100);
@@ -208,7 +208,8 @@ mod tests {
             let words = || (0..100 * PAGE / 8).map(|number| stack + number * 8).skip(32);
             let words_read = words().filter(|&address| memory.read(address) == Some((address - stack) / 8)).count();
             assert_eq!(memory.remaining_calls, 0);
-            // If this thread's own stack is not far above, the probe replaces the first copy.
+            // If this thread's own stack is not far above, a probe uses one of the two calls, so there is only one
+            // copy.
             assert!(
                 words_read as u64 * 8 >= PAGE - 256 + STACK_COPY_BYTES as u64 - COPY_MARGIN_BYTES,
                 "{words_read} words"
@@ -217,9 +218,9 @@ mod tests {
         slot.state.set(State::Free);
     }
 
-    /// Walks a frame of 300,000 bytes in a thread with unknown stack bounds.
+    /// Reads above a stack frame of more than 300,000 bytes, in a thread with unknown stack bounds.
     #[test]
-    fn a_threads_own_stack_is_known_after_one_question() {
+    fn a_threads_own_stack_is_known_after_one_probe() {
         let _lock = slots::lock_for_test();
         let slot = slots::claim(23).unwrap().1;
         #[inline(never)]

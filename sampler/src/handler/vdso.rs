@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_kernels_clock() {
+    fn the_vdso_clock_is_the_kernels_clock() {
         find_functions();
         // SAFETY: `getauxval` has no precondition.
         let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };

@@ -17,9 +17,9 @@ const SETS: usize = 4096;
 const WAYS: usize = 4;
 /// Placeholder address of an entry that is being changed.
 const BUSY: u64 = 1;
-/// Number of a code object that has no name, because there was no space for its definition.
+/// Number shared by all code objects that have no name, because there was no space for their definition.
 pub(super) const UNNAMED_CODE: u64 = 1;
-/// Number of a code object internal to the interpreter, which is not shown.
+/// Number shared by all code objects that are internal to the interpreter and not shown.
 pub(super) const HIDDEN_CODE: u64 = 2;
 const FIRST_NUMBER: u64 = 3;
 
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_object_that_is_freed_has_no_number() {
+    fn a_freed_code_object_has_no_number() {
         let _lock = crate::thread::slots::lock_for_test();
         clear();
         for code in 1..=1000_u64 {

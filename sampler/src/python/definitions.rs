@@ -90,8 +90,8 @@ fn reserve(words: u64) -> Option<u64> {
     None
 }
 
-/// Writes a record. `copy` copies bytes to an address. If it fails, the record is written without a number. `None` in
-/// that case, or if there is no space.
+/// Writes a record. `copy` copies bytes from one address to another. If it fails, the record is written with number 0.
+/// Returns `None` in that case, or if there is no space.
 pub(super) fn write(code_object: &CodeObject, mut copy: impl FnMut(u64, *mut u8, usize) -> bool) -> Option<()> {
     let pieces = [code_object.name, code_object.file, code_object.lines];
     let words = HEADER_WORDS + pieces.into_iter().map(piece_words).sum::<u64>();
@@ -123,7 +123,7 @@ pub(super) fn write(code_object: &CodeObject, mut copy: impl FnMut(u64, *mut u8,
     is_whole.then_some(())
 }
 
-/// Clears the ring, including a record that a thread of the parent has begun. Only call while no handler writes.
+/// Clears the ring, including a record that another thread had begun before a fork. Only call while no handler writes.
 pub(super) fn clear() {
     let (start, end) = (RING.read_position.load(Ordering::Acquire), RING.write_position.load(Ordering::Acquire));
     (start..end).for_each(|position| ring_word(position).store(0, Ordering::Relaxed));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_out_as_they_went_in_and_a_full_ring_says_so() {
+    fn records_survive_the_ring_and_a_full_ring_refuses_more() {
         let _lock = crate::thread::slots::lock_for_test();
         clear();
         let (name, file, lines) = (b"outer.<locals>.inner", b"/tmp/a.py", vec![7_u8; 3001]);

@@ -1,4 +1,4 @@
-//! Recognizes native frames that are evaluators. Runs in the handler.
+//! Recognizes the native frames of evaluators, i.e., of CPython's eval loop. Runs in the handler.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ pub(crate) struct Evaluators<'a> {
     anchors: &'a [u64],
     /// Code address of the previous native frame.
     previous_address: u64,
-    /// Stack pointer in the previous native frame.
+    /// Stack pointer of the previous native frame.
     previous_stack: u64,
     pub(crate) walked: WalkSummary,
 }
@@ -45,9 +45,8 @@ impl<'a> Evaluators<'a> {
         Evaluators { interpreter: Some(interpreter), anchors, previous_address: 0, previous_stack: 0, walked }
     }
 
-    /// Returns the number of evaluators that the previous native frame stands for, given the address and stack pointer
-    /// of the current frame. The stack grows downwards, so the previous frame's data lies between the two stack
-    /// pointers.
+    /// Returns the number of evaluators in the previous native frame, given the address and stack pointer of the
+    /// current frame. The stack grows downwards, so the previous frame's data lies between the two stack pointers.
     pub(crate) fn count_before(&mut self, address: u64, stack: u64) -> usize {
         let passed_count = self.anchors.iter().take_while(|anchor| **anchor < stack).count();
         let (passed_anchors, rest) = self.anchors.split_at(passed_count);
@@ -58,7 +57,7 @@ impl<'a> Evaluators<'a> {
         if is_evaluator { count } else { 0 }
     }
 
-    /// True if the code is an evaluator's, in releases where evaluators leave no anchors.
+    /// True if `address` is in the eval loop of a release whose evaluators leave no anchors.
     pub(crate) fn is_evaluator_at(&self, address: u64) -> bool {
         self.interpreter.is_some_and(|interpreter| interpreter.is_evaluator(address))
     }

@@ -21,8 +21,8 @@ use crate::writer::perf_data::Mapping;
 const RUNTIME_SYMBOL: &str = "_PyRuntime";
 const EVALUATOR_SYMBOL: &str = "_PyEval_EvalFrameDefault";
 const THIS_STATE_SYMBOL: &str = "PyGILState_GetThisThreadState";
-/// Functions that only pass arguments to an evaluator. Whether an evaluator or C code calls them, they add nothing to
-/// the Python function.
+/// Functions that only pass arguments to an evaluator. They are omitted from the stack where they have called an
+/// evaluator, because they add no information to its Python frames.
 const GLUE_FUNCTIONS: [&str; 27] = [
     EVALUATOR_SYMBOL,
     "_PyEval_EvalFrame",

@@ -32,7 +32,7 @@ const MAX_HIDDEN_FRAMES: u32 = 16;
 /// Maximum number of code objects that one sample may define.
 const MAX_DEFINITIONS: u32 = 256;
 
-/// Bit set in words that hold a Python frame or a mark; clear in native addresses.
+/// Bit set in words that hold a Python frame or an evaluator mark; clear in native addresses.
 const PYTHON_FRAME: u64 = 1 << 63;
 /// Bit set in the outermost frame that an evaluator runs.
 const ENTRY_FRAME: u64 = 1 << 62;
@@ -40,7 +40,7 @@ const ENTRY_FRAME: u64 = 1 << 62;
 const NUMBER_SHIFT: u32 = 24;
 /// Mask of the instruction index.
 const INSTRUCTION_MASK: u64 = (1 << NUMBER_SHIFT) - 1;
-/// Mark that follows a native frame which is an evaluator.
+/// Marker word after a native frame that belongs to the interpreter's eval loop.
 pub(crate) const EVALUATOR_MARK: u64 = PYTHON_FRAME;
 /// Maximum length of a name or path; longer ones are truncated.
 const MAX_TEXT_CHARACTERS: u32 = 1024;
@@ -134,7 +134,7 @@ struct Walk<'a, F> {
     max_frames: u64,
     definitions: u32,
     walked: WalkSummary,
-    /// Frame that is held back until the next frame shows whether it is an entry frame.
+    /// Frame that is held back until the next one shows whether it is an entry frame.
     pending_frame: Option<FrameWord>,
 }
 

@@ -28,12 +28,12 @@ const IMAGE_BASE: u64 = 1 << 52;
 const IMAGE_STRIDE: u64 = 1 << 28;
 /// Maximum number of functions per image, because each added function rewrites the whole image.
 const MAX_FUNCTIONS_PER_IMAGE: usize = 256;
-/// Maximum count of code object numbers before unused ones are forgotten.
+/// Number of code object numbers above which unused ones are forgotten.
 const MAX_NUMBERS: usize = 1 << 16;
-/// Maximum number of functions that are recognized by their contents.
+/// Maximum number of functions that are compared by their contents.
 const MAX_KNOWN_FUNCTIONS: usize = 1 << 17;
 
-/// True if the address is a Python frame.
+/// True if the address lies in an image, i.e., stands for a Python frame.
 pub(super) fn is_in_image(address: u64) -> bool {
     address >= IMAGE_BASE
 }
@@ -219,7 +219,7 @@ impl Functions {
         self.numbers.get(&word.number).map(|placed| placed.address(word.instruction))
     }
 
-    /// Returns the address of code objects that could not be defined.
+    /// Returns the address that stands for all code objects without a definition.
     pub(crate) fn unnamed_address(&self) -> u64 {
         self.numbers.get(&UNNAMED_CODE).map_or(IMAGE_BASE, |placed| placed.address(0))
     }

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn damaged_frames_are_lost_and_nothing_else() {
+    fn walks_survive_corrupt_memory() {
         let _lock = crate::thread::slots::lock_for_test();
         for minor in RELEASES {
             let seed = seed(minor);

@@ -187,7 +187,7 @@ mod tests {
     use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 
     #[test]
-    fn an_address_says_its_function_and_its_line() {
+    fn an_address_resolves_to_its_function_and_line() {
         let function = |name: &str, file: &str, start, lines: &[u32]| Function {
             name: name.to_owned(),
             file: file.to_owned(),

@@ -47,7 +47,8 @@ pub(crate) struct Interpreter {
     pub(super) tasks: OnceLock<Tasks>,
 }
 
-/// The interpreter that handlers read. Never freed, because only few are ever published.
+/// The interpreter whose frames handlers read. Replaced ones are leaked, because handlers may still use them, and only
+/// few are ever published.
 static PUBLISHED: AtomicPtr<Interpreter> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Returns the interpreter whose frames handlers read.
@@ -83,7 +84,8 @@ impl Interpreter {
         self.layout.release.minor <= 10 && self.evaluator.contains(&address)
     }
 
-    /// True if the code may belong to an evaluator. Greenlet's own code also has interpreter data on its stack.
+    /// True if the code is the interpreter's, and may thus belong to an evaluator. This excludes greenlet's own code,
+    /// whose frames also contain interpreter data.
     pub(super) fn has_code(&self, address: u64) -> bool {
         self.code.contains(&address)
     }
@@ -127,7 +129,7 @@ impl Interpreter {
         super::memory::fetch(address, (&raw mut id).cast(), size_of::<u64>()).is_some() && id == own_id
     }
 
-    /// True if the state holds the GIL or is attached, so that no other thread frees it.
+    /// True if the state holds the GIL or is attached; in that case, no other thread frees it.
     pub(super) fn is_held(&self, state: u64, reader: &mut Reader) -> bool {
         match self.layout.release.thread_status {
             NONE => self.gil_holder() == state,

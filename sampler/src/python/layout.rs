@@ -86,8 +86,8 @@ pub(super) struct Layout {
     pub(super) bytes_size: u16,
     pub(super) bytes_value: u16,
     pub(super) threads: Threads,
-    /// Offsets of the thread's copy index in the frame, and of the copies in the code object. Set for free-threaded
-    /// builds since 3.14, where each thread has a copy of the instructions.
+    /// For finding a thread's copy of a code object's instructions: the offset of the copy's index in the frame, and of
+    /// the array of copies in the code object. Only in free-threaded builds, since 3.14.
     pub(super) copies: Option<(u16, u16)>,
     pub(super) coroutines: Option<Coroutines>,
 }
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_interpreter_says_of_itself() {
+    fn debug_offsets_of_an_interpreter_are_parsed() {
         let bytes = example(13).unwrap();
         let layout = Layout::parse(&bytes).unwrap();
         let release = layout.release;
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_newer_interpreters_say_of_themselves() {
+    fn debug_offsets_of_newer_interpreters_are_parsed() {
         for (minor, thread_id) in [(14, 152), (15, 176)] {
             let layout = Layout::parse(&example(minor).unwrap()).unwrap();
             let release = layout.release;
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn releases_before_have_a_table() {
+    fn earlier_releases_have_a_table() {
         for minor in 8..=12 {
             assert_eq!(Layout::of_release(minor).unwrap().release.minor, minor);
         }

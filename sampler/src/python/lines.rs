@@ -111,7 +111,7 @@ mod tests {
 
     /// Line tables in the three formats for `def f(a):` on line 3, `b = a + 1` on 4, `return b` on 5.
     #[test]
-    fn one_function_of_three_kinds() {
+    fn one_function_in_three_formats() {
         let expected = vec![(0, 4), (4, 5)];
         assert_eq!(runs(8, 3, &[0, 1, 8, 1]), expected);
         assert_eq!(runs(10, 3, &[8, 1, 4, 1]), expected);
@@ -120,13 +120,13 @@ mod tests {
     }
 
     #[test]
-    fn instructions_of_no_line_have_the_one_before() {
+    fn instructions_without_a_line_have_the_preceding_line() {
         assert_eq!(runs(10, 7, &[2, 1, 4, 0x80, 2, 3]), [(0, 8), (3, 11)]);
         assert_eq!(runs(12, 7, &[0xf0, 1 << 1, 0, 0, 0, 0xf8, 0xe8, 3]), [(0, 8), (2, 7)]);
     }
 
     #[test]
-    fn a_table_that_is_cut_off_or_nonsense_ends() {
+    fn truncated_and_malformed_tables_end() {
         for minor in [8, 10, 11] {
             for seed in 0..2000_u64 {
                 let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -1,9 +1,10 @@
 //! Reads the interpreter's memory in the handler without faulting.
 //!
 //! A thread that holds the GIL (or is attached, in a free-threaded build) is stopped in our handler. Its frames, their
-//! code objects and their strings stay mapped, because no other thread frees them. Each page is checked once, as a
-//! protection against torn pointers, and then read in place. The thread that finalizes the interpreter may free the
-//! state of any other thread. In that case, the kernel copies the memory instead.
+//! code objects and their strings stay mapped, because no other thread frees them. They are read in place; before the
+//! first read of a page, the kernel checks that it is mapped, as a protection against torn pointers. The thread that
+//! finalizes the interpreter may free the state of any other thread, so during finalization, and for threads without
+//! the GIL, the kernel copies the memory instead.
 
 use std::ffi::{c_int, c_void};
 
@@ -27,7 +28,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// `is_held` must be true only if no other thread frees the memory.
+    /// `is_held` must be true only if no other thread can free the memory.
     pub(super) fn new(is_held: bool) -> Reader {
         Reader { is_held, pages: [1; REMEMBERED_PAGES], copy_start: 1, copy: [0; COPIED_WORDS] }
     }
@@ -115,8 +116,8 @@ impl Reader {
     }
 }
 
-/// Returns true if a page is readable. The kernel copies the signal set before it rejects `how` with `EINVAL`. Any
-/// other result proves nothing, because no set is read at address zero, and a seccomp filter may refuse the call.
+/// Returns true if a page is readable. The kernel copies the signal set before it rejects `how` with `EINVAL`. It reads
+/// no set at address zero, and a seccomp filter may refuse the call, so any other result proves nothing.
 fn is_readable(page: u64) -> bool {
     let no_old_set: *mut c_void = std::ptr::null_mut();
     // SAFETY: the call changes nothing, because `how` is invalid.
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_not_read() {
+    fn unmapped_memory_is_not_read() {
         let _lock = crate::thread::slots::lock_for_test();
         current::publish_for_test();
         let words = [1_u64 << 32 | 7, 0x0807_0605_0403_0201];

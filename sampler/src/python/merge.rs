@@ -21,7 +21,7 @@ use crate::unwind::Outcome;
 pub(crate) trait FrameAddresses {
     /// Returns the address of a Python frame.
     fn address(&self, word: u64) -> u64;
-    /// True if a native function only calls an evaluator.
+    /// True if the native function only passes arguments to an evaluator.
     fn is_glue(&self, address: u64) -> bool;
 }
 
@@ -36,8 +36,9 @@ pub(crate) fn merge(words: &[u64], outcome: Outcome, names: &impl FrameAddresses
         frames.split_inclusive(|word| FrameWord::decode(*word).is_some_and(|word| word.is_entry)).collect();
     groups.reverse();
     let evaluators = native.iter().filter(|&&word| word == EVALUATOR_MARK).count();
-    // An evaluator has no frame during its first and last instructions. Further evaluators without a frame are the
-    // outermost ones, and belong to the interpreter or greenlet that called the innermost one.
+    // An evaluator has no Python frame during its first and last instructions, so a single surplus evaluator is the
+    // innermost one. If there are more, the outermost evaluators are those without frames: they belong to the
+    // interpreter or greenlet that called the innermost one.
     let is_one_more = evaluators == groups.len() + 1;
     let mut frameless_evaluators = usize::from(outcome == Outcome::Complete && is_one_more);
     let push_group = |group: Option<&[u64]>, merged: &mut Vec<u64>| {
@@ -69,7 +70,7 @@ pub(crate) fn merge(words: &[u64], outcome: Outcome, names: &impl FrameAddresses
 }
 
 /// For each slot, the outermost part of its last complete stack: the number of the outermost code object, and the
-/// native frames after it.
+/// native frames that called it.
 #[derive(Debug, Default)]
 pub(crate) struct StackBases(BTreeMap<usize, (u64, Vec<u64>)>);
 
@@ -87,7 +88,8 @@ impl StackBases {
         let Some(outermost) = words.iter().map_while(|word| FrameWord::decode(*word)).last() else { return };
         let base_start = merged.iter().rposition(|&address| is_frame(address)).map_or(0, |index| index + 1);
         let known_base = self.0.get(&slot).filter(|(number, _)| *number == outermost.number);
-        // Evaluators without a frame call into a greenlet, which may have another caller the next time.
+        // With more evaluators than entry frames, the outermost ones belong to the caller of a greenlet, which may be
+        // another one at the next sample.
         let entry_frames =
             words.iter().filter(|&&word| FrameWord::decode(word).is_some_and(|word| word.is_entry)).count();
         let is_thread = words.iter().filter(|&&word| word == EVALUATOR_MARK).count() <= entry_frames;
@@ -154,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_stack_goes_on_with_the_frames_that_are_known() {
+    fn a_broken_stack_continues_with_the_known_frames() {
         let words = [frame(11, true), frame(12, true), frame(13, false), 5, 8, EVALUATOR_MARK, 6];
         assert_eq!(merged(&words, Outcome::Broken), (vec![5, 1011, 6, 1012, 1013], true));
         assert_eq!(merged(&words[..3], Outcome::UnknownCode), (vec![1011, 1012, 1013], true));
     }
 
     #[test]
-    fn a_broken_stack_ends_as_the_whole_one_of_its_thread() {
+    fn a_broken_stack_gets_the_base_of_its_threads_complete_stack() {
         let mut bases = StackBases::default();
         let mut complete = |slot, outermost, native: &[u64], outcome| {
             let words = [&[frame(11, true), frame(outermost, true)], native].concat();
@@ -172,23 +174,23 @@ mod tests {
         let complete_words = [5, 8, EVALUATOR_MARK, 6, 8, EVALUATOR_MARK, 7, 9, 10];
         assert_eq!(complete(0, 12, &complete_words, Outcome::Complete), [5, 1011, 6, 1012, 9, 10]);
         assert_eq!(complete(0, 12, &complete_words[..3], Outcome::Broken), [5, 1011, 1012, 9, 10]);
-        // Stacks of another greenlet and of another thread.
+        // Stacks of a different greenlet, and of a different thread.
         assert_eq!(complete(0, 13, &complete_words[..3], Outcome::Broken), [5, 1011, 1013]);
         assert_eq!(complete(1, 12, &complete_words[..3], Outcome::Broken), [5, 1011, 1012]);
-        // A greenlet that has another caller the next time.
+        // A greenlet that may have a different caller at the next sample.
         let greenlet_words = [5, 8, EVALUATOR_MARK, 6, 8, EVALUATOR_MARK, 7, 9, 8, EVALUATOR_MARK, 10];
         complete(1, 12, &greenlet_words, Outcome::Complete);
         assert_eq!(complete(1, 12, &complete_words[..3], Outcome::Broken), [5, 1011, 1012]);
     }
 
     #[test]
-    fn an_evaluator_that_begins_has_no_frame_yet() {
+    fn a_starting_evaluator_has_no_frame_yet() {
         let words = [frame(11, true), 8, EVALUATOR_MARK, 7, 9, EVALUATOR_MARK, 10];
         assert_eq!(merged(&words, Outcome::Complete), (vec![8, 7, 1011, 10], false));
     }
 
     #[test]
-    fn evaluators_of_another_interpreter_are_the_outermost() {
+    fn evaluators_of_another_interpreter_are_outermost() {
         let words = [frame(11, true), 8, EVALUATOR_MARK, 7, 6, 9, EVALUATOR_MARK, 7, 8, EVALUATOR_MARK, 10];
         assert_eq!(merged(&words, Outcome::Complete), (vec![1011, 6, 9, 8, 10], false));
     }

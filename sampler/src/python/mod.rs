@@ -67,7 +67,7 @@ pub(crate) struct Python {
     bases: merge::StackBases,
 }
 
-/// Facts about the interpreter that a fork child need not search for again.
+/// Facts about the interpreter that spare a fork child a second search.
 #[derive(Clone, Debug)]
 pub(crate) struct Inherited {
     minor: u8,

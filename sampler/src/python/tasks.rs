@@ -20,7 +20,7 @@ pub(super) const SECTION: &str = ".AsyncioDebug";
 pub(super) const SECTION_SIZE: u64 = 13 * 8;
 /// Maximum number of tasks and futures that are followed from one task.
 pub(super) const MAX_WAITERS: u32 = 64;
-/// Maximum number of coroutines in one task that await each other.
+/// Maximum length of a chain of coroutines in one task, each of which awaits the next.
 pub(super) const MAX_COROUTINES: usize = 48;
 /// Maximum number of entries in a set's table that are searched.
 const MAX_SET_ENTRIES: u64 = 32;
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_asyncio_says_of_itself() {
+    fn the_asyncio_debug_section_is_parsed() {
         let bytes = example_section(872);
         let tasks = Tasks::parse(&bytes).unwrap();
         assert_eq!((tasks.awaited_by, tasks.coroutine, tasks.running_task), (96, 128, 872));

@@ -41,9 +41,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_of_all_releases() {
+    fn string_states_of_all_releases_are_parsed() {
         let ascii = Some(TextState { width: 1, is_ascii: true });
-        // `interned` with 2 bits (and `ready` after it, or not), with 8 bits and with 16.
+        // `interned` has 2 bits (with or without `ready` after it), 8 bits, or 16 bits.
         for state in [0xe5, 0x65, 0x64, 1 | 0b11001 << 8, 3 | 0b11001 << 16] {
             assert_eq!(TextState::parse(state), ascii, "{state:#x}");
         }
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_of_every_width() {
+    fn characters_of_every_width_are_decoded() {
         assert_eq!(decode(1, b"a\xe4"), "aä");
         assert_eq!(decode(2, &[0x24, 0x04, 0x3d, 0xd8]), "Ф\u{fffd}");
         assert_eq!(decode(4, &[0x00, 0xf6, 0x01, 0x00]), "😀");

@@ -147,7 +147,7 @@ impl Recording {
         self.is_written.load(Ordering::Acquire)
     }
 
-    /// Publishes that the writer is done. Threads that wait for it check their condition again.
+    /// Marks the recording as written. Threads that wait for the writer check their condition again.
     pub(crate) fn set_written(&self) {
         self.is_written.store(true, Ordering::Release);
         self.wake.complete_last_pass();

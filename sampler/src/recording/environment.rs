@@ -15,7 +15,7 @@ const FILE_OWNER_VARIABLE: &str = "JITLISTEN_RECORD_BEGUN";
 /// Environment variable that requests a recording; its value is parsed by [`Options`].
 const RECORD_VARIABLE: &str = "JITLISTEN_RECORD";
 
-/// Processes, other than the named one, that inherit a recording request from the environment.
+/// Processes that inherit a recording request from the environment, besides the one that the request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InheritedBy {
     /// No other process: children are recorded only with the option `children`.
@@ -55,8 +55,7 @@ pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
         Some(_) if is_child && !options.children => return Ok(false),
         Some(_) if is_child => options = options.for_child(),
         Some(_) => {}
-        // Do not record the child of a program that is already recorded. A Python that a launcher starts is still
-        // recorded.
+        // Do not record the child of a program that is already recorded, unless that program is a launcher.
         None if inherited_by == InheritedBy::Descendants
             && file_owner.as_deref().is_some_and(|owner| owner != own_pid && !is_launcher(owner)) =>
         {
@@ -70,8 +69,8 @@ pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
     }
     let gives_signal_stacks = recorder::inspect_process()?;
     set_variable(FILE_OWNER_VARIABLE, std::ffi::OsStr::new(&own_pid));
-    // A fork child has its parent's environment, which says nothing about the child's file. Before its first sample
-    // this process may have left an earlier recording in place.
+    // A fork child has its parent's environment, which does not tell whether the child has created its file. The path
+    // may also still hold an earlier recording, which this process replaces only at its first sample.
     let continues =
         |file: &Path| (is_child || file_owner.as_ref() == Some(&own_pid)) && was_created_by_this_process(file);
     recorder::start_with(options, Start { is_child, gives_signal_stacks, inherited: None }, continues)?;
@@ -79,7 +78,7 @@ pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
 }
 
 /// Returns true if this process created the file before its exec(2). The file must name this PID and be newer than the
-/// process, since when no other process can have had this PID.
+/// process: since the process started, no other process can have had this PID.
 fn was_created_by_this_process(path: &Path) -> bool {
     let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
     output::first_process(path) == Some(std::process::id())

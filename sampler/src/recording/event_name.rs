@@ -111,7 +111,7 @@ mod tests {
 
     /// The expected numbers are those that `perf record -e NAME -vv` prints.
     #[test]
-    fn names_are_perfs() {
+    fn event_names_are_those_of_perf() {
         for (name, kind, config) in [
             ("cache-misses", HARDWARE, 3),
             ("page-faults", SOFTWARE, 2),

@@ -17,8 +17,7 @@ use std::path::PathBuf;
 use crate::recording::event_name::Counter;
 use crate::recording::process::Process;
 
-/// Default number of samples per second. It does not divide common tick rates, so samples do not run in step with
-/// ticks.
+/// Default number of samples per second: a prime, so that samples do not run in step with timer ticks.
 pub const DEFAULT_HZ: u32 = 199;
 /// Maximum number of samples per second.
 pub const MAX_HZ: u32 = 10_000;
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_taken_from_the_end() {
+    fn options_are_parsed_from_the_end() {
         let options = parse("/tmp/a,b,wall,hz=997").unwrap();
         assert_eq!((options.pattern.to_str(), options.hz, options.clock), (Some("/tmp/a,b"), 997, Clock::Wall));
         assert_eq!(parse("file").unwrap(), Options::new("file"));
@@ -228,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_survives() {
+    fn every_file_name_survives() {
         let names =
             [&b"bench,wall"[..], b"a,hz=1,children", b"a,", b"a,,hz=3", b",wall", b"a\nb,pid=1", b"\xff,%p,\xfe"];
         for name in names.map(OsStr::from_bytes) {
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_says_what_was_parsed() {
+    fn a_formatted_value_parses_to_the_same_options() {
         let text = "f%p,,hz=10,wall,children,no-images,no-python,event=page-faults:u,seconds=3,pid=7,recorder=8:9";
         let options = parse(text).unwrap();
         assert_eq!(Options::parse(&options.to_value()).unwrap(), options);
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_of_a_process_and_a_host() {
+    fn file_names_may_contain_pid_and_host() {
         let options = Options::new("p-%h-%p-%%-%x%");
         assert_eq!(options.path(12, "node").to_str(), Some("p-node-12-%-%x%"));
         let child_options = |pattern: &str| Options::new(pattern).for_child();

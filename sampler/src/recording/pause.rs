@@ -1,4 +1,4 @@
-//! Pauses the writer thread for calls that the kernel refuses to a multithreaded process.
+//! Pauses the writer thread for system calls that fail in a multithreaded process.
 //!
 //! ```text
 //!   RUN --caller--> PAUSE --writer--> PAUSED: its thread exits with its work as result --caller--> RUN, a new thread
@@ -20,8 +20,8 @@ use crate::transparency::exit::WRITER_TIMEOUT_NS;
 use crate::transparency::next;
 use crate::writer::thread::{self, PAUSE, PAUSED, RUN};
 
-/// Makes a call that the kernel refuses to a multithreaded process. If the writer is the only other thread, it exits
-/// before the call, and a new writer resumes its work afterwards. If resuming fails, the recording ends.
+/// Performs `call`, which fails in a multithreaded process. If the writer is the only other thread, it exits before the
+/// call, and a new writer resumes its work afterwards. If resuming fails, the recording ends.
 pub(crate) fn without_writer<R>(call: impl FnOnce() -> R) -> R {
     let Some(recording) = current::own().filter(|_| scan::may_be_single_threaded()) else { return call() };
     // Block signals: a program's signal handler that forks would wait for the recorder's lock, which this thread holds.

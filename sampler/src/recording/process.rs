@@ -1,5 +1,5 @@
-//! The identity of another process, and facts about this process. Names are read by system calls, which are ten times
-//! as fast as reading a file in /proc.
+//! The identity of another process, and facts about this process. Names come from system calls, which are ten times as
+//! fast as reading a file in /proc.
 
 use std::ffi::{CStr, c_void};
 use std::fs;
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_a_zombie_and_a_later_process_of_the_same_number() {
+    fn zombies_and_later_processes_with_the_same_pid_have_ended() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let process = process_of(child.id());
         assert_eq!(Process::parse(&format!("{}:{}", process.pid, process.start)), Some(process));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_look_like_the_rest() {
+    fn a_process_name_may_look_like_other_fields() {
         let fields: Vec<String> = (4..30).map(|number| number.to_string()).collect();
         let stat = format!("7 (a) S 1) R {}", fields.join(" "));
         assert_eq!(state_and_start(stat.as_bytes()), Some((b'R', 22)));

@@ -365,7 +365,7 @@ mod tests {
 
     /// A thread that starts a recording must not clear a stop request meant for the previous one.
     #[test]
-    fn threads_that_start_and_stop_at_the_same_time() {
+    fn threads_may_start_and_stop_recordings_concurrently() {
         let _lock = slots::lock_for_test();
         let directory = std::env::temp_dir().join(format!("jitlisten-recorder-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();

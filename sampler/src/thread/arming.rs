@@ -19,7 +19,7 @@ pub(crate) fn arm(recording: &Recording, tid: u32) -> Option<&'static Slot> {
         recording.counters.threads_without_timer.add(1);
         return None;
     };
-    // The thread itself and the scan may both arm it at the same time, so the lower slot wins.
+    // The thread itself and the scan may both arm it at the same time; the lower slot wins.
     if is_armed(tid, index) {
         slots::release(index, slot);
         return None;
@@ -71,7 +71,7 @@ fn start_clock_timer(recording: &Recording, index: usize, slot: &'static Slot, t
         return false;
     }
     slot.source.set_timer(timer);
-    // If sampling ended in the meantime, this timer did not exist yet when timers were deleted, so delete it here.
+    // If sampling ended in the meantime, the timers were deleted before this one existed, so delete it here.
     if !slot.state.is_armed() {
         slot.source.delete_timer();
     }
@@ -92,7 +92,7 @@ fn start_counter(counter: &Counter, hz: u32, index: usize, slot: &'static Slot, 
     is_running
 }
 
-/// Returns a random time within the first period, so that threads are not sampled in lockstep.
+/// Returns a random time within the first period, which keeps threads from being sampled in lockstep.
 fn first_expiry(period: u64, tid: u32) -> u64 {
     let mut random = clock::monotonic() ^ u64::from(tid) << 32;
     for shift in [13, 7, 17] {

@@ -58,7 +58,7 @@ struct SignalTarget {
     tid: c_int,
 }
 
-/// Slot index plus one by descriptor; 0 if none. A signal carries the descriptor, not the slot.
+/// Slot index plus one, by file descriptor; 0 if none. A signal carries the descriptor, not the slot.
 static SLOT_BY_DESCRIPTOR: [AtomicU32; output::MAX_DESCRIPTORS] =
     [const { AtomicU32::new(0) }; output::MAX_DESCRIPTORS];
 

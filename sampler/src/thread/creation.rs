@@ -18,7 +18,7 @@ use crate::thread::slot::{SIGNAL_STACK_BYTES, Slot};
 use crate::transparency::exit;
 use crate::transparency::next::{self, ThreadFunction};
 
-/// Start information of a new thread. Allocated with `malloc`, because another thread frees it, or no thread does.
+/// Start information of a new thread. Allocated with `malloc`, because the new thread frees it, or no thread does.
 struct ThreadStart {
     start: ThreadFunction,
     argument: *mut c_void,
@@ -136,7 +136,8 @@ fn record_stack_bounds(slot: &Slot, size: u64) {
     }
 }
 
-/// Installs a signal stack if the thread has none, because the thread may be close to overflowing its own stack.
+/// Installs a signal stack if the thread has none, because a signal may arrive when the thread has almost used up its
+/// own stack.
 fn install_signal_stack(recording: &Recording, slot: &Slot) {
     if recording.gives_signal_stacks && signal_stack().is_null() {
         let stack = libc::stack_t { ss_sp: slot.signal_stack().cast(), ss_flags: 0, ss_size: SIGNAL_STACK_BYTES };
@@ -185,7 +186,7 @@ mod tests {
 
     /// In a fork child, a slot may have a new owner.
     #[test]
-    fn a_thread_that_ends_leaves_the_slots_of_others_alone() {
+    fn an_exiting_thread_leaves_the_slots_of_others_alone() {
         let _lock = slots::lock_for_test();
         for (tid, state) in [(clock::own_tid() + 1, State::Armed), (clock::own_tid(), State::Ended)] {
             let slot = slots::claim(tid).unwrap().1;

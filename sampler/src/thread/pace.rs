@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Divisor of the elapsed time that yields the handler's maximum share.
+/// The handler's maximum share of the elapsed time is one divided by this number.
 const HANDLER_TIME_DIVISOR: u64 = 20;
 
 /// Pacing state of one thread, for its handler. All zeros before the first sample.
@@ -27,7 +27,7 @@ impl Pace {
         self.intervals_to_skip.store(0, Ordering::Relaxed);
     }
 
-    /// Returns true if this signal, whose period is `intervals` long, should be skipped.
+    /// Returns true if this signal, which accounts for `intervals` intervals, should be skipped.
     pub(crate) fn take_skip(&self, intervals: u64) -> bool {
         let to_skip = self.intervals_to_skip.load(Ordering::Relaxed);
         self.intervals_to_skip.store(to_skip.saturating_sub(intervals), Ordering::Relaxed);
@@ -46,8 +46,8 @@ impl Pace {
         self.last_cost_ns.load(Ordering::Relaxed)
     }
 
-    /// Records that a sample took `cost` ns of an interval. A single expensive sample may have been preempted, so the
-    /// cheaper of the last two counts.
+    /// Records that a sample took `cost` ns, with signals `interval` ns apart. A single expensive sample may have been
+    /// preempted, so the cheaper of the last two counts.
     pub(crate) fn record_cost(&self, cost: u64, interval: u64) {
         let typical_cost = cost.min(self.last_cost_ns.swap(cost, Ordering::Relaxed));
         let min_interval_sum = typical_cost.saturating_mul(HANDLER_TIME_DIVISOR);
@@ -60,8 +60,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Simulates `intervals` signals. Returns the samples, the skipped signals, and the total time of the handlers in
-    /// ns.
+    /// Simulates `intervals` signals. Returns the number of samples, the number of skipped signals, and the handlers'
+    /// total time in ns.
     fn run(intervals: u64, interval: u64, cost: impl Fn(u64) -> u64) -> (u64, u64, u64) {
         let pace =
             Pace { last_cost_ns: AtomicU64::new(0), intervals_to_skip: AtomicU64::new(0), skipped: AtomicU64::new(0) };
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_handler_has_a_twentieth_of_the_time() {
+    fn a_slow_handler_gets_a_twentieth_of_the_time() {
         for cost in [60, 300, 1_000, 10_000] {
             let (samples, skipped, time) = run(100_000, 1_000, |_| cost);
             assert!(samples > 100 && skipped > samples / 2, "{cost}: {samples} samples, {skipped} skipped");
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fast_one_skips_nothing_and_one_that_was_put_aside_is_not_slow() {
+    fn fast_and_preempted_handlers_skip_nothing() {
         assert_eq!(run(1_000, 1_000, |_| 50), (1_000, 0, 50_000));
         let (samples, ..) = run(1_000, 1_000, |number| if number % 10 == 0 { 1_000_000 } else { 20 });
         assert_eq!(samples, 1_000);

@@ -3,7 +3,7 @@
 //! ```text
 //!   handler (one thread) --words--> ring --words--> writer
 //!   word 0: word count << 8 | outcome of the walk    1: time    2: period
-//!   3..: Python frames, then native addresses, innermost first (`python`); no words: the stack of the previous sample
+//!   3..: Python frames, then native addresses, innermost first (`python`); if none, the previous sample's stack
 //! ```
 //! Unread words before `write_position` belong to the writer, all other words to the handler. A sample under
 //! construction lies after `write_position`.
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_come_out_as_they_went_in_and_a_full_ring_says_so() {
+    fn samples_survive_the_ring_and_a_full_ring_refuses_more() {
         // SAFETY: all zeros is an empty ring.
         let ring = unsafe { Box::<Ring>::new_zeroed().assume_init() };
         let mut stack = Vec::new();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   pthread_create ---> the new thread arms itself before its function runs                creation.rs
-//!   /proc/self/task --> threads from before the recording, and those created otherwise     Scan
+//!   /proc/self/task --> threads from before the recording, or not from pthread_create      Scan
 //! ```
 
 use std::collections::BTreeSet;
@@ -69,7 +69,7 @@ pub(crate) struct Scan {
     link_count: u64,
     /// Number of passes since the last full scan.
     skipped_scans: u64,
-    /// Threads without a timer at the last scan, which may be about to arm themselves.
+    /// Threads that had no timer at the last scan; they may have been about to arm themselves.
     previously_unarmed: BTreeSet<u32>,
 }
 
@@ -89,8 +89,8 @@ impl Scan {
                 .all(|tid| [self.writer_tid, pid].contains(tid) || !thread_exists(pid, *tid))
     }
 
-    /// Returns true if a full scan is due. Equal numbers of threads may have started and exited, so a scan also runs
-    /// periodically without a change of the link count, less often with more threads.
+    /// Returns true if a full scan is due. Threads may have started and exited in equal numbers, so scans also run
+    /// periodically while the link count stays the same; the more threads, the less often.
     fn is_due(&mut self, link_count: u64) -> bool {
         self.skipped_scans += 1;
         let is_due = link_count != self.link_count
@@ -102,7 +102,7 @@ impl Scan {
         is_due
     }
 
-    /// Scans the threads if due. Arms threads that had no timer at two scans, and disarms exited threads.
+    /// Scans the threads if due. Arms threads that had no timer in two consecutive scans, and disarms exited threads.
     pub(crate) fn update(&mut self, recording: &Recording) {
         let link_count = count_task_links();
         if !self.is_due(link_count) {
@@ -113,7 +113,7 @@ impl Scan {
         if !tasks.contains(&self.writer_tid) {
             return;
         }
-        // Include ended slots, because no timer was available for their threads, or the threads are about to exit.
+        // Include ended slots: no timer was available for their threads, or the threads are about to exit.
         let armed_tids: BTreeSet<u32> = slots::iter()
             .filter(|(_, slot)| slot.state.get() != State::Free)
             .map(|(_, slot)| slot.state.tid())
@@ -159,7 +159,7 @@ mod tests {
 
     /// A thread pool may be replaced by another pool of the same size.
     #[test]
-    fn threads_are_looked_at_where_their_number_stays() {
+    fn threads_are_scanned_even_if_their_number_is_unchanged() {
         let mut scan = Scan::ignoring(1);
         let count_scans = |scan: &mut Scan, link_count| (0..100).filter(|_| scan.is_due(link_count)).count();
         assert_eq!(count_scans(&mut scan, 6), 100);

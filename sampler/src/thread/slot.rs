@@ -106,8 +106,8 @@ impl Slot {
         }
     }
 
-    /// Appends a sample without a stack, for the time that the thread has waited since the last sample. Called
-    /// when the thread has moved on.
+    /// Appends a sample without a stack, for the time that the thread has waited since the last sample. Called once the
+    /// thread no longer waits.
     ///
     /// # Safety
     /// Same contract as [`Ring::finish_sample`].

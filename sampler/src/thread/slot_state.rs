@@ -84,7 +84,7 @@ impl SlotState {
         self.tid() == tid && matches!(self.get(), State::Claimed | State::Armed)
     }
 
-    /// Sets the owner, in the child of a fork that has a single thread.
+    /// Replaces the owner's thread id, in a fork child that has a single thread.
     pub(super) fn rename_owner(&self, tid: u32) {
         self.tid.store(tid, SeqCst);
     }
@@ -97,7 +97,7 @@ impl SlotState {
         self.has_no_handler()
     }
 
-    /// Announces a handler.
+    /// Records that a signal handler is about to use this slot.
     pub(crate) fn enter_handler(&self) -> RunningHandler<'_> {
         self.running_handlers.fetch_add(1, SeqCst);
         RunningHandler(&self.running_handlers)
@@ -107,7 +107,7 @@ impl SlotState {
         self.running_handlers.load(SeqCst) == 0
     }
 
-    /// Forgets the handlers of the parent's threads, in the child of a fork.
+    /// Forgets the handlers of the parent's threads, in a fork child.
     pub(super) fn forget_handlers(&self) {
         self.running_handlers.store(0, SeqCst);
     }

@@ -19,7 +19,8 @@ struct Slots {
     used_slots: AtomicUsize,
     /// Index below which all slots are in use, except recently released ones.
     first_free_hint: AtomicUsize,
-    /// Owner of each slot. An array, because slots are far apart in memory, so visiting thousands of them is slow.
+    /// Owner of each slot. A separate array, because visiting thousands of slots, which are far apart in memory, is
+    /// slow.
     owners: [AtomicU32; MAX_SLOTS],
 }
 
@@ -76,7 +77,7 @@ pub(crate) fn claim(tid: u32) -> Option<(usize, &'static Slot)> {
             SLOTS.used_slots.fetch_max(index + 1, Ordering::AcqRel);
             SLOTS.first_free_hint.fetch_max(index + 1, Ordering::AcqRel);
             if reset_for_owner(index, slot, tid) {
-                // A slot that was passed over, because a late handler was still in it, will be free soon.
+                // A slot that was passed over, because a late handler was still using it, will be free soon.
                 SLOTS.first_free_hint.fetch_min(first_busy.unwrap_or(usize::MAX), Ordering::AcqRel);
                 return Some((index, slot));
             }
@@ -173,7 +174,7 @@ mod tests {
 
     /// A handler that has checked the slot's owner must not share the ring with the next owner.
     #[test]
-    fn a_slot_that_a_late_handler_is_in_is_no_new_threads() {
+    fn a_slot_in_use_by_a_late_handler_gets_no_new_owner() {
         let _lock = lock_for_test();
         let (index, slot) = claim(15).unwrap();
         assert!(ptr::eq(get(index).unwrap(), slot));
@@ -188,9 +189,9 @@ mod tests {
         }
     }
 
-    /// With a common signal stack, two threads would overwrite each other's frames.
+    /// If two threads shared a signal stack, they would overwrite each other's frames.
     #[test]
-    fn in_a_child_the_thread_that_forked_keeps_its_signal_stack() {
+    fn the_forking_thread_keeps_its_signal_stack_in_the_child() {
         let _lock = lock_for_test();
         let ((kept_index, kept), (other_index, other_slot)) = (claim(11).unwrap(), claim(12).unwrap());
         for (index, slot) in [(kept_index, kept), (other_index, other_slot)] {
@@ -201,7 +202,7 @@ mod tests {
             assert_eq!(slot.source.timer(), None, "the program may have a timer of that number");
         }
         assert_eq!(other_slot.state.get(), State::Free);
-        // In a child, every slot is reset.
+        // `reset_all_in_child` also resets the hint.
         SLOTS.first_free_hint.store(0, Ordering::Relaxed);
         assert!(!ptr::eq(claim(14).unwrap().1, kept) && ptr::eq(claim(13).unwrap().1, kept));
     }

@@ -115,8 +115,8 @@ impl Source {
     }
 
     /// Returns the period of a signal, and accounts for it. The kernel checks a timer only at its tick, which may be
-    /// much later than the expiry. `overrun` is the number of further periods that have elapsed; so the periods add up
-    /// to the thread's time, except for the last period.
+    /// much later than the expiry. `overrun` is the number of further periods that have elapsed by then, so the
+    /// returned periods add up to the thread's time, except for an unfinished last period.
     pub(crate) fn take_signal_period(&self, tid: u32, overrun: i32) -> u64 {
         if self.counter().is_some() {
             return self.take_unaccounted(tid);

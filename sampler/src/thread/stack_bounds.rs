@@ -1,5 +1,5 @@
-//! The bounds of a thread's own stack. All memory from a stack pointer between them up to the upper bound stays mapped
-//! while the thread runs.
+//! The bounds of a thread's own stack. If the stack pointer lies within them, all memory from there up to the upper
+//! bound stays mapped while the thread runs.
 //!
 //! The bounds are either known exactly, or probed when a sample needs them; see `handler/stack_memory.rs`.
 

@@ -182,7 +182,7 @@ mod tests {
 
     /// Reads the mask from the kernel: `sigaction(3)` might have removed signals silently.
     #[test]
-    fn nothing_but_faults_comes_while_the_handler_runs() {
+    fn only_faults_interrupt_the_handler() {
         // Not the highest real-time signal, because other tests record with it.
         let signal = libc::SIGRTMIN() + 5;
         assert!(install_if_default(signal, ignore_signal));

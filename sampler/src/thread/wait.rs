@@ -17,11 +17,11 @@ pub(crate) struct InterruptedCall {
 /// Waiting state of one thread. All zeros: the thread has not waited.
 #[derive(Debug)]
 pub(crate) struct Wait {
-    /// Time the thread has waited at the stack of its last sample, in ns.
+    /// Time that the thread has waited with the stack of its last sample, in ns.
     idle_ns: AtomicU64,
     /// Return address << 16 | number of the interrupted call; 0 if none.
     call: AtomicU64,
-    /// Stack pointer in `call`.
+    /// Stack pointer of the thread in the interrupted call.
     stack: AtomicU64,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! `_exit(2)`, `_Exit(3)` and `quick_exit(3)` skip the library's destructor, so the recording ends here. It also ends
 //! before the program's last thread exits, by `pthread_exit(3)` or the `exit` system call. `execve(2)` and its variants
-//! kill the writer, so all samples are written first; if the call fails, the recording continues. At that moment, no
-//! counter signal may be pending in the calling thread. Unlike a timer signal, it would stay pending for the next
+//! kill the writer, so all samples are written first; if the call fails, the recording continues. During the call, the
+//! calling thread must not have a pending counter signal: unlike a timer signal, it would stay pending for the next
 //! program, which has no handler.
 //!
 //! These functions may be called while any lock is held: in a signal handler, or in a fork child. So they resolve no
@@ -38,7 +38,7 @@ fn end(recording: &Recording) {
     });
 }
 
-/// Prepares for the exit of the calling thread by the `exit` system call, without libc.
+/// Prepares for a direct `exit` system call, by which the calling thread exits without libc.
 pub(crate) fn end_thread() {
     if current::own().is_none() {
         return;
@@ -102,7 +102,7 @@ pub(crate) fn resume_after_failed_exec() {
     set_errno(saved_errno);
 }
 
-/// Executes another program by `call`, after writing all samples.
+/// Writes all samples, then invokes `call`, which executes another program.
 fn execute(may_be_executed: impl FnOnce() -> bool, call: impl FnOnce() -> c_int) -> c_int {
     prepare_exec(may_be_executed);
     let result = call();

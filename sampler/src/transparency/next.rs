@@ -15,9 +15,9 @@ type CharPointer = *const c_char;
 type Thread = libc::pthread_t;
 type Timespec = libc::timespec;
 
-/// Defines a function for each libc function, and a table of their addresses. A `resolved` function is looked up at its
-/// first call. A `cached` function may be called under any lock, so only [`resolve_libc_functions`] looks it up.
-/// Without an address, the function sets `ENOSYS` and returns the given value.
+/// Defines a function for each libc function, and a table of their addresses. A `resolved` function looks up its
+/// address at the first call. A `cached` function may be called under any lock, so only [`resolve_libc_functions`]
+/// looks up its address. Without an address, the function sets `ENOSYS` and returns the given value.
 macro_rules! define_next_functions {
     ($($lookup:ident $name:ident($($argument:ident: $type:ty),*) -> $result:ty, $missing:expr;)*) => {
         #[expect(non_camel_case_types, reason = "the names in libc")]

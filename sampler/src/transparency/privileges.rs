@@ -44,7 +44,7 @@ struct Instruction {
 }
 
 impl Instruction {
-    /// Returns true for a return instruction whose action is anything but to allow, log or refuse the call.
+    /// Returns true for a return instruction with an action other than allowing, logging or refusing the call.
     fn may_end_process(&self) -> bool {
         const RETURN: u16 = 6;
         const SOURCE: u16 = 0x18;
@@ -133,7 +133,7 @@ fn make_system_call(
     result
 }
 
-/// Changes the user or the root directory by `call`.
+/// Creates a pending file, then invokes `call`, which changes the user or the root directory.
 fn drop_privileges(call: impl FnOnce() -> c_int) -> c_int {
     create_pending_file();
     call()
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_that_only_refuse_end_nothing() {
+    fn filters_that_only_refuse_calls_end_nothing() {
         let instruction = |code, constant| Instruction { code, jumps: [0; 2], constant };
         let may_end = |instructions: &[Instruction]| {
             let length = instructions.len() as u16;

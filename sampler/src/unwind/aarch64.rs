@@ -24,7 +24,7 @@ pub const STACK: usize = MACHINE.stack_pointer();
 pub const PROGRAM: usize = 32;
 /// `x30`, the column of the return address.
 pub(crate) const RETURN_COLUMN: usize = MACHINE.return_address();
-/// Registers that a rule may save: `x19` to `x30`. No function restores `x30`, but it holds the return address.
+/// Registers that a rule may save: `x19` to `x30`. Calls do not preserve `x30`, but it holds the return address.
 pub(crate) const SAVED_REGISTERS: [usize; 12] = [19, 20, 21, 22, 23, 24, 25, 26, 27, 28, FRAME, RETURN_COLUMN];
 /// Registers that a call preserves, as a mask: `x19` to `x29`.
 pub(crate) const PRESERVED_MASK: u64 = 0x7ff << 19;

@@ -123,8 +123,8 @@ pub trait CodeMap {
     /// Called when a walk reaches an unknown address.
     fn report_unknown_code(&self) {}
 
-    /// True if signal handlers return to `address`, by the kernel's choice. Only used where unwind tables do not mark
-    /// the signal frame.
+    /// True if `address` is the code that the kernel makes signal handlers return to. Only used where unwind tables do
+    /// not mark the signal frame.
     fn is_signal_return(&self, _address: u64) -> bool {
         false
     }
@@ -293,7 +293,7 @@ fn unwind_by_top_of_stack(registers: &mut Registers, code: &impl CodeMap, memory
     move_to_caller(registers, memory, stack.wrapping_add(8), None)
 }
 
-/// True for code that ends with `call rel32`, or `FF /2` with any length of operand.
+/// True for code that ends with `call rel32`, or with an indirect call (`FF /2`) of any length.
 fn ends_with_call(bytes: [u8; 8]) -> bool {
     let is_indirect = |length: usize| bytes[8 - length] == 0xff && bytes[9 - length] >> 3 & 7 == 2;
     bytes[3] == 0xe8 || [2, 3, 4, 6, 7].into_iter().any(is_indirect)

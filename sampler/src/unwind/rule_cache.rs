@@ -77,7 +77,8 @@ impl PlainRule {
             let saved_index = SAVED_REGISTERS.iter().position(|&saved| saved == number);
             match (rule, saved_index) {
                 (Rule::Offset(-8), None) if number == RETURN_COLUMN => {}
-                // A return address that was not saved is still in its register, if it has one.
+                // A return address that was not saved is still in its register, if the architecture has such a
+                // register.
                 (Rule::Same, _) if number != RETURN_COLUMN || saved_index.is_some() => {}
                 (Rule::Offset(offset), Some(saved_index)) if offset % 8 == 0 => {
                     let words = i16::try_from(offset / 8).ok().filter(|&words| words != NOT_SAVED)?;
@@ -89,7 +90,7 @@ impl PlainRule {
         Some(PlainRule { address, distance, register, saved })
     }
 
-    /// Moves to the caller, with the same result as [`super::apply_row`] has for the original row.
+    /// Moves to the caller. Has the same result as [`super::apply_row`] for the original row.
     pub(super) fn apply(&self, registers: &mut Registers, memory: &mut impl Memory) -> Step {
         let Some(base) = registers.get(u64::from(self.register)) else { return Step::Broken };
         let frame_address = base.wrapping_add(i64::from(self.distance) as u64);

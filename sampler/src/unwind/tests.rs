@@ -78,7 +78,7 @@ fn compare_library(path: &str) -> usize {
 }
 
 #[test]
-fn every_row_of_real_libraries_is_gimlis() {
+fn every_row_of_real_libraries_equals_gimlis() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let libraries: std::collections::BTreeSet<&str> = maps
         .lines()
@@ -115,7 +115,7 @@ impl CodeMap for TrampolineMap {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn trampolines_and_frame_pointers_are_followed_and_nonsense_is_not() {
+fn trampolines_and_frame_pointers_are_followed_but_garbage_is_not() {
     let mut values = [0; REGISTERS];
     // Start in bare code. Its frame pointer leads to a trampoline, whose frame pointer leads to bare code again.
     (values[PROGRAM], values[STACK], values[FRAME]) = (0x2500, 0x10000, 0x10010);
@@ -133,7 +133,7 @@ fn trampolines_and_frame_pointers_are_followed_and_nonsense_is_not() {
 
 /// Unwinding by the table and by the cached rule gives the same result.
 #[test]
-fn a_stack_that_ends_with_a_zero_is_complete_every_time() {
+fn a_stack_ending_with_zero_is_complete_with_and_without_the_cache() {
     let program = std::fs::read("/proc/self/exe").unwrap();
     let file = object::File::parse(&*program).unwrap();
     let section = file.section_by_name(".eh_frame").unwrap();
@@ -156,11 +156,11 @@ fn a_stack_that_ends_with_a_zero_is_complete_every_time() {
     assert!(cache.get(start).is_some());
 }
 
-/// Unwinds by the stack pointer or, if that is unknown, by the kernel's frame record. One of the return addresses is
-/// signed.
+/// Finds the kernel's signal frame by the stack pointer or, if that is unknown, by the kernel's frame record. One of
+/// the return addresses is signed.
 #[cfg(target_arch = "aarch64")]
 #[test]
-fn a_signal_handler_returns_to_where_the_program_was() {
+fn a_walk_continues_from_a_signal_handler_to_the_program() {
     struct SignalReturnMap;
     impl CodeMap for SignalReturnMap {
         fn find(&self, address: u64) -> Option<Code<'_>> {
@@ -216,7 +216,7 @@ impl CodeMap for CorruptedTable {
 
 /// Corrupts bytes in the tables of a real library, with a stack of plausible words: each walk ends, and nothing panics.
 #[test]
-fn damaged_tables_are_survived() {
+fn walks_survive_corrupt_tables() {
     let program = std::fs::read("/proc/self/exe").unwrap();
     let file = object::File::parse(&*program).unwrap();
     let section = file.section_by_name(".eh_frame").unwrap();
@@ -280,7 +280,7 @@ impl Memory for SparseMemory {
 /// `dnrm2_k` of OpenBLAS has no entry, although its library has a table.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn a_function_without_an_entry_returns_to_what_lies_on_top_if_that_is_behind_a_call() {
+fn a_function_without_entry_returns_to_the_top_of_stack_if_it_follows_a_call() {
     let file = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6").unwrap();
     let file = object::File::parse(&*file).unwrap();
     let section = file.section_by_name(".eh_frame").unwrap();

@@ -22,7 +22,7 @@ pub(crate) struct Observation {
 }
 
 impl Observation {
-    /// Observes compiled code, and enables the image sink if `images`.
+    /// Observes compiled code, and enables the image sink if `images` is true.
     pub(crate) fn begin(images: bool) -> Observation {
         let Some(session) = Session::process().filter(|session| session.options().active) else {
             return Observation { enabled_images: false };

@@ -116,7 +116,8 @@ fn may_have_sample(file: &File, length: u64) -> bool {
     true
 }
 
-/// Creates the file with these bytes. An existing recording is renamed to FILE.old. On error, nothing is changed.
+/// Creates the file with `bytes` as its contents. An existing recording is renamed to FILE.old. On error, nothing is
+/// changed.
 pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<File> {
     let mut file = Replacement::at_exact_path(path)?;
     file.file().write_all_at(bytes, 0)?;
@@ -146,7 +147,7 @@ pub fn rename_existing(path: &Path) -> io::Result<()> {
     })
 }
 
-/// Opens an image directory that may be removed, and lists its entries. `None` if there is no directory.
+/// Opens an image directory, checks that it may be removed, and lists its entries. `None` if there is no directory.
 fn open_removable(path: &Path) -> io::Result<Option<(OwnDirectory, Vec<OsString>)>> {
     let directory = match OwnDirectory::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -165,7 +166,7 @@ fn remove_directory(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
-/// Adds the name of a file next to the recording to an error message.
+/// Prefixes an error message with the name of the file or directory next to the recording that it is about.
 fn error_about(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.file_name().unwrap_or_default().display()))
 }
@@ -273,7 +274,7 @@ mod tests {
             output.finish(&Features::default()).unwrap();
         }
 
-        /// Returns the process of a recording, and its images.
+        /// Returns the PID of the recorded process, and the names of its images.
         fn describe(&self, file: &Path) -> (Option<u32>, Vec<OsString>) {
             let images = OwnDirectory::open(&images(file)).and_then(|directory| directory.names());
             (crate::writer::output::first_process(file), images.unwrap_or_default())
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_gets_another_name_with_its_images() {
+    fn a_recording_is_renamed_with_its_images() {
         let fixture = Fixture::new("old");
         fixture.record(1, true);
         fixture.record(2, true);
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_of_this_user_alone() {
+    fn files_are_private_to_this_user() {
         let fixture = Fixture::new("modes");
         fixture.record(1, true);
         let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_user_controls_is_refused() {
+    fn paths_under_another_users_control_are_refused() {
         let fixture = Fixture::new("refused");
         let directory = images(&fixture.file);
         fs::create_dir(&directory).unwrap();
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_name_is_not_taken_from_other_files() {
+    fn other_files_are_never_replaced() {
         let fixture = Fixture::new("others");
         fixture.record(1, true);
         fs::write(old(&fixture.file), "precious").unwrap();
@@ -403,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn images_are_kept_once_the_recording_has_its_place() {
+    fn images_are_kept_once_the_recording_exists() {
         let fixture = Fixture::new("pins");
         let process = fixture.directory.join("image-4711-9");
         let image = OwnDirectory::create_new(&process).unwrap();

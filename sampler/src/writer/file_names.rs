@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_exactly_these_forms_are_ours() {
+    fn only_exact_names_are_recognised() {
         let own_names = [
             "compilations.jsonl",
             "image-4711-90345-object-0.so",

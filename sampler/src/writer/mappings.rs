@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_unmapped_is_remembered_until_something_is_in_its_place() {
+    fn unmapped_ranges_are_kept_until_their_addresses_are_reused() {
         let line = |text: &str| MappedRange::new(MapsLine::parse(text.as_bytes()).unwrap());
         let library = line("5000-7000 r-xp 00001000 08:1f 42 /a");
         let tables = Arc::new(Tables::Frames(Vec::new()));

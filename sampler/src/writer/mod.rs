@@ -99,7 +99,7 @@ pub(crate) struct Writer {
     /// Time of the last read of the mappings; 0 before the first. A fork child reads them at its first sample, because
     /// many children exit without one.
     last_mapping_read: u64,
-    /// Start of the recording; the time of the initial mappings.
+    /// Start time of the recording; also the time stamp of the initial mappings.
     began: u64,
     next_drain: u64,
     /// Delay between two reads of the mappings because of unknown code; grows while reads find nothing new.
@@ -226,7 +226,7 @@ impl Writer {
         Ok(end)
     }
 
-    /// Returns why the recording has to end now, if it has.
+    /// Returns the reason to end the recording now, if there is one.
     fn requested_end(&self) -> Option<End> {
         let requests = &self.recording.requests;
         if requests.stop.load(Ordering::Acquire) || self.deadline.is_some_and(|deadline| clock::monotonic() >= deadline)
@@ -243,13 +243,13 @@ impl Writer {
         })
     }
 
-    /// Sleeps until the next drain, the next check of waiting threads, or a wake-up after `wake_count`.
+    /// Sleeps until the next drain, the next check of waiting threads, or a wake-up that `wake_count` does not include.
     fn wait_for_next_pass(&self, wake_count: u32) {
         let Recording { wake, requests, .. } = self.recording;
         let next = self.next_drain.min(self.next_watch);
         wake.wait(wake_count, Duration::from_nanos(next.saturating_sub(clock::monotonic())));
-        // Libraries are often loaded in quick succession, so wait for more. A caller that ends the recording must not
-        // wait.
+        // Libraries are often loaded in quick succession, so wait for more. Do not delay a caller that ends the
+        // recording.
         let is_caller_waiting = wake.is_drain_requested()
             || [&requests.stop, &requests.abandon].iter().any(|request| request.load(Ordering::Acquire));
         if wake.count() != wake_count && !is_caller_waiting {
@@ -257,7 +257,7 @@ impl Writer {
         }
     }
 
-    /// Drains the rings, finishes the file, and publishes that the writer is done.
+    /// Drains the rings, finishes the file, and marks the recording as written.
     pub(crate) fn finish(mut self) {
         let _shared_state = INHERITED.lock().unwrap_or_else(PoisonError::into_inner);
         self.end();

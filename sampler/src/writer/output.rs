@@ -217,7 +217,7 @@ mod tests {
 
     /// Fork children, and the programs that they execute, create their file late.
     #[test]
-    fn a_file_that_is_made_later() {
+    fn a_file_may_be_created_late() {
         let path = std::env::temp_dir().join(format!("jitlisten-later-{}", std::process::id()));
         let deferred = |append| Output::deferred(&path, append, Attribute::new(&Options::new(&path), None));
         deferred(false).finish(&Features::default()).unwrap();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_recording_is_not_written_over() {
+    fn a_file_that_is_not_a_recording_is_not_overwritten() {
         let path = std::env::temp_dir().join(format!("jitlisten-output-{}", std::process::id()));
         let attribute = || Attribute::new(&Options::new(&path), None);
         for text in ["precious", "import numba\n", "PERFILE"] {

@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_command_line_is_cut_off_at_a_word() {
+    fn a_long_command_line_is_truncated_at_a_word() {
         let words = [vec![b'a'; 50 << 10], vec![b'b'; 100], vec![b'c'; 20 << 10], vec![b'd']];
         let initial = InitialFeatures { command_line: words.to_vec(), ..InitialFeatures::default() };
         let attribute = Attribute::new(&Options::new("f"), None);

@@ -44,8 +44,8 @@ impl Writer {
         }
     }
 
-    /// Replaces evaluators in a stack by the Python frames they run. Returns false if a code object is not defined yet
-    /// because another thread is still defining it.
+    /// Replaces the evaluators in a stack by the Python frames that they run. Returns false if the definition of a code
+    /// object is missing, because another thread is still writing it.
     fn merge_python_frames(
         &mut self,
         index: usize,

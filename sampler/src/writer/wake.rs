@@ -11,9 +11,9 @@ use crate::handler::clock;
 pub(crate) struct Wake {
     /// Number of times the writer was woken; the futex it sleeps on.
     count: AtomicU32,
-    /// Set when a ring fills up and must be drained immediately.
+    /// Set when the rings must be drained immediately, e.g., because one fills up.
     drain_requested: AtomicBool,
-    /// Time by [`clock::monotonic`] until which each sample wakes the writer.
+    /// Every sample wakes the writer until this time ([`clock::monotonic`]).
     notify_on_samples_until: AtomicU64,
     /// Wake count at the start of the last complete pass.
     completed_pass: AtomicU32,
@@ -73,7 +73,7 @@ impl Wake {
         self.count()
     }
 
-    /// True once the writer has written everything that the [`Wake::request_write`] with this ticket asked for.
+    /// True once the writer has completed the request for which [`Wake::request_write`] returned `ticket`.
     pub(crate) fn is_write_done(&self, ticket: u32) -> bool {
         self.completed_pass.load(Ordering::Acquire).wrapping_sub(ticket).cast_signed() >= 0
     }
@@ -86,7 +86,7 @@ impl Wake {
         }
     }
 
-    /// Publishes the writer's last pass: waiting threads check their condition again.
+    /// Announces the writer's last pass, after which waiting threads check their condition again.
     pub(crate) fn complete_last_pass(&self) {
         self.complete_pass(self.count.fetch_add(1, Ordering::AcqRel).wrapping_add(1));
     }
@@ -108,7 +108,7 @@ impl Wake {
     }
 }
 
-/// Waits while the word has this value, for less than a second.
+/// Waits while `word` has this value, at most `time`, which must be less than a second.
 fn futex_wait(word: &AtomicU32, value: u32, time: Duration) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;

@@ -27,7 +27,7 @@ use crate::writer::mappings;
 
 /// Maximum time between two checks of a waiting thread.
 const MAX_CHECK_INTERVAL_NS: u64 = 50_000_000;
-/// Divisor of a thread's waiting time so far that yields the delay until its next check.
+/// The delay until a waiting thread's next check is its waiting time so far, divided by this number.
 const WAIT_TIME_DIVISOR: u64 = 16;
 /// CPU time that a thread needs to return from the handler into its system call, without the handler itself.
 const SYSCALL_RETURN_NS: u64 = 50_000;
@@ -213,8 +213,9 @@ impl WatchedThread {
         call
     }
 
-    /// True if the thread is running now, according to its CPU time, or has been missed too often. A runnable thread,
-    /// which may be leaving a system call, does not count as running. On a single processor, no other thread ever runs.
+    /// True if the thread is running now, according to its CPU time, or if too many checks have missed it. A runnable
+    /// thread, which may be leaving a system call, does not count as running. With a single processor, no thread runs
+    /// during the writer's check.
     fn is_on_processor(&mut self, slot: &Slot, has_run: bool) -> bool {
         let is_running = clock::thread_cpu(slot.state.tid()) > self.last_cpu_ns;
         self.missed_checks += u32::from(has_run);
@@ -363,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_as_the_kernel_writes_them() {
+    fn system_calls_are_parsed_as_the_kernel_formats_them() {
         let call = |number: i64, rest: &str| SystemCall::parse(&format!("{number} {rest} 0x7ffd10 0x7f0040\n"));
         assert_eq!((SystemCall::parse("running\n"), SystemCall::parse("")), (None, None));
         let outside_call = SystemCall::parse("-1 0x7ffd10 0x7f0040\n").unwrap();

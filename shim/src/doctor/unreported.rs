@@ -1,5 +1,5 @@
-//! Detection of unobserved code, which an LLVM instance with an unknown linker compiles in a program that registers
-//! nothing with debuggers.
+//! Detection of unobserved code: code that an LLVM instance with an unknown linker compiles, in a program that does not
+//! register its code with debuggers.
 //!
 //! Most programs do register their objects. An ignored linker is worth a warning only if it produces code. Three
 //! conditions must hold: LLVM itself has made memory executable, no object is known in that memory after a second, and

@@ -107,7 +107,7 @@ c_functions! {
 }
 
 c_functions! {
-    /// Functions that find calls with an argument in the frame pointer register, from `llvm-c/Core.h`.
+    /// Functions that find calls that pass an argument in the frame pointer register, from `llvm-c/Core.h`.
     ConventionFunctions {
         get_function_call_conv = "LLVMGetFunctionCallConv" (Function) -> c_uint;
         get_first_basic_block = "LLVMGetFirstBasicBlock" (Function) -> Block;

@@ -1,8 +1,9 @@
 //! Hooks of llvmlite's entry points: the functions of `libllvmlite.so` that hand a module to an engine.
 //!
-//! ctypes looks up each function once, with `dlsym`. The functions' values in the library's dynamic symbol table are
-//! changed when `_r_debug.r_brk` announces the library, before any lookup. `dlsym` then returns our hook, which sets
-//! the module's attributes (see [`crate::frame_pointers::attributes`]) and calls the original function.
+//! ctypes looks up each function once, with `dlsym`. The symbol values of these functions in the library's dynamic
+//! symbol table are changed when `_r_debug.r_brk` announces the library, before any lookup. `dlsym` then returns our
+//! hook, which sets the module's attributes (see [`crate::frame_pointers::attributes`]) and calls the original
+//! function.
 //!
 //! | function | module |
 //! | --- | --- |

@@ -33,9 +33,9 @@ pub(crate) struct Linkers {
 }
 
 impl Linkers {
-    /// Finds the linkers in `library` and hooks those in `enabled`; `slot` is its index in the table of `hooks`. If
-    /// nothing else reveals the vtables, opens the library's file and stores it in `symbols`. Any library that had this
-    /// slot before must have been closed.
+    /// Finds the linkers in `library` and hooks those in `enabled`; `slot` is the library's index in the table of
+    /// `hooks`. If nothing else reveals the vtables, opens the library's file and stores it in `symbols`. Any library
+    /// that had this slot before must have been closed.
     pub(crate) fn attach(
         library: &Library<'_>,
         symbols: &mut Option<SymbolFile>,

@@ -25,14 +25,14 @@ pub(crate) fn may_have_llvm(library: &Library<'_>) -> bool {
         && (library.uses().mprotect || memchr::memmem::find(library.section.strings(), b"N4llvm").is_some())
 }
 
-/// Returns true if a library may compile code although no linkers were found in it, because it also registers unwind
-/// tables.
+/// Returns true if a library may compile code even if no linkers are found in it: it could contain LLVM, and it
+/// registers unwind tables.
 pub(crate) fn may_compile(library: &Library<'_>) -> bool {
     may_have_llvm(library) && library.uses().register_frame
 }
 
-/// Names of functions that programs look up in order to load code: compiling functions of LLVM's C API, and the
-/// function that IREE's runtime looks up in each ELF file that it loads from memory.
+/// Names of functions that programs look up in order to load code: LLVM-C functions for compiling, and the function
+/// that IREE's runtime looks up in each ELF file that it loads from memory.
 const LOOKED_UP_NAMES: [&[u8]; 4] = [
     b"\0LLVMCreateMCJITCompilerForModule\0",
     b"\0LLVMOrcCreateLLJIT\0",

@@ -7,7 +7,7 @@
 //! libraries |
 //!
 //! A development build between two releases has the number of the next release, and its version ends in `git`. Such a
-//! build may have either layout. Without a version, the slot counts of all known releases are accepted.
+//! build may have the layout of either release. Without a version, the slot counts of all known releases are accepted.
 
 #![forbid(unsafe_code)]
 
@@ -43,8 +43,8 @@ const fn row(
     ReleaseRow { releases, runtime_dyld_slots, jitlink_slots, uwtable, has_remarks }
 }
 
-/// Known releases in ascending order. The vtables of 20 were taken from builds between two releases, and those of 24
-/// from builds before its release. Only some of the releases before 10 were tested.
+/// Known releases in ascending order. The vtable layouts of LLVM 20 were taken from development builds between two
+/// releases, and those of LLVM 24 from builds before its release. Only some of the releases before 10 were tested.
 const ROWS: [ReleaseRow; 11] = [
     row(0..=9, &[16, 17, 19], &[], None, false),
     row(10..=12, &[16], &[], Some(0), false),
@@ -83,7 +83,8 @@ pub(crate) fn has_remarks(release: u32) -> bool {
     find_row(release).is_some_and(|row| row.has_remarks)
 }
 
-/// Checks that `fits` accepts the table row of one of `releases`. If `releases` is empty, any supported release counts.
+/// Checks that `fits` accepts the table row of at least one of `releases`. If `releases` is empty, any supported
+/// release counts.
 ///
 /// # Errors
 /// If no release fits, returns the first release that is newer than all supported ones, if any.
@@ -121,7 +122,7 @@ impl Release {
         Some(Release { number, is_development_build: version.contains("git"), version: version.to_owned() })
     }
 
-    /// Returns true if the layout may be the one of `releases`. A development build of an unsupported release never
+    /// Returns true if the layout may be that of one of `releases`. A development build of an unsupported release never
     /// matches.
     fn may_be_in(&self, releases: &RangeInclusive<u32>) -> bool {
         let may_have_previous_layout = self.is_development_build && is_supported(self.number);

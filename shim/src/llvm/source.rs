@@ -71,9 +71,9 @@ fn find_memory_slots(library: &Library<'_>, hooks: &'static HookTable) -> Memory
 }
 
 impl Source {
-    /// Finds and hooks LLVM in `library`; `slot` is its index in the table of `hooks`. If the library's file must be
-    /// opened, it is stored in `symbols`. The error is the reason why this LLVM instance is not observed, or `None` for
-    /// a library without LLVM. The library need not be relocated.
+    /// Finds and hooks LLVM in `library`; `slot` is the library's index in the table of `hooks`. If the library's file
+    /// must be opened, it is stored in `symbols`. The error is the reason why this LLVM instance is not observed, or
+    /// `None` for a library without LLVM. The library need not be relocated.
     pub(crate) fn attach(
         library: &Library<'_>,
         symbols: &mut Option<SymbolFile>,
@@ -92,7 +92,8 @@ impl Source {
         // Reset the counters before LLVM can report anything.
         FACTS.reset_counts(slot);
         if recognise::is_llvmlite(library) {
-            // The file's symbols are needed anyway, and searching its constants would read 60 MB.
+            // Open llvmlite's file now: its symbols are needed anyway, and searching the constants instead would read
+            // 60 MB.
             *symbols = SymbolFile::open(library).ok();
         }
         let linkers = Linkers::attach(library, symbols, slot, hooks, callers, enabled).ok_or(None)?;
@@ -139,8 +140,8 @@ impl Source {
         })
     }
 
-    /// Patches the import slots, or patches them again if other tools have overwritten them. Returns true on the first
-    /// call, and the functions that other tools had stored in the slots. The library must be relocated.
+    /// Patches the import slots, or patches them again if other tools have overwritten them. Returns whether this is
+    /// the first call, and the functions that other tools had stored in the slots. The library must be relocated.
     pub(crate) fn hook_memory(&mut self, mapped: Mapped<'_>) -> (bool, Vec<(Function, usize)>) {
         let is_first = !std::mem::replace(&mut self.memory_is_hooked, true);
         let replaced = self.slots.hook(mapped);
@@ -216,7 +217,7 @@ impl Source {
         self.linkers.has_hidden_linker && !self.has_had_entries()
     }
 
-    /// Records that code became executable that no LLVM instance had reported.
+    /// Records that unreported code became executable.
     pub(crate) fn mark_silent(&mut self) {
         self.is_silent = self.unobserved_reason().is_some();
     }

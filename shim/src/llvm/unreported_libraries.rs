@@ -1,4 +1,5 @@
-//! Libraries that may make code executable that no other source reports; `trackers/unwind_tables.rs` finds that code.
+//! Libraries that may make code executable without any other source reporting that code; `trackers/unwind_tables.rs`
+//! finds that code.
 
 #![forbid(unsafe_code)]
 

@@ -8,7 +8,7 @@
 //! * slots that point to a function other than the one our hook forwards to: another tool's, or another namespace's
 //!   (`dlmopen(3)`);
 //! * slots of the library that defines that function, because our hook would call itself: libc, its replacement, or a
-//!   non-PIE program that takes the address of `mprotect`, so that all libraries use the program's symbol.
+//!   non-PIE program that takes the address of `mprotect` and thereby makes all libraries use the program's symbol.
 //!
 //! `unlocked_hooks.rs` forwards calls that do not concern code without taking a lock.
 

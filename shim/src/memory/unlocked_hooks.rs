@@ -1,5 +1,6 @@
-//! Memory hooks for libraries without LLVM, used once LLVM is detected in the process. Calls that do not concern code
-//! are forwarded without taking a lock, as `code_pages` tells.
+//! Memory hooks for libraries without LLVM, used once LLVM is detected in the process. A call concerns code if it makes
+//! memory executable, or if it affects a page with known code (`code_pages`). All other calls are forwarded without
+//! taking a lock.
 
 use std::ffi::{c_int, c_void};
 

@@ -18,10 +18,10 @@ static IMPORTS_ARE_HOOKED: AtomicBool = AtomicBool::new(false);
 /// the first dot or dash.
 const IGNORED_LIBRARIES: [&str; 9] = ["gcc_s", "unwind", "asan", "hwasan", "lsan", "msan", "tsan", "ubsan", "clang_rt"];
 
-/// Import slots that the loader has not relocated yet.
-#[derive(Default)]
 /// Hooks of import slots in all libraries.
+#[derive(Default)]
 pub(crate) struct Imports {
+    /// Import slots that the loader has not relocated yet, each with the index of its function.
     pending_slots: Vec<(KeptSlot, usize)>,
 }
 

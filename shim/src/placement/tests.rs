@@ -53,7 +53,7 @@ fn pattern() -> Pattern {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn every_section_is_where_it_is_found() {
+fn all_sections_are_located_correctly() {
     let pattern = pattern();
     for gap in [0, 48, 1024] {
         let (code, data, ranges) = link(&pattern, gap);
@@ -73,7 +73,7 @@ fn every_section_is_where_it_is_found() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn what_is_there_twice_or_not_quite_is_not_found() {
+fn ambiguous_or_altered_sections_are_not_located() {
     let pattern = pattern();
     let (mut code, data, ranges) = link(&pattern, 64);
     assert!(locate(&pattern, &code, &data, &|_| false).is_none(), "another object's memory");
@@ -244,7 +244,7 @@ fn functions_are_located_correctly_whichever_are_omitted() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn the_debug_object_has_the_addresses() {
+fn debug_object_contains_the_section_addresses() {
     let pattern = pattern();
     let (code, data, _) = link(&pattern, 0);
     let placement = locate(&pattern, &code, &data, &|_| true).unwrap();

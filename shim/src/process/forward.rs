@@ -79,7 +79,7 @@ fn forward<R>(function: Function, other_tool: impl FnOnce(usize) -> R, libc: imp
     }
 }
 
-/// Defines the function that a hook forwards calls with: to the other tool's function if one is set, otherwise to
+/// Defines the function through which a hook forwards calls: to the other tool's function if one is set, otherwise to
 /// libc's.
 macro_rules! define_forwarder {
     ($function:ident, $name:ident($($argument:ident: $type:ty),*) -> $result:ty, $libc:path) => {

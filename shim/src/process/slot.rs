@@ -17,8 +17,8 @@ pub(crate) struct Slot<'l> {
     address: usize,
     /// Protection of the word's page after relocation.
     protection: i32,
-    /// Lowest value that counts as an address in memory. A lower value is zero, or an address within the library's
-    /// file.
+    /// Lowest value that counts as an address in memory. A lower value is zero, or an address to which the load bias
+    /// has not been added.
     min_address: usize,
     mapped: PhantomData<&'l ()>,
 }
@@ -46,8 +46,8 @@ impl<'l> Slot<'l> {
         unsafe { AtomicUsize::from_ptr(self.address as *mut usize) }.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the loader has stored an address in the word. Before that, the word is zero or an address within
-    /// the file.
+    /// Returns true if the loader has stored an address in the word. Before that, the word is zero, or an address to
+    /// which the load bias has not been added.
     pub(crate) fn is_relocated(self) -> bool {
         self.value() >= self.min_address
     }

@@ -46,7 +46,7 @@ impl Shim {
     }
 
     /// Frees a few objects whose memory was unmapped without our noticing, by a library without LLVM or by a direct
-    /// system call. The `munmap` hooks do not know about pages of code that has never run.
+    /// system call. The `munmap` hooks of other libraries do not recognise pages that have never been executable.
     fn free_unmapped(&self, state: &mut State) {
         for id in self.session.next_overdue(MAX_OVERDUE_CHECKS) {
             let first_range = self.session.ledger(|ledger| ledger.pending(id).and_then(|text| text.first().copied()));

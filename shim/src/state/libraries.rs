@@ -161,7 +161,7 @@ impl Shim {
         appeared.into_iter().filter_map(|appeared| appeared.entry.library().map(|library| (appeared, library)))
     }
 
-    /// Hooks the functions that libraries call to list modules, so that they see our images, too.
+    /// Hooks the functions that libraries call to list modules, so that these libraries also see our images.
     pub(crate) fn hook_imports(&self, held: Held<'_>) {
         let mut state = self.lock();
         if !Imports::activate() {

@@ -179,7 +179,7 @@ impl Shim {
         }
     }
 
-    /// Registers code that a library has made executable and that no channel reports. `is_source` is true if the
+    /// Registers code that no channel reports and that a library has just made executable. `is_source` is true if the
     /// library has a GDB JIT list.
     pub(crate) fn register_unnamed_code(&self, state: &mut State, range: AddressRange, is_source: bool) {
         // Memory that a thread makes executable inside `emit` belongs to JITLink.

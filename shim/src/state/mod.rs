@@ -96,7 +96,7 @@ impl State {
         self.sources.iter().flatten()
     }
 
-    /// Records that code became executable that none of these LLVM instances had reported.
+    /// Records that code became executable without a report from any of these LLVM instances.
     fn mark_silent(&mut self) {
         self.sources.iter_mut().flatten().for_each(Source::mark_silent);
     }

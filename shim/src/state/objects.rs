@@ -16,8 +16,8 @@ use crate::trackers::pending::PendingObject;
 
 impl Shim {
     /// Handles a call of `__jit_debug_register_code`, which announces that an object was registered or unregistered.
-    /// MCJIT makes the call under LLVM's lock. Without that lock, another thread may be changing the list, and the
-    /// removed entry may be an earlier one at the same address.
+    /// MCJIT makes the call under LLVM's lock. ORC makes it without that lock, so another thread may be changing the
+    /// list meanwhile, and the address of the removed entry may already belong to a new one.
     pub(crate) fn register_code(&self, slot: usize) {
         let mut state = self.lock();
         self.with_running_source(&mut state, slot, |_, _| {});

@@ -4,11 +4,11 @@
 //! | tracker | objects |
 //! | --- | --- |
 //! | `linked` | reported by a linker, and perhaps also in a GDB JIT list |
-//! | `emitted` | handed to JITLink, whose location is unknown |
-//! | `self_loaded` | compiled to memory, which the program may load itself |
+//! | `emitted` | handed to JITLink, and not yet located |
+//! | `self_loaded` | compiled to memory; the program may load them itself |
 //! | `copies` | loaded at an address at which they cannot run |
 //! | `pending` | loaded, not yet final |
-//! | `watched_code` | unregistered or in writable memory, and freed once their code changes |
+//! | `watched_code` | unregistered, or in writable memory; freed once their code changes |
 //! | `unwind_tables` | code of a library that no channel observes |
 
 #![forbid(unsafe_code)]

@@ -1,7 +1,8 @@
 //! Bounded list of items that wait for an event that may never come, such as code that is not yet located or not yet
 //! final.
 //!
-//! The library has no thread of its own, so each event checks the age and the number of tries.
+//! The library has no thread of its own, so the age of the items and their number of tries are checked whenever an
+//! event occurs.
 
 #![forbid(unsafe_code)]
 

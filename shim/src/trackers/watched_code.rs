@@ -1,5 +1,5 @@
-//! Tracker of objects that are freed once their code changes: objects in writable memory, and objects that were
-//! unregistered while their code is still mapped, because a host may destroy its engine and keep the code.
+//! Tracker of objects that are freed once their code changes: objects in writable memory, and objects that are no
+//! longer registered although their code is still mapped (a host may destroy its engine and keep the code).
 //!
 //! A host may free or reuse the memory with system calls that no hook sees, so each check compares a few of these
 //! objects with memory. This is not a [`WaitingList`](super::waiting_list::WaitingList), because no object is dropped

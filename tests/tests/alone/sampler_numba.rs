@@ -88,7 +88,7 @@ fn stacks_of_greenlets_are_whole() {
 /// The frames that started a greenlet are no longer on the stack when it is resumed, so only the greenlet's own frames
 /// are certain.
 #[test]
-fn stacks_of_greenlets_resumed_less_deep_reach_their_beginning() {
+fn stacks_of_greenlets_resumed_at_a_lower_depth_reach_their_entry() {
     let Some(samples) = sample_greenlets("20", "0") else { return };
     let reach_start =
         samples.iter().filter(|sample| sample.frames.iter().any(|frame| frame.contains("g_initialstub"))).count();
@@ -114,7 +114,7 @@ fn images_are_kept_beside_the_recording() {
 /// Under CPU-time and wall-clock sampling, Python's signal handlers still run, and its blocking calls take as long as
 /// they should.
 #[test]
-fn signals_of_python() {
+fn python_still_handles_signals() {
     for options in [",hz=997", ",hz=997,wall"] {
         let Some(host) = integration::numba("numba-0.68.1", "python_signals.py") else { return };
         let (host, data) = with_recording(host, options);

@@ -105,7 +105,7 @@ fn stacks_below_signal_handlers_and_deep_ones_are_complete() {
 }
 
 #[test]
-fn a_thread_has_the_time_that_the_kernel_says() {
+fn the_time_of_each_thread_matches_the_kernels() {
     let Some((samples, stdout)) = run(&["threads", "4", "3", "4"]) else { return };
     let sampled_seconds = seconds_by_thread(&samples);
     for line in stdout.lines() {
@@ -198,7 +198,7 @@ fn a_process_that_a_signal_ends_loses_nothing() {
 }
 
 #[test]
-fn a_program_goes_on_after_exec() {
+fn a_program_continues_after_exec() {
     let Some(host) = scenario(&["exec", "1"]) else { return };
     let (host, data) = with_recording(host, ",hz=199");
     let _ = host.run(Preload::Library).expect_success();
@@ -216,7 +216,7 @@ fn a_program_goes_on_after_exec() {
 /// Starts the program as `jitlisten record` does. The recording remains that of this program, even if the program
 /// starts others or is itself started by a shell.
 #[test]
-fn what_a_program_starts_does_not_take_its_recording() {
+fn a_started_program_does_not_take_over_the_recording() {
     for start in [scenario, scenario_in_shell] {
         let Some(host) = start(&["commands", "2"]) else { return };
         let (host, data) =

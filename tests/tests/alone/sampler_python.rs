@@ -100,7 +100,7 @@ fn stacks_of_every_release_are_whole() {
 
 /// Each `short_lived_N` reuses the memory of the previous code object.
 #[test]
-fn code_objects_that_are_gone_have_their_own_names() {
+fn freed_code_objects_keep_their_own_names() {
     for venv in RELEASES {
         let Some((_, host)) = run(venv, "3") else { continue };
         let frame_lines = lines(&host.scratch("f.data"));
@@ -113,8 +113,8 @@ fn code_objects_that_are_gone_have_their_own_names() {
     }
 }
 
-/// A forked child inherits the interpreter but has names of its own. A child without a sample creates no image
-/// directory, and no file unless it might become another user.
+/// A forked child inherits the interpreter but writes its own names. A child without a sample creates no image
+/// directory, and no recording unless it might become another user.
 #[test]
 fn children_of_a_fork() {
     let Some(_) = tool::require("perf", Absence::FailsInCi) else { return };
@@ -264,7 +264,7 @@ fn callers(sample: &WeightedSample, name: &str) -> Vec<String> {
 /// function.
 #[test]
 #[ignore = "needs Python 3.14 or newer: ci/systems.sh sid"]
-fn tasks_are_called_by_those_that_await_them() {
+fn the_caller_of_a_task_is_the_function_that_awaits_it() {
     let Some(python) = integration::python("numba-0.68.1") else { return };
     let version = tool::run(Command::new(&python).args(["-c", "import sys; print(*sys.version_info[:2])"]));
     if String::from_utf8_lossy(&version.stdout).trim().rsplit(' ').next().is_none_or(|minor| minor < "14") {

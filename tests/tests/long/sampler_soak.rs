@@ -23,7 +23,7 @@ fn program(scratch: &Scratch) -> Option<PathBuf> {
 }
 
 #[test]
-fn starts_and_stops_under_threads_that_do_everything() {
+fn starts_and_stops_while_threads_do_everything() {
     if tool::require("perf", Absence::FailsInCi).is_none() {
         return;
     }

@@ -1,17 +1,17 @@
-//! A service that compiles and frees code indefinitely must not grow: after twice as many rounds, it has the same
-//! memory use, mappings and files.
+//! A service that compiles and frees code indefinitely must not grow: after twice as many iterations, its memory use,
+//! mappings and files are the same.
 
 use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::integration;
 
-/// Number of rounds that fill every quota and leave more stale lines than a perf map keeps (1 MiB, some 1,300 bytes per
-/// object).
+/// Number of iterations that fill every quota and leave more stale lines than a perf map keeps (1 MiB, some 1,300 bytes
+/// per object).
 const WARM_UP_ROUNDS: u32 = 900;
 const TOTAL_ROUNDS: u32 = 1800;
 const QUOTA_BYTES: u64 = 1 << 20;
 const MIB: i64 = 1 << 20;
 
-/// Resource usage that the host prints after a number of rounds.
+/// Resource usage that the host prints after a number of iterations.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
     resident: i64,
@@ -42,7 +42,7 @@ fn parse_usage(outcome: &Outcome) -> [Usage; 2] {
 }
 
 #[test]
-fn with_every_sink_on_nothing_grows_for_ever() {
+fn with_every_sink_nothing_grows_indefinitely() {
     let (Some(stock), Some(host)) = (host(), host()) else { return };
     let [stock_warm, stock_end] = parse_usage(&stock.run(Preload::Nothing).expect_success());
     let host = host.variable("JITLISTEN", "all").variable("JITLISTEN_QUOTA", "1M");
@@ -50,7 +50,7 @@ fn with_every_sink_on_nothing_grows_for_ever() {
     let [warm, end] = parse_usage(&outcome);
     let summary = format!("stock {stock_warm:?} {stock_end:?}\nours {warm:?} {end:?}\n{}", host.log());
 
-    // The perf map keeps up to 1 MiB of lines for freed code, and no others at the end.
+    // The perf map keeps up to 1 MiB of lines for freed code; at the end, it has no other lines.
     assert!(warm.perf_map > MIB / 2, "the host did not fill the map: {summary}");
     assert!(end.perf_map <= warm.perf_map + MIB / 4 && end.perf_map < 2 * MIB, "the perf map grows: {summary}");
     // The jitdump stops at the quota, and images stay below it; the log reports the quota once.
@@ -58,8 +58,8 @@ fn with_every_sink_on_nothing_grows_for_ever() {
     let quota_lines: Vec<String> =
         host.log().lines().filter(|line| line.contains("JITLISTEN_QUOTA")).map(str::to_owned).collect();
     assert!(quota_lines.len() == 1 && quota_lines[0].contains("the jitdump sink stops"), "{quota_lines:?}");
-    // Memory that LLVM itself leaks in the same rounds is subtracted. The addresses of freed code stay reserved, up to
-    // 4,096 ranges.
+    // Memory that LLVM itself leaks in the same iterations is subtracted. Up to 4,096 address ranges of freed code stay
+    // reserved.
     let growth = (end.resident - warm.resident) - (stock_end.resident - stock_warm.resident);
     assert!(growth < 4 * MIB, "memory grows by {growth} bytes in {} turns: {summary}", TOTAL_ROUNDS - WARM_UP_ROUNDS);
     assert!(end.mappings - stock_end.mappings < 4096 + 64, "mappings: {summary}");

@@ -103,7 +103,7 @@ fn assert_constant_cost(objects: u32, functions: u32) {
     let quietest = |tenths: &[f64]| tenths.iter().copied().fold(f64::MAX, f64::min);
     let (first, last) = (quietest(&measured.us_by_tenth[..3]), quietest(&measured.us_by_tenth[7..]));
     assert!(last <= 1.5 * first, "{first} us at the beginning, {last} us at the end: {summary}");
-    // Memory that doubles when it grows comes in steps, so compare means.
+    // Buffers that double their size make memory use grow in steps, so compare means.
     let mean = |tenths: &[f64]| tenths.iter().sum::<f64>() / tenths.len() as f64;
     let (first, last) = (mean(&measured.bytes_by_tenth[1..4]), mean(&measured.bytes_by_tenth[7..]));
     assert!(last <= 2.0 * first, "{first} bytes at the beginning, {last} at the end: {summary}");

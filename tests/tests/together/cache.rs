@@ -21,7 +21,7 @@ fn record_from_the_cache(venv: &str, filled_by: Preload) -> Option<(Host, Record
 }
 
 #[test]
-fn objects_cached_before_us_are_named_and_logged() {
+fn objects_cached_without_the_library_are_named_and_logged() {
     for venv in VENVS {
         let Some((host, recording)) = record_from_the_cache(venv, Preload::Nothing) else { continue };
         Verdict::from_samples(&recording.samples, "_dispatcher").assert_named();
@@ -33,7 +33,7 @@ fn objects_cached_before_us_are_named_and_logged() {
 }
 
 #[test]
-fn objects_cached_under_us_keep_their_frame_pointers() {
+fn objects_cached_with_the_library_keep_their_frame_pointers() {
     for venv in VENVS {
         let Some((host, recording)) = record_from_the_cache(venv, Preload::Library) else { continue };
         Verdict::from_samples(&recording.samples, "_dispatcher").assert_complete();

@@ -93,7 +93,7 @@ fn functions_with_rules(mapping: &Mapping, bytes: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn images_are_as_ebpf_profilers_want_mappings() {
+fn images_obey_the_rules_of_ebpf_profilers() {
     for sinks in ["image,unwind", "image,unwind,modules"] {
         let Some(host) = Integration::Numba("numba-0.68.1").chain(300, &[]) else { return };
         let host = with_images(host).variable("JITLISTEN", sinks);

@@ -202,7 +202,7 @@ fn remove_type_names(program: &Path) {
 /// Functions that are not exported have symbols in the program's file, which the library uses instead of the missing
 /// type names.
 #[test]
-fn symbols_of_the_file_stand_in_for_names_of_types() {
+fn symbols_of_the_file_replace_missing_type_names() {
     let scratch = Scratch::new("embedded");
     for (llvm, flags) in [(14, &[][..]), (19, &[]), (15, &["-no-pie"])] {
         let program = scratch.join(&format!("typeless-{llvm}"));
@@ -219,7 +219,7 @@ const WRITTEN_CONSTANTS: &str = ".section .rodata, \"aw\"\n.byte 0\n.section .no
 /// Code compiled by an LLVM library with neither symbols nor RTTI is named by its addresses, and the log gives the
 /// reason once.
 #[test]
-fn without_names_of_types() {
+fn without_type_names() {
     let scratch = Scratch::new("embedded");
     let writable_rodata = scratch.join("written.s");
     fs::write(&writable_rodata, WRITTEN_CONSTANTS).expect("written");
@@ -254,7 +254,7 @@ fn without_names_of_types() {
 /// Code compiled by an LLVM library without type names, whose exported GDB JIT list stays empty, is named by its
 /// addresses, with or without a log.
 #[test]
-fn without_names_of_types_and_with_an_unused_list() {
+fn without_type_names_and_with_an_unused_list() {
     let scratch = Scratch::new("embedded");
     let exported =
         ["-s", "-Wl,--export-dynamic-symbol=__jit_debug_descriptor,--export-dynamic-symbol=__jit_debug_register_code"];
@@ -389,8 +389,8 @@ fn after_one_was_closed_unheard() {
     }
 }
 
-/// Other libraries may interpose the linker's functions. Before glibc 2.41, the loader fills in the linker's vtable
-/// after it has announced the library, and must resolve the symbols to our hooks.
+/// Other libraries may interpose the functions of LLVM's linkers. Before glibc 2.41, the loader fills in the linkers'
+/// vtables after it has announced the library, and must then resolve these symbols to our hooks.
 #[test]
 fn linkers_whose_functions_others_may_replace() {
     let scratch = Scratch::new("embedded");
@@ -411,8 +411,8 @@ fn linkers_whose_functions_others_may_replace() {
     }
 }
 
-/// Relative relocations in `DT_RELR` take only an eighth of a word each. With them, vtables are found and patched
-/// before the loader relocates them.
+/// `DT_RELR` packs relative relocations into bitmaps. With it, vtables are found and patched before the loader
+/// relocates them.
 #[test]
 fn with_packed_relocations() {
     let scratch = Scratch::new("embedded");
@@ -519,7 +519,7 @@ fn beside_libraries_that_are_opened() {
 
 /// The library is opened while four threads compile, and detects the objects compiled after that.
 #[test]
-fn listened_to_while_threads_compile() {
+fn opened_while_threads_compile() {
     let scratch = Scratch::new("embedded");
     let library = paths::library();
     for (llvm, is_static) in [(14, true), (19, true), (15, false), (22, false)] {
@@ -559,7 +559,7 @@ fn build_impostor(scratch: &Scratch, flags: &[&str]) -> Option<(PathBuf, PathBuf
 
 /// With ClickHouse's libc++, functions return a `std::unique_ptr` in a register; with others, in memory.
 #[test]
-fn what_is_returned_in_memory_and_in_a_register() {
+fn results_in_memory_and_in_a_register() {
     for flags in [&[][..], &["-DIN_REGISTER"]] {
         let scratch = Scratch::new("embedded");
         let Some((object, program)) = build_impostor(&scratch, flags) else { return };

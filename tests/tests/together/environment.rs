@@ -32,7 +32,7 @@ fn only_an_unknown_sink() {
 }
 
 #[test]
-fn a_directory_that_is_not_there() {
+fn a_missing_directory() {
     assert_logged_once("JITLISTEN_DIR", "/nonexistent/directory", "/nonexistent/directory");
 }
 

@@ -63,7 +63,8 @@ fn perf_walks_from_a_fusion_of_jax_into_xla() {
     );
     let leaves_outside_images: Vec<&Frame> =
         fusion_samples.iter().map(|sample| &sample.frames[0]).filter(|leaf| !image::is_image(&leaf.object)).collect();
-    // perf attributes samples to an image only after the kernel has recorded the mapping, on any processor.
+    // perf attributes samples to an image only after the kernel has recorded its mapping. Samples taken on any
+    // processor before that have no image.
     let (count, total) = (leaves_outside_images.len(), fusion_samples.len());
     assert!(
         count * 100 <= total * 5,
@@ -224,7 +225,7 @@ fn gdb_names_what_postgresql_has_registered_nowhere() {
 }
 
 #[test]
-fn every_object_of_llvmpipe_is_heard() {
+fn every_object_of_llvmpipe_is_detected() {
     let Some(host) = foreign::llvmpipe(3) else { return };
     let host = debug_log(host);
     let outcome = host::assert_same_output(&host).expect_success();

@@ -40,7 +40,8 @@ fn allocations_belong_to_compiled_functions() {
     assert!(lines.any(|line| line.contains("Dispatcher_call")), "the stacks end in compiled code");
 }
 
-/// A function that LLVM inlined allocates the array on one line; its caller has the other line.
+/// The array is allocated in a function that LLVM inlined. The stack has that function with its line, then its caller
+/// with another line.
 #[test]
 fn allocations_have_python_lines_and_inlined_callees() {
     let Some(printed) = report("image,unwind,modules", true) else { return };

@@ -1,5 +1,5 @@
-//! Attacks on the library through files, names and variables. An attacker can plant them, and must not be able to read
-//! our files.
+//! Attacks on the library through planted files, function names and environment variables. The attacker must also not
+//! be able to read our files.
 //!
 //! The paths of a process contain its pid and can be guessed. A shell therefore plants a file where the library is
 //! about to write, and then becomes the host through `exec`, which keeps the pid.
@@ -299,7 +299,8 @@ fn values_of_variables() {
             // changed to it.
             let host = Host::new("/bin/sh", "hostile").variable("JITLISTEN", "all");
             let script = "cd \"$0\" && export LD_PRELOAD=\"$LIBRARY\" && exec \"$@\"";
-            // The private directory is as deep as the value with the most `..` components.
+            // The private directory has as many parents as any value has `..` components, so no value leads out of the
+            // scratch directory.
             let (cwd, host) = (host.scratch("1/2/3/4/5/6"), host.variable("LIBRARY", paths::library()));
             fs::create_dir_all(&cwd).expect("made");
             let host = host.argument("-c").argument(script).argument(cwd).argument(&program).argument("first");
@@ -449,7 +450,7 @@ fn a_directory_that_is_exchanged() {
 
 /// Another user's tools cannot read a perf map.
 #[test]
-fn a_map_is_its_users_alone() {
+fn a_map_is_private_to_its_user() {
     let (true, Some(setpriv)) = (is_root(), tool::require("setpriv", Absence::FailsInCi)) else { return };
     let Some(host) = safety_host::scenario(&["ends", "exit"]) else { return };
     let mut running = host.start(Preload::Library);

@@ -1,5 +1,5 @@
-//! Bounds on what the library takes from a process: work proportional to the code, little address space if that is
-//! limited, and no signals.
+//! Limits on the resources of a process that the library uses: time proportional to the amount of code, little address
+//! space if that is limited, and no signals.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -85,10 +85,10 @@ fn system_calls(strace: &Path, host: &Host) -> String {
     fs::read_to_string(calls).expect("strace has written")
 }
 
-/// The library reads the memory of a C API caller directly. When it used a `process_vm_readv(2)` for each name and
-/// file, 5,000 functions with lines took 15,019 such calls; now they take 12.
+/// The library reads the memory of a C API caller directly. When it called `process_vm_readv(2)` for each name and
+/// file, 5,000 functions with lines required 15,019 such calls; now they require 12.
 #[test]
-fn inputs_of_the_api_are_read_plainly() {
+fn arguments_of_the_api_are_read_directly() {
     let (Some(strace), Some(program)) = (tool::require("strace", Absence::FailsInCi), program()) else { return };
     let count_reads = |functions: u32| {
         let host =

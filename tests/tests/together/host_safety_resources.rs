@@ -237,7 +237,7 @@ fn assert_first_functions<'a>(names: impl Iterator<Item = &'a str>) {
 
 /// Writes to the files of two sinks fail with `EDQUOT`; the perf map is on another file system.
 #[test]
-fn a_quota_that_is_used_up() {
+fn an_exhausted_quota() {
     let Some(host) = host_with_long_names() else { return };
     let Some(disk) = Mount::with_quota(192 << 10) else { return };
     let host = host.variable("JITLISTEN_DIR", disk.quota_directory());
@@ -276,7 +276,7 @@ fn check_truncated_perf_map(host: Host, disk: Option<Mount>, tmp_dir: impl Fn(&M
 }
 
 #[test]
-fn a_quota_that_the_perf_map_uses_up() {
+fn a_quota_that_the_perf_map_exhausts() {
     let Some(host) = host_with_long_names() else { return };
     let disk = Mount::with_quota(28 << 10);
     check_truncated_perf_map(host, disk, Mount::quota_directory, "Disk quota exceeded");
@@ -292,7 +292,7 @@ fn a_disk_that_the_perf_map_fills() {
 
 /// The quota is exhausted before the first byte is written.
 #[test]
-fn a_quota_that_is_used_up_from_the_start() {
+fn a_quota_that_is_exhausted_from_the_start() {
     let Some(host) = host_with_long_names() else { return };
     let Some(disk) = Mount::with_quota(1) else { return };
     let host = host.variable("JITLISTEN_DIR", disk.quota_directory());

@@ -20,7 +20,8 @@ fn run_changing(preload: Preload) -> Option<String> {
     Some(String::from_utf8(host.run(preload).expect_success().stdout).expect("text"))
 }
 
-/// Pages that LLVM changes keep their bytes, lose their name, and cost nothing once they are freed.
+/// When LLVM changes pages of an image, they keep their bytes but lose their name. Once freed, they use no mappings or
+/// files.
 #[test]
 fn changed_pages_have_no_stale_name() {
     let Some(output) = run_changing(Preload::Library) else { return };

@@ -69,7 +69,7 @@ fn pages_that_other_threads_write_to_have_no_image_in_a_program_that_is_observed
 }
 
 #[test]
-fn pages_of_their_own_have_images_whatever_threads_there_are() {
+fn exclusively_owned_pages_have_images_despite_other_threads() {
     let Some(images) = images(&["owned", "owned switching", "owned frees"], Preload::Nothing) else { return };
     assert_eq!((images[0], images[1] > 0, images[2]), (FUNCTION_COUNT, true, FUNCTION_COUNT));
 }

@@ -32,7 +32,7 @@ fn callgrind_counts_by_source_line() {
 
 /// Code was compiled before the sink was enabled; its pages are replaced while threads run on them.
 #[test]
-fn images_come_and_go_under_running_threads() {
+fn images_appear_and_disappear_while_threads_run() {
     let Some(host) = integration::numba("numba-0.68.1", "late_images.py") else { return };
     let outcome =
         host.argument(paths::library()).variable("JITLISTEN", "perfmap").run(Preload::Library).expect_success();

@@ -103,7 +103,7 @@ fn gdb_knows_the_frames() {
 }
 
 #[test]
-fn unwinders_inside_walk_it() {
+fn in_process_unwinders_walk_it() {
     for unwinder in walk::UNWINDERS {
         let build_dir = Scratch::new("raw-jit-bin");
         let Some(host) = raw_jit("1", "unwind", &build_dir) else { return };
@@ -122,7 +122,7 @@ fn unwinders_inside_walk_it() {
 /// A library that is both linked and preloaded is loaded only once, and its session is open before the program opens
 /// one.
 #[test]
-fn linked_and_preloaded_is_one_session() {
+fn a_library_that_is_linked_and_preloaded_has_one_session() {
     let build_dir = Scratch::new("raw-jit-bin");
     let Some(host) = raw_jit("0", "perfmap", &build_dir) else { return };
     let outcome = host.run(Preload::Library).expect_success();

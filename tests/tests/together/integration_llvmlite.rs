@@ -74,7 +74,7 @@ fn both_unwinders_walk_to_the_start() {
 
 /// Control: the patched llvmlite with everything switched off.
 #[test]
-fn unasked_it_does_nothing() {
+fn without_a_request_it_does_nothing() {
     let Some(host) = chain(1, &[]) else { return };
     let outcome = host.variable("NUMBA_ENABLE_PROFILING", "0").run(Preload::Nothing).expect_success();
     assert_eq!(outcome.map, None, "other_user has asked for a perf map");
@@ -147,7 +147,7 @@ fn orc_is_discovered_with_rtdyld_and_with_jitlink() {
 }
 
 #[test]
-fn frame_pointers_are_as_asked() {
+fn frame_pointers_are_kept_as_requested() {
     for linker in ["rtdyld", "jitlink"] {
         for (policy, expected) in [("1", true), ("0", false), ("untouched", false)] {
             let Some(host) = orc(linker, "0") else { continue };

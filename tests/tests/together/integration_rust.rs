@@ -75,7 +75,7 @@ fn linked_and_preloaded_nothing_is_doubled() {
 /// A closed JIT frees its object, both with RuntimeDyld and with JITLink. ORC does not free a JIT that lives until the
 /// process exits.
 #[test]
-fn a_disposed_jit_says_so() {
+fn a_disposed_jit_frees_its_objects() {
     for linker in ["rtdyld", "default"] {
         for (args, freed) in [(&[linker, "closed"][..], 1), (&[linker], 0)] {
             let Some(host) = (LLVM_SYS.host)(0, args) else { return };

@@ -151,7 +151,7 @@ fn file_directory_marker_and_descriptor_are_private() {
 }
 
 #[test]
-fn without_a_directory_of_ours_it_goes_where_other_jits_write() {
+fn without_jitlisten_dir_it_goes_where_other_jits_write() {
     let Some(host) = dumping_host(NUMBA[0], "own_files.py") else { return };
     let home_dir = host.scratch("home");
     let host = host.variable("JITLISTEN_DIR", "").variable("JITDUMPDIR", "").variable("HOME", &home_dir);

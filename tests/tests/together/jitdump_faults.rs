@@ -84,7 +84,7 @@ fn a_place_that_is_mounted_read_only() {
 }
 
 #[test]
-fn a_place_that_cannot_be_made() {
+fn a_directory_that_cannot_be_created() {
     let Some(host) = host() else { return };
     let file = host.scratch("file");
     fs::write(&file, "in the way").expect("written");
@@ -102,7 +102,7 @@ fn no_place_at_all() {
 }
 
 #[test]
-fn a_limit_to_the_size_of_files() {
+fn a_file_size_limit() {
     let Some(shell) = tool::find("bash") else { return };
     let Some(python) = integration::python("numba-0.68.1") else { return };
     let host = Host::new(shell, "limited").argument("-c").argument("ulimit -f 12; exec \"$@\"").argument("bash");

@@ -125,7 +125,7 @@ fn frame_pointers_lead_out_of_every_function() {
 
 /// Two functions occupy the same address, one after the other. perf must assign samples by time.
 #[test]
-fn a_function_at_a_used_address_has_its_own_samples() {
+fn a_function_at_a_reused_address_has_its_own_samples() {
     let Some(host) = dumping_host("numba-0.68.1", "address_reuse.py") else { return };
     let injected = perf_inject::record(host.argument("1"), 997, "fp");
     let [summer, winter] = ["summer", "winter"].map(|name| injected.count_leaves_in(name));
@@ -190,7 +190,7 @@ fn images_and_a_jitdump_do_not_disturb_each_other() {
 /// With `-X perf_jit`, CPython 3.13 writes its own jitdump to `/tmp`, so the process has two jitdumps in two
 /// directories.
 #[test]
-fn the_jitdump_of_python_stands_beside_ours() {
+fn pythons_jitdump_and_ours_coexist() {
     let Some(host) = dumping_host("numba-0.68.1-python-3.13", "python_perf.py") else { return };
     let injected = perf_inject::record(host.variable("PYTHON_PERF_JIT_SUPPORT", "1").argument("4"), 9973, "fp");
     let pid = injected.dump().pid;

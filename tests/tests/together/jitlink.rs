@@ -322,8 +322,8 @@ fn run_in_own_memory(
     (outcome, host.log(), read_addresses(&host))
 }
 
-/// Memory is always executable, so no event tells when its code may run. Each object is found when its link ends at the
-/// latest.
+/// Memory is always executable, so no event tells when its code may run. Each object is found no later than the end of
+/// its link.
 #[test]
 fn objects_in_memory_that_may_run_before_they_are_linked() {
     let scratch = Scratch::new("jitlink");
@@ -363,7 +363,7 @@ fn objects_in_memory_that_may_run_before_they_are_linked() {
 /// If the same code is in two executable places and no event tells which of them is called, neither gets a name, and
 /// the log reports that once.
 #[test]
-fn objects_that_are_in_two_places_that_may_run_are_in_neither() {
+fn objects_in_two_executable_places_get_no_names() {
     let scratch = Scratch::new("jitlink");
     let Some(program) = own_memory_program(&scratch) else { return };
     let (outcome, log, _) = run_in_own_memory(&program, &["writable", "copied"], |step, host, _| {

@@ -90,7 +90,7 @@ fn code_that_is_written_through_another_mapping() {
 /// The linker reports each object at the address where it was written; LLVM's list then has it at the address where it
 /// runs. One of the two is freed.
 #[test]
-fn what_llvm_lists_for_debuggers_where_it_has_moved_it() {
+fn objects_that_llvm_lists_at_another_address() {
     let Some(log) = check_every_function(14, "mem", "all") else { return };
     assert_eq!(count_events(&log), [2 * FUNCTION_COUNT, FUNCTION_COUNT, FUNCTION_COUNT], "{log}");
 }

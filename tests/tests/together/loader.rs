@@ -34,8 +34,8 @@ fn a_loader_that_announces_what_we_ask_for() {
     assert_eq!(host.log(), "");
 }
 
-/// Milliseconds to open and close all libraries, as the minimum of three runs, in a process whose LLVM has compiled
-/// code.
+/// Milliseconds to open and to close all libraries, each the minimum of three runs, in a process whose LLVM has
+/// compiled code.
 fn measure_opening(host: &Host, preload: Preload) -> f64 {
     let measure_once = || {
         let output = String::from_utf8(host.run(preload).expect_success().stdout).expect("text");
@@ -45,7 +45,7 @@ fn measure_opening(host: &Host, preload: Preload) -> f64 {
 }
 
 #[test]
-fn libraries_cost_little_however_many_there_are() {
+fn the_cost_per_library_does_not_grow() {
     let scratch = Scratch::new("libraries");
     let (small, program) = (scratch.join("small.so"), scratch.join("opens_many"));
     let source = scratch.join("small.c");
@@ -63,9 +63,9 @@ fn libraries_cost_little_however_many_there_are() {
     assert!(preloaded < 2.0 * stock, "{preloaded} ms for {LIBRARY_COUNT} libraries, {stock} ms without us");
 }
 
-/// If a process has more LLVM libraries than the limit, the log reports the one in excess, and the others are observed.
+/// If a process has more LLVM libraries than the limit, the log reports the one in excess; the others are observed.
 #[test]
-fn a_seventeenth_llvm_is_said_to_be_one_too_many() {
+fn a_seventeenth_llvm_exceeds_the_limit() {
     let scratch = Scratch::new("too-many");
     let (small, program) = (scratch.join("llvm.so"), scratch.join("opens_many"));
     let source = scratch.join("llvm.c");

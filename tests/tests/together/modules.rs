@@ -111,7 +111,7 @@ fn output_between<'a>(output: &'a str, start: &str, end: &str) -> &'a str {
 }
 
 #[test]
-fn a_child_has_its_own_and_what_it_inherited() {
+fn a_child_has_its_own_and_inherited_functions() {
     let Some(host) = host_that_asks(VENVS[0], "asks.c", &["-lunwind"]) else { return };
     let host = host.argument("forked");
     let stock = host.run(Preload::Nothing).expect_success();

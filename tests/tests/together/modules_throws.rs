@@ -56,7 +56,7 @@ fn exceptions_go_through_compiled_frames() {
 }
 
 #[test]
-fn sanitizers_see_nothing_new() {
+fn sanitizers_report_nothing_new() {
     let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     let query = Command::new("cc").arg("-print-file-name=libasan.so").output();
     let runtime = query.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();

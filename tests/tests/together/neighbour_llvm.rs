@@ -104,7 +104,7 @@ fn the_library_twice() {
     }
 }
 
-/// If a copy of the library is opened while another one is active, it returns that it is switched off.
+/// If a copy of the library is opened while another one is active, `jitlisten_open` returns `JITLISTEN_SWITCHED_OFF`.
 #[test]
 fn a_second_copy_that_is_opened_says_no() {
     let Some(python) = integration::python("numba-0.68.1") else { return };

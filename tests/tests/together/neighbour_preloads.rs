@@ -84,7 +84,7 @@ fn a_clock_that_lies() {
 
 /// The sanitizer also checks our library, and would end the process if it found an error.
 #[test]
-fn a_program_with_a_sanitizer_in_it() {
+fn a_program_built_with_a_sanitizer() {
     let (Some(python), Some(compiler)) = (integration::python("numba-0.68.1"), tool::require("cc", Absence::FailsInCi))
     else {
         return;

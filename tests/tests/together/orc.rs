@@ -56,7 +56,7 @@ fn gdb_names_jitlink_code_and_its_callers() {
 
 /// GHC's calling convention on x86-64 passes an argument in the frame-pointer register.
 #[test]
-fn what_needs_the_register_of_the_frame_pointer_has_it() {
+fn functions_that_need_the_frame_pointer_register_have_it() {
     for venv in VENVS {
         let Some(host) = integration::numba(venv, "conventions.py").filter(|_| cfg!(target_arch = "x86_64")) else {
             continue;

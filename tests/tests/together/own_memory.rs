@@ -98,12 +98,12 @@ fn a_program_that_calls_pkey_mprotect() {
 }
 
 #[test]
-fn memory_that_may_be_written_and_executed_all_the_time() {
+fn memory_that_is_always_writable_and_executable() {
     check_every_object("writable", OBJECT_COUNT / 2);
 }
 
 #[test]
-fn memory_that_may_be_executed_before_anything_was_heard() {
+fn memory_that_is_executable_before_the_code_is_written() {
     check_every_object("early", OBJECT_COUNT / 2);
 }
 
@@ -145,8 +145,8 @@ fn an_engine_that_ends_after_its_memory() {
     check_every_object("disposed", OBJECT_COUNT / 2);
 }
 
-/// LLVM has removed the object from its list together with the engine, and had listed it at another address than that
-/// of the code. gdb takes the names from our list.
+/// LLVM listed the object at the address where it was linked, not where the code runs, and removed it from the list
+/// together with the engine. gdb takes the names from our list.
 #[test]
 fn gdb_names_code_that_was_copied_out_of_an_engine() {
     let scratch = Scratch::new("own-memory");
@@ -170,7 +170,7 @@ fn code_that_is_moved_after_linking() {
 /// No hook sees that the code becomes executable. After a second, the next event makes the library query the kernel for
 /// the memory's permissions.
 #[test]
-fn code_that_may_run_unheard_is_found_late() {
+fn code_that_becomes_executable_unobserved_is_found_late() {
     let scratch = Scratch::new("own-memory");
     let Some(host) = host(&scratch, "unheard") else { return };
     let outcome = run_with_pid(&host, Preload::Library, |pause, pid| match pause {
@@ -194,7 +194,7 @@ fn code_that_may_run_unheard_is_found_late() {
 }
 
 #[test]
-fn an_object_that_never_becomes_final_is_worth_one_line() {
+fn an_object_that_never_becomes_final_is_logged_once() {
     let scratch = Scratch::new("own-memory");
     let Some(host) = host(&scratch, "never") else { return };
     let start_time = Instant::now();

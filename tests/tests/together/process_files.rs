@@ -1,5 +1,5 @@
-//! The files of a process among those of others: its children, processes with the same pid in another PID namespace,
-//! dead processes, and itself after changing its user.
+//! Files of a process that must not be mistaken for those of another: of its children, of processes with the same pid
+//! in another PID namespace, of dead processes, and of the process itself before it changed its user.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -82,7 +82,7 @@ fn a_fork_writes_nothing_and_takes_no_time() {
 }
 
 #[test]
-fn a_child_has_a_map_from_its_first_object_on_or_when_it_asks() {
+fn a_child_has_a_map_after_its_first_object_or_on_request() {
     for (mode, names) in [("exits", None), ("compiles", Some("inherited\nof_child\n")), ("asks", Some("inherited\n"))] {
         let Some(host) = calls_host(&["child", mode]) else { return };
         let outcome = host.run(Preload::Library).expect_success();
@@ -165,7 +165,7 @@ fn processes_of_one_number_in_two_pid_namespaces() {
     let _ = perf_map::take(1);
 }
 
-/// Even if the clock stands still, the library must not keep everything forever.
+/// Even if the clock stands still, the library's memory use must not grow.
 #[test]
 fn memory_does_not_grow_under_a_stopped_clock() {
     let faketime = PathBuf::from(format!("/usr/lib/{}-linux-gnu/faketime/libfaketime.so.1", std::env::consts::ARCH));
@@ -194,7 +194,7 @@ fn a_log_is_made_for_its_first_line() {
 }
 
 #[test]
-fn lines_that_the_log_does_not_take_are_counted() {
+fn lines_that_cannot_be_logged_are_counted() {
     for (log, expected_loss) in [("/nonexistent/log", "some"), ("log", "none")] {
         let Some(host) = calls_host(&["lost-lines"]) else { return };
         let path = if log == "log" { host.scratch("log") } else { log.into() };
@@ -208,7 +208,7 @@ fn lines_that_the_log_does_not_take_are_counted() {
     }
 }
 
-/// Files created after the change belong to the new user; older files still belong to the old user.
+/// Files created after a change of the user belong to the new user; older files still belong to the old user.
 #[test]
 fn a_process_that_becomes_another_user() {
     if !is_root() {

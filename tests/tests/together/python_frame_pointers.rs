@@ -1,12 +1,12 @@
-//! Frame pointers of the interpreter, which Python keeps from 3.15 on. `perf record -g` must show the whole stack, from
-//! compiled code to the C library function that called `main`.
+//! Frame pointers of the interpreter: from 3.15 on, Python is built with them. `perf record -g` must show the whole
+//! stack, from compiled code to the C library function that called `main`.
 
 use jitlisten_tests::host::Preload;
 use jitlisten_tests::integration::Integration;
 use jitlisten_tests::perf_script::Sample;
 use jitlisten_tests::{perf, scenario};
 
-/// Last functions before `main` for which even a stripped interpreter has symbols.
+/// Functions that `main` calls first. Even a stripped interpreter has symbols for them.
 const START_FUNCTIONS: [&str; 2] = ["Py_RunMain", "Py_BytesMain"];
 
 fn is_whole(sample: &Sample) -> bool {

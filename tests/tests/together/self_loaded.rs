@@ -133,13 +133,13 @@ fn of_equal_objects_none_has_a_name_when_others_are_forgotten() {
 
 /// RuntimeDyld or JITLink reports each object once.
 #[test]
-fn objects_that_the_program_gives_to_llvm() {
+fn objects_that_the_program_passes_to_llvm() {
     check_linker_reports("linked");
 }
 
 /// bcc and bpftrace use LLVM to compile programs that the kernel runs.
 #[test]
-fn an_object_for_another_machine_is_no_fault() {
+fn an_object_for_another_architecture_is_not_an_error() {
     check_linker_reports("bpf");
 }
 
@@ -224,7 +224,7 @@ fn gdb_names_functions_and_their_callers() {
 
 /// The observed LLVM never had the cached objects, so no names are available, and each mapping appears as one function.
 #[test]
-fn what_a_program_has_cached_has_addresses_for_names() {
+fn code_from_a_programs_cache_is_named_by_its_addresses() {
     let (scratch, Some(compiler)) = (Scratch::new("cached"), tool::require("cc", Absence::FailsInCi)) else { return };
     let program = scratch.join("cached");
     tool::compile(&compiler, &["-O1", "-Wall", "-Wextra", "-Werror", "-ldl"], &paths::host("loads_cached.c"), &program);

@@ -16,7 +16,7 @@ use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::perf_map;
 use jitlisten_tests::tool::{self, Absence};
 
-/// Compiles `hosts/calls.c`, which forks, waits, and takes an object through its life.
+/// Compiles `hosts/calls.c`, which forks, waits, and loads, finalizes and frees an object.
 fn c_host() -> Option<Host> {
     let compiler = tool::require("cc", Absence::FailsInCi)?;
     let scratch = Scratch::new("system-calls-program");
@@ -126,7 +126,7 @@ fn system_calls_are_those_of_the_document() {
 /// Repeats the comparison in a process with an observed LLVM.
 #[test]
 fn system_calls_with_numba_are_those_of_the_document() {
-    /// System call that the library makes and Python does not.
+    /// A system call that the library makes but Python does not.
     const LIBRARY_ONLY_CALL: &str = "geteuid";
     let Some(own_calls) = program_calls() else { return };
     for (sinks, recording) in [("perfmap,unwind", None), ("image,modules", Some(""))] {

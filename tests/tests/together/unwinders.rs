@@ -71,7 +71,7 @@ fn every_walk_reaches_the_start() {
 }
 
 #[test]
-fn an_unwinder_that_comes_later_knows_too() {
+fn an_unwinder_that_is_loaded_later_finds_the_tables() {
     assert_complete_walks("late", "1");
 }
 

@@ -1,4 +1,4 @@
-//! Encoder of our own copy of unwind rules. It uses absolute pointers, one CIE per group that needs it, and a
+//! Encoder for our own copy of unwind rules. It uses absolute pointers, one CIE per group that needs it, and a
 //! terminator after each group.
 //!
 //! ```text

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A function that starts differently gets no rules: a wrong guess would make an unwinder follow a wild pointer,
-//! whereas missing rules only end the stack.
+//! whereas missing rules only end the stack trace.
 
 #![forbid(unsafe_code)]
 

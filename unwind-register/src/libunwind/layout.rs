@@ -59,8 +59,8 @@ pub(super) struct List {
 impl List {
     /// Iterates over the ranges of all infos, including foreign ones, without a lock, as libunwind does.
     ///
-    /// Our own infos never overlap a new leaf, and those of the probe are empty. An owner that frees an info during a
-    /// walk crashes libunwind, with or without us.
+    /// Our own infos never overlap a new leaf, and those of the probe are empty. If the owner of an info frees it
+    /// during a walk, libunwind crashes, with or without this crate.
     pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut next_address = self.first.load(Acquire) as u64;
         std::iter::from_fn(move || {

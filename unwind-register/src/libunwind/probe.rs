@@ -1,9 +1,10 @@
-//! Probe for the layout of a copy, which is harmless with either layout.
+//! Probe that detects the layout of a copy, and is harmless with either layout.
 //!
-//! For an info of format `DYNAMIC` (0), libunwind's lookup without unwind info only *copies* two words (`handler` and
-//! `flags`, `Gdyn-extract.c`). We register such an info over a few bytes that contain no code. Two different numbers
-//! are stored where the two layouts have `handler`; the number that comes back identifies the layout. We then register
-//! a real table with one entry, whose function must be found. A copy that answers anything else is ignored.
+//! If an info has format `DYNAMIC` (0), and a lookup does not request unwind info, libunwind only *copies* two words
+//! (`handler` and `flags`, `Gdyn-extract.c`). We register such an info over a few bytes that contain no code. Two
+//! different numbers are stored where the two layouts have `handler`; the number that comes back identifies the layout.
+//! We then register a real table with one entry, whose function must be found. A copy that answers anything else is
+//! ignored.
 //!
 //! `_UL*_get_proc_info_by_ip` finds the info in the list and stops there. If it does not find it, it calls
 //! `dl_iterate_phdr`, so the caller must not hold our lock.

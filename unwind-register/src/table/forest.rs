@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
-/// Size of a new leaf. Large leaves keep their number small, but a leaf must exclude ranges that other code has
+/// Size of a new leaf. Leaves are large to keep their number small. A new leaf excludes ranges that other code has
 /// registered before us ([`Publish::clip`]).
 const LEAF_BYTES: u64 = 64 << 20;
 

@@ -144,8 +144,8 @@ fn new_code_over_forgotten_code_wins() {
 }
 
 /// Checks the proof in the documentation of `table`: every search finds live code, regardless of concurrent changes.
-/// The clock is frozen, so no table is reused, because a busy machine may suspend a reader for longer than any
-/// quarantine.
+/// The clock is frozen, so no table is reused. Otherwise the test could fail on a busy machine, which may suspend a
+/// reader for longer than any quarantine.
 #[test]
 fn readers_never_miss_what_is_alive() {
     let list = List::new();

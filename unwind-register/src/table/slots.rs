@@ -32,8 +32,8 @@ pub(crate) struct Function {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoSpace;
 
-/// A table, with one cell more than slots: libunwind 1.6 also loads the entry after a match, even after
-/// the last.
+/// A table, with one more cell than slots: libunwind 1.6 also loads the entry after a match, even if the match is the
+/// last entry.
 pub(crate) struct Slots {
     cells: &'static [AtomicU64],
     functions: usize,

@@ -15,8 +15,8 @@ const MAX_FUNCTION_BYTES: usize = 1 << 18;
 ///
 /// An indirect jump is either a tail call (the only form in the large code model) or a `switch`. No direct branch leads
 /// to the cases of a `switch`, where the stack layout is the same as at the jump. Therefore, after an indirect jump,
-/// all unreached code is assumed to be a case; if that contradicts the rest, no state is returned. Without an indirect
-/// jump, unreached code is padding or follows a call that does not return, so it never runs.
+/// all unreached code is assumed to be a case; if that contradicts the other states, `None` is returned. Without an
+/// indirect jump, unreached code is padding or follows a call that does not return, so it never runs.
 pub(in crate::cfi) fn states(code: &[u8], address: Address) -> Option<BTreeMap<u64, State>> {
     address.checked_add(code.len() as u64).filter(|_| code.len() <= MAX_FUNCTION_BYTES)?;
     let mut flow = Flow { code, address, states_by_offset: BTreeMap::new(), ends: BTreeMap::new(), indirect: None };
@@ -41,7 +41,7 @@ struct Flow<'a> {
     code: &'a [u8],
     address: Address,
     states_by_offset: BTreeMap<u64, State>,
-    /// End offset of each instruction.
+    /// End offset of each reached instruction, by its start offset.
     ends: BTreeMap<u64, u64>,
     /// Joined state of all indirect jumps.
     indirect: Option<State>,
@@ -88,8 +88,8 @@ impl Flow<'_> {
     }
 }
 
-/// Offset of the first unreached instruction after `search_start` that is not padding. `ends` maps the start of each
-/// reached instruction to its end.
+/// Offset of the first unreached instruction after `search_start` that is not padding. `ends` maps the start offset of
+/// each reached instruction to its end offset.
 fn first_case(code: &[u8], ends: &BTreeMap<u64, u64>, search_start: u64) -> Option<u64> {
     let starts = ends.range(search_start..).map(|(&start, _)| start).skip(1).chain([code.len() as u64]);
     ends.range(search_start..).map(|(_, end)| end).zip(starts).find_map(|(end, start)| {
@@ -104,7 +104,7 @@ fn is_padding(code: Code) -> bool {
     is_filler || matches!(code, Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64)
 }
 
-/// Offsets that can execute next, with their states.
+/// Offsets of the instructions that can execute next, with their states.
 fn successors(
     instruction: &Instruction,
     offset: u64,
@@ -127,20 +127,20 @@ fn successors(
         FlowControl::Call | FlowControl::IndirectCall => {
             // A call into the same function is not a real call. It is used to read the program counter.
             let calls_into_itself = instruction.is_call_near() && target != 0 && target < length;
-            // The code may end with a call that does not return.
+            // The code may end with a call that never returns.
             let state = (!calls_into_itself).then(|| before.after_instruction(instruction, info)).flatten()?;
             Some(if next_offset < length { vec![(next_offset, state)] } else { Vec::new() })
         }
         FlowControl::Return => before.is_like_entry().then(Vec::new),
         // `ud2` and `int3` end a path.
         FlowControl::Exception | FlowControl::Interrupt => Some(Vec::new()),
-        // Handled by `states`.
+        // `states` looks for the targets of indirect jumps.
         FlowControl::IndirectBranch => Some(Vec::new()),
         FlowControl::XbeginXabortXend => None,
     }
 }
 
-/// Successors of a direct jump. A jump out of the function is a tail call, which has none.
+/// Successors of a direct jump. A jump out of the function is a tail call and has no successors.
 fn jump(target: u64, length: u64, before: &State) -> Option<Vec<(u64, State)>> {
     if target < length {
         return Some(vec![(target, before.clone())]);

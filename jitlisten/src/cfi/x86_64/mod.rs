@@ -1,4 +1,4 @@
-//! x86_64: instructions are decoded by the `iced-x86` crate, and tracked along every path.
+//! x86_64: the `iced-x86` crate decodes the instructions; the stack layout is tracked along every path.
 
 mod flow;
 mod state;
@@ -15,7 +15,7 @@ pub(super) const RSP: u16 = 7;
 pub(super) const RETURN_ADDRESS: u16 = 16;
 
 /// Returns true if the code contains `push rbp`, followed by `mov rbp, rsp` before the next call, branch or change of
-/// the stack pointer. LLVM schedules other instructions in between.
+/// the stack pointer. LLVM may schedule other instructions between the two.
 pub(super) fn sets_up_frame_pointer(code: &[u8]) -> bool {
     let mut is_pushed = false;
     for instruction in &mut Decoder::new(64, code, DecoderOptions::NONE) {

@@ -68,7 +68,7 @@ impl State {
         joined.cfa().is_some().then_some(joined)
     }
 
-    /// State after `instruction`, which must not jump; `None` if it is not sufficient for unwinding.
+    /// State after `instruction`, which must not be a jump; `None` if the stack can no longer be unwound.
     pub(super) fn after_instruction(
         &self,
         instruction: &Instruction,
@@ -123,7 +123,7 @@ impl State {
         Some(())
     }
 
-    /// Overwrites a callee-saved register; allowed only after it was saved.
+    /// Records that a callee-saved register is overwritten; `None` if its value has not been saved before.
     fn clobber(&mut self, index: usize) -> Option<()> {
         if index == RBP_INDEX {
             self.frame = None;
@@ -145,7 +145,7 @@ impl State {
                 self.clobber(index)?;
             }
         }
-        // Overwriting the saved values themselves is undefined behaviour in every language that LLVM compiles.
+        // Stores to the save slots need no check: they are undefined behaviour in every language that LLVM compiles.
         Some(())
     }
 

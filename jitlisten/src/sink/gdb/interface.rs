@@ -32,8 +32,9 @@ const JIT_NOACTION: u32 = 0;
 const JIT_REGISTER_FN: u32 = 1;
 const JIT_UNREGISTER_FN: u32 = 2;
 
-// These directives define data and a function that only returns, so they work on every architecture. Padding after the
-// function leaves space for a jump, as in LLVM's version. Rust refers to the local symbols through hidden aliases.
+// These directives define data and a function that only returns, so they are valid on every architecture. The padding
+// after the function leaves space for a jump, as in LLVM's version. Rust refers to the local symbols through hidden
+// aliases.
 std::arch::global_asm!(
     ".pushsection .text.jitlisten_gdb, \"ax\", @progbits",
     ".p2align 4",
@@ -177,7 +178,7 @@ mod tests {
     static TEST_LOCK: Mutex<()> = Mutex::new(());
 
     #[test]
-    fn the_list_of_an_llvm_is_shown_while_ours_is_empty() {
+    fn llvms_list_is_shown_while_ours_is_empty() {
         let _test_guard = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the descriptor is only read.
         let first_entry = || unsafe { (&raw const jitlisten_gdb_descriptor.first_entry).read_volatile() } as u64;
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_and_go_in_any_order() {
+    fn entries_are_added_and_removed_in_any_order() {
         let _test_guard = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let [first, second, third] = [b"first".as_slice(), b"second", b"third!!"].map(ListEntry::link);
         assert_eq!(listed(), [(7, b't'), (6, b's'), (5, b'f')]);

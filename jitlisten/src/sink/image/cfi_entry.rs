@@ -21,11 +21,12 @@ const FDE_START_OFFSET: usize = 8;
 
 /// Parts of a CIE that are copied into the image.
 pub(super) struct Cie<'a> {
-    /// Augmentation characters without data: signal frame, and on aarch64 the key of signed return addresses.
+    /// Augmentation characters without data: `S` marks a signal frame; on aarch64, `B` selects the key that signs
+    /// return addresses, and `G` marks a tagged stack frame.
     flags: Vec<u8>,
     code_alignment: u64,
     data_alignment: i64,
-    /// Return address register; one byte in the CIE version that we write.
+    /// Return address register, which the CIE version that we write stores in one byte.
     return_address: u8,
     instructions: &'a [u8],
 }

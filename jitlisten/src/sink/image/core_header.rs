@@ -1,9 +1,9 @@
 //! ELF header of an image in the memory of the process, and thus in core files.
 //!
 //! Readers of a core file open each image by its path. If the file was removed, elfutils (eu-stack, pystack,
-//! coredumpctl) reads the memory instead, provided that the header is complete. Therefore the header in memory has no
-//! section headers, because sections are not mapped, and has a dynamic section that points to symbols in the header
-//! padding (`dwfl_segment_report_module`, `core_file_read_eagerly`, `find_dynsym`).
+//! coredumpctl) reads the image from the dumped memory instead, provided that the header is complete. Therefore the
+//! header in memory has no section headers, because sections are not mapped. Instead, it has a dynamic section that
+//! points to symbols in the header padding (`dwfl_segment_report_module`, `core_file_read_eagerly`, `find_dynsym`).
 //!
 //! ```text
 //!   0       ELF header (no sections), program headers (PT_DYNAMIC where the file has PT_GNU_STACK), build-id
@@ -11,8 +11,9 @@
 //!           .dynamic  .dynsym  .hash  .dynstr
 //! ```
 //!
-//! The file itself has no dynamic section. The page is private to the process already, so the header costs no memory:
-//! see [`include_in_core_dumps`](super::pages::include_in_core_dumps). Functions that do not fit are omitted.
+//! The file itself has no dynamic section. The in-memory header costs no additional memory, because the page is private
+//! to the process already: see [`include_in_core_dumps`](super::pages::include_in_core_dumps). Functions for which
+//! there is no space are omitted.
 
 #![forbid(unsafe_code)]
 

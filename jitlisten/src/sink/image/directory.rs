@@ -123,7 +123,7 @@ mod tests {
     use crate::sink::process_directory::MarkedDirectory;
 
     #[test]
-    fn a_directory_has_a_marker_and_holds_its_lock() {
+    fn a_directory_has_a_locked_marker() {
         let base = std::env::temp_dir().join(format!("jitlisten-images-{}", std::process::id()));
         fs::create_dir_all(&base).unwrap();
         let mut directory = Directory::create(&base, None).unwrap();

@@ -2,8 +2,8 @@
 //! their steps.
 //!
 //! Each step is atomic for other threads: a system call, a store, or work done with the session locked. The list of
-//! changes is the production code ([`MemoryChanges`]). Some tests break the rule of `pages.rs` to show that bytes would
-//! be lost.
+//! memory changes is not modelled: the model uses the production code ([`MemoryChanges`]). Some tests break the rule of
+//! `pages.rs`, to show that bytes would then be lost.
 
 #![forbid(unsafe_code)]
 
@@ -193,7 +193,7 @@ fn unhooked_call(call: Step) -> Vec<Step> {
 }
 
 #[test]
-fn nothing_is_lost_where_calls_are_hooked() {
+fn no_write_is_lost_if_calls_are_hooked() {
     let writer = [compile_steps(hooked_call), image_steps(true)].concat();
     let enable = [image_steps(true), image_steps(true)].concat();
     let worlds = try_all(&[writer.clone(), writer, enable]);
@@ -201,23 +201,23 @@ fn nothing_is_lost_where_calls_are_hooked() {
 }
 
 #[test]
-fn nothing_of_others_is_replaced_where_calls_are_hooked() {
+fn no_foreign_mapping_is_replaced_if_calls_are_hooked() {
     let other_thread = vec![MapOther, StoreOther, StoreOther];
     let enable = [image_steps(true), image_steps(true)].concat();
     let worlds = try_all(&[hooked_call(Unmap), other_thread, enable]);
     assert!(worlds.is_ok_and(|worlds| worlds > 100), "{worlds:?}");
 }
 
-/// A producer promises to report each write to the page, before and after.
+/// The producer promises to announce each write to the page, and to report when it is done.
 #[test]
-fn nothing_is_lost_where_the_writer_makes_the_image() {
+fn no_write_is_lost_if_the_writer_makes_the_image() {
     let alone =
         [compile_steps(unhooked_call), image_steps(true), compile_steps(unhooked_call), image_steps(true)].concat();
     assert!(try_all(&[alone]).is_ok());
 }
 
 #[test]
-fn what_the_rule_forbids_does_harm() {
+fn breaking_the_rule_loses_writes() {
     let find_harm = |programs: &[Vec<Step>]| try_all(programs).err();
     // The hooks unlock the session before the call, and the sink ignores the list of changes.
     let writer = [compile_steps(hooked_call), image_steps(false)].concat();

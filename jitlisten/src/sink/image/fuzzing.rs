@@ -12,8 +12,8 @@ use crate::options::NameStyle;
 use crate::{AddressRange, LoadedObject, Offset, name};
 
 const PAGE: u64 = 0x1000;
-/// Maximum size of the pages. Sections without file content may claim any size, and larger ones would only fuzz
-/// `memset`.
+/// Maximum total size of the pages. A section without file content may claim any size, and larger ones would only
+/// exercise `memset`.
 const MAX_PAGES_BYTES: u64 = 1 << 20;
 
 /// An image, and the content that a strict reader must find in it.

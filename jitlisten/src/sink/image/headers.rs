@@ -25,8 +25,8 @@ impl ImageHeaders {
                 && header.p_offset >= layout.mapped_start
                 && header.p_offset + header.p_filesz <= layout.code_end
         };
-        // The image's unwind tables omit personality routines, so an unwinder that throws an exception through them
-        // would skip handlers.
+        // The image's unwind tables omit personality routines, so an unwinder that uses them for an exception would
+        // skip handlers.
         let is_safe = |header: &ProgramHeader| header.p_type != elf::PT_GNU_EH_FRAME || !encoded.has_personality;
         let to_libc = |header: ProgramHeader| libc::Elf64_Phdr {
             p_type: header.p_type.0,

@@ -1,7 +1,8 @@
 //! Images of this process: their files and the pages mapped from them.
 //!
-//! Images outlive the sink: their pages stay mapped while the sink is off, and even then a name must not outlive its
-//! code. Therefore the session reports memory changes to the images whether the sink is on or off.
+//! Images outlive the sink: their pages stay mapped while the sink is disabled. Even then, a name must not outlive the
+//! code that it describes. Therefore the session reports memory changes to the images whether or not the sink is
+//! enabled.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -25,7 +26,7 @@ use crate::sink::{FinalizedObject, HeaderPadding, SinkError};
 use crate::statistics::ImageCounters;
 use crate::{Address, AddressRange, ObjectId, log_line, modules, observer};
 
-/// Divisor of `vm.max_map_count` that gives the number of mappings left to the host.
+/// The host keeps at least `vm.max_map_count` divided by this number of mappings for itself.
 const HEADROOM_DIVISOR: u64 = 8;
 /// Maximum number of images to make between two counts of the process's mappings.
 const MAX_UNCOUNTED_IMAGES: u64 = 1024;
@@ -245,7 +246,7 @@ impl Images {
         self.directory.insert(Directory::open(options)?).write(bytes)
     }
 
-    /// Returns an error well before the host would run out of mappings, because an image may split a mapping.
+    /// Returns an error if the host might run out of mappings, because each image may split a mapping.
     fn check_mapping_count(&mut self) -> Result<(), SinkError> {
         if self.images_until_count == 0 {
             let limit = mappings::limit();
@@ -320,8 +321,8 @@ impl Images {
         }
     }
 
-    /// Removes the images of `range`, which was unmapped or replaced. Their files are kept for recordings with samples
-    /// in them.
+    /// Removes the images of `range`, which was unmapped or replaced. Their files are kept, because recordings may have
+    /// samples in that code.
     pub(crate) fn forget(&mut self, range: AddressRange) {
         modules::withdraw(range);
         for start in self.overlapping(range) {
@@ -424,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_free_when_its_last_page_is_gone() {
+    fn a_file_is_released_with_its_last_page() {
         let mut images = Images::default();
         add_image(&mut images, range(0x1000, 0x5000), 1, "1".into(), 1);
         images.forget(range(0x2000, 0x3000));
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quota_takes_files_of_freed_code_and_no_others() {
+    fn the_quota_only_removes_files_of_freed_code() {
         let directory = std::env::temp_dir().join(format!("jitlisten-quota-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let write_file = |name| {
@@ -464,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_removes_none_of_its_parents_files() {
+    fn a_child_removes_no_file_of_its_parent() {
         let mut images = Images::default();
         add_image(&mut images, range(0x1000, 0x2000), 1, "/nowhere/1".into(), 10);
         images.start_generation();

@@ -14,8 +14,8 @@
 //! entries from the memory of the process. A program header for unmapped entries would make them read unrelated memory.
 //! Therefore an unmapped `.eh_frame` has no program header, and only serves tools that read files.
 //!
-//! py-spy and elfutils also work without padding. perf 6.1 does not: it subtracts the mapping's offset twice
-//! (`read_unwind_spec_eh_frame`), reads one page too low, and falls back to frame pointers.
+//! py-spy and elfutils also work without header padding. perf 6.1 does not: it subtracts the mapping's offset twice
+//! (`read_unwind_spec_eh_frame`), reads from too low an address, and falls back to frame pointers.
 
 #![forbid(unsafe_code)]
 
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_in_front_is_used_first() {
+    fn header_padding_is_used_first() {
         let layout = Layout::new(&sizes(0x1000, 0x800, 0x100));
         assert_eq!((layout.mapped_start, layout.code_start, layout.code_end), (0, 0x1000, 0x3000));
         assert_eq!(layout.bias, 0x6fff_f000);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_behind_the_text_are_the_second_choice() {
+    fn zeros_after_the_text_are_the_second_choice() {
         let expected = UnwindSections::Mapped { hdr: 0x2800, eh_frame: 0x2820 };
         assert_eq!(Layout::new(&sizes(0, 0x800, 0x100)).unwind, expected);
         let layout = Layout::new(&sizes(0x1000, 0x1800, 0x1000));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_place_the_file_has_it_alone() {
+    fn without_space_eh_frame_is_only_in_the_file() {
         let layout = Layout::new(&sizes(0, 0, 0x100));
         assert_eq!(layout.unwind, UnwindSections::FileOnly { eh_frame: 0x3000 });
         assert_eq!((layout.mapped_start, layout.code_start), (0x1000, 0x1000));

@@ -17,7 +17,7 @@
 //! | `content.rs`, `encode.rs`, `sections.rs`, `symbols.rs` | encoder of the file, without I/O |
 //! | `unwind.rs`, `cfi_entry.rs`, `debug.rs` | encoder of unwind tables and DWARF, without I/O |
 //! | `directory.rs`, `build_ids.rs` | directory of the files, how long they are kept, and their build-ids |
-//! | `pages.rs` | the exchange of pages under running code, and when it is safe |
+//! | `pages.rs` | how pages are exchanged under running code, and when that is safe |
 //! | `group.rs` | objects that must share an image |
 //! | `headers.rs`, `module.rs` | an image as the loader would describe it |
 //! | `core_header.rs` | the header in memory, for readers of core files |
@@ -36,16 +36,17 @@
 //! in these pages gets a new image.
 //!
 //! A core file contains the pages of an image, just as it would contain LLVM's own pages. The kernel omits pages that
-//! can be read from a file, unless they were written to. Therefore we overwrite one page of each mapping, which costs a
-//! page of memory, but LLVM's own pages are freed. That page, the header, also contains the function names, for tools
-//! that read a core file after the images were removed (`core_header.rs`).
+//! can be read from a file, unless they were written to. Therefore we overwrite one page of each mapping. This costs a
+//! page of memory, but LLVM's own pages are freed. With header padding, the overwritten page is the header, which in
+//! memory also contains the function names, for tools that read a core file after the images were removed
+//! (`core_header.rs`).
 //!
 //! `mremap` cannot be used to install an image, because perf gets no event for it.
 //!
-//! The ELF header and the unwind sections lie before the code, because data follows the code. To make space for them,
-//! LLVM's private anonymous read-write `mmap` requests are extended at the front while the image sink is on: by one
-//! page, or by an eighth of the requested size if it exceeds eight pages. Without padding (code that was mapped before
-//! we were loaded, or JITLink), the tables go into the zeros after the text.
+//! The ELF header and the unwind sections lie before the code, because data follows the code. While the image sink is
+//! enabled, LLVM's requests for private anonymous read-write memory (`mmap`) are extended at the front to make space:
+//! by one page, or by an eighth of the requested size if it exceeds eight pages. Without this header padding (in code
+//! from JITLink, or mapped before we were loaded), the tables go into the zeros after the text.
 //!
 //! LLVM's `SectionMemoryManager` shares pages between objects that are finalized together (for example, several modules
 //! added to an MCJIT engine before `finalizeObject`), and then trims the rest to whole pages. llvmlite's own memory
@@ -54,8 +55,8 @@
 //! relocations are applied. If an object of the group never becomes final, the others get no image.
 //!
 //! Unwind entries are copied with new headers. Personality routines and LSDAs are omitted, because only the unwinder
-//! inside the process needs them, and it reads the live section. If the code is far from its runtime, they would also
-//! be out of reach of a 32-bit offset.
+//! inside the process needs them, and it reads the live section. They may also be out of reach of a 32-bit offset, if
+//! the code is far from its runtime.
 //!
 //! Code is not moved to save mappings: we would have to choose its addresses for LLVM, and the code must be able to
 //! reach its data. The sink stops when seven eighths of `vm.max_map_count` mappings are in use. It also stops if the

@@ -4,9 +4,10 @@
 //! while it replaces the pages. A thread that faults meanwhile waits for that lock. The bytes stay the same, so code
 //! that runs there is not disturbed.
 //!
-//! **The rule.** A thread that *writes* to the pages would lose its write permission, or the bytes that it stores
-//! between our copy and our `mmap`. No system call compares and exchanges pages. Therefore pages are exchanged or
-//! restored only while no thread can write to them ([`Images::copy_if_exchangeable`](super::images::Images)):
+//! **The rule.** If a thread *wrote* to the pages during the exchange, it would lose its write permission, or the bytes
+//! that it stores between our copy and our `mmap`. No system call compares and exchanges pages. Therefore pages are
+//! exchanged or restored only while no thread can write to them
+//! ([`Images::copy_if_exchangeable`](super::images::Images)):
 //!
 //! * The pages are private, anonymous (or mapped from our images) and not writable.
 //! * No hooked system call that could change the pages is running, and none can start, because each is announced with
@@ -15,12 +16,13 @@
 //!   hooked; or the producer has promised to leave them alone from *finalized* to *freeing*; or this thread is the only
 //!   one. If the process has `/proc/self/mem` open, only the last condition suffices.
 //!
-//! All other pages get no image. `exchange_model.rs` tries every interleaving. A debugger may write at any time.
-//! Therefore we compare the code again right before the `mmap`, which leaves a window of only a microsecond.
+//! Pages that do not meet these conditions get no image. `exchange_model.rs` tries every interleaving. A debugger may
+//! write at any time. Therefore we compare the code again right before the `mmap`, so only a window of about a
+//! microsecond remains.
 //!
-//! `mmap` is atomic, but not always transactional: before Linux 6.12, a late failure can leave a hole. Therefore we
-//! first check that the file can be mapped as executable ([`can_execute`]). We also keep the bytes, and restore them if
-//! the hole is still free.
+//! `mmap` is atomic, but not always transactional: before Linux 6.12, a late failure can leave the range unmapped.
+//! Therefore we first check that the file can be mapped as executable ([`can_execute`]). We also keep the bytes, and
+//! restore them if the hole is still unmapped.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_come_from_the_file_and_go_back() {
+    fn pages_are_exchanged_and_withdrawn() {
         let (pages, code) = code();
         exchange_all(pages, &file_with_code("exchange", CODE), 0).unwrap();
         run_page(code);
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_other_bytes_or_too_few_is_refused() {
+    fn a_file_with_different_or_missing_bytes_is_rejected() {
         let (pages, code) = code();
         for (test, bytes) in [("other", &[0xcc; 4096][..]), ("short", &[])] {
             let error = exchange_all(pages, &file_with_code(test, bytes), 0).unwrap_err();
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn code_that_has_changed_stays() {
+    fn changed_code_is_not_replaced() {
         let (pages, code) = code();
         let memory = OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
         memory.write_all_at(&[0x90], code.start().0 + 8).unwrap();
@@ -307,7 +309,7 @@ mod tests {
 
     /// Runs in a child process with a single thread, because another test in this process could fill the hole.
     #[test]
-    fn a_hole_is_filled_and_nothing_else() {
+    fn only_a_hole_is_filled() {
         let (_, code) = code();
         assert!(crate::process::in_child(|| {
             let nothing_was_filled = !fill_hole(code, CODE);
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_early_changes_nothing() {
+    fn a_rejected_exchange_changes_nothing() {
         let (pages, code) = code();
         // The kernel rejects an offset that is not a multiple of the page size.
         let error = exchange_all(pages, &file_with_code("early", CODE), 1).unwrap_err();

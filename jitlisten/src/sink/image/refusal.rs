@@ -1,4 +1,4 @@
-//! Reasons why objects get no image. They are not errors: the sink continues.
+//! Reasons why pages get no image. These are not errors: the sink continues.
 
 #![forbid(unsafe_code)]
 

@@ -116,7 +116,7 @@ fn text_sections<'a>(content: &Content<'a>, layout: &Layout) -> Vec<Section<'a>>
     text.into_iter().map(section).collect()
 }
 
-/// Returns true for section names that have another meaning in an image, under which tools must not find code.
+/// Returns true for section names that have a special meaning in an image. Code must not have such a name.
 fn is_reserved(name: &str) -> bool {
     let reserved = [".eh_frame", ".eh_frame_hdr", ".note.gnu.build-id", ".symtab", ".strtab", ".shstrtab"];
     reserved.contains(&name) || name.starts_with(".debug_")

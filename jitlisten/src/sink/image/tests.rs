@@ -142,7 +142,7 @@ fn check_all_images(check: impl Fn(&str, &LiveObject, AddressRange, &Encoded)) {
 }
 
 #[test]
-fn code_is_byte_for_byte_where_it_is_in_memory() {
+fn code_has_the_same_bytes_and_addresses_as_in_memory() {
     check_all_images(|file, live, pages, image| {
         let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
         let header = elf.elf_header();
@@ -162,7 +162,7 @@ fn code_is_byte_for_byte_where_it_is_in_memory() {
 }
 
 #[test]
-fn every_function_has_its_readable_name_first_and_its_linkage_name_too() {
+fn every_function_has_its_readable_and_linkage_names() {
     check_all_images(|file, live, pages, image| {
         let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
         let functions = live.object.functions().iter().zip(&live.names);
@@ -180,7 +180,7 @@ fn every_function_has_its_readable_name_first_and_its_linkage_name_too() {
 }
 
 #[test]
-fn lines_are_those_of_the_object() {
+fn lines_equal_those_of_the_object() {
     check_all_images(|file, live, pages, image| {
         let expected = LineRows::parse(&live.debug_object).unwrap();
         let actual = LineRows::parse(&image.bytes).unwrap();
@@ -211,7 +211,7 @@ fn unwind_row<'a>(
 }
 
 #[test]
-fn the_search_table_leads_to_the_rules_of_the_live_section_at_every_byte() {
+fn the_search_table_finds_the_live_rules_at_every_byte() {
     check_all_images(|file, live, pages, image| {
         let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
         let Some(range) = live.object.eh_frame() else { return };
@@ -243,7 +243,7 @@ fn the_search_table_leads_to_the_rules_of_the_live_section_at_every_byte() {
 }
 
 #[test]
-fn without_a_mapped_place_no_header_promises_one() {
+fn unmapped_unwind_tables_have_no_program_header() {
     let live = LiveObject::load("lli-14-mcjit-dwarf4.o");
     let pages = page_runs(&live.object, PAGE)[0];
     let mut code = live.code(pages);
@@ -261,7 +261,7 @@ fn without_a_mapped_place_no_header_promises_one() {
 
 /// C++ code far from its runtime has 64-bit pointers to the personality routine and to each function's LSDA.
 #[test]
-fn personality_routines_far_away_cost_no_tables() {
+fn distant_personality_routines_do_not_prevent_tables() {
     let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
     let far_address = WriteAddress::Constant(0x10_0000);
     let mut cie = build_cie();
@@ -276,7 +276,7 @@ fn personality_routines_far_away_cost_no_tables() {
 
 /// In CIE version 1, the return address register is a single byte, not LEB128.
 #[test]
-fn a_return_address_is_in_the_register_that_it_was_in() {
+fn the_return_address_register_is_kept() {
     let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
     let functions: Vec<AddressRange> = live.object.functions().iter().map(|function| function.range).collect();
     live.eh_frame = build_eh_frame(&live, build_cie(), &functions, None);
@@ -290,7 +290,7 @@ fn a_return_address_is_in_the_register_that_it_was_in() {
 
 /// Entries that start before the pages or end after them do not describe code in the pages.
 #[test]
-fn entries_about_other_code_stay_behind() {
+fn entries_for_other_code_are_omitted() {
     let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
     let pages = page_runs(&live.object, PAGE)[0];
     let function = live.object.functions()[0].range;
@@ -303,9 +303,10 @@ fn entries_about_other_code_stay_behind() {
     assert_eq!(actual, [(function.start().0.wrapping_sub(bias), RETURN_ADDRESS)]);
 }
 
-/// Compilers may choose any section name for code, but a reader that looks up unwind tables by name must not find code.
+/// Compilers may choose any section name for code. A reader that looks up unwind tables by section name must not find
+/// such code.
 #[test]
-fn text_has_no_name_of_something_else() {
+fn text_sections_have_no_reserved_name() {
     let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
     let hot = b".text.hot\0";
     let offset = live.debug_object.windows(hot.len()).position(|bytes| bytes == hot).unwrap();
@@ -380,7 +381,7 @@ fn read_search_table(live: &LiveObject) -> (u64, Vec<(u64, gimli::Register)>) {
 
 /// Three objects from two compilers on one page: DWARF 4 from Numba and clang, DWARF 5 from clang.
 #[test]
-fn objects_on_one_page_are_all_in_its_image() {
+fn an_image_contains_all_objects_on_its_page() {
     let first = LiveObject::load("numba-0.60-llvm14-dwarf4.o");
     let pages = page_runs(&first.object, PAGE)[0];
     let moved_to =
@@ -465,7 +466,7 @@ fn check_dwarf(image: &[u8]) {
 
 /// The memory of an image, as a core file contains it, is an ELF file without sections that lists the functions.
 #[test]
-fn memory_is_a_file_with_a_dynamic_section() {
+fn the_mapped_bytes_are_an_elf_file_with_a_dynamic_section() {
     check_all_images(|file, live, pages, image| {
         let mut memory = image.bytes[..image.layout.code_end as usize].to_vec();
         if image.layout.mapped_start > 0 {

@@ -157,8 +157,8 @@ impl UnwindRules {
     }
 }
 
-/// Returns an error for instructions that other readers cannot decode, or that cannot be moved. An unknown instruction
-/// may make a reader give up on the whole process.
+/// Returns an error if there are instructions that other readers cannot decode, or that cannot be moved to another
+/// address. A reader that finds an unknown instruction may give up on the whole process.
 fn check_instructions(
     mut instructions: gimli::CallFrameInstructionIter<'_, EndianSlice<'_, LittleEndian>>,
 ) -> Result<(), Error> {

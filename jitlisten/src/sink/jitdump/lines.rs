@@ -35,7 +35,7 @@ fn debug_entry<'a>(rows: &'a LineRows, row: &LineRow, start: u64) -> Option<Debu
         return None;
     }
     let name = rows.file(row.file).filter(|name| !name.is_empty())?;
-    // perf stores lines in an `int`.
+    // perf stores line numbers in an `int`.
     let lineno = if row.line < MAX_LINE { row.line } else { 0 };
     Some(DebugEntry { addr: row.address.0.max(start), lineno, name })
 }
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_no_file_has_is_none() {
+    fn an_impossible_line_number_becomes_zero() {
         use crate::producer::raw::{Code, Function, Line, encode};
         let range = AddressRange::new(crate::Address(0x1000), 16).unwrap();
         let line = |address, line| Line { address: crate::Address(address), file: b"/f", line, column: 1 };
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn code_without_rows_has_none() {
+    fn code_without_rows_gets_no_rows() {
         let unmapped = AddressRange::new(crate::Address(16), 16).unwrap();
         assert!(function_rows(&LineRows::parse(NUMBA_OBJECT).unwrap(), unmapped).is_empty());
         assert!(function_rows(&LineRows::default(), unmapped).is_empty());

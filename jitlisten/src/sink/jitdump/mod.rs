@@ -17,23 +17,24 @@
 //!
 //! # Content of the records
 //!
-//! * **After *finalized***: the code is read from live memory, so its calls have their targets. `vma` equals the code
+//! * **Code** is read from live memory after *finalized*, when call targets are already resolved. `vma` equals the code
 //!   address.
 //! * **Groups are whole.** perf keeps DEBUG_INFO and UNWINDING_INFO until the next CODE_LOAD *in the file*. Therefore
 //!   an object is encoded in one buffer and written with one `write(2)` under the session lock. If a full disk cuts the
 //!   write short, the file is truncated to the end of the previous object, and the sink stops.
 //! * **Times** are `CLOCK_MONOTONIC` at *finalized*, even for objects that became final before the sink was enabled.
-//!   perf sorts records by time, so samples from before that moment get names, too. If an address was reused, each
-//!   sample is resolved to the function that was there at its time. Code that was freed before the sink was enabled
-//!   stays unnamed. In the child of a fork, no time precedes the `fork(2)`, because the child did not exist earlier.
+//!   perf sorts records by time, so samples from before the sink was enabled get names, too. If an address was reused,
+//!   each sample is resolved to the function that was there at the sample's time. Code that was freed before the sink
+//!   was enabled stays unnamed. In the child of a fork, no time precedes the `fork(2)`, because the child did not exist
+//!   earlier.
 //! * **Lines** have full file names. Their addresses are not shifted by 0x40 (perf expects no shift since 5.8). Inlined
 //!   code has its own lines, and code to which the compiler assigned no line has line 0. perf ends the table at the
 //!   last row, which covers no bytes: see `lines`.
 //! * **CODE_CLOSE** is written only when the sink is disabled. If the sink is enabled again, it starts a new file in a
 //!   new directory. A process that exits writes no CODE_CLOSE, because other threads may still compile.
 //! * **The PID** in the file name and in the records is that of the innermost PID namespace. perf 6.1 translates it
-//!   with `/proc`. For a container, `perf inject` must therefore run while the process is alive; later it ignores the
-//!   file.
+//!   with `/proc`. If the process is in a container, `perf inject` must therefore run while the process is alive. If it
+//!   runs later, it ignores the file.
 //!
 //! # Unwind tables, only where they fit
 //!
@@ -44,8 +45,8 @@
 //!
 //! ```text
 //!   an object per function (llvmlite, lli, ORC per function)    whole stacks, with and without frame pointers
-//!   a Numba object: function, wrapper, C wrapper                 only the last has tables; a sample in the function
-//!                                                                is a single frame
+//!   a Numba object: function, wrapper, C wrapper                 only the last has tables; a stack sampled in the
+//!                                                                function has a single frame
 //!   `--call-graph fp` on the same code                           whole stacks: only frame pointers are needed
 //! ```
 //!
@@ -58,7 +59,7 @@
 //! ends with `exit(3)`. If it is killed or calls `_exit(2)`, functions since the last poll are missing.
 //!
 //! An object's live bytes are read once for all sinks ([`crate::code_snapshot`]), in a single read if code and
-//! `.eh_frame` are adjacent. `exit()` only tries to lock the session, and never waits.
+//! `.eh_frame` are adjacent. At `exit(3)`, we only try to lock the session, and never wait for it.
 //!
 //! # Cost
 //!

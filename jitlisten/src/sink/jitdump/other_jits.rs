@@ -24,7 +24,7 @@ use crate::process::clock;
 use crate::sink::{OwnLines, StaleMap, perf_map};
 use crate::{Address, AddressRange};
 
-/// Maximum size of a function in bytes. No sane JIT writes a line with a larger one.
+/// Maximum size of a function in bytes. Lines with a larger size are assumed to be invalid.
 pub(super) const MAX_FUNCTION_BYTES: u64 = 1 << 24;
 
 /// Perf map line of another writer.
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_is_not_whole_is_read_later() {
+    fn an_incomplete_line_is_read_later() {
         let text = b"1000 10 py::f:/a b.py\n0x2000 0x20 g\n0 0 freed--\nnonsense\n3000 8 to";
         let (entries, consumed) = parse(text, |_| false);
         let names: Vec<_> = entries.iter().map(|entry| (entry.range.start().0, entry.name.as_str())).collect();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_lines_are_left_out() {
+    fn our_own_lines_are_skipped() {
         let (entries, _) = parse(b"1000 10 ours\n2000 10 theirs\n", |offset| offset < 13);
         assert_eq!(entries.len(), 1);
         assert_eq!(entries[0].name, "theirs");

@@ -143,7 +143,7 @@ impl Records {
     }
 
     /// Appends a name up to its first NUL, followed by a NUL. Control characters are replaced, because tools print the
-    /// name, and the program also controls the names of its files.
+    /// name, and because the profiled program also chooses file names.
     fn push_name(&mut self, name: &str) {
         let end = name.find('\0').unwrap_or(name.len());
         let name = &name[..end];
@@ -162,7 +162,7 @@ mod tests {
     use crate::Address;
 
     #[test]
-    fn a_header_is_the_forty_bytes_of_the_specification() {
+    fn the_header_has_the_forty_bytes_of_the_specification() {
         let header = encode_header(Machine::X86_64, 0x0102_0304, 0x1112_1314_1516_1718);
         let expected = [
             &b"DTiJ"[..],
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_information_without_rows_is_no_record() {
+    fn debug_information_without_rows_gives_no_record() {
         let mut records = Records::default();
         records.push_debug_info(7, 0x1000, &[]);
         assert!(records.bytes().is_empty());
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn unwinding_information_says_its_sizes() {
+    fn unwinding_information_contains_its_sizes() {
         let mut records = Records::default();
         let unwinding = UnwindingInfo { data: vec![1; 24], eh_frame_hdr_size: 20, mapped_size: 32 };
         records.push_unwinding_info(7, &unwinding);

@@ -43,7 +43,7 @@ impl<'a> EhFrame<'a> {
     /// Returns the tables of the function at `code`; `None` if the section does not cover the whole function, or cannot
     /// be parsed.
     pub(in crate::sink) fn function_tables(&self, code: AddressRange) -> Option<UnwindingInfo> {
-        // Most sections have a single CIE: cache the last one.
+        // Cache the last CIE, because most sections have only one.
         let mut cached_cie: Option<(usize, Common)> = None;
         for record in self.section.records(0) {
             let record = record.ok()?;
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn another_reader_finds_the_rules_at_the_new_place() {
+    fn an_independent_reader_finds_the_relocated_rules() {
         let code = range(0x5000, 0x45);
         let unwinding = tables(code).unwrap();
         let start = 0x5048;
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_what_perf_maps() {
+    fn sizes_equal_those_that_perf_maps() {
         let code = range(0x5000, 0x45);
         let unwinding = tables(code).unwrap();
         assert_eq!(unwinding.mapped_size % 16, 0);
@@ -232,14 +232,14 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_do_not_cover_the_function_are_none() {
+    fn rules_that_do_not_cover_the_function_are_rejected() {
         assert_eq!(tables(range(0x5000, 0x46)), None);
         assert_eq!(tables(range(0x5001, 0x10)), None);
         assert!(EhFrame::new(&[1, 2, 3], range(0x9000, 3)).function_tables(range(0x5000, 1)).is_none());
     }
 
     #[test]
-    fn instructions_that_do_not_decode_or_cannot_be_moved_are_none() {
+    fn undecodable_or_unrelocatable_instructions_are_rejected() {
         let mut bytes = section(0x9000, 0x5000);
         let first_instruction = bytes.len() - 4 - 19;
         assert_eq!(bytes[first_instruction], 0x41);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_cut_off_are_none() {
+    fn truncated_sections_are_rejected() {
         let bytes = section(0x9000, 0x5000);
         for length in 0..bytes.len() - 4 {
             let eh_frame = EhFrame::new(&bytes[..length], range(0x9000, length as u64));

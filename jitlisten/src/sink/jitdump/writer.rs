@@ -19,7 +19,7 @@ use crate::process::{checked_read, clock};
 use crate::sink::{FinalizedObject, Sink, SinkContext, SinkError, SinkState, printable};
 use crate::{Address, AddressRange, LineRows, Machine, cfi, log_line};
 
-/// Page size. Tables that end in the text's last page cannot overlap code that is mapped later.
+/// Page size. Unwind tables that end within the last page of the text cannot overlap code that is mapped later.
 const PAGE_BYTES: u64 = 4096;
 /// Minimum time between two polls in ns, so that a burst of objects does not cause a burst of polls.
 const POLL_INTERVAL_NS: u64 = 10_000_000;
@@ -53,8 +53,8 @@ const MAX_BATCH_BYTES: usize = 1 << 20;
 impl Jitdump {
     pub(in crate::sink) fn new(options: &Options, context: &SinkContext) -> Self {
         let base = options.directory.as_deref().or(options.jitdump_directory.as_deref());
-        // Make the path absolute, because the host may change its working directory before the file is created, or
-        // before it forks.
+        // Make the path absolute, because the host may change its working directory, or fork, before the file is
+        // created.
         let base = base.and_then(|base| std::path::absolute(base).ok());
         Jitdump {
             style: options.names,
@@ -203,7 +203,7 @@ fn new_other_jits(context: &SinkContext) -> OtherJits {
 }
 
 /// Returns the bytes of a function, or zeros if they cannot be read, because a name without code is better than no
-/// name. Returns `None` if an unreadable function is implausibly large.
+/// name. Returns `None` for an unreadable function of implausible size.
 fn function_bytes<'a>(object: &'a FinalizedObject<'_>, code: AddressRange) -> Option<Cow<'a, [u8]>> {
     let zeros = || (code.size() <= MAX_FUNCTION_BYTES).then(|| vec![0; code.size() as usize].into());
     object.snapshot.get(code).map(Cow::Borrowed).or_else(zeros)
@@ -221,7 +221,7 @@ fn unwind_tables(
     let compiler_tables = eh_frame.and_then(|eh_frame| eh_frame.function_tables(code));
     let tables = compiler_tables.or_else(|| {
         let index = object.derived_rules.binary_search_by_key(&code, |rules| rules.range).ok()?;
-        // The address is only needed to encode the bytes; nothing is written there.
+        // The address is only needed to encode position-dependent fields; nothing is written there.
         let bytes =
             cfi::encode(object.derived_rules.get(index..=index)?, object.object.machine(), code.start()).ok()?;
         EhFrame::new(&bytes, AddressRange::new(code.start(), bytes.len() as u64)?).function_tables(code)
@@ -279,8 +279,8 @@ impl Sink for Jitdump {
     }
 
     fn freeing(&mut self, _: &FinalizedObject<'_>) -> Result<(), SinkError> {
-        // The format has no record for freed code. Later code at the same address replaces it from its own time on.
-        // This address may also appear in lines that other JITs write later.
+        // The format has no record for freed code. Later code at the same address replaces it from that code's own time
+        // on. Other JITs may also reuse the address, so read their lines up to now.
         if self.dump.is_some() {
             self.poll(clock::monotonic())?;
             self.write()?;

@@ -74,7 +74,7 @@ pub(super) fn remove_dead_maps(directory: &Path, own_path: &Path, run: Option<Ru
             maps.push((entry.metadata().and_then(|metadata| metadata.modified()).ok(), path));
         }
     }
-    // One scan may find many dead maps. Sort them so that the map written last is marked last and kept longest.
+    // One scan may find many dead maps. Mark them in the order of their last writes, to keep the latest one longest.
     maps.sort();
     let dead = maps.into_iter().filter_map(|(_, path)| check_dead(path, namespace, run)).collect();
     for path in liveness::expired(dead, MAX_DEAD_BYTES) {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_line_says_whose_the_map_is() {
+    fn a_first_line_identifies_the_owner() {
         let own = first_line(None);
         let parsed = FirstLine::parse(own.as_bytes()).unwrap();
         assert_eq!((parsed.owner.process, parsed.is_ended), (ProcessIdentity::own(), false));
@@ -224,7 +224,7 @@ mod tests {
 
     /// `jitlisten run -s -- perf record ...` may start many workers, and perf reads their maps when it exits.
     #[test]
-    fn maps_of_a_run_that_is_not_over_stay() {
+    fn maps_of_an_unfinished_run_are_kept() {
         let directory = Directory::new("run");
         let own = ProcessIdentity::own();
         let ended = ProcessIdentity { start: own.start + 1, ..own };
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wrote_long_ago_may_have_died_just_now() {
+    fn time_counts_from_death_not_from_the_last_write() {
         let directory = Directory::new("found");
         directory.add(UNUSED_PID, &line(UNUSED_PID, ALIVE_STATE), 30 * 24);
         directory.clean();
@@ -248,7 +248,7 @@ mod tests {
 
     /// A map with CPython lines may be large and is never removed, so later processes must not read all of it again.
     #[test]
-    fn lines_of_python_are_searched_once() {
+    fn cpython_lines_are_searched_once() {
         let directory = Directory::new("python");
         directory.add(UNUSED_PID, &format!("{}2000 10 py::f:/a.py\n", line(UNUSED_PID, ALIVE_STATE)), 1);
         directory.clean();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_python_is_found_wherever_it_stands() {
+    fn a_cpython_line_is_found_anywhere() {
         let directory = Directory::new("search");
         for before in [0, 5, (1 << 16) - 3, 1 << 16, (3 << 16) - 7] {
             fs::write(directory.map(2), "x".repeat(before) + " py::f:/a.py\n" + &"y".repeat(1 << 17)).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_dead_process_of_ours_stays() {
+    fn only_maps_of_our_dead_processes_are_removed() {
         let directory = Directory::new("others");
         let old_hours = 365 * 24;
         directory.add(UNUSED_PID, "", old_hours);

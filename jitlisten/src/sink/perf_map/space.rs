@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_dead_lines_make_way_when_there_are_too_many() {
+    fn too_many_dead_lines_turn_the_oldest_into_holes() {
         let mut space = Space::with_dead_limit(150);
         for id in 0..3 {
             space.record_written(ObjectId(id), block(id * 100, 100));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_that_touch_are_one_and_the_smallest_is_taken() {
+    fn adjacent_holes_are_joined_and_the_smallest_is_taken() {
         let mut space = Space::with_dead_limit(0);
         for (id, (offset, length)) in [(0, 30), (30, 40), (70, 20), (200, 50)].into_iter().enumerate() {
             space.record_written(ObjectId(id as u64), block(offset, length));

@@ -19,8 +19,8 @@ pub(in crate::sink) fn own_map_path() -> PathBuf {
 /// True until the first instruction of the program runs.
 static IS_BEFORE_PROGRAM: AtomicBool = AtomicBool::new(false);
 
-/// Runs `work` before the program starts. Any perf map that `work` finds belongs to another process, even if it is
-/// recent.
+/// Runs `work` before the program starts. Any perf map that `work` finds was therefore written by another process, even
+/// if it is recent.
 pub fn run_before_program<R>(work: impl FnOnce() -> R) -> R {
     IS_BEFORE_PROGRAM.store(true, Ordering::Relaxed);
     let result = work();
@@ -28,8 +28,8 @@ pub fn run_before_program<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// A perf map written before the process (or its latest `exec`) started, so that nothing in it describes this program.
-/// If the program already runs, a map written to since the start is the program's own (CPython's `-X perf`).
+/// A perf map that was last written before the process (or its latest `exec`) started, i.e., nothing in it describes
+/// this program. A map that was written to since then is the program's own (CPython's `-X perf`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StaleMap {
     inode: u64,

@@ -120,7 +120,7 @@ fn a_line_is_start_size_name() {
 }
 
 #[test]
-fn a_short_symbol_stays_what_it_is() {
+fn a_short_symbol_is_kept() {
     let printable_names = |style| ["f0", "f", "outer", "a\nb"].map(|name| printable(name, style));
     assert_eq!(printable_names(NameStyle::Linkage)[..3], ["f0", "f", "outer"]);
     assert_eq!(printable_names(NameStyle::Readable)[..3], ["f0()", "f()", "outer"]);
@@ -128,7 +128,7 @@ fn a_short_symbol_stays_what_it_is() {
 }
 
 #[test]
-fn what_another_writer_appends_is_kept() {
+fn lines_of_another_writer_are_kept() {
     let (scratch, test_object) = (Scratch::new("shared"), TestObject::new());
     fs::write(scratch.map(), "1000 10 py::before\n").unwrap();
     let mut sink = scratch.sink(None);
@@ -143,7 +143,7 @@ fn what_another_writer_appends_is_kept() {
 }
 
 #[test]
-fn a_dead_line_makes_way_for_a_new_one_at_its_address() {
+fn a_dead_line_is_replaced_by_a_new_one_at_its_address() {
     let (scratch, test_object) = (Scratch::new("reuse"), TestObject::new());
     let mut sink = scratch.sink(None);
     sink.finalized(&test_object.finalized()).unwrap();
@@ -159,7 +159,7 @@ fn a_dead_line_makes_way_for_a_new_one_at_its_address() {
 }
 
 #[test]
-fn a_map_of_code_that_comes_and_goes_does_not_grow_for_ever() {
+fn a_map_does_not_grow_forever() {
     let scratch = Scratch::new("forever");
     let permanent = TestObject::moved(1_000_000);
     let mut sink = scratch.sink(None);
@@ -186,9 +186,9 @@ fn a_map_of_code_that_comes_and_goes_does_not_grow_for_ever() {
     assert_eq!(sink.lines.len(), 7 * permanent.lines(), "nothing is remembered of what is not in the file");
 }
 
-/// A reader that finds two functions at one address picks either of them, so the file may contain only one.
+/// A reader that finds two functions at one address picks an arbitrary one, so each address may have only one line.
 #[test]
-fn a_dead_line_makes_way_even_where_its_bytes_wait_for_a_new_object() {
+fn a_dead_line_in_a_hole_is_replaced() {
     let scratch = Scratch::new("hole");
     let mut sink = scratch.sink(None);
     sink.space = Space::with_dead_limit(0);
@@ -198,7 +198,8 @@ fn a_dead_line_makes_way_even_where_its_bytes_wait_for_a_new_object() {
     }
     sink.freeing(&first.finalized()).unwrap();
     sink.freeing(&second.finalized()).unwrap();
-    // The moved object's longer lines fit into neither hole. The lines of `second` then go into the hole of `first`.
+    // The longer lines of the moved object fit into neither hole. The lines of `second` then go into the hole left by
+    // `first`.
     sink.finalized(&TestObject::moved(1 << 36).finalized()).unwrap();
     sink.finalized(&second.finalized()).unwrap();
     let text = scratch.text();
@@ -210,7 +211,7 @@ fn a_dead_line_makes_way_even_where_its_bytes_wait_for_a_new_object() {
 }
 
 #[test]
-fn a_file_that_is_not_as_it_was_left_is_written_at_its_end() {
+fn new_lines_are_appended_to_a_changed_file() {
     let scratch = Scratch::new("rewritten");
     let mut sink = scratch.sink(None);
     sink.space = Space::with_dead_limit(0);
@@ -235,7 +236,7 @@ fn a_file_that_is_not_as_it_was_left_is_written_at_its_end() {
 }
 
 #[test]
-fn switched_off_and_on_again_each_function_has_one_line() {
+fn after_reenabling_each_function_has_one_line() {
     let (scratch, test_object) = (Scratch::new("again"), TestObject::new());
     let context = SinkContext::default();
     for _ in 0..3 {
@@ -250,7 +251,7 @@ fn switched_off_and_on_again_each_function_has_one_line() {
 
 /// A new file usually gets the inode number of the removed one.
 #[test]
-fn a_map_that_was_removed_while_the_sink_was_off_begins_anew() {
+fn a_map_removed_while_the_sink_is_disabled_is_rewritten() {
     let (scratch, test_object) = (Scratch::new("removed"), TestObject::new());
     let context = SinkContext::default();
     for _ in 0..3 {
@@ -266,7 +267,7 @@ fn a_map_that_was_removed_while_the_sink_was_off_begins_anew() {
 }
 
 #[test]
-fn a_map_of_a_dead_process_is_emptied_unless_it_was_added_to() {
+fn a_stale_map_is_truncated_unless_it_has_grown() {
     let (scratch, test_object) = (Scratch::new("stale"), TestObject::new());
     let existing = || Some(StaleMap::from_metadata(&fs::metadata(scratch.map()).unwrap()));
     fs::write(scratch.map(), "1000 10 dead\n").unwrap();
@@ -298,7 +299,7 @@ fn bait_is_refused() {
 
 /// While the process runs, its own map is not stale, but the map of a dead process with the same PID is.
 #[test]
-fn a_map_is_stale_that_is_older_than_the_process() {
+fn a_map_older_than_the_process_is_stale() {
     let scratch = Scratch::new("older");
     fs::write(scratch.map(), "1000 10 left_by_a_dead_process\n").unwrap();
     let metadata = fs::metadata(scratch.map()).unwrap();

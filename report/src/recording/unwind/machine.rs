@@ -15,7 +15,7 @@ const PERF_TO_DWARF_X86_64: [usize; 24] = {
     const NONE: usize = usize::MAX;
     [0, 3, 2, 1, 4, 5, 6, 7, 16, NONE, NONE, NONE, NONE, NONE, NONE, NONE, 8, 9, 10, 11, 12, 13, 14, 15]
 };
-/// Number of `PERF_REG_ARM64_PC`.
+/// Value of `PERF_REG_ARM64_PC`.
 const ARM64_PC: usize = 32;
 
 /// Registers of a frame.

@@ -23,9 +23,9 @@ const MAX_FRAMES: usize = 1024;
 /// Registers and stack of a sample's thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StackCopy<'a> {
-    /// Bit for each `PERF_REG_*` number that is present.
+    /// Bit mask of the `PERF_REG_*` numbers that are present.
     pub(crate) mask: u64,
-    /// Register values of eight bytes each.
+    /// Register values, eight bytes each.
     pub(crate) registers: &'a [u8],
     /// Copy of the stack, from the stack pointer on.
     pub(crate) stack: &'a [u8],

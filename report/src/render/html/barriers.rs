@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_that_overlap_count_once() {
+    fn overlapping_times_count_once() {
         let mut times = vec![(50, 60), (10, 20), (15, 30), (30, 31)];
         merge_overlaps(&mut times);
         assert_eq!(times, [(10, 31), (50, 60)]);

@@ -19,7 +19,7 @@ use super::barriers::is_parallel;
 use super::loops::loop_value;
 use super::stacks::stacks;
 
-/// Maximum number of lines of a source that the page contains whole. Longer sources are reduced to the lines around
+/// Maximum number of lines of a source that the page contains in full. Longer sources are reduced to the lines around
 /// samples.
 const MAX_WHOLE_SOURCE_LINES: u32 = 3000;
 const CONTEXT_LINES: u32 = 40;

@@ -16,7 +16,7 @@ function timeline(page) {
     weights.get(key)[parts[offset + 3]] += page.stacks.amount(offset);
   }
   for (const sums of weights.values()) maxWeight = Math.max(maxWeight, sums.reduce((a, b) => a + b, 0));
-  // A thread that always runs fills its row. The period of a sample may be longer than its slice.
+  // The row of a thread that always runs is full. A slice may be shorter than the period of a sample in it.
   const rowWeight = clock ? Math.min(maxWeight, slice) || 1 : maxWeight || 1;
   const seconds = (slicePosition) => slicePosition * slice / 1e9, digits = Math.max(2, Math.ceil(9 - Math.log10(slice)));
   const width = () => Math.max(100, box.clientWidth - LABEL);

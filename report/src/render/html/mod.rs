@@ -1,6 +1,6 @@
 //! Report as one HTML page that works offline.
 //!
-//! A template, a style and a script are the same for every recording; a block of JSON holds the data. In that block
+//! The template, style sheet and script are the same for every recording; a block of JSON holds the data. In that block
 //! every `<`, `>` and `&` is escaped, so that no text in it can end the element. The script adds text to the page only
 //! as text nodes, and a content security policy forbids the page to load anything.
 
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_ends_the_block_of_data() {
+    fn nothing_in_the_data_ends_its_element() {
         let escaped_json = escaped(r#"{"a":"</script><!--<script>&"}"#);
         assert!(!escaped_json.contains(['<', '>', '&']));
         let parsed: serde_json::Value = serde_json::from_str(&escaped_json).expect("still JSON");

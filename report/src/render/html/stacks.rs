@@ -1,8 +1,8 @@
 //! Sample stacks for the page's call tree, flame graph and timeline. The page adds up the selected part.
 //!
-//! The data is a tree of frames in preorder, and the time of each thread at each node per slice of time. The numbers of
-//! slices and nodes are limited regardless of the length of the recording. A node that is too light is merged into a
-//! child of its caller that has function -1, so all samples remain in the sums.
+//! The data is a tree of frames in preorder, and the time of each thread at each node per time slice. The numbers of
+//! slices and nodes are limited regardless of the length of the recording. Nodes that are too light are merged: each
+//! caller gets one child with function -1 for all of them, so that the sums still include all samples.
 
 use std::collections::BTreeMap;
 

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn characters_of_two_columns_count_as_two() {
+    fn wide_characters_count_as_two_columns() {
         assert_eq!(truncate("# 速度を測る", 12), "# 速度を測る");
         assert_eq!(truncate("# 速度を測る", 11), "# 速度を測…");
         assert_eq!(truncate("# 速度を測る", 10), "# 速度を…");

@@ -41,7 +41,7 @@ const MAX_SUGGESTIONS: usize = 8;
 /// Describes the loops of a line.
 ///
 /// # Errors
-/// If there is no loop, returns a message that names the lines that the recording has instead.
+/// If the line has no loop, returns a message that suggests files or lines to request instead.
 pub fn why_to_text(report: &Report, request: &SourceLine) -> Result<String, String> {
     let file = find_file(report, &request.path)?;
     let Some(line) = request.line else {
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_what_follows_the_last_colon() {
+    fn the_line_number_follows_the_last_colon() {
         let parsed = |text: &str| text.parse::<SourceLine>().map(|line| (line.path, line.line)).unwrap();
         assert_eq!(parsed("a/prog.py:16"), ("a/prog.py".to_owned(), Some(16)));
         assert_eq!(parsed("prog.py"), ("prog.py".to_owned(), None));

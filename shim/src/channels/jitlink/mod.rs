@@ -24,8 +24,9 @@
 //! # Checks
 //! The vtables must be adjacent, and their slot counts must match the library's release. At each call, `this` must have
 //! the known vtable, and the second pointer must lead to an ELF object. Otherwise the hook only forwards the call and
-//! logs that once. Objects for another architecture (BPF) are forwarded silently. The hook changes nothing and forwards
-//! more arguments than `emit` takes, so it is harmless even if the slot belongs to another virtual function.
+//! logs that once. Objects for another architecture (BPF) are forwarded silently. The hook modifies none of LLVM's data
+//! and forwards more arguments than `emit` takes, so it is harmless even if the slot belongs to another virtual
+//! function.
 
 pub(crate) mod hook;
 
@@ -55,7 +56,7 @@ const VTABLE_HEADER_BYTES: u64 = 16;
 pub(crate) enum Refusal {
     /// The library has no JITLink.
     Missing,
-    /// The vtables match no known release, or a release other than the one that the library claims to be.
+    /// The vtables match no known release, or match a release other than the one that the library claims to contain.
     Unknown,
     /// The release is newer than all supported ones.
     TooNew(u32),
@@ -116,7 +117,7 @@ static HOOK_STATES: [[HookState; EMIT_VTABLES]; SLOTS] = [const {
 
 /// Hooks JITLink in `library`. `slot` is the library's slot in the table of sources, and `hooks` are the hooks for that
 /// slot. `vtables` are those of [`CLASSES`](crate::llvm::vtable::CLASSES), and `releases` the releases that the library
-/// claims to be.
+/// claims to contain.
 pub(crate) fn attach(
     library: &Library<'_>,
     slot: usize,

@@ -72,7 +72,7 @@ pub(crate) enum Refusal {
     Missing,
     /// The library has more than one vtable that could be that of `RuntimeDyldELF`.
     Ambiguous,
-    /// The vtable's slot count does not fit the release.
+    /// The vtable's slot count does not match the LLVM release.
     UnknownSlots(usize),
     /// The release is newer than all supported ones.
     TooNew(u32),
@@ -100,7 +100,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Selects the vtable of `RuntimeDyldELF` and the index of `loadObject` in it. `vtables` are those of
+/// Selects the vtable of `RuntimeDyldELF` and the slot of `loadObject` in that vtable. `vtables` are those of
 /// [`CLASSES`](crate::llvm::vtable::CLASSES) in a library whose release is one of `releases`.
 pub(crate) fn find_load_object<'a>(
     vtables: &'a [Vtable],
@@ -213,8 +213,8 @@ static HOOK_STATES: [HookState; SLOTS] = [const {
 
 /// Hooks RuntimeDyld in `library`, if its vtable is recognised. `slot` is the library's slot in the table of sources,
 /// and `hook` the hook for that slot. `vtables` are those of [`CLASSES`](crate::llvm::vtable::CLASSES), found since the
-/// loader's lock was taken. `releases` are the releases that the library claims to be. If an earlier library used this
-/// slot, its functions must no longer be called.
+/// loader's lock was taken. `releases` are the releases that the library claims to contain. If an earlier library used
+/// this slot, its functions must no longer be called.
 pub(crate) fn attach(
     library: &Library<'_>,
     slot: usize,

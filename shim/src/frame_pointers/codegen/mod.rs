@@ -1,6 +1,6 @@
-//! Hooks the code generation of an LLVM instance with dynamic symbols. This is the last point at which functions can
-//! get frame pointers ([`crate::frame_pointers::attributes`]). They get no unwind tables, because the host manages the
-//! memory and LLVM reads the tables when the engine is destroyed.
+//! Hooks the code generation of an LLVM instance with dynamic symbols. Code generation is the last point at which
+//! functions can get frame pointers ([`crate::frame_pointers::attributes`]). They get no unwind tables, because the
+//! host manages the memory and LLVM reads the tables when the engine is destroyed.
 //!
 //! | engine | virtual function | held lock |
 //! | --- | --- | --- |
@@ -16,7 +16,8 @@
 //!   engine, modules stay unchanged, because no module of a context may change while one of them is being compiled.
 //!
 //! A class with inline constructors has a vtable in each library that uses it (lli, MLIR). Therefore each function's
-//! value in LLVM's symbol table is patched, too, as are the vtable slots in libraries that are already relocated.
+//! symbol value in LLVM's symbol table is patched as well, as are the vtable slots in libraries that are already
+//! relocated.
 //!
 //! Functions that take an argument in the frame pointer register (GHC's convention and similar), and callers of such
 //! functions, get no frame pointer. An LLVM instance that does not export its C functions is ignored. llvmlite has them

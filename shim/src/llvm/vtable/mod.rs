@@ -1,5 +1,5 @@
 //! The vtables of LLVM's linkers. LLVM calls through these vtables for every object, whether or not a listener is
-//! registered and the library has symbols.
+//! registered, and whether or not the library has symbols.
 //!
 //! | file | content |
 //! | --- | --- |

@@ -7,10 +7,11 @@
 //! instruction before modification and the instruction after modification is one of a B, BL, BRK, HVC, ISB, NOP, SMC,
 //! or SVC instruction". `ret` is not in that list. It is changed only if no other thread can execute it: in a library
 //! whose constructors have not run, or in a process with a single thread. After `__clear_cache` has made the change
-//! visible, any new thread goes through an exception return, and the library's first caller through the loader's lock
-//! (B2, "Synchronization and coherency issues between data and instruction accesses"). A `nop` is in the list, so one
-//! at the start of an empty function may be changed at any time. In all other cases, [`exchange`](super::exchange)
-//! replaces the page with a copy that contains the branch, by changing the page's translation.
+//! visible, any new thread goes through an exception return, and the first thread that calls the library goes through
+//! the loader's lock (B2, "Synchronization and coherency issues between data and instruction accesses"). A `nop` is in
+//! the list, so one at the start of an empty function may be changed at any time. In all other cases,
+//! [`exchange`](super::exchange) replaces the page with a copy that contains the branch, by changing the page's
+//! translation.
 
 use std::arch::asm;
 use std::io;

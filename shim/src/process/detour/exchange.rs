@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   a second private mapping of the same page of the file:   rw-   the current bytes, with the change
-//!                                                            r-x   (the kernel makes them visible)
+//!                                                            r-x   (the kernel synchronises the caches)
 //!   mremap onto the old page:                                one step, under the lock of the address space
 //! ```
 //! A core sees either the old page or the new one, and neither is modified while it is executable. The new page has the

@@ -99,7 +99,7 @@ mod tests {
     /// Some compilers do not align functions (`-Os`), so a function may end right before an unreadable page.
     #[test]
     #[cfg_attr(miri, ignore = "miri has no mappings without memory")]
-    fn a_function_at_the_end_of_what_may_be_read_is_left_alone() {
+    fn function_before_an_unreadable_page_is_not_hooked() {
         let (page, flags) = (page_size(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: the mapping is new, and nothing else refers to it.
         let code = unsafe { libc::mmap(std::ptr::null_mut(), 2 * page, libc::PROT_READ, flags, -1, 0) };

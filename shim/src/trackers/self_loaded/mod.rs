@@ -1,9 +1,10 @@
 //! Tracker of objects that a program compiles to memory (`frame_pointers/codegen/to_memory.rs`) and may load itself,
 //! without LLVM's linkers.
 //!
-//! Self-loaded objects are located by their bytes ([`placement`](crate::placement)) in memory that becomes executable,
-//! with a few searches each. In memory that is always writable and executable, no event announces the code. The code is
-//! therefore searched for when the next module is compiled, when other memory becomes executable, and at exit.
+//! Self-loaded objects are located by their bytes ([`placement`](crate::placement)) in memory that becomes executable.
+//! The number of searches for each object is limited. In memory that is always writable and executable, no event
+//! announces the code. The code is therefore searched for when the next module is compiled, when other memory becomes
+//! executable, and at exit.
 //!
 //! If one of LLVM's linkers also receives the object, that linker's hook reports it, and this tracker drops it. An
 //! object that is written to a file or never loaded is dropped silently, as are objects for another architecture or in
