@@ -109,7 +109,7 @@ static struct jitlisten_code describe(const struct chain_code *chain, struct jit
 
 /* Reports code as a JIT without LLVM does: load, run, free. */
 static void report_raw_code(void) {
-    struct chain_code chain = chain_make();
+    struct chain_code chain = chain_make(1);
     struct jitlisten_function functions[3];
     struct jitlisten_line lines[2];
     struct jitlisten_code code;
@@ -146,7 +146,7 @@ static void report_elf_object(void) {
     struct jitlisten_section sections[1] = {{".text", 0}};
     size_t size = 0, capacity = 64u << 20;
     unsigned char *elf = (unsigned char *)malloc(capacity);
-    struct chain_code chain = chain_make();
+    struct chain_code chain = chain_make(1);
     jitlisten_object object = {0};
 
     require(program != NULL && elf != NULL && chain.memory != NULL, "the program can be read");
@@ -194,7 +194,7 @@ static void report_too_much_code(void) {
 
 /* Registers unwind tables without an object. */
 static void register_unwind_tables(void) {
-    struct chain_code chain = chain_make();
+    struct chain_code chain = chain_make(1);
     jitlisten_unwind registration = {0};
     unsigned char garbage[64];
     uint64_t text = (uint64_t)(uintptr_t)chain.memory;
@@ -233,7 +233,7 @@ static void pass_newer_struct(struct jitlisten_code code) {
 
 /* Makes calls with invalid arguments. */
 static void make_invalid_calls(void) {
-    struct chain_code chain = chain_make();
+    struct chain_code chain = chain_make(1);
     const void *misaligned = (const char *)&chain + 1;
     struct jitlisten_function functions[3];
     struct jitlisten_line lines[2];
@@ -310,7 +310,7 @@ static void check_statistics_sizes(void) {
 
 static void *compile_repeatedly(void *unused) {
     for (int round = 0; round < 50; round++) {
-        struct chain_code chain = chain_make();
+        struct chain_code chain = chain_make(1);
         struct jitlisten_function functions[3];
         struct jitlisten_line lines[2];
         struct jitlisten_code code = describe(&chain, functions, lines);
