@@ -11,7 +11,7 @@ use jitlisten_tests::{gdb, perf, perf_inject, support_table, walk};
 const INTEGRATION: &str = "C API";
 
 /// Compiles `hosts/raw_jit.c` and sets the host's sinks.
-fn raw_jit(seconds: &str, sinks: &str, build_dir: &Scratch) -> Option<Host> {
+pub(crate) fn raw_jit(seconds: &str, sinks: &str, build_dir: &Scratch) -> Option<Host> {
     if cfg!(not(target_arch = "x86_64")) {
         tool::skip("raw_jit", "its machine code is that of x86-64", Absence::IsAllowed);
         return None;
