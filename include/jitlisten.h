@@ -46,10 +46,10 @@
  *   the jitlisten command and may change at any time: jitlisten_facts, which `jitlisten doctor` reads, and
  *   jitlisten_attached and jitlisten_record_end, which `jitlisten record -p` calls.
  *
- *   The library also defines the following functions of libc, so that a recording sees new threads, keeps its signal,
- *   and is complete when the program ends, replaces itself or drops privileges. They forward to the next definition, as
- *   the wrappers of other tools do. Nothing else is interposed. A library built without the feature "interpose" defines
- *   none (docs/c-and-cpp.md).
+ *   The library for LD_PRELOAD also defines the following functions of libc, so that a recording sees new threads, keeps
+ *   its signal, and is complete when the program ends, replaces itself or drops privileges. They forward to the next
+ *   definition, as the wrappers of other tools do. The installed libraries to link define none of them
+ *   (docs/c-and-cpp.md).
  *
  *     pthread_create
  *     sigaction signal sigaltstack sigpending sigsuspend sigtimedwait sigwait sigwaitinfo signalfd
