@@ -198,10 +198,16 @@ in_debian_13() {
 
 miri() { if cargo +nightly miri --version >/dev/null 2>&1; then ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi; }
 
-# Builds each package from its own files, as a registry does.
+# Builds each package from its own files, as a registry does. Cargo asks the registry's index for each of them, so three
+# attempts, as for the packages of the set-up.
 packages() {
-    cargo package --allow-dirty -p jitlisten-files -p jitlisten-names -p jitlisten-unwinder -p unwind-register \
-        -p jitlisten -p jitlisten-llvm
+    local attempt
+    for attempt in 1 2 3; do
+        cargo package --allow-dirty -p jitlisten-files -p jitlisten-names -p jitlisten-unwinder -p unwind-register \
+            -p jitlisten -p jitlisten-llvm && return
+        sleep $((attempt * 5))
+    done
+    return 1
 }
 
 # Most useful steps first.
