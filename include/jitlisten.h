@@ -409,9 +409,11 @@ struct jitlisten_record_options {
 };
 
 /* Starts a recording into the file at path. At the first sample, an existing recording is renamed to path.old and its
- * images to path.old.images; any other existing file is an error. In path, %p stands for the PID, %h for the host name,
- * %% for a percent sign. options may be NULL. Returns JITLISTEN_ALREADY_RECORDING while another recording runs, and
- * JITLISTEN_IO_ERROR if the file cannot be written. Threads: any. */
+ * images to path.old.images; any other existing file is an error. If another process is recording into the file, the name
+ * is path.PID instead. In path, %p stands for the PID, %h for the host name, %r for the rank that a launcher such as
+ * mpirun gave, %q{VAR} for an environment variable, %% for a percent sign; others are an error. options may be NULL.
+ * Returns JITLISTEN_ALREADY_RECORDING while another recording runs, and JITLISTEN_IO_ERROR if the file cannot be written.
+ * Threads: any. */
 jitlisten_status jitlisten_record_start(const char *path, const struct jitlisten_record_options *options);
 
 /* Ends the recording. The file is complete when this returns. Before that, or if the process is killed, it lacks at
