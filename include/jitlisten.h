@@ -409,9 +409,11 @@ struct jitlisten_record_options {
 };
 
 /* Starts a recording into the file at path. At the first sample, an existing recording is renamed to path.old and its
- * images to path.old.images; any other existing file is an error. In path, %p stands for the PID, %h for the host name,
- * %% for a percent sign. options may be NULL. Returns JITLISTEN_ALREADY_RECORDING while another recording runs, and
- * JITLISTEN_IO_ERROR if the file cannot be written. Threads: any. */
+ * images to path.old.images; any other existing file is an error. If another process is recording into the file, the name
+ * is path.PID instead. In path, %p stands for the PID, %h for the host name, %r for the rank that a launcher such as
+ * mpirun gave, %q{VAR} for an environment variable, %% for a percent sign; others are an error. options may be NULL.
+ * Returns JITLISTEN_ALREADY_RECORDING while another recording runs, and JITLISTEN_IO_ERROR if the file cannot be written.
+ * Threads: any. */
 jitlisten_status jitlisten_record_start(const char *path, const struct jitlisten_record_options *options);
 
 /* Ends the recording. The file is complete when this returns. Before that, or if the process is killed, it lacks at
@@ -422,6 +424,11 @@ jitlisten_status jitlisten_record_stop(void);
  * the string is empty if an earlier recording has that name. The child of a fork has its own file. Returns
  * JITLISTEN_WRONG_ORDER if there is no recording, and JITLISTEN_INVALID_ARGUMENT if size is too small. Threads: any. */
 jitlisten_status jitlisten_record_path(char *path, size_t size);
+
+/* Time of a clock in ns, as clock_gettime(2) numbers it; 0 if the kernel does not have it. Samples have the time of
+ * CLOCK_MONOTONIC. The time comes from the kernel, also where a library such as libfaketime replaces libc's clocks.
+ * Threads: any. */
+uint64_t jitlisten_clock(int clock);
 
 /* Counters of the current recording, or of the last one. */
 struct jitlisten_record_statistics {
