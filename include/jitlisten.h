@@ -430,6 +430,10 @@ jitlisten_status jitlisten_record_path(char *path, size_t size);
  * Threads: any. */
 uint64_t jitlisten_clock(int clock);
 
+/* Names this process in reports of its recordings, as a worker of a pool for example: at most 100 bytes of UTF-8 are
+ * used. The child of a fork has no name. Threads: any. */
+jitlisten_status jitlisten_record_set_name(const char *name);
+
 /* Counters of the current recording, or of the last one. */
 struct jitlisten_record_statistics {
     /* Set to sizeof(struct jitlisten_record_statistics) by the caller; as in struct jitlisten_statistics. */
