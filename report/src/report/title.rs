@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::Report;
-use crate::profile::{Count, ThreadRow};
+use crate::profile::Count;
 use crate::recording::Thread;
 use crate::words::{duration, file_name, group_digits, plural};
 
@@ -20,7 +20,7 @@ pub struct Group {
     pub rank: Option<u32>,
     /// Rank of the process, and the name that the program gave to it; empty if it has neither.
     pub label: String,
-    /// Number of threads that have samples.
+    /// Number of threads that ran.
     pub threads: usize,
     /// All samples of the group.
     pub all: Count,
@@ -78,7 +78,7 @@ impl Report {
         if self.recording.parts > 1 {
             parts.push(format!("{} recordings", self.recording.parts));
         }
-        let mut processes = plural(self.busy_threads(), "thread");
+        let mut processes = plural(self.threads_that_ran(), "thread");
         match self.processes().len() {
             0 | 1 => {}
             count => processes.push_str(&format!(" in {count} processes")),
@@ -97,12 +97,9 @@ impl Report {
         parts.join(" · ")
     }
 
-    /// Counts the threads that did real work. Idle threads of a library's pool may spin for a while.
-    fn busy_threads(&self) -> usize {
-        let threads = &self.profile.threads;
-        let is_busy = |row: &&ThreadRow| row.works && row.all.percent_of(self.profile.all) >= 0.5;
-        let busy = threads.iter().filter(is_busy).count();
-        if busy == 0 { threads.len() } else { busy }
+    /// Counts the threads that ran. A thread of a pool that only waited for work is not counted.
+    pub(crate) fn threads_that_ran(&self) -> usize {
+        self.profile.threads.iter().filter(|row| row.ran).count()
     }
 
     /// Returns the processes that have samples, hottest first.
@@ -153,7 +150,7 @@ impl Report {
             });
             group.all += row.all;
             group.compiled += row.compiled;
-            group.threads += 1;
+            group.threads += usize::from(row.ran);
             // The main thread's id is the pid.
             if group.name.is_empty() || row.thread.tid == row.thread.pid {
                 group.name.clone_from(&row.thread.name);

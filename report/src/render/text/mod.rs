@@ -216,7 +216,8 @@ impl Table<'_> {
     fn write_threads(&mut self) {
         self.lines.write("");
         self.lines.write_coloured("  self %  in compiled code   samples | thread", "1");
-        let mut rows: Vec<_> = self.report.profile.threads.iter().collect();
+        let threads = &self.report.profile.threads;
+        let mut rows: Vec<_> = threads.iter().filter(|row| row.ran).collect();
         rows.sort_by(|a, b| b.all.cmp(&a.all).then(a.thread.tid.cmp(&b.thread.tid)));
         let has_hosts = self.report.hosts().len() > 1;
         for row in rows {
@@ -235,6 +236,15 @@ impl Table<'_> {
                 thread.tid,
                 host_suffix(has_hosts, &thread.host)
             ));
+        }
+        let mut idle = Count::default();
+        for row in threads.iter().filter(|row| !row.ran) {
+            idle += row.all;
+        }
+        if !idle.is_zero() {
+            let samples = group_digits(idle.samples);
+            let count = plural(threads.iter().filter(|row| !row.ran && !row.all.is_zero()).count(), "idle thread");
+            self.lines.write(&format!("{} {:>18} {samples:>9} | {count}", self.percent(idle), ""));
         }
     }
 }
