@@ -14,8 +14,10 @@
 //!               "loops": [{"function": s, "first": l, "last": l, "ran": "vector"|"scalar",
 //!               "llvm": [{"name": s, "line": l, "text": s}], "advice": [{"rule": s, "text": s, "cause": s,
 //!                   "change": s?, "gain": [low, high]?, "changes_results": s?}], ...}]}]}],
-//!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "rank": n or null, "process": s, "samples": n, "compiled": n, "percent": p}],
-//!  "processes": [{"pid": n, "name": s, "label": s, "rank": n or null, "host": s, "threads": n, "samples": n, "compiled": n, "percent": p}],
+//!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "rank": n or null, "process": s, "samples": n,
+//!               "compiled": n, "percent": p}],
+//!  "processes": [{"pid": n, "name": s, "label": s, "rank": n or null, "host": s, "threads": n, "samples": n,
+//!                 "compiled": n, "percent": p}],
 //!  "hosts": [...], ...}
 //! ```
 //! The `self` of all `lines` plus `without_line` add up to `compiled` and `interpreted`; with `outside` they add up to

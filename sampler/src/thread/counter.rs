@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use wire::perf_data::{ATTR_DISABLED, ATTR_EXCLUDE_HV, ATTR_EXCLUDE_KERNEL, ATTR_FREQ};
 
 use crate::recording::event_name::Counter;
-use crate::writer::output;
+use crate::writer::held_file;
 
 /// Request numbers `PERF_EVENT_IOC_*` of `linux/perf_event.h`.
 const IOC_DISABLE: libc::c_ulong = 0x2401;
@@ -59,8 +59,8 @@ struct SignalTarget {
 }
 
 /// Slot index plus one, by file descriptor; 0 if none. A signal carries the descriptor, not the slot.
-static SLOT_BY_DESCRIPTOR: [AtomicU32; output::MAX_DESCRIPTORS] =
-    [const { AtomicU32::new(0) }; output::MAX_DESCRIPTORS];
+static SLOT_BY_DESCRIPTOR: [AtomicU32; held_file::MAX_DESCRIPTORS] =
+    [const { AtomicU32::new(0) }; held_file::MAX_DESCRIPTORS];
 
 /// An open counter of a thread: its descriptor and its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +123,7 @@ impl Counter {
         if descriptor < 0 {
             Err(io::Error::last_os_error())
         } else {
-            Ok(output::move_to_high_descriptor(descriptor as c_int, output::MAX_DESCRIPTORS))
+            Ok(held_file::move_to_high_descriptor(descriptor as c_int, held_file::MAX_DESCRIPTORS))
         }
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod existing_file;
 mod file;
 mod file_names;
 pub(crate) mod handle;
+pub(crate) mod held_file;
 pub(crate) mod mappings;
 pub(crate) mod output;
 pub(crate) mod perf_data;
