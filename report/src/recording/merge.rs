@@ -18,6 +18,7 @@ impl Recording {
         for recording in remaining {
             merged.add(recording, &mut indices)?;
         }
+        merged.scale_short_processes();
         Ok(merged)
     }
 
@@ -47,6 +48,7 @@ impl Recording {
         if let Some((_, ours)) = self.events.get_mut(self.event) {
             *ours += count;
         }
+        self.short_processes.add(&other.short_processes, &threads);
         self.lost = self.lost.saturating_add(other.lost);
         self.parts += other.parts;
         for note in other.notes {
