@@ -1578,7 +1578,7 @@ def run(seconds, names):
 
 def measure_seconds(kernel, values, repetitions):
     # Threads of parallel kernels wait for each other.
-    clock = time.perf_counter if kernel.targetoptions.get("parallel") else time.thread_time
+    clock = time.perf_counter if getattr(kernel, "targetoptions", {}).get("parallel") else time.thread_time
     started = clock()
     for _ in range(repetitions):
         kernel(*values)
