@@ -81,7 +81,7 @@ pub(crate) fn move_to_high_descriptor(descriptor: libc::c_int, max_descriptors: 
     if number < 0 {
         return descriptor;
     }
-    // SAFETY: the caller no longer uses this descriptor.
-    unsafe { libc::close(descriptor) };
+    // SAFETY: the caller no longer uses this descriptor. libc's `close` would be a cancellation point.
+    unsafe { libc::syscall(libc::SYS_close, descriptor) };
     number
 }
