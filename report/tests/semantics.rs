@@ -401,7 +401,7 @@ fn lines_whose_time_differs_between_ranks_are_listed() {
         writer.comm(pid, pid, "python", true, 1).mmap(pid, (BASE, BASE + 0x2000), 0, IMAGE, 2);
         writer.comm(pid, RANK_TID, &rank.to_string(), false, 3);
         for time in 0..samples {
-            writer.sample((pid, pid), 10 + time, 5 * MS, &[FIRST]);
+            writer.sample((pid, pid), 10 + time, 5 * MS, &[FIRST, CALL]);
         }
         read(&writer.file()).unwrap()
     };

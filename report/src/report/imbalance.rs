@@ -71,7 +71,7 @@ impl Report {
                 let sum: u128 = counts.values().map(|count| u128::from(count.weight)).sum();
                 let mean = (sum / processes.len() as u128) as u64;
                 let noise = NOISE_STANDARD_ERRORS * max.weight as f64 / (max.samples.max(1) as f64).sqrt();
-                if ((max.weight - mean) as f64) < noise {
+                if (max.weight - mean) as f64 <= noise {
                     continue;
                 }
                 let has_idle = counts.len() < processes.len();
