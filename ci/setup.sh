@@ -181,8 +181,9 @@ lint_venv() {
 wheel_venv() {
     local venvs=target/wheel
     make_venv tools "3.11 3.12 3.13 3.10" maturin==1.16.0 twine==7.0.0 ziglang==0.17.1 cargo-zigbuild==0.24.0 pytest==8.4.2 pytest-xdist==3.8.0 mypy==1.18.2
-    # Environment for tests of the notebook magics, with the Python version of the first environment.
-    make_venv notebook "3.11 3.12 3.13" ipykernel==7.1.0 nbclient==0.10.2
+    # Environment for tests of the notebook magics and of replaced clocks and files, with the Python version of the
+    # first environment.
+    make_venv notebook "3.11 3.12 3.13" ipykernel==7.1.0 nbclient==0.10.2 freezegun==1.5.5 pyfakefs==6.3.2
 }
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -221,7 +222,7 @@ all)
     install_packages build-essential pkg-config python3-venv gdb binutils shellcheck libunwind-dev libunwind-19 \
         valgrind patch strace chromium chromium-driver elfutils btrfs-progs bpftrace libjemalloc2 faketime heaptrack libheaptrack lldb-19 zlib1g-dev \
         libzstd-dev mmdebstrap tmux postgresql-15 libegl-dev libgl-dev libegl-mesa0 libgl1-mesa-dri libboost-stacktrace-dev libabsl-dev \
-        libboost-context-dev libgoogle-perftools4 openmpi-bin \
+        libboost-context-dev libgoogle-perftools4 openmpi-bin golang-go \
         llvm-14 clang-14 llvm-22 clang-22 llvm-14-dev llvm-15-dev llvm-16-dev llvm-19-dev llvm-22-dev
     install_perf
     first_venv

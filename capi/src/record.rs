@@ -1,6 +1,6 @@
 //! Recordings of this process.
 
-use std::ffi::{OsString, c_char};
+use std::ffi::{OsString, c_char, c_int};
 use std::os::unix::ffi::OsStringExt as _;
 
 use jitlisten_sampler::{Clock, Counter, Error, Options, Process, Statistics};
@@ -94,6 +94,26 @@ pub unsafe extern "C" fn jitlisten_record_path(path: *mut c_char, size: usize) -
         unsafe { std::ptr::copy_nonoverlapping(current.as_ptr().cast(), path, current.len()) };
         // SAFETY: the terminator is also within those `size` bytes.
         unsafe { path.add(current.len()).write(0) };
+        Ok(())
+    })
+}
+
+/// Returns the time of a kernel clock in ns.
+#[unsafe(no_mangle)]
+pub extern "C" fn jitlisten_clock(clock: c_int) -> u64 {
+    jitlisten::plumbing::clock_ns(clock)
+}
+
+/// Names this process in reports.
+///
+/// # Safety
+/// `name` must be null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jitlisten_record_set_name(name: *const c_char) -> i32 {
+    guarded(|| {
+        // SAFETY: the caller vouches for the string.
+        let name = unsafe { borrowed::read_text(name, "name") }?;
+        jitlisten_sampler::set_process_name(&String::from_utf8_lossy(name));
         Ok(())
     })
 }

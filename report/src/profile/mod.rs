@@ -12,6 +12,7 @@
 pub(crate) mod activity;
 mod build;
 pub(crate) mod hottest;
+mod imports;
 mod libraries;
 pub(crate) mod owners;
 mod role;
@@ -70,6 +71,13 @@ pub struct Shares {
     pub self_count: Count,
     /// Time including callees.
     pub total: Count,
+}
+
+impl Shares {
+    pub(crate) fn add(&mut self, other: Shares) {
+        self.self_count += other.self_count;
+        self.total += other.total;
+    }
 }
 
 /// Samples of one line of a source file.
@@ -168,8 +176,8 @@ pub struct ThreadRow {
     pub all: Count,
     /// Samples in compiled code.
     pub compiled: Count,
-    /// True if the thread ran Python or compiled code, not only library code.
-    pub works: bool,
+    /// True unless the thread only waited for work, as threads of a pool do.
+    pub ran: bool,
 }
 
 /// Profile of a recording.
@@ -220,7 +228,7 @@ pub struct Detail {
 impl Profile {
     /// Builds the profile of a recording.
     pub fn new(recording: &Recording, symbols: &Symbols, detail: Detail) -> Profile {
-        Profile::with_activities(recording, symbols, Activities::new(recording, symbols), detail)
+        Profile::with_activities(recording, symbols, Activities::new(recording, symbols, &[]), detail)
     }
 
     /// Builds the profile from known activities.

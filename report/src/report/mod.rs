@@ -20,12 +20,12 @@ use crate::error::Error;
 use crate::lookup::Lookup;
 use crate::lookup::source::{Compiled, SourceText};
 use crate::loops::{Loop, find_loops};
-use crate::profile::activity::{Activities, Activity};
+use crate::profile::activity::Activities;
 use crate::profile::{Detail, FunctionRow, Profile, owners};
 use crate::recording::compilations::{self, Compilation};
 use crate::recording::{Recording, Selection};
 use crate::symbols::{Kind, Roots, SymbolCache, Symbols};
-use crate::words::{group_digits, python_name};
+use crate::words::{count_notes, group_digits, python_name};
 
 /// Options for reading a recording.
 #[derive(Clone, Debug, Default)]
@@ -114,7 +114,7 @@ impl Report {
         }
         let mut report = Report::new(Recording::merged(recordings)?, recorded, options);
         report.compilations = compilations;
-        report.notes.extend(notes);
+        report.notes.extend(count_notes(notes));
         Ok(report)
     }
 
@@ -132,12 +132,12 @@ impl Report {
     ) -> Report {
         let symbols = Symbols::resolve_with(cache, &recording, &options.lookup);
         let detail = Detail { by_thread: options.by_thread, native_lines: options.lookup.native_lines };
-        let activities = Activities::new(&recording, &symbols);
+        let roots = Roots::new(&recording, &options.lookup);
+        let activities = Activities::new(&recording, &symbols, &roots.all());
         if options.no_compile {
-            recording.samples.retain(|sample| activities.get(sample.stack).activity != Activity::Compiling);
+            recording.samples.retain(|sample| !activities.get(sample.stack).activity.is_for_compiled_code());
         }
         let profile = Profile::with_activities(&recording, &symbols, activities, detail);
-        let roots = Roots::new(&recording, &options.lookup);
         let sources = load_sources(&profile, &symbols, &roots.all(), recorded);
         let mut notes = recording.notes.clone();
         notes.extend(symbols.notes.iter().cloned());

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::Report;
-use crate::profile::{Count, ThreadRow};
+use crate::profile::Count;
 use crate::recording::Thread;
 use crate::words::{duration, file_name, group_digits, plural};
 
@@ -16,7 +16,11 @@ pub struct Group {
     pub pid: u32,
     /// Last known name of the main thread, or of the first thread with samples.
     pub name: String,
-    /// Number of threads that have samples.
+    /// Rank of a process, if a launcher such as `mpirun` started it.
+    pub rank: Option<u32>,
+    /// Rank of the process, and the name that the program gave to it; empty if it has neither.
+    pub label: String,
+    /// Number of threads that ran.
     pub threads: usize,
     /// All samples of the group.
     pub all: Count,
@@ -28,7 +32,22 @@ impl Report {
     /// Returns the name of the recorded program: `prog.py`, `-m module`, `./program`. For perf, the arguments after
     /// `--`.
     pub fn program(&self) -> String {
-        program_name(&self.recording.facts.command)
+        let facts = &self.recording.facts;
+        let commands = || std::iter::once(&facts.command).chain(&facts.other_commands);
+        let mut programs: Vec<String> = Vec::new();
+        // A worker's command line is Python's own.
+        for command in commands().filter(|command| !command.is_empty() && !is_worker(command)) {
+            let program = program_name(command);
+            if !programs.contains(&program) {
+                programs.push(program);
+            }
+        }
+        match programs.as_slice() {
+            [] => program_name(&facts.command),
+            [program] => program.clone(),
+            [first, second] => format!("{first} and {second}"),
+            [first, others @ ..] => format!("{first} and {} other programs", others.len()),
+        }
     }
 
     /// Returns the version, as in `Python 3.12`, from the files that the process mapped.
@@ -59,7 +78,7 @@ impl Report {
         if self.recording.parts > 1 {
             parts.push(format!("{} recordings", self.recording.parts));
         }
-        let mut processes = plural(self.busy_threads(), "thread");
+        let mut processes = plural(self.threads_that_ran(), "thread");
         match self.processes().len() {
             0 | 1 => {}
             count => processes.push_str(&format!(" in {count} processes")),
@@ -78,12 +97,9 @@ impl Report {
         parts.join(" · ")
     }
 
-    /// Counts the threads that did real work. Idle threads of a library's pool may spin for a while.
-    fn busy_threads(&self) -> usize {
-        let threads = &self.profile.threads;
-        let is_busy = |row: &&ThreadRow| row.works && row.all.percent_of(self.profile.all) >= 0.5;
-        let busy = threads.iter().filter(is_busy).count();
-        if busy == 0 { threads.len() } else { busy }
+    /// Counts the threads that ran. A thread of a pool that only waited for work is not counted.
+    pub(crate) fn threads_that_ran(&self) -> usize {
+        self.profile.threads.iter().filter(|row| row.ran).count()
     }
 
     /// Returns the processes that have samples, hottest first.
@@ -98,19 +114,27 @@ impl Report {
 
     /// Returns the name and id of a thread, with its process and machine if the report has several.
     pub(crate) fn thread_name(&self, thread: &Thread) -> String {
-        let Thread { name, pid, tid, host, .. } = thread;
+        let Thread { name, tid, host, .. } = thread;
         let has_several = |key_of: fn(&Thread) -> (&str, u32)| {
             let mut keys = self.profile.threads.iter().map(|row| key_of(&row.thread));
             keys.next().is_some_and(|first| keys.any(|other| other != first))
         };
         let mut text = format!("{name} {tid}");
         if has_several(|thread| (&thread.host, thread.pid)) {
-            text.push_str(&format!(" of process {pid}"));
+            text.push_str(&format!(" of {}", self.process_name(thread)));
         }
-        if has_several(|thread| (&thread.host, 0)) {
+        if !host.is_empty() && has_several(|thread| (&thread.host, 0)) {
             text.push_str(&format!(" on {host}"));
         }
         text
+    }
+
+    /// Returns the rank and name of a thread's process, or its pid.
+    pub(crate) fn process_name(&self, thread: &Thread) -> String {
+        match thread.process_label() {
+            label if label.is_empty() => format!("process {}", thread.pid),
+            label => label,
+        }
     }
 
     fn groups(&self, key: impl Fn(&Thread) -> (String, u32)) -> Vec<Group> {
@@ -120,11 +144,13 @@ impl Report {
             let group = groups.entry(key).or_insert_with_key(|(host, pid)| Group {
                 host: host.clone(),
                 pid: *pid,
+                rank: row.thread.rank.filter(|_| *pid != 0),
+                label: if *pid == 0 { String::new() } else { row.thread.process_label() },
                 ..Group::default()
             });
             group.all += row.all;
             group.compiled += row.compiled;
-            group.threads += 1;
+            group.threads += usize::from(row.ran);
             // The main thread's id is the pid.
             if group.name.is_empty() || row.thread.tid == row.thread.pid {
                 group.name.clone_from(&row.thread.name);
@@ -134,6 +160,12 @@ impl Report {
         groups.sort_by(|a, b| b.all.cmp(&a.all).then_with(|| (&a.host, a.pid).cmp(&(&b.host, b.pid))));
         groups
     }
+}
+
+/// Returns true for the command line of a worker process or a helper of multiprocessing or joblib.
+fn is_worker(command: &[String]) -> bool {
+    let words = ["--multiprocessing-fork", "from multiprocessing.", "joblib.externals.loky"];
+    command.iter().any(|argument| words.iter().any(|word| argument.contains(word)))
 }
 
 fn program_name(command: &[String]) -> String {
@@ -173,5 +205,7 @@ mod tests {
             assert_eq!(named(command), name, "{command}");
         }
         assert_eq!(program_name(&[]), "a recording");
+        let worker = "python -c from_multiprocessing.spawn import spawn_main --multiprocessing-fork".replace('_', " ");
+        assert!(is_worker(&worker.split(' ').map(str::to_owned).collect::<Vec<_>>()));
     }
 }

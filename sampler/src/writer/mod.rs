@@ -24,12 +24,15 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jitlisten::log_line;
+use wire::perf_data::PROCESS_NAME_TID;
 
 use crate::handler::{clock, code_map};
 use crate::python::{self, Python};
 use crate::recording::current::Recording;
+use crate::recording::launcher::Rank;
 use crate::recording::options::Options;
 use crate::recording::process::{self, Process};
+use crate::recording::process_name;
 use crate::thread::ring::MAX_NATIVE_FRAMES;
 use crate::thread::scan::Scan;
 use crate::thread::slot_state::State;
@@ -119,6 +122,7 @@ pub(crate) struct Writer {
     python: Option<Python>,
     /// True if the recording shows Python frames.
     wants_python: bool,
+    rank: Option<Rank>,
 }
 
 impl Writer {
@@ -163,6 +167,7 @@ impl Writer {
             next_watch: if uses_wall_clock { 0 } else { u64::MAX },
             last_stacks: BTreeMap::new(),
             wants_python: options.python,
+            rank: options.rank,
         }
     }
 
@@ -292,6 +297,9 @@ impl Writer {
             self.write_code_events();
         }
         self.update_code();
+        if has_begun && let Some(name) = process_name::take_new() {
+            self.batch.process_fact(self.now(), PROCESS_NAME_TID, &name);
+        }
         let now = clock::monotonic();
         let is_drain_due = now >= self.next_drain;
         // If only a code event woke the writer, the rings can wait until the next drain.
@@ -335,6 +343,9 @@ impl Writer {
         self.end_sampling();
         if self.ensure_begun() {
             self.write_code_events();
+            if let Some(name) = process_name::take_new() {
+                self.batch.process_fact(self.now(), PROCESS_NAME_TID, &name);
+            }
         }
         self.drain(false);
         for (_, slot) in slots::iter().filter(|(_, slot)| slot.state.get() == State::Ended) {

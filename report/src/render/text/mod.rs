@@ -198,7 +198,10 @@ impl Table<'_> {
             let (name, host) = (sanitize(&group.name), sanitize(&group.host));
             let name_and_process = match group.pid {
                 0 => host,
-                pid => format!("{name} (process {pid}{})", host_suffix(has_hosts, &group.host)),
+                pid => {
+                    let name = if group.label.is_empty() { name } else { sanitize(&group.label) };
+                    format!("{name} (process {pid}{})", host_suffix(has_hosts, &group.host))
+                }
             };
             let compiled = percent(group.compiled.percent_of(group.all));
             let threads = plural(group.threads, "thread");
@@ -213,15 +216,20 @@ impl Table<'_> {
     fn write_threads(&mut self) {
         self.lines.write("");
         self.lines.write_coloured("  self %  in compiled code   samples | thread", "1");
-        let mut rows: Vec<_> = self.report.profile.threads.iter().collect();
+        let threads = &self.report.profile.threads;
+        let mut rows: Vec<_> = threads.iter().filter(|row| row.ran).collect();
         rows.sort_by(|a, b| b.all.cmp(&a.all).then(a.thread.tid.cmp(&b.thread.tid)));
         let has_hosts = self.report.hosts().len() > 1;
         for row in rows {
             let thread = &row.thread;
             let name = sanitize(&thread.name);
             let compiled = percent(row.compiled.percent_of(row.all));
+            let process = match thread.process_label() {
+                label if label.is_empty() => String::new(),
+                label => format!("{}, ", sanitize(&label)),
+            };
             self.lines.write(&format!(
-                "{} {compiled:>18} {:>9} | {name} (process {}, thread {}{})",
+                "{} {compiled:>18} {:>9} | {name} ({process}process {}, thread {}{})",
                 self.percent(row.all),
                 group_digits(row.all.samples),
                 thread.pid,
@@ -229,12 +237,21 @@ impl Table<'_> {
                 host_suffix(has_hosts, &thread.host)
             ));
         }
+        let mut idle = Count::default();
+        for row in threads.iter().filter(|row| !row.ran) {
+            idle += row.all;
+        }
+        if !idle.is_zero() {
+            let samples = group_digits(idle.samples);
+            let count = plural(threads.iter().filter(|row| !row.ran && !row.all.is_zero()).count(), "idle thread");
+            self.lines.write(&format!("{} {:>18} {samples:>9} | {count}", self.percent(idle), ""));
+        }
     }
 }
 
 /// Returns ` on HOST` if there are several machines.
 fn host_suffix(has_several: bool, host: &str) -> String {
-    if has_several { format!(" on {}", sanitize(host)) } else { String::new() }
+    if has_several && !host.is_empty() { format!(" on {}", sanitize(host)) } else { String::new() }
 }
 
 fn percent(percent: f64) -> String {
