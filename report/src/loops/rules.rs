@@ -21,7 +21,7 @@ const FAR_APART: u32 = 8;
 type Rule = fn(&Loop, Dialect) -> Option<Advice>;
 
 /// All rules, the most relevant first.
-pub(super) const RULES: [Rule; 31] = [
+const RULES: [Rule; 31] = [
     small_parallel,
     object_mode,
     list_growth,
@@ -54,6 +54,24 @@ pub(super) const RULES: [Rule; 31] = [
     exception_exit,
     gather,
 ];
+
+/// Returns the advice of the first rule that knows a change. Without one, returns the first reason, if there is any.
+pub(super) fn advice(hot_loop: &Loop) -> Vec<Advice> {
+    // Users cannot change Numba's own code or its options. No rule applies if the decoder does not know all
+    // instructions, because an unknown one may be the cause.
+    if is_numba_source(&hot_loop.loop_path) || hot_loop.facts.unknown != 0 {
+        return Vec::new();
+    }
+    let dialect = Dialect::of(&hot_loop.function, &hot_loop.loop_path);
+    let matching: Vec<Advice> = RULES.iter().filter_map(|rule| rule(hot_loop, dialect)).collect();
+    let best = matching.iter().position(|advice| advice.change.is_some()).unwrap_or(0);
+    matching.into_iter().nth(best).into_iter().collect()
+}
+
+/// Returns true if the loop's file is part of Numba.
+fn is_numba_source(path: &str) -> bool {
+    path.contains("/site-packages/numba/") || path.contains("/dist-packages/numba/")
+}
 
 fn small_parallel(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let overhead = |(callee, leaf): &(String, String)| is_parallel_loop(callee) && is_thread_runtime(leaf);
@@ -478,7 +496,6 @@ fn handles_strings(hot_loop: &Loop) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::advice::advice;
     use super::*;
     use crate::profile::Count;
 
