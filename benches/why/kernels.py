@@ -1349,22 +1349,6 @@ def small_parallel_changed(few, few_out):
         few_out[i] = few[i] * 1.5
 
 
-@njit(parallel=True)
-def shared_counts(quarters, counts_by_thread):
-    for t in prange(counts_by_thread.shape[0]):
-        for i in range(len(quarters)):
-            counts_by_thread[t, quarters[i]] += 1  # hot
-
-
-@njit(parallel=True)
-def shared_counts_changed(quarters, counts_by_thread):
-    for t in prange(counts_by_thread.shape[0]):
-        own = np.zeros(counts_by_thread.shape[1], np.int64)
-        for i in range(len(quarters)):
-            own[quarters[i]] += 1
-        counts_by_thread[t] += own
-
-
 RULES = {
     "total": "fp-order",
     "dot": "fp-order",
@@ -1489,7 +1473,6 @@ MORE = {
     "integer_powers": "integer-power",
     "of_tuple": "tuple-index",
     "small_parallel": "-",
-    "shared_counts": "false-sharing",
 }
 ALL = {**RULES, **MORE}
 with open(__file__, encoding="utf-8") as file:
@@ -1543,7 +1526,6 @@ def arguments():
         "lag": 3, "exponent": 3,
         "codes": np.frombuffer(b"banana" * 2000, np.uint8), "eight_values": (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0),
         "eighths": random.integers(0, 8, N), "few_out": np.zeros(200),
-        "quarters": random.integers(0, 4, N), "counts_by_thread": np.zeros((2, 4), np.int64),
         "times": 10, "backwards": np.sort(a[:200])[::-1].copy(), "means": np.zeros(512),
     }
 

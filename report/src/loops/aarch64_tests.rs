@@ -3,7 +3,7 @@
 
 use super::facts::Facts;
 use super::hot_loop::Loop;
-use super::{advice, analysis};
+use super::{analysis, rules};
 use crate::machine::graph;
 use crate::machine::{Flow, Machine};
 
@@ -26,7 +26,7 @@ fn kernel_code(kernel: &str) -> Vec<u8> {
 fn describe_loops(kernel: &str) -> String {
     let loops = innermost(&kernel_code(kernel)).into_iter().map(|facts| {
         let hot_loop = Loop::from_facts(facts);
-        let rules = advice::advice(&hot_loop).into_iter().map(|advice| advice.rule);
+        let rules = rules::advice(&hot_loop).into_iter().map(|advice| advice.rule);
         [hot_loop.chip()].iter().map(String::as_str).chain(rules).collect::<Vec<_>>().join(" ")
     });
     loops.collect::<Vec<_>>().join(", ")
@@ -90,5 +90,5 @@ fn loops_with_unknown_instructions_get_no_advice() {
     assert_eq!(Machine::Aarch64.text(&code[4..], 4), ".inst 0x25d8e3e0");
     assert_eq!(Machine::Aarch64.text(&code[12..], 12), "b.ne 0x0");
     let hot_loop = Loop::from_facts(Facts { scalar: 1, accumulators: 1, unknown: 1, ..Facts::default() });
-    assert_eq!((hot_loop.chip().as_str(), advice::advice(&hot_loop)), ("?x", Vec::new()));
+    assert_eq!((hot_loop.chip().as_str(), rules::advice(&hot_loop)), ("?x", Vec::new()));
 }

@@ -22,7 +22,6 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     let changed = body.iter().fold(Registers::default(), |registers, instruction| registers | instruction.written);
     facts.strided = count_strided(&body, changed);
     (facts.spread, facts.unrolled) = measure_spread(&body);
-    facts.indirect_updates = count_indirect_updates(&body);
     count_invariant_divisions(&mut facts, &body, changed);
     facts.counted_exits = count_counted_exits(natural_loop, instructions);
     // Values are tracked only in loops of a single block, because the effect of another path is unknown.
@@ -152,26 +151,6 @@ fn count_checked_divisions(body: &[&Instruction]) -> u32 {
     body.iter().filter(is_checked).count() as u32
 }
 
-/// Counts values in memory that are read and replaced, at an address that was loaded in the same iteration.
-fn count_indirect_updates(body: &[&Instruction]) -> u32 {
-    let mut loaded = Registers::default();
-    let mut read: Vec<Memory> = Vec::new();
-    let mut updates = 0;
-    for instruction in body {
-        if let Some(memory) = instruction.memory.filter(|memory| memory.address.intersects(loaded)) {
-            let is_same = |other: &&Memory| other.parts == memory.parts;
-            updates += u32::from(memory.is_update || memory.is_store && read.iter().any(|other| is_same(&other)));
-            read.push(memory);
-        }
-        let is_from_loaded = instruction.read.intersects(loaded);
-        loaded = loaded.and(!instruction.written);
-        if instruction.memory.is_some_and(|memory| !memory.is_stack) || is_from_loaded {
-            loaded |= instruction.loaded();
-        }
-    }
-    updates
-}
-
 /// Measures arrays whose addresses advance by constants. Returns the largest distance between consecutive values, in
 /// multiples of their size, and the smallest number of values per iteration; 0 if unknown.
 fn measure_spread(body: &[&Instruction]) -> (u32, u32) {
@@ -180,11 +159,11 @@ fn measure_spread(body: &[&Instruction]) -> (u32, u32) {
         *advances.entry(register).or_default() += constant;
     }
     // Values per iteration of each array.
-    let mut arrays: BTreeMap<([Option<(u8, u32)>; 2], u32), u32> = BTreeMap::new();
+    let mut arrays = BTreeMap::new();
     for instruction in body.iter().filter(|instruction| instruction.has_vectors()) {
         let memory = instruction.memory.filter(|memory| !memory.is_stack && memory.bytes != 0);
         if let Some(Memory { parts, bytes, .. }) = memory {
-            *arrays.entry((parts, bytes)).or_default() += 1;
+            *arrays.entry((parts, bytes)).or_insert(0_u32) += 1;
         }
     }
     let (mut spread, mut unrolled) = (0, None);

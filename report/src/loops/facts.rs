@@ -59,8 +59,6 @@ pub struct Facts {
     pub wraparounds: u32,
     /// Jumps through a table, as of an index into a tuple.
     pub table_jumps: u32,
-    /// Values in memory that each iteration reads and replaces, at an address that comes from an array.
-    pub indirect_updates: u32,
     /// True if the loop has instructions of AVX or later, which can add conditionally and gather.
     pub has_avx: bool,
     /// Sums and products that are carried between iterations and used for nothing else in the loop.

@@ -88,7 +88,7 @@ pub(crate) fn find_loops(recording: &Recording, symbols: &Symbols, profile: &Pro
         }
     }
     for hot_loop in &mut hot_loops {
-        hot_loop.advice = advice::advice(hot_loop);
+        hot_loop.advice = rules::advice(hot_loop);
     }
     hot_loops.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| (&a.path, a.line).cmp(&(&b.path, b.line))));
     hot_loops

@@ -21,7 +21,7 @@ const FAR_APART: u32 = 8;
 type Rule = fn(&Loop, Dialect) -> Option<Advice>;
 
 /// All rules, the most relevant first.
-pub(super) const RULES: [Rule; 32] = [
+const RULES: [Rule; 31] = [
     small_parallel,
     object_mode,
     list_growth,
@@ -39,7 +39,6 @@ pub(super) const RULES: [Rule; 32] = [
     integer_division,
     division_check,
     invariant_divisor,
-    false_sharing,
     fp_order,
     strided_sum,
     gathered_sum,
@@ -56,6 +55,24 @@ pub(super) const RULES: [Rule; 32] = [
     gather,
 ];
 
+/// Returns the advice of the first rule that knows a change. Without one, returns the first reason, if there is any.
+pub(super) fn advice(hot_loop: &Loop) -> Vec<Advice> {
+    // Users cannot change Numba's own code or its options. No rule applies if the decoder does not know all
+    // instructions, because an unknown one may be the cause.
+    if is_numba_source(&hot_loop.loop_path) || hot_loop.facts.unknown != 0 {
+        return Vec::new();
+    }
+    let dialect = Dialect::of(&hot_loop.function, &hot_loop.loop_path);
+    let matching: Vec<Advice> = RULES.iter().filter_map(|rule| rule(hot_loop, dialect)).collect();
+    let best = matching.iter().position(|advice| advice.change.is_some()).unwrap_or(0);
+    matching.into_iter().nth(best).into_iter().collect()
+}
+
+/// Returns true if the loop's file is part of Numba.
+fn is_numba_source(path: &str) -> bool {
+    path.contains("/site-packages/numba/") || path.contains("/dist-packages/numba/")
+}
+
 fn small_parallel(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let overhead = |(callee, leaf): &(String, String)| is_parallel_loop(callee) && is_thread_runtime(leaf);
     let share = hot_loop.share_where(overhead);
@@ -63,7 +80,7 @@ fn small_parallel(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     (share > 90.0).then(|| {
         Advice::because("small-parallel", cause)
             .change("without parallel=True, or with one region for many calls, nothing waits")
-            .gain(3.0, 500.0)
+            .gain(3.0, 1000.0)
     })
 }
 
@@ -254,17 +271,6 @@ fn invariant_divisor(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     })
 }
 
-/// Threads that count in neighbouring elements take the cache line from each other.
-fn false_sharing(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
-    let is_parallel = hot_loop.function.starts_with("prange kernel ");
-    (is_parallel && hot_loop.facts.indirect_updates != 0).then(|| {
-        let cause = "each round updates an element in memory, and threads may update the same cache line";
-        Advice::because("false-sharing", cause)
-            .change("an array of its own for each thread, made in the prange loop and stored after it")
-            .gain(1.5, 4.0)
-    })
-}
-
 fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let Facts { strided, spread, .. } = hot_loop.facts;
     if !is_sum(hot_loop) || strided != 0 {
@@ -276,10 +282,10 @@ fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         // `few_rounds` and `strided_sum` are about these.
         (Rounds::Few, _) | (_, FAR_APART..) => None,
         (Rounds::Some, _) => {
-            Some(advice.change(format!("{change}, from about 30 rounds on")).gain(1.2, 12.0).changing("rounding"))
+            Some(advice.change(format!("{change}, from about 30 rounds on")).gain(1.2, 14.0).changing("rounding"))
         }
         (Rounds::Many, 2..) => Some(advice.change(change).gain(1.7, 6.0).changing("rounding")),
-        (Rounds::Many, _) => Some(advice.change(change).gain(2.0, 12.0).changing("rounding")),
+        (Rounds::Many, _) => Some(advice.change(change).gain(2.0, 14.0).changing("rounding")),
     }
 }
 
@@ -406,7 +412,7 @@ fn conditional_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let change = format!("{} with {} allows several", dialect.conditional_operand(), dialect.reassociate());
     if conditional_sums != 0 {
         let cause = "one value at a time: a sum that only some rounds add to";
-        return Some(Advice::because("conditional-sum", cause).change(change).gain(4.0, 14.0).changing("rounding"));
+        return Some(Advice::because("conditional-sum", cause).change(change).gain(4.0, 15.0).changing("rounding"));
     }
     // Values are not tracked through branches here, but LLVM does. Without AVX, LLVM keeps these branches.
     let keeps_order = hot_loop.remarks.iter().any(|remark| remark.name == "CantReorderFPOps");
@@ -462,7 +468,7 @@ fn gather(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     if !is_small(hot_loop) {
         return None;
     }
-    if gathers + scatters != 0 {
+    if gathers + scatters != 0 && indirect == 0 {
         return Some(
             Advice::because("gather", "each value is fetched by itself (gather)")
                 .change("neighbours in memory are faster: of a[i, j], j should be the inner loop's"),
@@ -490,7 +496,6 @@ fn handles_strings(hot_loop: &Loop) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::advice::advice;
     use super::*;
     use crate::profile::Count;
 

@@ -294,7 +294,6 @@ fn memory_access(decoded: &Decoded, shape: Shape) -> Option<Memory> {
         ),
         is_store: shape == Shape::Stores,
         is_atomic,
-        is_update: is_atomic,
         updates_base: matches!(
             address,
             Operand::RegPreIndex(_, _, true) | Operand::RegPostIndex(..) | Operand::RegPostIndexReg(..)

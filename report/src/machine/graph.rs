@@ -211,11 +211,11 @@ impl Graph {
             }
         }
         // The cases of a jump table follow it, and nothing else leads there.
-        for block in 1..blocks.len() {
-            let table_jump = table_jumps.partition_point(|jump| *jump < block).checked_sub(1);
-            if let (Some(jump), true) = (table_jump, predecessors[block].is_empty()) {
-                successors[table_jumps[jump]].push(block);
-                predecessors[block].push(table_jumps[jump]);
+        for (block, predecessors) in predecessors.iter_mut().enumerate().skip(1) {
+            let position = table_jumps.partition_point(|jump| *jump < block).checked_sub(1);
+            if let Some(jump) = position.map(|position| table_jumps[position]).filter(|_| predecessors.is_empty()) {
+                successors[jump].push(block);
+                predecessors.push(jump);
             }
         }
         let order = reverse_postorder(&successors);
@@ -504,5 +504,21 @@ mod tests {
             .chain([Flow::Leave])
             .collect();
         assert_eq!(find_loops(&steps(&sequential)).len(), INSTRUCTIONS / 2);
+    }
+
+    #[test]
+    fn a_jump_table_leads_to_the_cases_after_it() {
+        // 0: table jump to the cases 1 and 3; 2: joins; 4: repeats from 0.
+        let flows = [
+            Flow::Jump(None),
+            Flow::Next,
+            Flow::Jump(Some(5)),
+            Flow::Next,
+            Flow::Next,
+            Flow::Branch(Some(0)),
+            Flow::Leave,
+        ];
+        let [natural_loop] = &find_loops(&steps(&flows))[..] else { panic!("one loop") };
+        assert_eq!(natural_loop.instructions().count(), 6);
     }
 }

@@ -95,8 +95,6 @@ pub(crate) struct Memory {
     pub(crate) is_stack: bool,
     pub(crate) is_store: bool,
     pub(crate) is_atomic: bool,
-    /// True if the instruction reads and replaces the value.
-    pub(crate) is_update: bool,
     /// True if the access updates the address register.
     pub(crate) updates_base: bool,
 }

@@ -212,8 +212,6 @@ fn memory_access(decoded: &Decoded, mnemonic: &str) -> Option<Memory> {
         is_stack: matches!(base, Register::RSP | Register::RBP) && index == Register::None,
         is_store: operand == 0 && mnemonic.starts_with("MOV"),
         is_atomic: decoded.has_lock_prefix() || decoded.mnemonic() == Mnemonic::Xchg,
-        is_update: operand == 0
-            && matches!(decoded.mnemonic(), Mnemonic::Inc | Mnemonic::Dec | Mnemonic::Add | Mnemonic::Sub),
         updates_base: false,
     })
 }
