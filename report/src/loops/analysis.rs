@@ -46,7 +46,7 @@ fn raises_exception(instructions: &[Instruction], mut index: usize) -> bool {
                 }
             }
             Flow::Leave => return status == Some(1),
-            Flow::Jump(None) | Flow::Branch(_) => return false,
+            Flow::Jump(None) | Flow::Switch | Flow::Branch(_) => return false,
         };
     }
     false
