@@ -28,6 +28,8 @@ COUNTERS = (
     "images_refused",
     "images_withdrawn",
     "images_put_back",
+    "log_lines_lost",
+    "unwind_tables_refused",
 )
 
 

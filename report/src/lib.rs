@@ -32,7 +32,7 @@ pub use error::Error;
 pub use lookup::Lookup;
 pub use lookup::source::{Compiled, SourceText};
 pub use lookup::source_hashes::hash as source_hash;
-pub use loops::{Advice, Facts as LoopFacts, Instruction, Loop, Remark, Version};
+pub use loops::{Advice, Facts as LoopFacts, Gain, Instruction, Loop, Remark, Verdict, Version};
 pub use profile::activity::{Activities, Activity, StackActivity};
 pub use profile::hottest::{CallingLine, HotLine};
 pub use profile::{
@@ -43,8 +43,8 @@ pub use recording::{
     Event, Facts, FilePosition, Follower, Location, MappedFile, Origin, Recording, Sample, Selection, Stacks, Thread,
 };
 pub use render::{
-    SourceLine, Style, compilations_to_json, compilations_to_text, diff_to_text, to_callgrind, to_collapsed,
-    to_firefox, to_flamegraph, to_html, to_json, to_speedscope, to_text, why_to_text,
+    SourceLine, Style, compilations_to_json, compilations_to_text, diff_to_json, diff_to_text, gzip, to_callgrind,
+    to_collapsed, to_firefox, to_flamegraph, to_html, to_json, to_pprof, to_speedscope, to_text, why_to_text,
 };
 pub use report::{Bundled, Change, CompiledFunction, Difference, Group, Options, RecordingFile, Report, bundle, diff};
 pub use sanitize::sanitize;

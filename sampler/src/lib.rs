@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Given a file name and a rate ([`Options`]), it produces a file that `perf report`, `perf script` and `jitlisten
-//! lines` can read. It uses no `perf_event_open` (unless an event is counted), no ptrace and no root privileges. It
-//! supports x86_64 and AArch64.
+//! lines` can read. It uses no ptrace and no root privileges, and `perf_event_open` only where it is permitted
+//! (`thread/clock_choice.rs`). It supports x86_64 and AArch64.
 //!
 //! The handler allocates nothing, takes no lock and is bounded ([`unwind`]). The host can see one real-time signal in
 //! use and a thread named `jitlisten`. Lock order: this crate's locks come before the session's, and the session's
@@ -40,8 +40,10 @@ mod writer;
 pub use recording::counters::Statistics;
 pub use recording::environment::{InheritedBy, is_launcher, start_by_environment};
 pub use recording::event_name::Counter;
-pub use recording::options::{Clock, DEFAULT_HZ, MAX_HZ, Options};
+pub use recording::launcher::Rank;
+pub use recording::options::{Clock, DEFAULT_HZ, MAX_HZ, Options, exact_pattern};
 pub use recording::process::Process;
+pub use recording::process_name::set_process_name;
 pub use recording::recorder::{Error, finish_at_exit, request_end, running_path, start, statistics, stop};
 pub use thread::creation::pthread_create;
 pub use transparency::exit::{_Exit, _exit, execv, execve, execveat, execvp, execvpe, fexecve, quick_exit};
@@ -53,3 +55,4 @@ pub use transparency::signals::{
     sigaction, sigaltstack, signal, signalfd, sigpending, sigsuspend, sigtimedwait, sigwait, sigwaitinfo,
 };
 pub use writer::existing_file::{check_output, rename_existing};
+pub use writer::output::first_process;

@@ -10,6 +10,7 @@ pub const PERF_RECORD_LOST: u32 = 2;
 pub const PERF_RECORD_COMM: u32 = 3;
 pub const PERF_RECORD_EXIT: u32 = 4;
 pub const PERF_RECORD_FORK: u32 = 7;
+pub const PERF_RECORD_READ: u32 = 8;
 pub const PERF_RECORD_SAMPLE: u32 = 9;
 pub const PERF_RECORD_MMAP2: u32 = 10;
 pub const PERF_RECORD_LOST_SAMPLES: u32 = 13;
@@ -74,6 +75,10 @@ pub const ATTR_MMAP2: u64 = 1 << 23;
 pub const ATTR_COMM_EXEC: u64 = 1 << 24;
 pub const ATTR_USE_CLOCKID: u64 = 1 << 25;
 
+/// Thread id of a COMM record that has the rank of the process. No thread has this id.
+pub const RANK_TID: u32 = u32::MAX - 1;
+/// Thread id of a COMM record that has the name of the process, such as that of a worker in a pool.
+pub const PROCESS_NAME_TID: u32 = u32::MAX - 2;
 pub const HEADER_BUILD_ID: u32 = 2;
 pub const HEADER_HOSTNAME: u32 = 3;
 pub const HEADER_OSRELEASE: u32 = 4;

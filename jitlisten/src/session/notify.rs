@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::time::Instant;
+
 use super::record::neighbours;
 use super::{Record, Session, State};
 use crate::code_snapshot::CodeSnapshot;
@@ -17,6 +19,7 @@ impl Session {
     /// a fork: there it writes the inherited objects now.
     pub fn enable(&self, kind: SinkKind) {
         let mut state = self.lock_for_this_process();
+        let locked_at = Instant::now();
         if std::mem::take(&mut state.replay_inherited[kind as usize]) {
             self.replay_live_objects(&mut state, kind);
         } else if state.sinks[kind as usize].is_none() {
@@ -24,18 +27,17 @@ impl Session {
             state.sinks[kind as usize] = Some(sink::create(kind, &self.options, &self.context));
             self.replay_live_objects(&mut state, kind);
         }
-        drop(state);
-        self.yield_to_waiters();
+        self.yield_to_waiters(state, locked_at);
     }
 
     /// Disables a sink. Its files are closed and kept.
     pub fn disable(&self, kind: SinkKind) {
         let mut state = self.lock();
+        let locked_at = Instant::now();
         self.end_sink(&mut state, kind);
         state.sinks[kind as usize] = None;
         state.replay_inherited[kind as usize] = false;
-        drop(state);
-        self.yield_to_waiters();
+        self.yield_to_waiters(state, locked_at);
     }
 
     /// Returns true if a sink is enabled: requested and not failed.

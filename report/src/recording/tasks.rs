@@ -10,6 +10,7 @@ use super::address_space::{Change, History, KERNEL, Mapping};
 use super::bytes::Bytes;
 use super::event::Event;
 use super::record::Record;
+use super::totals::{ThreadKey, Totals};
 /// Protection bit `PROT_EXEC`.
 const EXECUTABLE: u32 = 4;
 
@@ -24,6 +25,19 @@ pub struct Thread {
     pub name: String,
     /// Machine that the thread ran on.
     pub host: String,
+    /// Rank of the process, if a launcher such as `mpirun` started it.
+    pub rank: Option<u32>,
+    /// Name that the program gave to the process, such as that of a worker in a pool; empty if it gave none.
+    pub process: String,
+}
+
+impl Thread {
+    /// Returns the rank and the name of the process; empty if it has neither.
+    pub(crate) fn process_label(&self) -> String {
+        let rank = self.rank.map(|rank| format!("rank {rank}"));
+        let name = Some(self.process.clone()).filter(|name| !name.is_empty());
+        rank.into_iter().chain(name).collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// File that was mapped into a process.
@@ -47,6 +61,8 @@ pub(super) struct Tasks {
     /// Time, thread id, and the new name or the creating thread.
     names: Vec<(u64, u32, Naming)>,
     last_names: FxHashMap<u32, String>,
+    /// Time or events of each thread.
+    totals: FxHashMap<ThreadKey, u64>,
     lost: u64,
 }
 
@@ -65,6 +81,7 @@ impl Tasks {
             PERF_RECORD_MMAP2 => self.add_mmap2(body, record, time),
             PERF_RECORD_COMM => self.add_comm(body, record, time),
             PERF_RECORD_FORK => self.add_fork(body, time),
+            PERF_RECORD_READ => self.add_total(body, events),
             PERF_RECORD_LOST => self.add_lost(record.body.get(8..16)),
             PERF_RECORD_LOST_SAMPLES => self.add_lost(record.body.get(..8)),
             _ => {}
@@ -129,6 +146,22 @@ impl Tasks {
         }
     }
 
+    /// Adds to a thread's total. Recordings of several events do not tell which event the value counts, unless they have
+    /// further fields.
+    fn add_total(&mut self, mut body: Bytes<'_>, events: &[Event]) {
+        if !matches!(events, [event] if event.read_format == 0) {
+            return;
+        }
+        let (Some(pid), Some(tid), Some(value)) = (body.u32(), body.u32(), body.u64()) else { return };
+        let total = self.totals.entry((pid, tid)).or_default();
+        *total = total.saturating_add(value);
+    }
+
+    /// Returns the totals since the last call.
+    pub(super) fn take_totals(&mut self) -> Totals {
+        Totals::new(std::mem::take(&mut self.totals))
+    }
+
     pub(super) fn finish(mut self, recording: &mut Recording) {
         self.fill_recording(recording);
     }
@@ -143,6 +176,8 @@ impl Tasks {
         recording.lost = std::mem::take(&mut self.lost);
         recording.stacks.spaces = spaces;
         self.apply_names();
+        recording.facts.rank = self.last_names.get(&RANK_TID).and_then(|rank| rank.parse().ok());
+        recording.facts.process = self.last_names.get(&PROCESS_NAME_TID).cloned().unwrap_or_default();
         recording.stacks.names = self.last_names.clone();
     }
 

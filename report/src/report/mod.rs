@@ -25,7 +25,7 @@ use crate::profile::{Detail, FunctionRow, Profile, owners};
 use crate::recording::compilations::{self, Compilation};
 use crate::recording::{Recording, Selection};
 use crate::symbols::{Kind, Roots, SymbolCache, Symbols, insert_missing_callers};
-use crate::words::{group_digits, python_name};
+use crate::words::{count_notes, group_digits, python_name};
 
 /// Options for reading a recording.
 #[derive(Clone, Debug, Default)]
@@ -114,7 +114,7 @@ impl Report {
         }
         let mut report = Report::new(Recording::merged(recordings)?, recorded, options);
         report.compilations = compilations;
-        report.notes.extend(notes);
+        report.notes.extend(count_notes(notes));
         Ok(report)
     }
 

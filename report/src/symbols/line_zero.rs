@@ -135,6 +135,10 @@ impl Blocks {
                 return None;
             }
             while let Some(next) = pending.pop() {
+                // A loop without a line is not part of the code around it.
+                if next == block {
+                    return None;
+                }
                 if !seen.insert(next) {
                     continue;
                 }

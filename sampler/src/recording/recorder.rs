@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, exempt_signal, follow_forks, without_write_signals};
+use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, exempt_signals, follow_forks, without_write_signals};
 use jitlisten::{Session, log_line};
 use wire::mailbox::Ending;
 
@@ -14,11 +14,16 @@ use crate::python;
 use crate::recording::counters::Statistics;
 use crate::recording::current::{self, Recording};
 use crate::recording::event_name::Counter;
-use crate::recording::options::{self, Options};
+use crate::recording::family;
+use crate::recording::options::{self, Clock, Options};
 use crate::recording::process::{self, Process};
+use crate::recording::process_name;
 use crate::thread::{arming, creation, scan, slots, timer};
-use crate::transparency::{disposition, fatal, sanitizer};
+use crate::transparency::disposition::{self, Sender};
+use crate::transparency::{fatal, sanitizer};
 use crate::writer::code_events::Observation;
+use crate::writer::existing_file;
+use crate::writer::held_file::Owner;
 use crate::writer::output::Output;
 use crate::writer::perf_data::Attribute;
 use crate::writer::thread::{self, WriterTask};
@@ -93,6 +98,8 @@ pub(super) fn try_lock() -> Option<impl Drop> {
 pub(super) struct Start {
     /// True for a child, which leaves no file if it ends before its first sample.
     pub(super) is_child: bool,
+    /// True for a tool that leaves its file to the program that it starts.
+    pub(super) hands_over: bool,
     pub(super) gives_signal_stacks: bool,
     /// State inherited from the parent; set in a fork child, which has a single thread.
     pub(super) inherited: Option<Inherited>,
@@ -104,7 +111,7 @@ pub(super) struct Start {
 /// Any [`Error`], if the recording cannot start.
 pub fn start(options: Options) -> Result<(), Error> {
     let gives_signal_stacks = inspect_process()?;
-    start_with(options, Start { is_child: false, gives_signal_stacks, inherited: None }, |_| false)
+    start_with(options, Start { is_child: false, hands_over: false, gives_signal_stacks, inherited: None }, |_| false)
 }
 
 /// Inspects the loaded libraries. Calls the loader, so no lock may be held. Returns true if new threads may get a
@@ -166,16 +173,16 @@ pub fn statistics() -> Statistics {
     current::last().map_or_else(Statistics::default, |recording| recording.counters.statistics())
 }
 
-/// Starts a recording. `continues` returns true if this process created the existing file.
-pub(super) fn start_with(options: Options, start: Start, continues: impl FnOnce(&Path) -> bool) -> Result<(), Error> {
-    start_in(&mut state(), options, start, continues)
+/// Starts a recording. `continues` returns true if this process created an existing file.
+pub(super) fn start_with(options: Options, start: Start, continues: impl Fn(&Path) -> bool) -> Result<(), Error> {
+    start_in(&mut state(), options.resolve_here().map_err(Error::Options)?, start, continues)
 }
 
 fn start_in(
     state: &mut Option<Running>,
     options: Options,
     start: Start,
-    continues: impl FnOnce(&Path) -> bool,
+    continues: impl Fn(&Path) -> bool,
 ) -> Result<(), Error> {
     if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         return Err(Error::Machine);
@@ -193,25 +200,36 @@ fn start_in(
     }
     options::checked_hz(options.hz).map_err(Error::Options)?;
     let options = options.absolute();
-    let path = options.path(std::process::id(), &process::host_and_release().0);
+    let owner = Owner { pid: std::process::id(), hands_over: start.hands_over };
+    let path = options.path(owner.pid);
     let counter = permitted_counter(&options)?;
-    let append = continues(&path);
     let attribute = Attribute::new(&options, counter.as_ref());
+    let continued = existing_file::names(&path, owner.pid).find(|path| continues(path));
     let output = if start.is_child {
-        Output::deferred(&path, append, attribute)
+        Output::deferred(continued.as_ref().unwrap_or(&path), owner, continued.is_some(), attribute)
     } else {
-        without_write_signals(|| Output::open(&path, append, attribute))
+        without_write_signals(|| Output::open(&path, owner, continued.as_deref(), attribute))
             .map_err(|error| Error::Output(path.clone(), error))?
     };
-    let signal = choose_signal(counter.is_some()).ok_or(Error::NoSignal)?;
-    exempt_signal(signal);
+    if !start.is_child && continued.is_none() && output.path() != path {
+        log_line!(Error, "another recorder is writing {}: recording into {}", path.display(), output.path().display());
+    }
+    if options.children {
+        family::begin();
+    }
+    let signal =
+        choose_signal(if counter.is_some() { Sender::Counter } else { Sender::Timer }).ok_or(Error::NoSignal)?;
+    let user_clock = user_clock(&options);
+    exempt_signals([Sender::Timer, Sender::Counter].map(disposition::sampling_signal));
     follow_forks::<HeldLocks>();
     slots::discard_unread_samples();
     code_map::forget_unknown_code();
+    process_name::begin_recording();
     let mut recording = Recording::new(options.clock, options.hz, counter, start.gives_signal_stacks);
+    recording.user_clock = user_clock;
     recording.exit_key = recording.exit_key.or_else(creation::create_exit_key);
     let recording = recording.publish();
-    *state = Some(run(recording, options, path, output, start.inherited, append)?);
+    *state = Some(run(recording, options, output, start.inherited, continued.is_some())?);
     fatal::install_handlers();
     log_line!(Info, "recording with signal {signal}");
     Ok(())
@@ -221,13 +239,12 @@ fn start_in(
 fn run(
     recording: &'static Recording,
     options: Options,
-    path: PathBuf,
     output: Output,
     inherited: Option<Inherited>,
     append: bool,
 ) -> Result<Running, Error> {
     let observation = Observation::begin(options.images);
-    let is_forked = inherited.is_some();
+    let (is_forked, path) = (inherited.is_some(), output.path().to_owned());
     let mut writer = Box::new(Writer::new(recording, output, &options, inherited.unwrap_or_default()));
     without_write_signals(|| writer.write_preamble(append));
     recording.set_sampling(true);
@@ -251,19 +268,22 @@ fn permitted_counter(options: &Options) -> Result<Option<Counter>, Error> {
     permitted.map(Some).map_err(|error| Error::Counter(counter.name(), error))
 }
 
-/// Returns the signal of the last recording if our handler is still installed for it and it suits this recording; else
-/// installs the handler for a new signal.
-fn choose_signal(for_counter: bool) -> Option<i32> {
-    let last = disposition::sampling_signal();
-    let is_still_ours = last != 0 && timer::is_installed(last, handler::handler);
-    if is_still_ours && timer::is_suitable(last, for_counter) {
+/// Returns the high-resolution clock for threads that often wait, if the kernel permits it and a signal is free.
+fn user_clock(options: &Options) -> Option<Counter> {
+    let is_wanted = options.counter.is_none() && options.clock == Clock::Cpu && !process::has_seccomp_filter();
+    let clock = is_wanted.then(|| Counter::user_clock(options.hz).permitted(options.hz).ok()).flatten()?;
+    choose_signal(Sender::Counter).map(|_| clock)
+}
+
+/// Returns the sender's signal of the last recording if our handler is still installed for it; else installs the
+/// handler for a new signal.
+fn choose_signal(sender: Sender) -> Option<i32> {
+    let last = disposition::sampling_signal(sender);
+    if last != 0 && timer::is_installed(last, handler::handler) {
         return Some(last);
     }
-    let signal = timer::install(handler::handler, for_counter)?;
-    if is_still_ours {
-        disposition::return_to_program(last);
-    }
-    disposition::set_sampling_signal(signal);
+    let signal = timer::install(handler::handler, sender)?;
+    disposition::set_sampling_signal(sender, signal);
     Some(signal)
 }
 
@@ -303,7 +323,8 @@ impl HeldAcrossFork for HeldLocks {
         drop(shared_state);
         if let Some(options) = options {
             let gives_signal_stacks = parent.gives_signal_stacks;
-            let start = Start { is_child: true, gives_signal_stacks, inherited: Some(inherited) };
+            let inherited = Some(inherited);
+            let start = Start { is_child: true, hands_over: false, gives_signal_stacks, inherited };
             let _ = start_in(&mut state, options.for_child(), start, |_| false);
         }
     }
@@ -314,6 +335,7 @@ impl HeldAcrossFork for HeldLocks {
 fn become_child(parent: &Recording, is_recorded: bool) {
     parent.set_sampling(false);
     parent.writer.forget();
+    process_name::forget_in_child();
     slots::reset_all_in_child(clock::own_tid(), creation::signal_stack());
     if !is_recorded {
         python::withdraw();

@@ -179,6 +179,11 @@ impl Batch {
         self.task(PERF_RECORD_EXIT, id);
     }
 
+    /// Appends a COMM record for a thread id that stands for a fact about the process.
+    pub(crate) fn process_fact(&mut self, id: SampleId, tid: u32, text: &str) {
+        self.comm(SampleId { tid, ..id }, text.as_bytes(), false);
+    }
+
     fn task(&mut self, kind: u32, id: SampleId) {
         self.record_with_id(kind, 0, id, |bytes| {
             // pid, ppid, tid, ptid: the process itself is the parent of a thread.
@@ -239,6 +244,16 @@ impl Batch {
             put_u64(bytes, stack.len() as u64 + 1);
             put_u64(bytes, PERF_CONTEXT_USER);
             stack.iter().for_each(|&address| put_u64(bytes, address));
+        });
+    }
+
+    /// Appends a READ record: a thread's time in ns, or its counted events, since its previous record. perf writes such
+    /// records at the end of threads (`perf record -s`), and adds them up.
+    pub(crate) fn thread_total(&mut self, id: SampleId, value: u64) {
+        self.record_with_id(PERF_RECORD_READ, 0, id, |bytes| {
+            put_u32(bytes, id.pid);
+            put_u32(bytes, id.tid);
+            put_u64(bytes, value);
         });
     }
 

@@ -114,7 +114,7 @@
       const text = sourceText || (caller ? textOf(data.files[caller[0]], caller[1]) : '');
       if (line && (isPython(file) || caller)) page.highlight(source, text.trim(), ''); else source.append(text);
       const tr = tableRow(hot[0], hot[1], [formatPosition(hotLine) + (caller ? ' by ' + formatPosition(caller) : ''), caller ? data.files[caller[0]].path : file.path], source, () => table.goToLine(fileIndex, line));
-      const inC = hot[2] / hot[0], entry = file.lines[line], advised = entry && (entry.o || []).some((loop) => loop.advice.length);
+      const inC = hot[2] / hot[0], entry = file.lines[line], advised = entry && (entry.o || []).some((loop) => loop.advice.some(([, , mark]) => mark === '⚑'));
       tr.append(element('td', 'faint', (isCompiled ? 'compiled' : 'Python') + (inC >= 0.1 ? `, ${(inC * 100).toFixed(0)} % in C` : '') + (advised ? ' ⚑' : '')));
       return tr;
     }));

@@ -2,6 +2,7 @@
 
 use super::lines::{truncate, wrap};
 use super::{Table, heat_colour, percent};
+use crate::loops::Loop;
 use crate::profile::activity::Activity;
 use crate::profile::hottest::{CallingLine, HotLine};
 use crate::profile::{Count, SourcePosition};
@@ -268,11 +269,7 @@ impl Table<'_> {
             _ => "",
         };
         let path = &self.report.profile.files[line.position.0 as usize].path;
-        let flag = if self.report.loops_at(path, line.position.1).any(|hot_loop| !hot_loop.advice.is_empty()) {
-            "⚑"
-        } else {
-            ""
-        };
+        let flag = if self.report.loops_at(path, line.position.1).any(Loop::has_change) { "⚑" } else { "" };
         [in_c_remark, flag].iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ")
     }
 
