@@ -6,7 +6,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::owners::{STANDARD_LIBRARY, is_generated, is_user_source, packages_of_files, python_library};
+use super::owners::{Owners, STANDARD_LIBRARY, is_generated, packages_of_files};
 use super::role::{Role, Roles, Wait, native_library};
 use crate::distinct::Distinct;
 use crate::recording::Recording;
@@ -85,6 +85,7 @@ pub struct StackActivity {
 pub struct Activities {
     /// Names of libraries, and reasons of waits.
     pub names: Vec<String>,
+    owners: Owners,
     /// Flag per source: true if the file is the user's, not part of a library or Python.
     is_user_source: Vec<bool>,
     /// Flag per source: true if the file is part of Numba.
@@ -141,16 +142,21 @@ struct LocationRole {
 impl Activities {
     /// Classifies each stack of the recording once.
     pub fn new(recording: &Recording, symbols: &Symbols) -> Activities {
+        Activities::with_owners(recording, symbols, Owners::new(recording, &[]))
+    }
+
+    /// Same as [`new`](Activities::new), with known owners of files.
+    pub(crate) fn with_owners(recording: &Recording, symbols: &Symbols, owners: Owners) -> Activities {
+        let packages = packages_of_files(recording, &owners);
         let mut activities = Activities {
-            is_user_source: symbols.sources.iter().map(|path| is_user_source(path)).collect(),
-            is_from_numba: symbols.sources.iter().map(|path| python_library(path) == Some("numba")).collect(),
+            is_user_source: symbols.sources.iter().map(|path| owners.is_user_source(path)).collect(),
+            is_from_numba: symbols.sources.iter().map(|path| owners.package(path) == Some("numba")).collect(),
             ..Activities::default()
         };
         let mut names = Distinct::default();
-        let packages = packages_of_files(recording);
-        let role = |function| FunctionRole::new(function, &packages, &mut names);
+        let role = |function| FunctionRole::new(function, &owners, &packages, &mut names);
         let roles: Vec<FunctionRole> = symbols.functions.iter().map(role).collect();
-        let package = |path: &String| python_library(path).map(|name| names.number(name.to_owned()));
+        let package = |path: &String| owners.package(path).map(|name| names.number(name.to_owned()));
         activities.source_packages = symbols.sources.iter().map(package).collect();
         let is_python = |function: &Function| function.kind == Kind::Python;
         let package = |(function, role): (_, &FunctionRole)| {
@@ -161,14 +167,14 @@ impl Activities {
         activities.function_libraries = roles.iter().map(library).collect();
         let locations = 0..recording.locations.len() as u32;
         let location_roles: Vec<LocationRole> =
-            locations.map(|location| activities.location_role(symbols, &roles, location)).collect();
+            locations.map(|location| activities.location_role(symbols, &owners, &roles, location)).collect();
         let is_wall = recording.is_wall();
         let stack = |stack: u32| {
             StackSummary::new(recording.stacks.get(stack).iter().map(|location| &location_roles[*location as usize]))
                 .classify(is_wall, &mut names)
         };
         activities.stacks = (0..recording.stacks.len() as u32).map(stack).collect();
-        activities.names = names.values;
+        (activities.names, activities.owners) = (names.values, owners);
         activities
     }
 
@@ -177,7 +183,13 @@ impl Activities {
         &self.stacks[stack as usize]
     }
 
-    fn location_role(&self, symbols: &Symbols, roles: &[FunctionRole], location: u32) -> LocationRole {
+    /// Returns true if the thread is an idle thread of a pool. Only in recordings of wall-clock time.
+    pub(crate) fn is_idle(&self, stack: u32) -> bool {
+        let StackActivity { activity, name, .. } = self.get(stack);
+        *activity == Activity::Waiting && self.names[*name as usize] == Wait::Idle.words()
+    }
+
+    fn location_role(&self, symbols: &Symbols, owners: &Owners, roles: &[FunctionRole], location: u32) -> LocationRole {
         let mut merged = LocationRole::default();
         for frame in symbols.frames(location) {
             let (function, role) = (symbols.function(frame), roles[frame.function as usize]);
@@ -191,7 +203,7 @@ impl Activities {
             merged.has_file |= function.kind == Kind::Python && !is_generated(&function.module);
             let is_user_code = match frame.source {
                 Some(source) => self.is_user_source[source as usize],
-                None => function.kind == Kind::Python && is_user_source(&function.module),
+                None => function.kind == Kind::Python && owners.is_user_source(&function.module),
             };
             merged.is_user_code |= is_user_code;
             if let (None, Some((source, line)), false) =
@@ -211,6 +223,16 @@ impl Activities {
         merged
     }
 
+    /// Returns the package of a source; `None` for the user's.
+    pub(crate) fn package_of_source(&self, source: u32) -> Option<&str> {
+        self.source_packages[source as usize].map(|name| self.names[name as usize].as_str())
+    }
+
+    /// Returns the owners of files.
+    pub fn owners(&self) -> &Owners {
+        &self.owners
+    }
+
     /// Returns the package of a frame.
     pub(crate) fn package(&self, frame: &Frame) -> Option<u32> {
         let source_package = frame.source.and_then(|source| self.source_packages[source as usize]);
@@ -228,9 +250,14 @@ impl Activities {
 }
 
 impl FunctionRole {
-    fn new(function: &Function, packages: &FxHashMap<&str, &str>, names: &mut Distinct<String>) -> FunctionRole {
+    fn new(
+        function: &Function,
+        owners: &Owners,
+        packages: &FxHashMap<&str, &str>,
+        names: &mut Distinct<String>,
+    ) -> FunctionRole {
         let library = match function.kind {
-            Kind::Python => python_library(&function.module).map(|name| Library {
+            Kind::Python => owners.package(&function.module).map(|name| Library {
                 name: names.number(name.to_owned()),
                 is_base: false,
                 is_package: name != STANDARD_LIBRARY,

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use wire::recording::{COMPILATIONS, images};
 
 use super::{Recording, Selection};
+use crate::lookup::source_path;
 use crate::sanitize::sanitize;
 use crate::words::file_name;
 
@@ -165,7 +166,7 @@ impl Compilation {
         let cpu_ns = number("cpu")?.min(MAX_FIELD_VALUE);
         Some(Compilation {
             function: text("function")?,
-            file: text("file")?,
+            file: source_path(row.get("file")?.as_str()?),
             line: number_u32("line")?,
             signature: text("signature")?,
             pid,

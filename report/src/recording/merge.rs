@@ -49,6 +49,11 @@ impl Recording {
         }
         self.lost = self.lost.saturating_add(other.lost);
         self.parts += other.parts;
+        for interpreter in other.interpreters {
+            if !self.interpreters.contains(&interpreter) {
+                self.interpreters.push(interpreter);
+            }
+        }
         for note in other.notes {
             if !self.notes.contains(&note) {
                 self.notes.push(note);

@@ -3,9 +3,12 @@
 use rustc_hash::FxHashMap;
 
 use super::Report;
-use crate::profile::{Count, ThreadRow};
+use crate::profile::Count;
 use crate::recording::Thread;
 use crate::words::{duration, file_name, group_digits, plural};
+
+/// Minimum share of a thread in all time.
+pub(crate) const MIN_THREAD_PERCENT: f64 = 0.5;
 
 /// Totals of the threads of a process or of a machine.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +44,40 @@ impl Report {
         })
     }
 
-    /// Returns a line that describes the recording.
+    /// Returns the first line of a report: program, CPU time and elapsed time, threads, clock.
+    pub fn headline(&self) -> String {
+        let (threads, idle_ns) = self.threads_that_ran();
+        let mut parts = vec![self.program()];
+        let elapsed = self.elapsed().filter(|elapsed| *elapsed > 0).map(|elapsed| format!("in {}", duration(elapsed)));
+        let time = self.is_time().then(|| {
+            let unit = if self.recording.is_wall() { "of threads' time" } else { "of CPU time" };
+            format!("{} {unit}", duration(self.profile.all.weight.saturating_sub(idle_ns)))
+        });
+        let time: Vec<String> = time.into_iter().chain(elapsed).collect();
+        parts.extend((!time.is_empty()).then(|| time.join(" ")));
+        if self.recording.parts > 1 {
+            parts.push(plural(self.recording.parts, "recording"));
+        }
+        let mut threads = plural(threads, "thread");
+        match self.processes().len() {
+            0 | 1 => {}
+            count => threads.push_str(&format!(" in {count} processes")),
+        }
+        parts.push(threads);
+        match self.hosts().len() {
+            0 | 1 => {}
+            count => parts.push(format!("{count} machines")),
+        }
+        let event = self.event().trim_end_matches(":u");
+        parts.push(match self.is_time() {
+            true => event.to_owned(),
+            false => format!("{} of {event}", plural(self.profile.all.samples as usize, "sample")),
+        });
+        parts.retain(|part| !part.is_empty());
+        parts.join(" · ")
+    }
+
+    /// Returns a line that describes the recording, its machine and its interpreter.
     pub fn title(&self) -> String {
         let facts = &self.recording.facts;
         let mut parts = vec![self.program()];
@@ -51,7 +87,7 @@ impl Report {
             self.elapsed().filter(|elapsed| *elapsed > 0).map(|elapsed| format!(" in {}", duration(elapsed)));
         let elapsed_text = elapsed_text.unwrap_or_default();
         if self.is_time() {
-            let unit = if self.recording.is_wall() { "of threads' time" } else { "of processor time" };
+            let unit = if self.recording.is_wall() { "of threads' time" } else { "of CPU time" };
             parts.push(format!("{} {unit}{elapsed_text}", duration(all.weight)));
         } else if !elapsed_text.is_empty() {
             parts.push(elapsed_text.trim_start().to_owned());
@@ -59,7 +95,7 @@ impl Report {
         if self.recording.parts > 1 {
             parts.push(format!("{} recordings", self.recording.parts));
         }
-        let mut processes = plural(self.busy_threads(), "thread");
+        let mut processes = plural(self.threads_that_ran().0, "thread");
         match self.processes().len() {
             0 | 1 => {}
             count => processes.push_str(&format!(" in {count} processes")),
@@ -78,12 +114,21 @@ impl Report {
         parts.join(" · ")
     }
 
-    /// Counts the threads that did real work. Idle threads of a library's pool may spin for a while.
-    fn busy_threads(&self) -> usize {
-        let threads = &self.profile.threads;
-        let is_busy = |row: &&ThreadRow| row.works && row.all.percent_of(self.profile.all) >= 0.5;
-        let busy = threads.iter().filter(is_busy).count();
-        if busy == 0 { threads.len() } else { busy }
+    /// Counts the threads that ran, and adds up the time of idle threads of pools in a recording of wall-clock time. A
+    /// thread that ran for a moment, such as that of a pool which was never used, does not count.
+    fn threads_that_ran(&self) -> (usize, u64) {
+        let (mut threads, mut idle_ns): (FxHashMap<u32, Count>, u64) = (FxHashMap::default(), 0);
+        let mut all = Count::default();
+        for sample in &self.recording.samples {
+            if self.profile.activities.is_idle(sample.stack) {
+                idle_ns = idle_ns.saturating_add(sample.weight);
+                continue;
+            }
+            all += Count::of(sample);
+            *threads.entry(sample.thread).or_default() += Count::of(sample);
+        }
+        let count = threads.values().filter(|count| count.percent_of(all) >= MIN_THREAD_PERCENT).count();
+        (if count == 0 { threads.len() } else { count }, idle_ns)
     }
 
     /// Returns the processes that have samples, hottest first.

@@ -7,7 +7,6 @@ use std::time::SystemTime;
 use serde_json::{Map, Value, json};
 
 use crate::lookup::source::SourceText;
-use crate::profile::owners::python_library;
 use crate::profile::{Count, FunctionRow, Inlined, Line, Shares, SourceLines};
 use crate::recording::compilations::Compilation;
 use crate::report::Report;
@@ -75,7 +74,8 @@ fn functions(report: &Report) -> Vec<Value> {
     let profile = &report.profile;
     let mut modules = vec![""; profile.functions.len()];
     // Compiled code belongs to the package of its source.
-    let package = |row: &FunctionRow| python_library(&profile.files[row.lines?.file as usize].path);
+    let package =
+        |row: &FunctionRow| profile.activities.owners().package(&profile.files[row.lines?.file as usize].path);
     let mut libraries: Vec<Option<&str>> = profile.functions.iter().map(package).collect();
     for (index, (function, row)) in report.symbols.functions.iter().zip(&profile.rows).enumerate() {
         let row = *row as usize;

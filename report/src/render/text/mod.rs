@@ -1,5 +1,6 @@
 //! Report for a terminal or a pipe.
 
+mod answer;
 mod compilations;
 mod diff;
 mod head;
@@ -14,7 +15,7 @@ pub use why::{SourceLine, why_to_text};
 use unicode_width::UnicodeWidthStr as _;
 
 use crate::profile::{Count, FunctionRow, LibraryRow, Shares};
-use crate::report::{Group, Report};
+use crate::report::{Group, MIN_THREAD_PERCENT, Report};
 use crate::sanitize::sanitize;
 use crate::symbols::Kind;
 use crate::words::{group_digits, plural};
@@ -40,6 +41,10 @@ pub struct Style<'a> {
     pub file: Option<&'a str>,
     /// Show only functions whose name contains this string, regardless of their share.
     pub function: Option<&'a str>,
+    /// How the program ended, if it failed.
+    pub failure: Option<&'a str>,
+    /// Commands that show more of the recording.
+    pub next_step: Option<&'a str>,
 }
 
 impl Style<'_> {
@@ -61,13 +66,19 @@ const MAX_LIBRARIES: usize = 8;
 /// Maximum number of functions named for each library.
 const MAX_LIBRARY_FUNCTIONS: usize = 3;
 /// Minimum share of a function in all samples.
-const MIN_PERCENT: f64 = 0.5;
+const MIN_PERCENT: f64 = 2.0;
 /// Minimum share of a compiled function in the samples of compiled code.
 const MIN_COMPILED_PERCENT: f64 = 1.0;
 /// Returns the whole report.
 pub fn to_text(report: &Report, style: Style<'_>) -> String {
     let mut table = Table { report, style, lines: Lines::new(style.width, style.colour) };
-    table.write_head();
+    table.write_answer();
+    if !style.is_selected() {
+        table.write_summary();
+    }
+    if style.all {
+        table.write_hottest();
+    }
     table.write_functions();
     if style.hosts {
         table.write_groups("machine", &report.hosts());
@@ -104,9 +115,7 @@ impl Table<'_> {
             self.lines.write(match report.profile.all.samples {
                 0 => "no samples",
                 _ if is_selected => "no function of such a file or name",
-                _ if report.profile.functions.iter().any(FunctionRow::is_listed) => {
-                    "no hot function of yours (use --all)"
-                }
+                _ if report.profile.functions.iter().any(FunctionRow::is_listed) => "no hot function of yours (-a)",
                 _ => "no function has a name; below perf, run the program by `jitlisten run`",
             });
         }
@@ -116,7 +125,7 @@ impl Table<'_> {
         let hidden = report.profile.functions.iter().filter(|row| row.is_listed() && report.is_user_function(row));
         let hidden = hidden.count().saturating_sub(yours.len());
         if hidden != 0 && !yours.is_empty() {
-            self.lines.write_coloured(&format!("{hidden} more functions with smaller shares (use --all)"), "2");
+            self.lines.write_coloured(&format!("{} with smaller shares (-a)", plural(hidden, "more function")), "2");
         }
         self.write_libraries();
         if style.all && !theirs.is_empty() {
@@ -216,6 +225,10 @@ impl Table<'_> {
         let mut rows: Vec<_> = self.report.profile.threads.iter().collect();
         rows.sort_by(|a, b| b.all.cmp(&a.all).then(a.thread.tid.cmp(&b.thread.tid)));
         let has_hosts = self.report.hosts().len() > 1;
+        let count = rows.len();
+        let min_percent = if self.style.all { 0.0 } else { MIN_THREAD_PERCENT };
+        rows.retain(|row| row.all.percent_of(self.report.profile.all) >= min_percent);
+        let hidden = count - rows.len();
         for row in rows {
             let thread = &row.thread;
             let name = sanitize(&thread.name);
@@ -228,6 +241,9 @@ impl Table<'_> {
                 thread.tid,
                 host_suffix(has_hosts, &thread.host)
             ));
+        }
+        if hidden != 0 {
+            self.lines.write_coloured(&format!("{} with smaller shares (-a)", plural(hidden, "more thread")), "2");
         }
     }
 }
