@@ -144,8 +144,11 @@ fn first_clauses(text: &str) -> String {
     }
 }
 
-/// Position of a group's innermost line, and of its innermost interpreted line.
-fn positions(group: &Group) -> Option<((u32, u32), Option<(u32, u32)>)> {
+/// Line: index into [`Symbols::sources`], and number.
+type Place = (u32, u32);
+
+/// Returns a group's innermost line, and its innermost interpreted line.
+fn positions(group: &Group) -> Option<(Place, Option<Place>)> {
     let last = group.steps.last()?;
     let python = group.steps.iter().rev().find(|step| !step.is_compiled);
     Some(((last.source, last.line), python.map(|step| (step.source, step.line))))

@@ -165,11 +165,14 @@ fn waiting_word(reason: &str) -> String {
 }
 
 /// Outermost compilations, by process and thread.
-struct Spans(FxHashMap<(u32, u32), Vec<(u64, u64, u32)>>);
+struct Spans(FxHashMap<(u32, u32), Vec<Span>>);
+
+/// Begin and end of a compilation, and its index.
+type Span = (u64, u64, u32);
 
 impl Spans {
     fn new(compilations: &[Compilation]) -> Spans {
-        let mut spans: FxHashMap<(u32, u32), Vec<(u64, u64, u32)>> = FxHashMap::default();
+        let mut spans: FxHashMap<(u32, u32), Vec<Span>> = FxHashMap::default();
         for (index, row) in compilations.iter().enumerate().filter(|(_, row)| row.is_outermost()) {
             let span = (row.begin, row.begin.saturating_add(row.lasted), index as u32);
             spans.entry((row.pid, row.tid)).or_default().push(span);

@@ -1,15 +1,15 @@
 //! First screen: head, tree of the user's lines, hottest lines, what helps, notes, next step.
 
-use rustc_hash::{FxHashMap, FxHashSet};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::head::MIN_C_PERCENT;
 use super::lines::{truncate, wrap};
 use super::{Table, heat_colour};
-use crate::answer::{Answer, AnswerRow, RowKind, call_of};
+use crate::answer::Answer;
 use crate::profile::Count;
+use crate::render::rows::{FileNames, shown_rows};
 use crate::sanitize::sanitize;
-use crate::words::{duration, file_name, group_digits, plural};
+use crate::words::{duration, group_digits, plural};
 
 /// Columns of time, share and flag before a row's line.
 const LEFT_COLUMNS: usize = 17;
@@ -83,25 +83,12 @@ impl Table<'_> {
         if answer.rows.is_empty() && !is_elsewhere_shown {
             return;
         }
-        let names = FileNames::new(answer.rows.iter().map(|row| row.path.as_str()));
-        let trees = tree_prefixes(&answer.rows);
         let max_parts = if self.lines.columns() < WIDE_COLUMNS { MAX_PARTS_COLUMNS.0 } else { MAX_PARTS_COLUMNS.1 };
         let parts: Vec<String> = answer.rows.iter().map(|row| sanitize(&row.of_it(max_parts))).collect();
         let parts_columns = parts.iter().map(|part| part.width()).max().unwrap_or(0).clamp("% of it".len(), max_parts);
-        let mut parent_paths: Vec<&str> = Vec::new();
-        let mut bodies = Vec::new();
-        for (row, tree) in answer.rows.iter().zip(&trees) {
-            parent_paths.truncate(row.depth);
-            let label = row_label(row, parent_paths.last().copied(), &names);
-            parent_paths.push(&row.path);
-            let text = match row.kind {
-                RowKind::Compilation if row.compilations > 1 => format!("{} ×{}", call_of(row), row.compilations),
-                RowKind::Compilation | RowKind::Function => call_of(row),
-                _ if row.source.is_empty() => format!("({})", call_of(row)),
-                _ => row.source.clone(),
-            };
-            bodies.push(sanitize(&format!("{tree}{label}  {text}")));
-        }
+        let shown = shown_rows(&answer.rows).into_iter();
+        let bodies: Vec<String> =
+            shown.map(|row| sanitize(&format!("{}{}  {}", row.branches, row.label, row.text))).collect();
         let room = match self.style.width {
             Some(width) => width.saturating_sub(LEFT_COLUMNS + parts_columns + 2).max(16),
             None => bodies.iter().map(|body| body.width()).max().unwrap_or(0).clamp(16, MAX_PIPE_COLUMNS),
@@ -216,94 +203,5 @@ fn share(count: Count, answer: &Answer) -> String {
     match count.percent_of(answer.all) {
         percent @ 9.95.. => format!("{percent:.0}"),
         percent => format!("{percent:.1}"),
-    }
-}
-
-/// File names of a table. Files that share a name are shown with their directory.
-pub(super) struct FileNames<'a> {
-    ambiguous: FxHashSet<&'a str>,
-}
-
-impl<'a> FileNames<'a> {
-    pub(super) fn new(paths: impl Iterator<Item = &'a str>) -> FileNames<'a> {
-        let mut first_paths: FxHashMap<&str, &str> = FxHashMap::default();
-        let mut ambiguous = FxHashSet::from_iter(["__init__.py"]);
-        for path in paths {
-            let name = file_name(path);
-            if *first_paths.entry(name).or_insert(path) != path {
-                ambiguous.insert(name);
-            }
-        }
-        FileNames { ambiguous }
-    }
-
-    pub(super) fn name<'b>(&self, path: &'b str) -> &'b str {
-        let name = file_name(path);
-        if !self.ambiguous.contains(name) {
-            return name;
-        }
-        let directory_start = path.strip_suffix(name).and_then(|directory| directory.trim_end_matches('/').rfind('/'));
-        directory_start.map_or(path, |start| &path[start + 1..])
-    }
-}
-
-/// Returns the label of a row: `prog.py:12`, `:12` below a row of the same file, `prog.py:2›7` for merged lines.
-fn row_label(row: &AnswerRow, parent: Option<&str>, names: &FileNames<'_>) -> String {
-    let at = |path: &str, line: u32| format!("{}:{line}", names.name(path));
-    let is_in_parent_file = parent == Some(&row.path) && row.callers.iter().all(|(path, _)| *path == row.path);
-    let place = |path: &str, line: u32| if is_in_parent_file { format!(":{line}") } else { at(path, line) };
-    match (row.kind, row.callers.first()) {
-        (RowKind::Function, _) => {
-            let last = row.more_lines.first().copied().unwrap_or(row.line);
-            format!("{}-{last}", place(&row.path, row.line))
-        }
-        (RowKind::Imports, _) => {
-            let more: Vec<String> = row.more_lines.iter().map(u32::to_string).collect();
-            [vec![at(&row.path, row.line)], more].concat().join(",")
-        }
-        (RowKind::Compilation, _) => at(&row.path, row.line),
-        (_, None) => place(&row.path, row.line),
-        (_, Some((path, line))) => {
-            let separator = if row.callers.len() == 1 { '›' } else { '»' };
-            let is_one_file = row.callers.iter().all(|(path, _)| *path == row.path);
-            let innermost = if is_one_file { row.line.to_string() } else { at(&row.path, row.line) };
-            format!("{}{separator}{innermost}", place(path, *line))
-        }
-    }
-}
-
-/// Returns the branches of the tree before each row.
-fn tree_prefixes(rows: &[AnswerRow]) -> Vec<String> {
-    let is_last = |index: usize| {
-        let depth = rows[index].depth;
-        rows[index + 1..].iter().take_while(|row| row.depth >= depth).all(|row| row.depth != depth)
-    };
-    // Whether the row at each depth above the current one is the last of its siblings.
-    let mut lasts: Vec<bool> = Vec::new();
-    let mut prefixes = Vec::new();
-    for (index, row) in rows.iter().enumerate() {
-        lasts.truncate(row.depth);
-        let above: String = lasts.iter().skip(1).map(|last| if *last { "  " } else { "│ " }).collect();
-        let own = match (row.depth, is_last(index)) {
-            (0, _) => "",
-            (_, true) => "└ ",
-            (_, false) => "├ ",
-        };
-        prefixes.push(above + own);
-        lasts.push(is_last(index));
-    }
-    prefixes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_of_one_name_are_shown_with_their_directory() {
-        let paths = ["/a/interpolation/interpn.py", "/a/resampy/interpn.py", "/a/b.py", "/a/pkg/__init__.py", "x.py"];
-        let names = FileNames::new(paths.into_iter());
-        let shown: Vec<&str> = paths.iter().map(|path| names.name(path)).collect();
-        assert_eq!(shown, ["interpolation/interpn.py", "resampy/interpn.py", "b.py", "pkg/__init__.py", "x.py"]);
     }
 }
