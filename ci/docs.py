@@ -141,12 +141,14 @@ class Process:
         )
         # Compiled code is in anonymous executable memory.
         has_code = re.compile(r"^\S+ r-xp 00000000 00:00 0\s*$", re.M)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not has_code.search(
             pathlib.Path(f"/proc/{self.child.pid}/maps").read_text(encoding="utf-8", errors="replace")
         ):
             if self.child.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit("docs: the program of docs/gdb.md does not run")
+                raise SystemExit(
+                    f"docs: the program of docs/gdb.md has not compiled its function; exit status: {self.child.poll()}"
+                )
             time.sleep(0.1)
         return self.child.pid
 

@@ -181,8 +181,9 @@ lint_venv() {
 wheel_venv() {
     local venvs=target/wheel
     make_venv tools "3.11 3.12 3.13 3.10" maturin==1.16.0 twine==7.0.0 ziglang==0.17.1 cargo-zigbuild==0.24.0 pytest==8.4.2 pytest-xdist==3.8.0 mypy==1.18.2
-    # Environment for tests of the notebook magics, with the Python version of the first environment.
-    make_venv notebook "3.11 3.12 3.13" ipykernel==7.1.0 nbclient==0.10.2
+    # Environment for tests of the notebook magics and of replaced clocks and files, with the Python version of the
+    # first environment.
+    make_venv notebook "3.11 3.12 3.13" ipykernel==7.1.0 nbclient==0.10.2 freezegun==1.5.5 pyfakefs==6.3.2
 }
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -146,12 +146,11 @@ test_lane() {
     step wheel-tests ci/wheel.sh test
     tests 'unit tests'
     tests 'tests together' --test together -- --test-threads=4 "${slow[@]/#/--skip=}"
-    # `alone` occupies only one processor, and neither step measures time.
+    # `alone` occupies only one processor, and coverage measures no time.
     beside coverage nice -n 19 ci/coverage.sh
-    beside docs nice -n 19 ci/docs.py target/wheel/venv/bin
     tests 'tests alone' --test alone -- --test-threads=1
     step coverage ended coverage
-    step docs ended docs
+    step docs ci/docs.py target/wheel/venv/bin
     step lines ci/lines.sh
 }
 
@@ -199,8 +198,17 @@ in_debian_13() {
 
 miri() { if cargo +nightly miri --version >/dev/null 2>&1; then ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi; }
 
-# Builds each package from its own files, as a registry does.
-packages() { cargo package --quiet --allow-dirty -p jitlisten-files -p jitlisten-names -p jitlisten-unwinder -p unwind-register -p jitlisten -p jitlisten-llvm; }
+# Builds each package from its own files, as a registry does. Cargo asks the registry's index for each of them, so three
+# attempts, as for the packages of the set-up.
+packages() {
+    local attempt
+    for attempt in 1 2 3; do
+        cargo package --allow-dirty -p jitlisten-files -p jitlisten-names -p jitlisten-unwinder -p unwind-register \
+            -p jitlisten -p jitlisten-llvm && return
+        sleep $((attempt * 5))
+    done
+    return 1
+}
 
 # Most useful steps first.
 long_lane() {

@@ -105,13 +105,17 @@ enum {
     JITLISTEN_UNKNOWN_OBJECT = 6,
     /* Calls in the wrong order, such as a second jitlisten_finalized() for one object. */
     JITLISTEN_WRONG_ORDER = 7,
-    /* An object, code or unwind table is malformed or unsupported. It is ignored. Objects and code are also counted
-     * (objects_refused). */
+    /* An object, code or unwind table is malformed or unsupported. It is ignored and counted (objects_refused,
+     * unwind_tables_refused). */
     JITLISTEN_NOT_UNDERSTOOD = 8,
     /* A file cannot be written. */
     JITLISTEN_IO_ERROR = 9,
     /* A recording is running. */
-    JITLISTEN_ALREADY_RECORDING = 10
+    JITLISTEN_ALREADY_RECORDING = 10,
+    /* The session is open with other options. */
+    JITLISTEN_ALREADY_OPEN = 11,
+    /* jitlisten_close() was called, and no sink has been enabled since. */
+    JITLISTEN_CLOSED = 12
 };
 
 /* Description of the status in English, without a full stop. Never NULL. Threads: any. */
@@ -126,8 +130,11 @@ const char *jitlisten_version(void);
 
 /* The session. ----------------------------------------------------------------------------------------------------- */
 
-/* Opens the session with the options of the environment, and observes the process. If the session is open already, also
- * through LD_PRELOAD, this function and the next one return JITLISTEN_OK and change nothing. Threads: loader. */
+/* Opens the session with the options of the environment, and observes the process. An open session is not changed by
+ * this function and the next one. They return JITLISTEN_OK if it was opened by LD_PRELOAD or `jitlisten record -p`, or
+ * meets the request; JITLISTEN_ALREADY_OPEN if a string that is not NULL differs, or if it listens to calls only and
+ * JITLISTEN_LISTEN_PROCESS is requested; JITLISTEN_CLOSED after jitlisten_close(): use jitlisten_enable(). Threads:
+ * loader. */
 jitlisten_status jitlisten_open(void);
 
 enum {
@@ -186,7 +193,8 @@ jitlisten_status jitlisten_is_enabled(const char *sink, int32_t *enabled);
  * at any time after *loaded*; *finalized* may come once in between.
  *
  * A JIT may also report objects of an observed LLVM, before or after their discovery; each stays one object. If two
- * objects have the same address, the older one counts as freed. */
+ * objects overlap, the older one counts as freed, which is logged as a warning. A second report of the same code at the
+ * same addresses returns the same handle; each report then needs its own *finalized* and *freeing*. */
 
 /* Handle of a loaded object. Numbers are never 0 and never reused. The structure is passed like a uint64_t. */
 typedef struct jitlisten_object {
@@ -245,7 +253,8 @@ struct jitlisten_code {
     size_t eh_frame_size;
 };
 
-/* Reports *loaded*, for a JIT that makes no ELF objects. Everything but eh_frame is copied. Threads: any. */
+/* Reports *loaded*, for a JIT that makes no ELF objects. Everything but eh_frame is copied. Functions that overlap
+ * without one containing the other, and lines outside all functions, are logged as warnings. Threads: any. */
 jitlisten_status jitlisten_code_loaded(const struct jitlisten_code *code, jitlisten_object *object);
 
 /* Promises, between *loaded* and *finalized*, that the pages of this object's code hold no code of other objects, and
@@ -258,8 +267,9 @@ jitlisten_status jitlisten_code_loaded(const struct jitlisten_code *code, jitlis
 jitlisten_status jitlisten_owns_pages(jitlisten_object object);
 
 /* Reports *finalized*: the bytes are relocated, executable and, for the image sink, no longer writable. The sinks have
- * been notified when this returns; do not run the code earlier. Threads: loader, in the first call after a library was
- * opened. */
+ * been notified when this returns; do not run the code earlier. Returns JITLISTEN_NOT_UNDERSTOOD if the .eh_frame is
+ * unreadable, malformed or for other code: the object is then finalized without it. Threads: loader, in the first call
+ * after a library was opened. */
 jitlisten_status jitlisten_finalized(jitlisten_object object);
 
 /* Reports *freeing*: the code still exists, and is about to be freed. Threads: any. */
@@ -350,6 +360,8 @@ struct jitlisten_statistics {
     uint64_t images_put_back;
     /* Lost log lines: the file cannot be opened, belongs to another user, is on a full disk, ... */
     uint64_t log_lines_lost;
+    /* Unwind tables of reported objects that were ignored (jitlisten_finalized). */
+    uint64_t unwind_tables_refused;
 };
 
 /* Copies the counters. statistics->size must be set. Threads: any. */
@@ -397,9 +409,11 @@ struct jitlisten_record_options {
 };
 
 /* Starts a recording into the file at path. At the first sample, an existing recording is renamed to path.old and its
- * images to path.old.images; any other existing file is an error. In path, %p stands for the PID, %h for the host name,
- * %% for a percent sign. options may be NULL. Returns JITLISTEN_ALREADY_RECORDING while another recording runs, and
- * JITLISTEN_IO_ERROR if the file cannot be written. Threads: any. */
+ * images to path.old.images; any other existing file is an error. If another process is recording into the file, the name
+ * is path.PID instead. In path, %p stands for the PID, %h for the host name, %r for the rank that a launcher such as
+ * mpirun gave, %q{VAR} for an environment variable, %% for a percent sign; others are an error. options may be NULL.
+ * Returns JITLISTEN_ALREADY_RECORDING while another recording runs, and JITLISTEN_IO_ERROR if the file cannot be written.
+ * Threads: any. */
 jitlisten_status jitlisten_record_start(const char *path, const struct jitlisten_record_options *options);
 
 /* Ends the recording. The file is complete when this returns. Before that, or if the process is killed, it lacks at
@@ -410,6 +424,11 @@ jitlisten_status jitlisten_record_stop(void);
  * the string is empty if an earlier recording has that name. The child of a fork has its own file. Returns
  * JITLISTEN_WRONG_ORDER if there is no recording, and JITLISTEN_INVALID_ARGUMENT if size is too small. Threads: any. */
 jitlisten_status jitlisten_record_path(char *path, size_t size);
+
+/* Time of a clock in ns, as clock_gettime(2) numbers it; 0 if the kernel does not have it. Samples have the time of
+ * CLOCK_MONOTONIC. The time comes from the kernel, also where a library such as libfaketime replaces libc's clocks.
+ * Threads: any. */
+uint64_t jitlisten_clock(int clock);
 
 /* Counters of the current recording, or of the last one. */
 struct jitlisten_record_statistics {

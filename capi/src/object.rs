@@ -82,7 +82,7 @@ pub unsafe extern "C" fn jitlisten_object_loaded(
         // SAFETY: the caller guarantees that the sections' names are readable.
         let id = unsafe { load_object(session, bytes.to_vec(), sections) }?;
         // SAFETY: the pointer was checked above, and the caller vouches that it is writable.
-        unsafe { object.write(to_number(id)) };
+        unsafe { object.write(id.0) };
         Ok(())
     })
 }
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn jitlisten_code_loaded(code: *const CCode, object: *mut 
         // SAFETY: the caller guarantees that the memory that `code` points to is readable.
         let id = unsafe { load_code(session, &code) }?;
         // SAFETY: the pointer was checked above, and the caller vouches that it is writable.
-        unsafe { object.write(to_number(id)) };
+        unsafe { object.write(id.0) };
         Ok(())
     })
 }
@@ -155,14 +155,9 @@ unsafe fn load_code(session: &'static Session, code: &CCode) -> Result<ObjectId,
     Ok(LoadedCode::from_raw(session, &raw_code)?.into_id())
 }
 
-/// Converts an object id to its number in the C API, which is one more than the id because 0 never denotes an object.
-fn to_number(id: ObjectId) -> u64 {
-    id.0 + 1
-}
-
 /// Converts an object's number in the C API to its id.
 fn parse_id(object: u64) -> Result<ObjectId, Failure> {
-    object.checked_sub(1).map(ObjectId).ok_or_else(|| Failure::argument("0 is never an object"))
+    if object == 0 { Err(Failure::argument("0 is never an object")) } else { Ok(ObjectId(object)) }
 }
 
 /// Records the caller's promise that the object's pages contain no other code.

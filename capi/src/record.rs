@@ -1,6 +1,6 @@
 //! Recordings of this process.
 
-use std::ffi::{OsString, c_char};
+use std::ffi::{OsString, c_char, c_int};
 use std::os::unix::ffi::OsStringExt as _;
 
 use jitlisten_sampler::{Clock, Counter, Error, Options, Process, Statistics};
@@ -96,6 +96,12 @@ pub unsafe extern "C" fn jitlisten_record_path(path: *mut c_char, size: usize) -
         unsafe { path.add(current.len()).write(0) };
         Ok(())
     })
+}
+
+/// Returns the time of a kernel clock in ns.
+#[unsafe(no_mangle)]
+pub extern "C" fn jitlisten_clock(clock: c_int) -> u64 {
+    jitlisten::plumbing::clock_ns(clock)
 }
 
 /// Copies the counters of the current recording, or of the last one if none is running.

@@ -6,6 +6,7 @@ use jitlisten::options::SinkKind;
 
 use crate::borrowed;
 use crate::guard::{with_active_session, with_session};
+use crate::session::set_closed;
 use crate::status::{Failure, Status};
 
 /// Switches all sinks off. The session stays open.
@@ -13,6 +14,7 @@ use crate::status::{Failure, Status};
 pub extern "C" fn jitlisten_close() -> i32 {
     with_session(|session| {
         SinkKind::ALL.into_iter().for_each(|kind| session.disable(kind));
+        set_closed(true);
         Ok(())
     })
 }
@@ -26,6 +28,7 @@ pub unsafe extern "C" fn jitlisten_enable(name: *const c_char) -> i32 {
     with_active_session(|session| {
         // SAFETY: the caller passes null or a C string.
         session.enable(unsafe { parse_sink(name) }?);
+        set_closed(false);
         jitlisten_shim::sinks_changed();
         Ok(())
     })

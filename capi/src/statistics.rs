@@ -33,9 +33,10 @@ pub struct CStatistics {
     images_withdrawn: u64,
     images_put_back: u64,
     log_lines_lost: u64,
+    unwind_tables_refused: u64,
 }
 
-const _: () = assert!(size_of::<CStatistics>() == 22 * 8);
+const _: () = assert!(size_of::<CStatistics>() == 23 * 8);
 
 impl CStatistics {
     fn new(size: usize, statistics: Statistics) -> CStatistics {
@@ -69,6 +70,7 @@ impl CStatistics {
             images_withdrawn: images.withdrawn,
             images_put_back: images.restored,
             log_lines_lost: statistics.log_lines_lost,
+            unwind_tables_refused: statistics.unwind_tables_refused,
         }
     }
 }

@@ -20,10 +20,12 @@ pub(crate) enum Status {
     NotUnderstood = 8,
     IoError = 9,
     AlreadyRecording = 10,
+    AlreadyOpen = 11,
+    Closed = 12,
 }
 
 impl Status {
-    const ALL: [(Status, &CStr); 11] = [
+    const ALL: [(Status, &CStr); 13] = [
         (Status::Ok, c"success"),
         (Status::InvalidArgument, c"invalid argument"),
         (Status::NotOpen, c"the session of this process is not open"),
@@ -35,6 +37,8 @@ impl Status {
         (Status::NotUnderstood, c"malformed or unsupported object, code or unwind table"),
         (Status::IoError, c"a file cannot be written"),
         (Status::AlreadyRecording, c"a recording is running"),
+        (Status::AlreadyOpen, c"the session of this process is open with other options"),
+        (Status::Closed, c"the session of this process was closed"),
     ];
 
     pub(crate) fn text(self) -> &'static CStr {

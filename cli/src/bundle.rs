@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use jitlisten_files::{FileName, OwnDirectory, check_appendable, open_or_create};
+use jitlisten_files::{FileName, OwnDirectory, check_appendable, open_or_create, try_lock};
 use jitlisten_report::{Options, Report, bundle, sanitize};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::geteuid;
@@ -39,6 +39,29 @@ const MAX_MARKER_BYTES: u64 = 64 << 20;
 /// Path of the recording in a bundle.
 pub(crate) fn recording_in(folder: &Path) -> PathBuf {
     folder.join(RECORDING)
+}
+
+/// Returns the directory for a new bundle: `folder`, or `folder.PID` if another recorder writes to that.
+pub(crate) fn free_name(folder: &Path) -> PathBuf {
+    let marker = jitlisten_files::open_existing(&folder.join(MARKER));
+    if marker.is_ok_and(|marker| !try_lock(&marker)) {
+        let mut name = folder.as_os_str().to_owned();
+        name.push(format!(".{}", std::process::id()));
+        let (folder, name) = (folder.display(), PathBuf::from(name));
+        let _ = writeln!(
+            io::stderr(),
+            "jitlisten: another recorder is writing {folder}: recording into {}",
+            name.display()
+        );
+        return name;
+    }
+    folder.to_owned()
+}
+
+/// Locks a bundle, so that no other recorder writes to it while the result exists.
+pub(crate) fn lock(folder: &Path) -> Option<File> {
+    let marker = jitlisten_files::open_existing(&folder.join(MARKER)).ok()?;
+    try_lock(&marker).then_some(marker)
 }
 
 /// Creates the directory for a new recording. An existing directory must be empty or a bundle of this user.

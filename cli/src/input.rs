@@ -15,12 +15,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use jitlisten_sampler::{exact_pattern, first_process};
 
 use crate::bundle;
 use crate::command;
 use crate::problem::Problem;
-use crate::record::{DEFAULT_OUTPUT, resolve_output};
-use crate::recorder::{self, Recorder};
+use crate::record::{DEFAULT_OUTPUT, Output, resolve_output};
+use crate::recorder::{self, Recorded, Recorder};
 use crate::scratch::{Kind, Scratch};
 use crate::sinks::is_writable;
 
@@ -73,20 +74,21 @@ impl Input {
     fn record(&self, output: Option<&Path>, event: Option<String>) -> Result<Recordings, Problem> {
         let scratch =
             (output.is_none() && !is_writable(Path::new("."))).then(|| Scratch::new(Kind::Lines)).transpose()?;
-        let path = match &scratch {
-            Some(scratch) => scratch.path.join(DEFAULT_OUTPUT),
-            None => resolve_output(output.unwrap_or(Path::new(DEFAULT_OUTPUT)), false, None)?,
+        let (name, adds_rank) = match &scratch {
+            Some(scratch) => (exact_pattern(&scratch.path.join(DEFAULT_OUTPUT)), false),
+            None => (output.unwrap_or(Path::new(DEFAULT_OUTPUT)).into(), true),
         };
-        let old_files = list_recordings(&path);
-        let mut recorder = self.recorder.command(&path, &[("-e", event)])?;
+        let output = resolve_output(Path::new(&name), false, None, adds_rank)?;
+        let old_files = list_recordings(&output);
+        let mut recorder = self.recorder.command(&output.pattern, &[("-e", event)])?;
         // Even if a signal ended the recording early, the part recorded until then is shown.
-        let (status, waiting) = recorder::record(&mut recorder, &self.command)?;
+        let Recorded { pid, status, waiting } = recorder::record(&mut recorder, &self.command)?;
         waiting.release();
         if !status.success() {
             let _ = writeln!(std::io::stderr(), "jitlisten: the program {}", command::describe_exit(status));
         }
         // The recorder may have renamed an earlier recording, so compare inode numbers and times rather than names.
-        let new_files = list_recordings(&path)
+        let new_files = list_recordings(&output)
             .into_iter()
             .filter(|(_, identity)| !old_files.values().any(|old_identity| old_identity == identity));
         let mut files: Vec<PathBuf> =
@@ -97,6 +99,11 @@ impl Input {
             (Some(code), _) => Some(format!("exit status {code}")),
             (None, signal) => Some(format!("signal {}", signal.unwrap_or_default())),
         };
+        // Without -s, other new files are of another recorder that uses the same name.
+        let is_own = |path: &PathBuf| first_process(path) == Some(pid);
+        if !self.recorder.run_environment.subprocesses && files.iter().any(is_own) {
+            files.retain(is_own);
+        }
         let status = command::exit_code(status);
         if files.is_empty() {
             let problem = Problem::new("nothing was recorded").help("see above, or try jitlisten doctor");
@@ -104,7 +111,7 @@ impl Input {
         }
         let kept_path = match &scratch {
             Some(_) => None,
-            None => Some(output.map_or_else(|| PathBuf::from(DEFAULT_OUTPUT), Path::to_owned)),
+            None => Some(display_name(&name, &files)),
         };
         Ok(Recordings { files, status, failure, kept_path, _scratch: scratch })
     }
@@ -146,13 +153,23 @@ impl Recordings {
     }
 }
 
-/// Lists the files beside `path` whose names share its prefix. Recordings of children have a numeric suffix
-/// (`sampler/src/recording/options.rs`), and `%p` in a name becomes a number. The value of an entry changes whenever
-/// its file is written.
-fn list_recordings(path: &Path) -> HashMap<PathBuf, (u64, i64, i64)> {
-    let name = path.file_name().unwrap_or_default().as_bytes();
-    let prefix = name.split(|byte| *byte == b'%').next().unwrap_or_default();
-    let entries = fs::read_dir(path.parent().unwrap_or(Path::new("."))).into_iter().flatten().flatten();
+/// Returns the name of the only new recording in the directory that the user named, or the name as the user wrote it.
+fn display_name(name: &OsStr, files: &[PathBuf]) -> PathBuf {
+    match files {
+        [file] => Path::new(name).with_file_name(file.file_name().unwrap_or_default()),
+        _ => name.into(),
+    }
+}
+
+/// Lists the files that a recorder may have written: those beside `output` whose names begin like its own. Recordings of
+/// children have a numeric suffix (`sampler/src/recording/options.rs`), and `%p` in a name becomes a number. The value of
+/// an entry changes whenever its file is written.
+fn list_recordings(output: &Output) -> HashMap<PathBuf, (u64, i64, i64)> {
+    let name = output.path.file_name().unwrap_or_default().as_bytes();
+    let pattern = Path::new(&output.pattern).file_name().unwrap_or_default().as_bytes();
+    let names_process = pattern.windows(2).any(|letters| letters == b"%p");
+    let prefix = if names_process { pattern.split(|byte| *byte == b'%').next().unwrap_or_default() } else { name };
+    let entries = fs::read_dir(output.path.parent().unwrap_or(Path::new("."))).into_iter().flatten().flatten();
     let siblings = entries.filter(|entry| entry.file_name().as_bytes().starts_with(prefix));
     let path_with_identity = |entry: fs::DirEntry| {
         let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;

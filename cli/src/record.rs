@@ -6,14 +6,14 @@
 
 #![forbid(unsafe_code)]
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use jitlisten_sampler::{Clock, Counter, Options};
+use jitlisten_sampler::{Clock, Counter, Options, Rank};
 
 use crate::bundle;
 use crate::command;
@@ -39,9 +39,13 @@ and no ptrace (-p needs ptrace, or Python 3.14).";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Record {
-    /// Output file; %p is the process ID, %h the host name [default: jitlisten.perf.data, or jitlisten.bundle]
+    /// Output file; %p is the process ID, %h the host name, %r the rank, %q{VAR} a variable. The ranks of a launcher get
+    /// .rankN in their names [default: jitlisten.perf.data, or jitlisten.bundle]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Do not add the rank to the name
+    #[arg(long, hide = true)]
+    no_rank: bool,
     /// Make a folder that another machine can read: recording, images, libraries, sources
     #[arg(long)]
     bundle: bool,
@@ -72,12 +76,6 @@ pub(crate) struct Record {
 /// Default output file of a recording.
 pub(crate) const DEFAULT_OUTPUT: &str = "jitlisten.perf.data";
 
-/// Replaces `%p` with the PID and `%h` with the host name.
-fn expand_placeholders(path: &Path, pid: u32) -> PathBuf {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    Options::new(path).path(pid, host.trim())
-}
-
 /// Identity of this process, passed to the recorded process, which stops recording when this process exits. `None` if
 /// the two are in different PID namespaces, where our PID would be wrong.
 fn own_identity(process: &Process) -> Option<jitlisten_sampler::Process> {
@@ -86,14 +84,30 @@ fn own_identity(process: &Process) -> Option<jitlisten_sampler::Process> {
     (process::pid_namespace("self") == Some(process.namespace())).then_some(jitlisten_sampler::Process { pid, start })
 }
 
-/// Absolute path of a new recording or bundle, after a check that it can be created. `pid` is the running process to
-/// record, if any.
-pub(crate) fn resolve_output(output: &Path, bundle: bool, pid: Option<u32>) -> Result<PathBuf, Problem> {
-    // The recording process expands placeholders for a plain recording. A bundle's directory exists before the command
-    // starts, so its name contains the PID of this process, which differs for each rank of an MPI job.
-    let naming_pid = pid.unwrap_or_else(std::process::id);
-    let output = if bundle { expand_placeholders(output, naming_pid) } else { output.to_owned() };
-    let path = std::path::absolute(&output).map_err(|error| Problem::new(format!("{}: {error}", output.display())))?;
+/// Output of a recorder.
+pub(crate) struct Output {
+    /// Absolute file name, in which the recorded process replaces `%p`, `%h`, `%r` and `%q{VAR}`.
+    pub(crate) pattern: OsString,
+    /// The file of a process with the PID of this one, or of the process to record.
+    pub(crate) path: PathBuf,
+}
+
+/// Resolves the name of a new recording or bundle, and checks that it can be created. `pid` is the running process to
+/// record, if any. `adds_rank` adds the rank if this process is one of several that a launcher started.
+pub(crate) fn resolve_output(
+    output: &Path,
+    bundle: bool,
+    pid: Option<u32>,
+    adds_rank: bool,
+) -> Result<Output, Problem> {
+    let options = Options::new(output).absolute();
+    let has_siblings = Rank::of_this_process().is_some_and(Rank::has_siblings);
+    let options = if adds_rank && pid.is_none() && has_siblings { options.with_rank() } else { options };
+    let pattern = options.pattern.clone();
+    let resolved = options.resolve_here().map_err(|problem| Problem::new(problem).help("choose another -o"))?;
+    // A bundle's directory exists before the command starts, so its name contains the PID of this process, which differs
+    // for each rank of an MPI job.
+    let path = resolved.path(pid.unwrap_or_else(std::process::id));
     let parent = path.parent().unwrap_or(Path::new("/"));
     if !parent.is_dir() {
         return Err(
@@ -117,10 +131,9 @@ pub(crate) fn resolve_output(output: &Path, bundle: bool, pid: Option<u32>) -> R
     }
     if pid.is_none() && !bundle {
         let write_problem = |error| Problem::new(format!("cannot write {}: {error}", path.display()));
-        jitlisten_sampler::check_output(&expand_placeholders(&path, naming_pid))
-            .map_err(|error| write_problem(error).help("choose another -o"))?;
+        jitlisten_sampler::check_output(&path).map_err(|error| write_problem(error).help("choose another -o"))?;
     }
-    Ok(path)
+    Ok(Output { pattern, path })
 }
 
 /// Checks that a timer can be created, because the sampler needs one per thread. `RLIMIT_SIGPENDING` limits the number
@@ -136,21 +149,24 @@ impl Record {
             return Record::stop(pid, Duration::from_secs(self.timeout));
         }
         let default_output = if self.bundle { "jitlisten.bundle" } else { DEFAULT_OUTPUT };
-        let path = resolve_output(self.output.as_deref().unwrap_or(Path::new(default_output)), self.bundle, self.pid)?;
+        let output = self.output.as_deref().unwrap_or(Path::new(default_output));
+        let output = resolve_output(output, self.bundle, self.pid, !self.no_rank)?;
         self.check_event()?;
         if self.bundle {
-            return self.make_bundle(&path);
+            return self.make_bundle(&output.path);
         }
         match self.pid {
-            Some(pid) => self.attach(pid, &path),
-            None => self.start(&path),
+            Some(pid) => self.attach(pid, &output),
+            None => self.start(&output),
         }
     }
 
     /// Records into a bundle's directory, then copies the files that the recording references. A command runs in a
     /// child process.
     fn make_bundle(&self, folder: &Path) -> Result<ExitCode, Problem> {
-        let recording = bundle::recording_in(folder);
+        let folder = &bundle::free_name(folder);
+        let path = bundle::recording_in(folder);
+        let recording = Output { pattern: jitlisten_sampler::exact_pattern(&path), path };
         if let Some(pid) = self.pid {
             // The recorded process writes the recording and could make it reference any file. Files are therefore
             // copied with the rights of that process's user.
@@ -162,16 +178,19 @@ impl Record {
                 action(folder)
             };
             run_as_owner(bundle::create)?;
+            let _lock = bundle::lock(folder);
             self.attach(pid, &recording)?;
             run_as_owner(bundle::fill)?;
             return Ok(ExitCode::SUCCESS);
         }
         bundle::create(folder)?;
+        let _lock = bundle::lock(folder);
         // Signals stay blocked until the program's files have been copied.
         let options =
             [("-d", self.duration.map(|seconds| seconds.to_string())), ("-e", self.event.as_ref().map(Counter::name))];
-        let (status, _waiting) = recorder::record(&mut self.recorder.command(&recording, &options)?, &self.command)?;
-        let status = command::exit_code(status);
+        let mut recorder = self.recorder.command(&recording.pattern, &options)?;
+        let recorded = recorder::record(&mut recorder, &self.command)?;
+        let status = command::exit_code(recorded.status);
         bundle::fill(folder).map_err(|problem| problem.with_program_status(status))?;
         Ok(ExitCode::from(status))
     }
@@ -184,15 +203,15 @@ impl Record {
         })
     }
 
-    fn start(&self, path: &Path) -> Result<ExitCode, Problem> {
+    fn start(&self, output: &Output) -> Result<ExitCode, Problem> {
         let mut command = self.recorder.run_environment.command(&self.command)?;
         if self.event.is_none() {
             check_timers()?;
         }
         if io::stderr().is_terminal() {
-            let _ = writeln!(io::stderr(), "jitlisten: recording into {}", path.display());
+            let _ = writeln!(io::stderr(), "jitlisten: recording into {}", output.path.display());
         }
-        command.env("JITLISTEN_RECORD", self.encode_options(path)).env_remove("JITLISTEN_RECORD_BEGUN");
+        command.env("JITLISTEN_RECORD", self.encode_options(&output.pattern)).env_remove("JITLISTEN_RECORD_BEGUN");
         // Without a configured log, errors of the recorder go to standard error.
         if std::env::var_os("JITLISTEN_LOG").is_none() {
             command.env("JITLISTEN_LOG", "error:stderr");
@@ -200,7 +219,7 @@ impl Record {
         Err(exec_command(command))
     }
 
-    fn options(&self, path: &Path) -> Options {
+    fn options(&self, pattern: &OsStr) -> Options {
         Options {
             hz: self.recorder.rate,
             clock: if self.recorder.wall { Clock::Wall } else { Clock::Cpu },
@@ -208,25 +227,25 @@ impl Record {
             children: self.recorder.run_environment.subprocesses,
             python: !self.recorder.no_python,
             seconds: self.duration,
-            ..Options::new(path)
+            ..Options::new(pattern)
         }
     }
 
     /// Value of `JITLISTEN_RECORD`.
-    fn encode_options(&self, path: &Path) -> OsString {
-        let options = self.options(path);
+    fn encode_options(&self, pattern: &OsStr) -> OsString {
+        let options = self.options(pattern);
         let pid = options.children.then(std::process::id);
         Options { pid, ..options }.to_value()
     }
 
-    fn attach(&self, pid: u32, path: &Path) -> Result<ExitCode, Problem> {
+    fn attach(&self, pid: u32, output: &Output) -> Result<ExitCode, Problem> {
         let process = Process::open(pid)?;
         let installation = Installation::find()?;
         let run_environment = &self.recorder.run_environment;
         let start = Start {
             sinks: run_environment.sinks.clone(),
             lines: !run_environment.no_lines,
-            options: Options { recorder: own_identity(&process), ..self.options(path) },
+            options: Options { recorder: own_identity(&process), ..self.options(&output.pattern) },
         };
         // A termination signal must end the recording, not this process.
         let (signals, timeout) = (BlockedSignals::termination(), Duration::from_secs(self.timeout));
@@ -237,7 +256,7 @@ impl Record {
                 "jitlisten: the main thread is in native code: functions that are compiled from now on get no lines"
             );
         }
-        let _ = writeln!(io::stderr(), "jitlisten: recording process {pid} into {}", path.display());
+        let _ = writeln!(io::stderr(), "jitlisten: recording process {pid} into {}", output.path.display());
         let deadline = self.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
         let has_time = || deadline.is_none_or(|deadline| Instant::now() < deadline);
         while process.is_alive() && has_time() && signals.wait_signal(Duration::from_millis(100)).is_none() {}

@@ -2,9 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use clap::Args;
@@ -40,8 +39,9 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Builds a `jitlisten record` command that writes `recording`, with these options and additional ones.
-    pub(crate) fn command(&self, recording: &Path, extra: &[(&str, Option<String>)]) -> Result<Command, Problem> {
+    /// Builds a `jitlisten record` command that writes the recording of this name, in which `%p` and others are replaced,
+    /// with these options and additional ones.
+    pub(crate) fn command(&self, pattern: &OsStr, extra: &[(&str, Option<String>)]) -> Result<Command, Problem> {
         let run_environment = &self.run_environment;
         let sinks = run_environment.sinks.as_ref().map(ToString::to_string);
         let options = [("-r", Some(self.rate.to_string())), ("--sinks", sinks)];
@@ -52,7 +52,7 @@ impl Recorder {
             ("-s", run_environment.subprocesses),
         ];
         let mut command = Command::new(own_executable()?);
-        command.arg("record").arg("-o").arg(recording);
+        command.args(["record", "--no-rank", "-o"]).arg(pattern);
         for (option, value) in options.iter().chain(extra) {
             command.args(value.iter().flat_map(|value| [*option, value]));
         }
@@ -66,9 +66,18 @@ pub(crate) fn recorder_problem(error: io::Error) -> Problem {
     Problem::new(format!("cannot start jitlisten record: {error}"))
 }
 
+/// A recorder that has exited.
+pub(crate) struct Recorded {
+    /// PID of the recorder, which became that of the program.
+    pub(crate) pid: u32,
+    pub(crate) status: ExitStatus,
+    pub(crate) waiting: BlockedSignals,
+}
+
 /// Runs a recorder until it exits, as [`command::wait`] does.
-pub(crate) fn record(recorder: &mut Command, arguments: &[OsString]) -> Result<(ExitStatus, BlockedSignals), Problem> {
+pub(crate) fn record(recorder: &mut Command, arguments: &[OsString]) -> Result<Recorded, Problem> {
     let arguments = command::resolve_command(arguments)?;
     let mut child = recorder.arg("--").args(arguments).spawn().map_err(recorder_problem)?;
-    command::wait(&mut child).map_err(recorder_problem)
+    let (status, waiting) = command::wait(&mut child).map_err(recorder_problem)?;
+    Ok(Recorded { pid: child.id(), status, waiting })
 }

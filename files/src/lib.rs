@@ -34,7 +34,7 @@ pub use regular::{open_in_place, open_regular, reopen_regular};
 pub use replacement::{Replacement, Visibility};
 pub use user_paths::{
     check_appendable, create_directories, create_new, create_new_in, create_with_free_name, open_existing,
-    open_or_create, open_to_append,
+    open_or_create, open_to_append, try_lock,
 };
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
-use rustix::io::retry_on_intr;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::user_paths::{PRIVATE, create_in, create_with_free_name};
 
@@ -101,6 +101,12 @@ impl Replacement {
         &mut self.file
     }
 
+    /// Returns the replacement with another descriptor of the new file.
+    #[must_use]
+    pub fn map_file(self, duplicate: impl FnOnce(File) -> File) -> Replacement {
+        Replacement { file: duplicate(self.file), pending: self.pending }
+    }
+
     /// Renames the file to its final name. Replaces an existing file or link; a link is not followed.
     ///
     /// # Errors
@@ -118,6 +124,27 @@ impl Replacement {
             // The file now has its final name, so dropping `pending` removes nothing.
             let Pending { directory, temporary, name } = pending;
             retry_on_intr(|| rustix::fs::renameat(directory, temporary, directory, name))?;
+        }
+        Ok(self.file)
+    }
+}
+
+impl Replacement {
+    /// Gives the file its final name, if nothing has that name, and returns the open file.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] if the name exists, even as a link; otherwise, if the file cannot be renamed.
+    pub fn into_new_file(self) -> io::Result<File> {
+        if let Some(Pending { directory, temporary, name }) = &self.pending {
+            let rename = || rustix::fs::renameat_with(directory, temporary, directory, name, RenameFlags::NOREPLACE);
+            match retry_on_intr(rename) {
+                // Some file systems support only links.
+                Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+                    rustix::fs::linkat(directory, temporary, directory, name, AtFlags::empty())?;
+                    rustix::fs::unlinkat(directory, temporary, AtFlags::empty())?;
+                }
+                result => result?,
+            }
         }
         Ok(self.file)
     }

@@ -205,3 +205,18 @@ fn files_to_append_to_are_checked() {
     assert_eq!(reason(&log), Some("a file with several names"));
     assert_eq!(reason(Path::new("/dev/null")), Some("not a regular file"));
 }
+
+#[test]
+fn a_new_file_replaces_nothing() {
+    let directory = TestDirectory::new("new-file");
+    let victim = directory.victim();
+    let mut replacement = Replacement::at_exact_path(&victim).unwrap();
+    replacement.file().write_all(b"new").unwrap();
+    assert_eq!(replacement.into_new_file().unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    assert!(directory.is_untouched());
+    let mut replacement = Replacement::at_exact_path(&directory.join("new")).unwrap();
+    replacement.file().write_all(b"new").unwrap();
+    replacement.into_new_file().unwrap();
+    assert_eq!(fs::read(directory.join("new")).unwrap(), b"new");
+    assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 2, "no temporary file is left");
+}

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawMode};
-use rustix::io::retry_on_intr;
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RawMode};
+use rustix::io::{Errno, retry_on_intr};
 
 /// Flags that never follow a link, never block on a pipe, and never acquire a controlling terminal.
 pub(crate) const SAFE_FLAGS: OFlags =
@@ -59,6 +59,18 @@ pub fn open_to_append(path: &Path) -> io::Result<File> {
 /// If the file cannot be opened, or is a link.
 pub fn open_existing(path: &Path) -> io::Result<File> {
     Ok(retry_on_intr(|| rustix::fs::openat(CWD, path, OFlags::RDWR | SAFE_FLAGS, Mode::empty()))?.into())
+}
+
+/// Locks a file for this process, until it closes any of its descriptors of the file (`F_SETLK` in `fcntl_locking(2)`).
+/// Returns false if another process holds the lock. Children of a fork do not inherit the lock, and a file system without
+/// locks grants it to everyone. A file that is open only for reading can be locked by several such readers.
+pub fn try_lock(file: &File) -> bool {
+    let lock = |operation| rustix::fs::fcntl_lock(file, operation);
+    let result = match lock(FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::BADF) => lock(FlockOperation::NonBlockingLockShared),
+        result => result,
+    };
+    !matches!(result, Err(Errno::ACCESS | Errno::AGAIN))
 }
 
 /// Returns the reason why we must not append to a file; `None` if it is a regular file of this user with a single link.

@@ -70,6 +70,25 @@ pub enum Error {
     UnknownObject(ObjectId),
     /// The same caller has already reported the object as *finalized*.
     AlreadyFinalized(ObjectId),
+    /// The `.eh_frame` of a finalized object is unusable and was ignored.
+    UnwindTable {
+        /// Object with this table.
+        id: ObjectId,
+        /// Description of the problem.
+        problem: TableProblem,
+    },
+}
+
+/// Reason why an `.eh_frame` is unusable.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TableProblem {
+    /// Its memory cannot be read.
+    Unreadable,
+    /// It is malformed; the message comes from the DWARF reader.
+    Malformed(Reason),
+    /// None of its entries is for a function of the object.
+    OtherCode,
 }
 
 impl fmt::Display for Error {
@@ -93,13 +112,24 @@ impl fmt::Display for Error {
             Error::NoFunction => f.write_str("raw code has no function, or one without a name"),
             Error::FunctionSize { start, size } => write!(f, "invalid function: {size} bytes at {start:#x}"),
             Error::TooManyPieces(pieces) => write!(f, "raw code is in {pieces} pieces"),
-            Error::UnknownObject(id) => write!(f, "no object {} is alive", id.0),
+            Error::UnknownObject(id) => write!(f, "object {} was not reported, or has been freed", id.0),
             Error::AlreadyFinalized(id) => write!(f, "object {} has been finalized before", id.0),
+            Error::UnwindTable { id, problem } => write!(f, "the .eh_frame of object {} is ignored: {problem}", id.0),
         }
     }
 }
 
 impl std::error::Error for Error {}
+
+impl fmt::Display for TableProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TableProblem::Unreadable => f.write_str("its memory cannot be read"),
+            TableProblem::Malformed(reason) => write!(f, "it is malformed: {reason}"),
+            TableProblem::OtherCode => f.write_str("no entry is for a function of the object"),
+        }
+    }
+}
 
 /// Message of the library that reads or writes ELF and DWARF for this crate; for display only. The library and its
 /// version are not part of this crate's API.
@@ -144,6 +174,13 @@ impl From<object::Error> for Error {
 impl From<gimli::Error> for Error {
     fn from(error: gimli::Error) -> Self {
         Error::Dwarf(Reason(Library::ReadDwarf(error)))
+    }
+}
+
+#[doc(hidden)]
+impl From<gimli::Error> for TableProblem {
+    fn from(error: gimli::Error) -> Self {
+        TableProblem::Malformed(Reason(Library::ReadDwarf(error)))
     }
 }
 

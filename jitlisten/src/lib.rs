@@ -39,7 +39,7 @@ mod statistics;
 mod unwindability;
 
 pub use address::{Address, AddressRange, Offset};
-pub use error::{Error, Reason};
+pub use error::{Error, Reason, TableProblem};
 pub use jitlisten_names as name;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
 pub use object_id::ObjectId;

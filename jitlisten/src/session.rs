@@ -122,9 +122,15 @@ struct State {
     forked_at: u64,
     /// Effective user who owns the files.
     user: u32,
-    /// Objects reported through the API and not yet freed through it, even if their memory was freed before. The value
-    /// is true once the producer has finalized the object.
-    reported: BTreeMap<ObjectId, bool>,
+    /// Objects reported through the API and not yet freed through it, even if their memory was freed before.
+    reported: BTreeMap<ObjectId, Reports>,
+}
+
+/// Number of reports of one object that the producer has not freed yet, and how many of them it has finalized.
+#[derive(Default)]
+struct Reports {
+    loaded: u32,
+    finalized: u32,
 }
 
 /// Duration of a sleep in [`Session::yield_to_waiters`], and the maximum number of sleeps.
@@ -171,7 +177,8 @@ impl Session {
             images: Arc::new(Mutex::new(Images::new(Arc::clone(&counters.images)))),
             ..SinkContext::default()
         };
-        let mut state = State { pid: std::process::id(), user: effective_user(), ..State::default() };
+        // No object has the number 0: the C API uses it for none.
+        let mut state = State { pid: std::process::id(), next_id: 1, user: effective_user(), ..State::default() };
         for kind in SinkKind::ALL.into_iter().filter(|&kind| options.active && options.sinks.contains(kind)) {
             state.sinks[kind as usize] = Some(sink::create(kind, &options, &context));
         }
@@ -294,6 +301,7 @@ impl Session {
             library,
             object,
             in_both_channels: false,
+            ignored_table: false,
             names,
             debug_object,
             finalized,
@@ -304,7 +312,7 @@ impl Session {
         let outcome = match origin.channel() {
             Channel::Discovered => state.ledger.loaded(code),
             Channel::Api => {
-                state.reported.insert(id, false);
+                state.reported.insert(id, Reports { loaded: 1, finalized: 0 });
                 state.ledger.reported(code);
                 Outcome::default()
             }
@@ -428,7 +436,9 @@ impl Session {
         self.counters.functions.add(object.functions().len() as u64);
         self.counters.functions_without_frame_pointer.add(gaps.without_frame_pointer);
         self.counters.functions_without_unwind_table.add(gaps.without_unwind_table);
-        if gaps.without_frame_pointer > 0 && self.options.frame_pointer_policy == FramePointerPolicy::FramePointers {
+        let is_ours_to_change = record.origin.channel() == Channel::Discovered
+            && self.options.frame_pointer_policy == FramePointerPolicy::FramePointers;
+        if gaps.without_frame_pointer > 0 && is_ours_to_change {
             self.counters.objects_without_frame_pointers.add(1);
             let name = object.functions().first().map_or("?", |function| &function.linkage_name);
             let (count, total) = (gaps.without_frame_pointer, object.functions().len());

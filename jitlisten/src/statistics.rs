@@ -42,6 +42,8 @@ pub struct Statistics {
     pub objects_without_frame_pointers: u64,
     /// Functions without an entry in the object's `.eh_frame`.
     pub functions_without_unwind_table: u64,
+    /// Unwind tables of reported objects that were ignored, because they are unreadable, malformed or for other code.
+    pub unwind_tables_refused: u64,
     /// Counters of each sink, in the order of [`SinkKind::ALL`]; see [`Statistics::sink`].
     sinks: [SinkStatistics; SinkKind::ALL.len()],
     /// Counters of images.
@@ -112,6 +114,7 @@ pub(crate) struct Counters {
     pub(crate) functions_without_frame_pointer: Counter,
     pub(crate) objects_without_frame_pointers: Counter,
     pub(crate) functions_without_unwind_table: Counter,
+    pub(crate) unwind_tables_refused: Counter,
     pub(crate) sinks: [SinkCounters; SinkKind::ALL.len()],
     pub(crate) images: Arc<ImageCounters>,
 }
@@ -161,6 +164,7 @@ impl Counters {
             functions_without_frame_pointer: self.functions_without_frame_pointer.get(),
             objects_without_frame_pointers: self.objects_without_frame_pointers.get(),
             functions_without_unwind_table: self.functions_without_unwind_table.get(),
+            unwind_tables_refused: self.unwind_tables_refused.get(),
             sinks: std::array::from_fn(|index| SinkStatistics {
                 bytes_written: self.sinks[index].bytes_written.get(),
                 failures: self.sinks[index].failures.get(),

@@ -1,17 +1,23 @@
-"""Log of Numba's compilations in a recorded process: when, for how long, and why. Each compilation is a line of JSON in
-a file next to the recording:
+"""Log of Numba's compilations in a recorded process: when, for how long, and why. Each line of a file next to the
+recording is a JSON object:
 
     RECORDING.images/compilations.jsonl
         {"pid": 4711, "start": 12345}                              of the process: field 22 of /proc/PID/stat
-        {"function": "mixed.smooth", "file": ..., "line": 6, "signature": "(float64[::1], int64)", "depth": 0, "thread":
-        4711,
-         "begin": ns, "end": ns, "cpu": ns, "llvm": ns, "size": bytes, "caller": "mixed.py:44", "why": "off"}
+        {"id": 1, "function": "mixed.smooth", "file": ..., "line": 6, "signature": "(float64[::1], int64)", "depth": 0,
+         "thread": 4711, "begin": ns, "caller": "mixed.py:44", "why": "off"}
+        {"id": 1, ..., "end": ns, "cpu": ns, "first_use": ns, "llvm": ns, "size": bytes}
 
-`begin` and `end` are CLOCK_MONOTONIC times, like those of samples. `cpu` is CPU time of the thread. `llvm` is the part
-of it spent in LLVM, according to Numba's own event. Both include nested compilations; `depth` is the number of
-enclosing compilations. `why` is `cache` for code loaded from Numba's cache. Otherwise it is the reason for the
-compilation: `off` (cache=True is not set), `new` (no cache entry), `lines` (the entry has no lines), `dynamic` or
-`lifted` (Numba does not cache such code). `report/src/recording/compilations.rs` reads the file.
+A compilation is written when it begins, and again when it ends; the second line replaces the first. A compilation that
+was interrupted has one line. `begin` and `end` are CLOCK_MONOTONIC times, like those of samples, and span Numba's own
+event `numba:compile`. `cpu` is CPU time of the thread. `first_use` is the part of it in which Numba builds its
+registries, once in each process. `llvm` is the part spent in LLVM, according to Numba's event. All include nested
+compilations; `depth` is the number of enclosing compilations. `saved` is CPU time after the compilation, to save the
+code in Numba's cache.
+
+`why` is `cache` for code loaded from the cache, and `wrapper` for the loop that makes a function a ufunc. Otherwise it
+is the reason for the compilation: `off` (cache=True is not set), `pickled` (the function was unpickled, which loses its
+cache), `new` (no cache entry), `lines` (the entry has no lines), `dynamic` or `lifted` (Numba does not cache it).
+`report/src/recording/compilations.rs` reads the file.
 
 The hooks in Numba's compiler and its caches (`_numba/seams.py`) never raise and never change a result. A process that
 is not recorded has no hooks.
@@ -20,24 +26,28 @@ is not recorded has no hooks.
 from __future__ import annotations
 
 import atexit
+import itertools
 import json
-import os
+import linecache
+import re
 import struct
 import sys
 import threading
-import time
-from typing import Any, Dict, List, Optional, Tuple
+from contextlib import suppress
+from typing import Any, Dict, List, Optional
 
-from ._files import Directory
+from ._files import Directory, os, read_start
+from ._library import Clocks
 from ._numba.seams import Hooks, Layer, Original, Part, Seam
 
-#: Maximum number of compilations per file, and of characters per string.
-_MAX_ROWS, _MAX_TEXT_CHARACTERS = 20_000, 400
+#: Maximum number of lines per file, and of characters per string.
+_MAX_ROWS, _MAX_TEXT_CHARACTERS = 40_000, 400
+#: Attribute of a function that was unpickled.
+_UNPICKLED = "_jitlisten_unpickled"
 #: Modules whose frames lie between a call and the compiler.
 _INTERNAL_MODULES = ("numba", "llvmlite", "jitlisten", "contextlib", "functools")
 
-# Bound early, because the program may replace these functions.
-_now, _cpu, _thread = time.monotonic_ns, time.thread_time_ns, threading.get_native_id
+Row = Dict[str, Any]
 
 
 class _State:
@@ -46,18 +56,40 @@ class _State:
         self.recording: Optional[str] = None
         self.row_count = 0
         #: Rows recorded before the path of the recording was final.
-        self.pending: List[Dict[str, Any]] = []
+        self.pending: List[Row] = []
         self.lock = threading.RLock()
+        self.clocks: Optional[Clocks] = None
+        self.ids = itertools.count(1)
+
+
+class _Compilation:
+    """A compilation that has begun."""
+
+    def __init__(self, row: Row, code: Any, cpu: int, thread_state: _ThreadState) -> None:
+        self.row = row
+        #: Code of the function whose event this is; `None` without an event.
+        self.code = code
+        self.result: Any = None
+        #: CPU time of the thread, and sums of the thread's times, at the start.
+        self.cpu, self.llvm, self.first_use = cpu, thread_state.llvm_ns, thread_state.first_use_ns
 
 
 class _ThreadState(threading.local):
     def __init__(self) -> None:
-        self.stack: List[Dict[str, Any]] = []
-        self.rows: List[Dict[str, Any]] = []
+        self.stack: List[_Compilation] = []
+        #: Rows to write at the end of the outermost compilation.
+        self.rows: List[Row] = []
         #: Reason why the function that is compiled next was not found in a cache.
         self.why: Optional[str] = None
-        #: State of the outermost compilation: ns in LLVM so far, nesting depth in LLVM, start of the time in LLVM.
+        #: The last compilation, until its code is saved in a cache.
+        self.last: Optional[Row] = None
         self.llvm_ns, self.llvm_depth, self.llvm_start = 0, 0, 0
+        #: CPU time of Numba's first use, and the nesting depth of its functions.
+        self.first_use_ns, self.first_use_depth = 0, 0
+        #: End of the last of these functions.
+        self.first_use_end = 0
+        #: True while a function is unpickled.
+        self.is_unpickling = False
 
 
 _state = _State()
@@ -68,6 +100,7 @@ def begin() -> None:
     """Starts to log compilations. The library knows the current recording, even in the child of a fork."""
     _reset_file(None)
     if not _PART.is_on:
+        _state.clocks = Clocks()
         _PART.start()
         os.register_at_fork(after_in_child=_reset_in_child)
         # Writes the rows of a recording whose path became final after the last compilation.
@@ -80,10 +113,8 @@ def _reset_file(recording: Optional[str]) -> None:
 
 
 def _write_pending_rows() -> None:
-    try:
+    with suppress(Exception):
         _write_rows([])
-    except Exception:
-        pass
 
 
 def _reset_in_child() -> None:
@@ -91,6 +122,14 @@ def _reset_in_child() -> None:
     # Another thread may have held the lock.
     _state.lock = threading.RLock()
     _reset_file(None)
+
+
+def _now() -> int:
+    return _state.clocks.monotonic() if _state.clocks is not None else 0
+
+
+def _cpu() -> int:
+    return _state.clocks.thread_cpu() if _state.clocks is not None else 0
 
 
 def _recording() -> Optional[str]:
@@ -110,28 +149,111 @@ def _recording() -> Optional[str]:
 def _compile(original: Original, compiler: Any) -> Any:
     if _recording() is None:
         return original(compiler)
-    row = _begin_compilation(compiler.state)
-    result = None
+    enclosing = _thread_state.stack[-1] if _thread_state.stack else None
+    if enclosing is not None and _continues(enclosing, compiler.state):
+        # The event of this compilation has begun, and will end it.
+        enclosing.result = original(compiler)
+        return enclosing.result
+    compilation = _begin_compilation(_describe_state, compiler.state)
+    failure: Optional[BaseException] = None
     try:
         result = original(compiler)
+        if compilation is not None:
+            compilation.result = result
         return result
+    except BaseException as error:
+        failure = error
+        raise
     finally:
-        _end_compilation(row, result)
+        _end_compilation(compilation, type(failure))
+
+
+def _build_wrapper(original: Original, cres: Any, signature: Any) -> Any:
+    return _log_wrapper(lambda: original(cres, signature), cres)
+
+
+def _build_generalized_wrapper(original: Original, builder: Any, cres: Any) -> Any:
+    return _log_wrapper(lambda: original(builder, cres), cres)
+
+
+def _log_wrapper(build: Any, cres: Any) -> Any:
+    if _recording() is None:
+        return build()
+    compilation = _begin_compilation(_describe_wrapper, cres)
+    failure: Optional[BaseException] = None
+    try:
+        return build()
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        _end_compilation(compilation, type(failure))
 
 
 def _load_overload(original: Original, cache: Any, sig: Any, target_context: Any) -> Any:
     if _recording() is None:
         return original(cache, sig, target_context)
-    start = _now(), _cpu()
+    thread_state = _thread_state
+    first_use, start, cpu = thread_state.first_use_ns, _now(), _cpu()
     overload = original(cache, sig, target_context)
-    _record_lookup(cache, sig, target_context, overload, start)
+    if thread_state.first_use_ns != first_use:
+        start = max(start, thread_state.first_use_end)
+    cpu = _cpu() - cpu - (thread_state.first_use_ns - first_use)
+    _record_lookup(cache, sig, target_context, overload, start, cpu)
     return overload
+
+
+def _save_overload(original: Original, cache: Any, sig: Any, data: Any) -> Any:
+    row, _thread_state.last = _thread_state.last, None
+    if row is None or _recording() is None:
+        return original(cache, sig, data)
+    start = _cpu()
+    try:
+        return original(cache, sig, data)
+    finally:
+        with suppress(Exception):
+            row["saved"] = _cpu() - start
+            # Nested rows are not written yet.
+            if not _thread_state.stack:
+                _write_rows([row])
+
+
+def _refresh(original: Original, context: Any) -> Any:
+    """Measures Numba's first use. Later calls take almost no time."""
+    thread_state = _thread_state
+    thread_state.first_use_depth += 1
+    start = _cpu() if thread_state.first_use_depth == 1 else 0
+    try:
+        return original(context)
+    finally:
+        thread_state.first_use_depth -= 1
+        if thread_state.first_use_depth == 0:
+            thread_state.first_use_ns += _cpu() - start
+            thread_state.first_use_end = _now()
+
+
+def _rebuild(original: Original, dispatcher_type: Any, *args: Any, **kwargs: Any) -> Any:
+    """Marks a function that is unpickled here. Its signatures are compiled before this returns."""
+    thread_state, previous = _thread_state, _thread_state.is_unpickling
+    is_new = False
+    with suppress(Exception):
+        # A function of this process is found by its identifier.
+        is_new = (kwargs["uuid"] if "uuid" in kwargs else args[0]) not in dispatcher_type._memo
+    thread_state.is_unpickling = is_new
+    try:
+        dispatcher = original(dispatcher_type, *args, **kwargs)
+    finally:
+        thread_state.is_unpickling = previous
+    if is_new:
+        with suppress(Exception):
+            setattr(dispatcher, _UNPICKLED, True)
+    return dispatcher
 
 
 def _object_compiled(original: Original, library_type: Any, ll_module: Any, buf: bytes) -> Any:
     try:
         if _thread_state.stack:
-            _thread_state.stack[-1]["size"] += code_size(buf)
+            _thread_state.stack[-1].row["size"] += code_size(buf)
     except Exception:
         pass
     return original(library_type, ll_module, buf)
@@ -155,11 +277,30 @@ def _load_hooks() -> Hooks:
                 if thread_state.llvm_depth == 0:
                     thread_state.llvm_ns += _cpu() - thread_state.llvm_start
 
+    class CompileListener(event.Listener):  # type: ignore[misc]
+        def on_start(self, event: Any) -> None:
+            if _recording() is not None:
+                _begin_compilation(_describe_event, event.data)
+
+        def on_end(self, event: Any) -> None:
+            with suppress(Exception):
+                code = _code_of(event.data["dispatcher"])
+                stack = _thread_state.stack
+                compilation = next((entry for entry in reversed(stack) if entry.code is code), None)
+                _end_compilation(compilation, (event._exc_details or (None,))[0])
+
     event.register("numba:llvm_lock", LlvmTimer())
+    event.register("numba:compile", CompileListener())
     return {
         Seam.COMPILE: _compile,
+        Seam.BUILD_WRAPPER: _build_wrapper,
+        Seam.BUILD_GENERALIZED_WRAPPER: _build_generalized_wrapper,
+        Seam.REFRESH: _refresh,
+        Seam.REFRESH_TYPES: _refresh,
+        Seam.REBUILD: _rebuild,
         Seam.LOAD_OVERLOAD: _load_overload,
         Seam.LOAD_NO_OVERLOAD: _load_overload,
+        Seam.SAVE_OVERLOAD: _save_overload,
         Seam.OBJECT_COMPILED: _object_compiled,
     }
 
@@ -181,45 +322,109 @@ def code_size(image: bytes) -> int:
 # Rows of the log
 
 
-def _begin_compilation(state: Any) -> Optional[Dict[str, Any]]:
+def _describe_event(data: Any) -> "tuple[Row, Any]":
+    """Describes the compilation that an event of Numba belongs to."""
+    dispatcher = data["dispatcher"]
+    why = _thread_state.why
+    if why == "off" and (_thread_state.is_unpickling or getattr(dispatcher, _UNPICKLED, False)):
+        why = _why_unpickled(dispatcher)
+    func_ir = getattr(dispatcher, "func_ir", None)
+    if func_ir is not None:
+        return _describe_identity(func_ir.func_id, data["args"], why), _code_of(dispatcher)
+    function = dispatcher.py_func
+    code = function.__code__
+    # The globals of code made by `exec` may have no name.
+    module = getattr(function, "__module__", None) or "<dynamic>"
+    return _make_row(module, function.__qualname__, code.co_filename, code.co_firstlineno, data["args"], why), code
+
+
+def _describe_state(state: Any) -> "tuple[Row, Any]":
+    """Describes a compilation without an event: a kernel, an overload or a ufunc."""
+    return _describe_identity(state.func_id, state.args, _thread_state.why), None
+
+
+def _describe_identity(identity: Any, arguments: Any, why: Optional[str]) -> Row:
+    return _make_row(identity.modname, identity.func_qualname, identity.filename, identity.firstlineno, arguments, why)
+
+
+def _describe_wrapper(cres: Any) -> "tuple[Row, Any]":
+    """Describes the compilation of the loop that makes a function a ufunc."""
+    arguments, description = cres.signature.args, cres.fndesc
+    identity = getattr(cres.type_annotation, "func_id", None)
+    if identity is not None:
+        return _describe_identity(identity, arguments, "wrapper"), None
+    # Code from the cache does not know its file.
+    return _make_row(description.modname, description.qualname, "", 0, arguments, "wrapper"), None
+
+
+def _code_of(dispatcher: Any) -> Any:
+    func_ir = getattr(dispatcher, "func_ir", None)
+    function = dispatcher.py_func if func_ir is None else func_ir.func_id.func
+    return function.__code__
+
+
+def _continues(compilation: _Compilation, state: Any) -> bool:
+    """Returns true for the compiler run that belongs to an event. It knows the function's module better."""
+    try:
+        if compilation.code is None or getattr(state.func_id.func, "__code__", None) is not compilation.code:
+            return False
+        row = compilation.row
+        row["function"] = _truncate("%s.%s" % (state.func_id.modname, state.func_id.func_qualname))
+        return True
+    except Exception:
+        return False
+
+
+def _begin_compilation(describe: Any, details: Any) -> Optional[_Compilation]:
     try:
         thread_state = _thread_state
+        cpu, begin = _cpu(), _now()
         if not thread_state.stack:
             thread_state.llvm_ns = thread_state.llvm_depth = 0
-        identity = state.func_id
-        row = _make_row(identity.modname, identity.func_qualname, identity.filename, identity.firstlineno, state.args)
-        row.update(llvm=thread_state.llvm_ns, size=0, why=thread_state.why)
+        row, code = describe(details)
+        row.update(id=next(_state.ids), begin=begin, size=0)
         thread_state.why = None
-        thread_state.stack.append(row)
-        return row
+        compilation = _Compilation(row, code, cpu, thread_state)
+        thread_state.stack.append(compilation)
+        _write_rows([row])
+        return compilation
     except Exception:
         return None
 
 
-def _end_compilation(row: Optional[Dict[str, Any]], result: Any) -> None:
+def _end_compilation(compilation: Optional[_Compilation], failure: Any) -> None:
+    """Ends a compilation. `failure` is the type of the exception that ended it."""
     try:
         thread_state = _thread_state
-        if row is None or row not in thread_state.stack:
+        if compilation is None or compilation not in thread_state.stack:
             return
         # This also drops nested compilations that raised an exception and therefore never ended.
-        del thread_state.stack[thread_state.stack.index(row) :]
-        row["end"], row["cpu"] = _now(), _cpu() - row["cpu"]
-        row["llvm"] = thread_state.llvm_ns - row["llvm"]
+        del thread_state.stack[thread_state.stack.index(compilation) :]
+        row, result = compilation.row, compilation.result
+        if isinstance(failure, type) and issubclass(failure, BaseException):
+            if not issubclass(failure, Exception):
+                return
+            row["failed"] = True
+        row.update(
+            end=_now(),
+            cpu=_cpu() - compilation.cpu,
+            llvm=thread_state.llvm_ns - compilation.llvm,
+            first_use=thread_state.first_use_ns - compilation.first_use,
+        )
         if row["why"] in ("new", "lines"):
             if getattr(result, "lifted", None):
                 row["why"] = "lifted"
             elif getattr(getattr(result, "library", None), "has_dynamic_globals", False):
                 row["why"] = "dynamic"
-        if result is None:
-            row["failed"] = True
         if thread_state.stack:
-            thread_state.stack[-1]["size"] += row["size"]
+            thread_state.stack[-1].row["size"] += row["size"]
+        thread_state.last = row
         _add_row(row)
     except Exception:
         pass
 
 
-def _record_lookup(cache: Any, sig: Any, context: Any, overload: Any, start: Tuple[int, int]) -> None:
+def _record_lookup(cache: Any, sig: Any, context: Any, overload: Any, begin: int, cpu: int) -> None:
     try:
         function: Any = getattr(cache, "_py_func", None)
         if overload is None:
@@ -228,8 +433,10 @@ def _record_lookup(cache: Any, sig: Any, context: Any, overload: Any, start: Tup
         _thread_state.why = None
         code = function.__code__
         arguments = getattr(sig, "args", sig)
-        row = _make_row(function.__module__, function.__qualname__, code.co_filename, code.co_firstlineno, arguments)
-        row.update(begin=start[0], end=_now(), cpu=_cpu() - start[1], llvm=0, why="cache")
+        row = _make_row(
+            function.__module__, function.__qualname__, code.co_filename, code.co_firstlineno, arguments, "cache"
+        )
+        row.update(id=next(_state.ids), begin=begin, end=_now(), cpu=cpu, llvm=0)
         _add_row(row)
     except Exception:
         pass
@@ -248,17 +455,39 @@ def _why_missed(cache: Any, sig: Any, context: Any) -> str:
     return "lines" if any(key[1] != wanted_key[1] for key in similar_keys) else "new"
 
 
-def _make_row(module: str, name: str, file: str, line: int, arguments: Any) -> Dict[str, Any]:
+_CACHE_OPTION, _PLAIN_DECORATOR = re.compile(r"\bcache\s*="), re.compile(r"@\s*([\w.]+\.)?(jit|njit)\b")
+
+
+def _why_unpickled(dispatcher: Any) -> str:
+    """Returns why an unpickled function has no cache: `off` if it never had one. Numba does not pickle this, so the
+    function of that name in this process decides, or else its decorators."""
+    function = dispatcher.py_func
+    original = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        original = getattr(original, name, None)
+    cache = getattr(original, "_cache", None)
+    if cache is not None and original is not dispatcher:
+        return "pickled" if hasattr(cache, "_py_func") else "off"
+    code = function.__code__
+    head = []
+    for line in linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : code.co_firstlineno + 20]:
+        if line.lstrip().startswith("def "):
+            break
+        head.append(line)
+    text = "".join(head)
+    return "off" if _PLAIN_DECORATOR.search(text) and not _CACHE_OPTION.search(text) else "pickled"
+
+
+def _make_row(module: str, name: str, file: str, line: int, arguments: Any, why: Optional[str]) -> Row:
     depth = len(_thread_state.stack)
-    row: Dict[str, Any] = {
+    row: Row = {
         "function": _truncate("%s.%s" % (module, name)),
-        "file": _truncate(os.path.abspath(file) if not file.startswith("<") else file),
+        "file": _truncate(os.path.abspath(file) if file and not file.startswith("<") else file),
         "line": int(line),
         "signature": _truncate("(%s)" % ", ".join(map(_format_type, arguments))),
         "depth": depth,
-        "thread": _thread(),
-        "begin": _now(),
-        "cpu": _cpu(),
+        "thread": threading.get_native_id(),
+        "why": why,
     }
     if depth == 0:
         row["caller"] = _caller()
@@ -291,7 +520,7 @@ def _truncate(text: str) -> str:
     return text if len(text) <= _MAX_TEXT_CHARACTERS else text[: _MAX_TEXT_CHARACTERS - 1] + "…"
 
 
-def _add_row(row: Dict[str, Any]) -> None:
+def _add_row(row: Row) -> None:
     thread_state = _thread_state
     thread_state.rows.append(row)
     if not thread_state.stack or len(thread_state.rows) >= 256:
@@ -299,16 +528,17 @@ def _add_row(row: Dict[str, Any]) -> None:
         _write_rows(rows)
 
 
-def _write_rows(rows: List[Dict[str, Any]]) -> None:
+def _write_rows(rows: List[Row]) -> None:
     recording = _recording()
     if recording is None:
         return
     with _state.lock:
-        rows = (_state.pending + rows)[: max(_MAX_ROWS - _state.row_count, 0)]
+        rows = _state.pending + rows
         _state.pending = []
         if not recording:
-            _state.pending = rows
-        elif rows:
+            # The end of a compilation replaces its begin.
+            _state.pending = list({row["id"]: row for row in rows}.values())[:_MAX_ROWS]
+        elif rows and _state.row_count < _MAX_ROWS:
             is_new = recording != _state.recording
             if is_new:
                 _reset_file(recording)
@@ -320,7 +550,7 @@ def _write_rows(rows: List[Dict[str, Any]]) -> None:
                 os.close(descriptor)
 
 
-def _append_rows(descriptor: int, rows: List[Dict[str, Any]], is_new: bool) -> None:
+def _append_rows(descriptor: int, rows: List[Row], is_new: bool) -> None:
     header = b""
     if is_new:
         # The file may belong to an earlier recording of this name, or to this process before it called `exec`.
@@ -334,5 +564,4 @@ def _append_rows(descriptor: int, rows: List[Dict[str, Any]], is_new: bool) -> N
 
 
 def _process_start() -> int:
-    with open("/proc/self/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
+    return int(read_start("/proc/self/stat").rpartition(b")")[2].split()[19])

@@ -7,10 +7,14 @@ belongs to another user, or that others may write to, is refused.
 
 from __future__ import annotations
 
-import os
+import os as _os
 import stat
 import tempfile
-from typing import Optional
+from types import SimpleNamespace
+from typing import Any, Optional
+
+#: Functions of `os`, taken now: tests replace the module by one that writes to memory (pyfakefs).
+os: Any = SimpleNamespace(**vars(_os))
 
 #: Temporary directory with a random name.
 Scratch = tempfile.TemporaryDirectory
@@ -86,7 +90,7 @@ def write_below(directory: str, relative: str, data: bytes, modified: int) -> st
             pass
     with Directory(directory) as opened:
         opened.write(name, data, modified)
-    return os.path.join(directory, name)
+    return "%s/%s" % (directory, name)
 
 
 def append(path: str, data: bytes) -> None:
@@ -101,11 +105,21 @@ def append(path: str, data: bytes) -> None:
         os.close(descriptor)
 
 
+def read_start(path: str) -> bytes:
+    """Returns the first 4 KiB of a file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data: bytes = os.read(descriptor, 4096)
+        return data
+    finally:
+        os.close(descriptor)
+
+
 def _open(path: str, access: int, directory: Optional[int]) -> int:
     flags = access | os.O_APPEND | os.O_CREAT | _SAFE_FLAGS
-    return os.open(path, flags, 0o600, dir_fd=directory)
+    return int(os.open(path, flags, 0o600, dir_fd=directory))
 
 
-def _check_regular_file(status: os.stat_result) -> None:
+def _check_regular_file(status: _os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_uid != os.geteuid():
         raise OSError("not a regular file of this user with one name")

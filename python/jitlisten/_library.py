@@ -28,6 +28,8 @@ COUNTERS = (
     "images_refused",
     "images_withdrawn",
     "images_put_back",
+    "log_lines_lost",
+    "unwind_tables_refused",
 )
 
 
@@ -105,6 +107,7 @@ def library() -> ctypes.CDLL:
         if version != __version__:
             raise Error(f"this process has jitlisten {version} already, from {path}; this is {__version__}")
         handle.jitlisten_last_error.restype = ctypes.c_char_p
+        handle.jitlisten_clock.restype = ctypes.c_uint64
         handle.jitlisten_status_text.restype = ctypes.c_char_p
         _library = handle
     return _library
@@ -134,6 +137,22 @@ def recording() -> Optional[str]:
     if library().jitlisten_record_path(path, ctypes.c_size_t(len(path))) != OK:
         return None
     return os.fsdecode(path.value)
+
+
+class Clocks:
+    """Clocks of the kernel in ns, also where tests replace Python's (freezegun) or libc's (libfaketime)."""
+
+    def __init__(self) -> None:
+        self._clock = library().jitlisten_clock
+        self._monotonic, self._thread_cpu = ctypes.c_int(1), ctypes.c_int(3)  # clock_gettime(2)
+
+    def monotonic(self) -> int:
+        """Returns the time of samples."""
+        return int(self._clock(self._monotonic))
+
+    def thread_cpu(self) -> int:
+        """Returns the CPU time of the calling thread."""
+        return int(self._clock(self._thread_cpu))
 
 
 def collect(function: Any, convert: Any) -> List[Any]:

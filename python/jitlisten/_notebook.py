@@ -104,7 +104,7 @@ def _run_magic(shell: Any, line: str, cell: Optional[str]) -> Any:
         path = os.path.abspath(options.get("output") or os.path.join(directory, "jitlisten.perf.data"))
         earlier_recordings = _recordings(path)
         start_recording(
-            path,
+            path.replace("%", "%%"),
             hz=_parse_number(options, "rate", 199, 10_000),
             wall="wall" in options,
             children="subprocesses" in options,

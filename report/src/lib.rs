@@ -35,7 +35,7 @@ pub use error::Error;
 pub use lookup::Lookup;
 pub use lookup::source::{Compiled, SourceText};
 pub use lookup::source_hashes::hash as source_hash;
-pub use loops::{Advice, Facts as LoopFacts, Instruction, Loop, Remark, Version};
+pub use loops::{Advice, Facts as LoopFacts, Gain, Instruction, Loop, Remark, Verdict, Version};
 pub use profile::activity::{Activities, Activity, StackActivity};
 pub use profile::hottest::{CallingLine, HotLine};
 pub use profile::owners::Owners;

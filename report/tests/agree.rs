@@ -100,6 +100,9 @@ fn parse_frames(lines: &[String]) -> Vec<Frames> {
                     None => (file, number),
                 };
             let number = if number == "0" { "?" } else { number };
+            // The fixture's paths were shortened by slashes, which a report removes.
+            let (start, rest) = file.split_once("//").unwrap_or((file, ""));
+            let file = format!("{start}{}{}", if rest.is_empty() { "" } else { "/" }, rest.trim_start_matches('/'));
             frames_by_address.last_mut().unwrap().push((function.clone(), format!("{file}:{number}")));
         } else {
             name = Some(line);

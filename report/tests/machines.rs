@@ -203,6 +203,6 @@ fn loops_are_decoded_for_the_machine_of_the_image() {
         let rows =
             text.lines().skip_while(|line| !line.contains("⚑ loop")).map(|line| line.rsplit('|').next().unwrap());
         let rendered = rows.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
-        assert!(rendered.contains(&hot_loop.advice[0].text), "{width}: {rendered}");
+        assert!(rendered.contains(&hot_loop.advice[0].text()), "{width}: {rendered}");
     }
 }

@@ -40,7 +40,8 @@ mod writer;
 pub use recording::counters::Statistics;
 pub use recording::environment::{InheritedBy, is_launcher, start_by_environment};
 pub use recording::event_name::Counter;
-pub use recording::options::{Clock, DEFAULT_HZ, MAX_HZ, Options};
+pub use recording::launcher::Rank;
+pub use recording::options::{Clock, DEFAULT_HZ, MAX_HZ, Options, exact_pattern};
 pub use recording::process::Process;
 pub use recording::recorder::{Error, finish_at_exit, request_end, running_path, start, statistics, stop};
 pub use thread::creation::pthread_create;
@@ -53,3 +54,4 @@ pub use transparency::signals::{
     sigaction, sigaltstack, signal, signalfd, sigpending, sigsuspend, sigtimedwait, sigwait, sigwaitinfo,
 };
 pub use writer::existing_file::{check_output, rename_existing};
+pub use writer::output::first_process;

@@ -43,6 +43,20 @@ static size_t chain_write_caller(unsigned char *out, const unsigned char *target
     return sizeof code;
 }
 
+/* Same, but with %rbp as a general register, which holds 0 during the call. */
+static size_t chain_write_frameless_caller(unsigned char *out, const unsigned char *target) {
+    static const unsigned char code[] = {0x55,                    /*  0 push %rbp       */
+                                         0x31, 0xed,              /*  1 xor  %ebp, %ebp */
+                                         0xe8, 0,    0,    0, 0,  /*  3 call target     */
+                                         0x48, 0xff, 0xc0,        /*  8 inc  %rax       */
+                                         0x5d,                    /* 11 pop  %rbp       */
+                                         0xc3};                   /* 12 ret             */
+    int32_t distance = (int32_t)(target - (out + 8));
+    memcpy(out, code, sizeof code);
+    memcpy(out + 4, &distance, sizeof distance);
+    return sizeof code;
+}
+
 /* Offsets of the loop and of the epilogue in the function with the loop. */
 enum { CHAIN_LOOP_AT = 6, CHAIN_LEAVE_AT = 17 };
 
@@ -70,20 +84,27 @@ static size_t chain_write_cie(unsigned char *out) {
     return sizeof cie;
 }
 
-/* Writes the FDE of a function that begins with push %rbp; mov %rsp, %rbp and ends with pop %rbp; ret. */
-static size_t chain_write_fde(unsigned char *out, const unsigned char *cie, const unsigned char *function, size_t size) {
+/* Writes the FDE of a function that begins with push %rbp and, if `with_frame_pointer`, mov %rsp, %rbp, and ends with
+ * pop %rbp; ret. */
+static size_t chain_write_fde_of(unsigned char *out, const unsigned char *cie, const unsigned char *function, size_t size,
+                                 int with_frame_pointer) {
     unsigned char fde[36] = {32, 0};
-    static const unsigned char enter[] = {0x41, 0x0e, 16, 0x86, 2, 0x43, 0x0d, 6};
+    unsigned char enter[] = {0x41, 0x0e, 16, 0x86, 2, 0x43, 0x0d, 6};
     static const unsigned char leave[] = {0x0c, 7, 8, 0xc6};
     int32_t to_cie = (int32_t)(out + 4 - cie), start = (int32_t)(function - (out + 8)), length = (int32_t)size;
     memcpy(fde + 4, &to_cie, 4);
     memcpy(fde + 8, &start, 4);
     memcpy(fde + 12, &length, 4);
+    if (!with_frame_pointer) enter[6] = enter[7] = 0; /* DW_CFA_nop */
     memcpy(fde + 17, enter, sizeof enter);
     fde[25] = (unsigned char)(0x40 | (size - 1 - 4));
     memcpy(fde + 26, leave, sizeof leave);
     memcpy(out, fde, sizeof fde);
     return sizeof fde;
+}
+
+static size_t chain_write_fde(unsigned char *out, const unsigned char *cie, const unsigned char *function, size_t size) {
+    return chain_write_fde_of(out, cie, function, size, 1);
 }
 
 #else
@@ -148,8 +169,9 @@ static size_t chain_write_fde(unsigned char *out, const unsigned char *cie, cons
 
 #endif
 
-/* Maps and writes the code and its tables; memory is NULL if the system refuses the mapping. */
-static struct chain_code chain_make(void) {
+/* Maps and writes the code and its tables; memory is NULL if the system refuses the mapping. Without frame_pointers, beta
+ * uses the frame pointer's register for something else (x86-64 only). */
+static struct chain_code chain_make(int frame_pointers) {
     struct chain_code chain;
     unsigned char *out, *cie;
     void *memory = mmap(NULL, 2 * CHAIN_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -158,12 +180,22 @@ static struct chain_code chain_make(void) {
     chain.memory = (unsigned char *)memory;
     chain.alpha_size = chain_write_caller(chain.memory + CHAIN_ALPHA, chain.memory + CHAIN_BETA);
     chain.beta_size = chain_write_caller(chain.memory + CHAIN_BETA, chain.memory + CHAIN_GAMMA);
+#ifdef __x86_64__
+    if (!frame_pointers)
+        chain.beta_size = chain_write_frameless_caller(chain.memory + CHAIN_BETA, chain.memory + CHAIN_GAMMA);
+#else
+    (void)frame_pointers;
+#endif
     chain.gamma_size = chain_write_loop(chain.memory + CHAIN_GAMMA);
     cie = out = chain.memory + CHAIN_PAGE;
     chain.eh_frame = out;
     out += chain_write_cie(out);
     out += chain_write_fde(out, cie, chain.memory + CHAIN_ALPHA, chain.alpha_size);
+#ifdef __x86_64__
+    out += chain_write_fde_of(out, cie, chain.memory + CHAIN_BETA, chain.beta_size, frame_pointers);
+#else
     out += chain_write_fde(out, cie, chain.memory + CHAIN_BETA, chain.beta_size);
+#endif
     out += chain_write_fde(out, cie, chain.memory + CHAIN_GAMMA, chain.gamma_size);
     chain.eh_frame_size = (size_t)(out - chain.eh_frame);
     __builtin___clear_cache((char *)chain.memory, (char *)chain.memory + CHAIN_PAGE);

@@ -107,9 +107,16 @@ static struct jitlisten_code describe(const struct chain_code *chain, struct jit
     return code;
 }
 
+/* Returns 1 if the thread's last error contains the number of the object. */
+static int names_object(jitlisten_object object) {
+    char name[32];
+    snprintf(name, sizeof name, "object %llu ", (unsigned long long)object.number);
+    return strstr(jitlisten_last_error(), name) != NULL;
+}
+
 /* Reports code as a JIT without LLVM does: load, run, free. */
 static void report_raw_code(void) {
-    struct chain_code chain = chain_make();
+    struct chain_code chain = chain_make(1);
     struct jitlisten_function functions[3];
     struct jitlisten_line lines[2];
     struct jitlisten_code code;
@@ -129,13 +136,28 @@ static void report_raw_code(void) {
     /* The same code at the same address is the same object. */
     EXPECT(JITLISTEN_OK, jitlisten_code_loaded(&code, &again));
     require(again.number == object.number, "one object, one number");
+    EXPECT(JITLISTEN_OK, jitlisten_finalized(again));
     EXPECT(JITLISTEN_WRONG_ORDER, jitlisten_finalized(object));
+    require(names_object(object), "the error names the object as the program does");
 
+    /* Each report is freed. */
     EXPECT(JITLISTEN_OK, jitlisten_freeing(object));
+    require(map_names("gamma", gamma), "the other report keeps the code");
+    EXPECT(JITLISTEN_OK, jitlisten_freeing(again));
     EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_freeing(object));
     EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_finalized(object));
     EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_owns_pages(object));
-    require(strstr(jitlisten_last_error(), "alive") != NULL, "the error says more");
+    require(names_object(object), "the error says more");
+
+    /* An unwind table for other code is ignored, and the code keeps its names. */
+    code.eh_frame = (const unsigned char *)malloc(chain.eh_frame_size);
+    require(code.eh_frame != NULL, "there is memory");
+    memset((void *)(uintptr_t)code.eh_frame, 0x55, chain.eh_frame_size);
+    EXPECT(JITLISTEN_OK, jitlisten_code_loaded(&code, &object));
+    EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_finalized(object));
+    require(names_object(object) && map_names("gamma", gamma), "only the table is ignored");
+    EXPECT(JITLISTEN_OK, jitlisten_freeing(object));
+    free((void *)(uintptr_t)code.eh_frame);
     chain_free(&chain);
 }
 
@@ -146,7 +168,7 @@ static void report_elf_object(void) {
     struct jitlisten_section sections[1] = {{".text", 0}};
     size_t size = 0, capacity = 64u << 20;
     unsigned char *elf = (unsigned char *)malloc(capacity);
-    struct chain_code chain = chain_make();
+    struct chain_code chain = chain_make(1);
     jitlisten_object object = {0};
 
     require(program != NULL && elf != NULL && chain.memory != NULL, "the program can be read");
@@ -194,7 +216,7 @@ static void report_too_much_code(void) {
 
 /* Registers unwind tables without an object. */
 static void register_unwind_tables(void) {
-    struct chain_code chain = chain_make();
+    struct chain_code chain = chain_make(1);
     jitlisten_unwind registration = {0};
     unsigned char garbage[64];
     uint64_t text = (uint64_t)(uintptr_t)chain.memory;
@@ -233,7 +255,7 @@ static void pass_newer_struct(struct jitlisten_code code) {
 
 /* Makes calls with invalid arguments. */
 static void make_invalid_calls(void) {
-    struct chain_code chain = chain_make();
+    struct chain_code chain = chain_make(1);
     const void *misaligned = (const char *)&chain + 1;
     struct jitlisten_function functions[3];
     struct jitlisten_line lines[2];
@@ -310,7 +332,7 @@ static void check_statistics_sizes(void) {
 
 static void *compile_repeatedly(void *unused) {
     for (int round = 0; round < 50; round++) {
-        struct chain_code chain = chain_make();
+        struct chain_code chain = chain_make(1);
         struct jitlisten_function functions[3];
         struct jitlisten_line lines[2];
         struct jitlisten_code code = describe(&chain, functions, lines);
@@ -319,7 +341,7 @@ static void *compile_repeatedly(void *unused) {
         EXPECT(JITLISTEN_OK, jitlisten_finalized(object));
         EXPECT(JITLISTEN_OK, jitlisten_freeing(object));
         EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_freeing(object));
-        require(strstr(jitlisten_last_error(), "alive") != NULL, "each thread has its own last error");
+        require(names_object(object), "each thread has its own last error");
         chain_free(&chain);
     }
     return unused;
@@ -453,7 +475,13 @@ int main(void) {
     errno = 77;
     EXPECT(JITLISTEN_OK, jitlisten_open_with(&options));
     require(errno == 77, "errno stays");
-    EXPECT(JITLISTEN_OK, jitlisten_open());
+    EXPECT(JITLISTEN_ALREADY_OPEN, jitlisten_open());
+    EXPECT(JITLISTEN_OK, jitlisten_open_with(&options));
+    options.sinks = "perfmap";
+    EXPECT(JITLISTEN_ALREADY_OPEN, jitlisten_open_with(&options));
+    require(strstr(jitlisten_last_error(), "JITLISTEN") != NULL, "the error names the option");
+    options.sinks = NULL;
+    EXPECT(JITLISTEN_OK, jitlisten_open_with(&options));
 
     report_raw_code();
     report_elf_object();
@@ -474,6 +502,10 @@ int main(void) {
     messages = 0;
     report_raw_code();
     require(messages == 0, "and no more");
+    EXPECT(JITLISTEN_OK, jitlisten_close());
+    EXPECT(JITLISTEN_CLOSED, jitlisten_open_with(&options));
+    EXPECT(JITLISTEN_OK, jitlisten_enable("unwind"));
+    EXPECT(JITLISTEN_OK, jitlisten_open_with(&options));
     EXPECT(JITLISTEN_OK, jitlisten_close());
     remove_map();
     return 0;

@@ -1,6 +1,8 @@
 /* The chain, reported by a JIT without LLVM, which passes addresses, names, lines and unwind tables to the C API.
  *
- *     raw_jit SECONDS    of CPU time, however busy the machine is
+ *     raw_jit SECONDS [frameless|tableless]    of CPU time, however busy the machine is
+ *
+ * frameless: beta has no frame pointer. tableless: and the code has no .eh_frame.
  *
  * The program is linked to libjitlisten; the environment selects the sinks. */
 #include "../c/chain_code.h"
@@ -23,7 +25,8 @@ __attribute__((noinline)) static void call_alpha(const struct chain_code *chain)
 }
 
 int main(int argc, char **argv) {
-    struct chain_code chain = chain_make();
+    int tableless = argc > 2 && !strcmp(argv[2], "tableless");
+    struct chain_code chain = chain_make(argc < 3);
     uint64_t base = (uint64_t)(uintptr_t)chain.memory;
     struct jitlisten_function functions[] = {{base + CHAIN_ALPHA, chain.alpha_size, "alpha"},
                                              {base + CHAIN_BETA, chain.beta_size, "beta"},
@@ -36,6 +39,7 @@ int main(int argc, char **argv) {
     struct jitlisten_options options = {.size = sizeof options, .listen = JITLISTEN_LISTEN_CALLS};
     jitlisten_object object;
 
+    if (tableless) code.eh_frame_size = 0;
     if (!chain.memory) return report_failure("no executable memory");
     if (jitlisten_open_with(&options)) return report_failure("open");
     if (jitlisten_code_loaded(&code, &object)) return report_failure("loaded");

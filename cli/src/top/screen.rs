@@ -1,7 +1,7 @@
 //! Rendering of the screen as lines of text, from scratch at each refresh.
 
 use crossterm::event::KeyCode;
-use jitlisten_report::{Compilation, sanitize};
+use jitlisten_report::{Compilation, Why, sanitize};
 use unicode_width::UnicodeWidthChar as _;
 
 use super::table::{Amount, LineRow, Order, Shares, Table};
@@ -382,11 +382,15 @@ impl Screen {
 /// Summarizes the compilations: their number, their total time, and the most recent one.
 fn compilation_summary(compilations: &[Compilation]) -> Option<String> {
     let outermost = || compilations.iter().filter(|row| row.is_outermost());
+    let finished = || outermost().filter(|row| row.is_finished && row.why != Why::Wrapper);
     let last = outermost().next_back()?;
-    let total_ns: u64 = outermost().map(|row| row.cpu_ns).sum();
-    let (count, total_seconds) = (outermost().count(), seconds(total_ns));
-    let last = format!("{}{} in {:.2} s", last.name(), last.signature, seconds(last.cpu_ns));
-    Some(format!("{count:>7} compiled in {total_seconds:.2} s, the last: {}", sanitize(&last)))
+    let total_ns: u64 = outermost().map(Compilation::compiling_ns).sum();
+    let (count, total_seconds) = (finished().count(), seconds(total_ns));
+    let last = match last.is_finished {
+        true => format!("the last: {}{} in {:.2} s", last.name(), last.signature, seconds(last.compiling_ns())),
+        false => format!("now: {}{}", last.name(), last.signature),
+    };
+    Some(format!("{count:>7} compiled in {total_seconds:.2} s, {}", sanitize(&last)))
 }
 
 fn line_row(path: &str, number: u32, line: &LineRow, table: &Table) -> Row {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use jitlisten_files::{OwnDirectory, create_new_in};
 use jitlisten_report::{Follower, GrowingCompilations};
+use jitlisten_sampler::exact_pattern;
 use rustix::process::Signal;
 
 use super::Top;
@@ -86,7 +87,7 @@ impl Target {
             }
             None => directory.path.join("top.perf.data"),
         };
-        let mut command = top.recorder.command(&recording, &pid)?;
+        let mut command = top.recorder.command(&exact_pattern(&recording), &pid)?;
         if top.pid.is_none() {
             command.arg("--").args(&top.command);
         }
@@ -181,7 +182,7 @@ impl Target {
 /// Prepares the path of a recording that the user keeps. An earlier recording there is renamed, because it could be
 /// mistaken for the new one.
 fn prepare_kept_file(path: &Path, pid: Option<u32>) -> Result<PathBuf, Problem> {
-    let path = resolve_output(path, false, pid)?;
+    let path = resolve_output(path, false, pid, true)?.path;
     let result = jitlisten_sampler::rename_existing(&path);
     result.map_err(|error| Problem::new(format!("cannot write {}: {error}", path.display())))?;
     Ok(path)

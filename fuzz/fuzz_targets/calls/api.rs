@@ -14,6 +14,8 @@ pub(crate) const INTERNAL: i32 = 5;
 pub(crate) const UNKNOWN_OBJECT: i32 = 6;
 pub(crate) const WRONG_ORDER: i32 = 7;
 pub(crate) const NOT_UNDERSTOOD: i32 = 8;
+pub(crate) const ALREADY_OPEN: i32 = 11;
+pub(crate) const CLOSED: i32 = 12;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -89,6 +91,7 @@ pub(crate) struct Statistics {
     pub(crate) images_withdrawn: u64,
     pub(crate) images_put_back: u64,
     pub(crate) log_lines_lost: u64,
+    pub(crate) unwind_tables_refused: u64,
 }
 
 pub(crate) type Callback = unsafe extern "C" fn(user: *mut c_void, level: i32, message: *const c_char);
@@ -146,7 +149,7 @@ pub(crate) fn call(function: impl FnOnce() -> i32) -> i32 {
     let status = function();
     assert_eq!(errno(), ERRNO, "errno stays");
     let new_message = last_error();
-    assert!((OK..=NOT_UNDERSTOOD).contains(&status) && status != INTERNAL, "{status}: {new_message}");
+    assert!((OK..=CLOSED).contains(&status) && status != INTERNAL, "{status}: {new_message}");
     match status {
         OK => assert_eq!(old_message, new_message, "success has no words"),
         _ => assert!(!new_message.is_empty(), "a failure has words"),

@@ -11,6 +11,9 @@ use crate::reported::{Expected, Reported};
 pub(crate) struct ReportedObject {
     pub(crate) id: u64,
     pub(crate) object: LoadedObject,
+    /// Number of reports that were not freed, and number of these that were finalized.
+    reports: u32,
+    finalized_reports: u32,
     pub(crate) finalized: bool,
     /// False once another object has been finalized at the same addresses.
     pub(crate) alive: bool,
@@ -54,8 +57,9 @@ impl Model {
 
     fn record_object(&mut self, id: u64, object: LoadedObject) {
         assert_ne!(id, 0);
-        if let Some(reported) = self.objects.iter().find(|object| object.id == id) {
+        if let Some(reported) = self.objects.iter_mut().find(|object| object.id == id) {
             assert!(reported.alive && reported.object == object, "another object has this number");
+            reported.reports += 1;
             return;
         }
         assert!(id > self.largest_id, "a number is used again");
@@ -70,19 +74,30 @@ impl Model {
         self.text_owners.extend(starts().map(|start| (start, id)));
         self.largest_id = id;
         self.expected.objects_loaded += 1;
-        self.objects.push(ReportedObject { id, object, finalized: false, alive: true });
+        self.objects.push(ReportedObject {
+            id,
+            object,
+            reports: 1,
+            finalized_reports: 0,
+            finalized: false,
+            alive: true,
+        });
     }
 
     pub(crate) fn finalized(&mut self, id: u64, status: i32) {
         let Some(index) = self.objects.iter().position(|object| object.id == id) else {
             return assert_eq!(status, if id == 0 { api::INVALID_ARGUMENT } else { api::UNKNOWN_OBJECT });
         };
-        if self.objects[index].finalized {
+        let reported = &mut self.objects[index];
+        if reported.finalized_reports == reported.reports {
             return assert_eq!(status, api::WRONG_ORDER);
         }
-        assert_eq!(status, api::OK);
-        self.objects[index].finalized = true;
-        if !self.objects[index].alive {
+        reported.finalized_reports += 1;
+        let is_first = !std::mem::replace(&mut reported.finalized, true) && reported.alive;
+        let may_be_refused = is_first && reported.object.eh_frame().is_some();
+        assert!(status == api::OK || may_be_refused && status == api::NOT_UNDERSTOOD);
+        self.expected.unwind_tables_refused += u64::from(status == api::NOT_UNDERSTOOD);
+        if !is_first {
             return;
         }
         let object = self.objects[index].object.clone();
@@ -101,6 +116,12 @@ impl Model {
             return assert_eq!(status, if id == 0 { api::INVALID_ARGUMENT } else { api::UNKNOWN_OBJECT });
         };
         assert_eq!(status, api::OK);
+        let reported = &mut self.objects[index];
+        if reported.reports > 1 {
+            reported.reports -= 1;
+            reported.finalized_reports = reported.finalized_reports.saturating_sub(1);
+            return;
+        }
         self.expected.objects_freed += u64::from(self.objects.remove(index).alive);
     }
 
@@ -129,6 +150,7 @@ impl Model {
             (expected.objects_loaded, expected.objects_finalized, expected.objects_freed, expected.objects_refused)
         );
         assert_eq!(actual.functions, expected.functions);
+        assert_eq!(actual.unwind_tables_refused, expected.unwind_tables_refused);
         assert!(actual.functions_without_frame_pointer <= actual.functions);
         assert!(actual.functions_without_unwind_table <= actual.functions);
         assert!(actual.objects_without_frame_pointers <= actual.objects_finalized);

@@ -1,8 +1,10 @@
 //! Code ranges covered by an `.eh_frame`.
 
-use gimli::{BaseAddresses, CieOrFde, CommonInformationEntry, EhFrame, EndianSlice, LittleEndian, UnwindSection};
+use gimli::{
+    BaseAddresses, CieOrFde, CommonInformationEntry, EhFrame, EndianSlice, LittleEndian, UnwindContext, UnwindSection,
+};
 
-use crate::{Address, AddressRange, Error};
+use crate::{Address, AddressRange, Error, TableProblem};
 
 /// Returns the code ranges of all FDEs in `eh_frame`, sorted. `address` is the address of the first byte of `eh_frame`.
 /// Empty ranges, and ranges of discarded code (start 0), are omitted. Stops at the terminator or at the end of the
@@ -11,6 +13,10 @@ use crate::{Address, AddressRange, Error};
 /// # Errors
 /// If an entry is malformed.
 pub fn covered(eh_frame: &[u8], address: Address) -> Result<Vec<AddressRange>, Error> {
+    Ok(ranges(eh_frame, address)?)
+}
+
+fn ranges(eh_frame: &[u8], address: Address) -> Result<Vec<AddressRange>, gimli::Error> {
     let mut section = EhFrame::new(eh_frame, LittleEndian);
     section.set_address_size(8);
     let bases = BaseAddresses::default().set_eh_frame(address.0);
@@ -33,4 +39,23 @@ pub fn covered(eh_frame: &[u8], address: Address) -> Result<Vec<AddressRange>, E
     }
     ranges.sort();
     Ok(ranges)
+}
+
+/// Same as [`covered`], but also evaluates the rules of every FDE.
+///
+/// # Errors
+/// If an entry or an instruction is malformed.
+pub(crate) fn validate(eh_frame: &[u8], address: Address) -> Result<Vec<AddressRange>, TableProblem> {
+    let mut section = EhFrame::new(eh_frame, LittleEndian);
+    section.set_address_size(8);
+    let bases = BaseAddresses::default().set_eh_frame(address.0);
+    let mut context = UnwindContext::new();
+    let mut entries = section.entries(&bases);
+    while let Some(entry) = entries.next()? {
+        let CieOrFde::Fde(partial) = entry else { continue };
+        let fde = partial.parse(EhFrame::cie_from_offset)?;
+        let mut rows = fde.rows(&section, &bases, &mut context)?;
+        while rows.next_row()?.is_some() {}
+    }
+    Ok(ranges(eh_frame, address)?)
 }

@@ -34,6 +34,7 @@ mod tests;
 mod x86_64;
 
 pub use covered::covered;
+pub(crate) use covered::validate;
 pub use encode::{FunctionRules, address_after, encode};
 pub use rows::{Cfa, SavedRegister, UnwindRow};
 

@@ -88,6 +88,11 @@ impl LoadedObject {
         self.eh_frame
     }
 
+    /// Removes the `.eh_frame`, so that no sink reads it.
+    pub(crate) fn remove_eh_frame(&mut self) {
+        self.eh_frame = None;
+    }
+
     /// Returns true if the object has a line table, for [`LineRows`](crate::LineRows).
     pub(crate) fn has_lines(&self) -> bool {
         self.has_lines

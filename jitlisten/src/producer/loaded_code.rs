@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::{Placed, Producer, raw, set_section_addresses};
+use crate::log_line;
 use crate::object::Origin;
 use crate::process::host_state::HostStateGuard;
 use crate::{Error, ObjectId, Session};
@@ -55,11 +56,17 @@ impl LoadedCode {
 
     /// Reports *loaded* for code without an ELF object.
     ///
+    /// Functions that overlap, and lines outside all functions, are reported in the log.
+    ///
     /// # Errors
     /// Same as for [`raw::encode`].
     pub fn from_raw(session: &'static Session, code: &raw::Code<'_>) -> Result<LoadedCode, Error> {
         let object = raw::encode(code).inspect_err(|error| session.refuse(0, error))?;
-        LoadedCode::from_object(session, Producer::Other, object)
+        let loaded = LoadedCode::from_object(session, Producer::Other, object)?;
+        for mistake in raw::find_mistakes(code) {
+            log_line!(Warn, "object {}: {mistake}", loaded.id.0);
+        }
+        Ok(loaded)
     }
 
     /// Promises, before *finalized*, that the pages of this code contain no other code, and that nothing writes to,

@@ -71,6 +71,43 @@ pub fn encode(code: &Code<'_>) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
+/// Describes mistakes in the code that do not prevent its use: functions that overlap without one containing the other,
+/// and line table rows outside all functions.
+pub(super) fn find_mistakes(code: &Code<'_>) -> Vec<String> {
+    let mut functions = code.functions.to_vec();
+    functions.sort_by_key(|function| (function.range.start(), std::cmp::Reverse(function.range.size())));
+    let mut mistakes = Vec::new();
+    // Function that ends last among those seen.
+    let mut last: Option<Function<'_>> = None;
+    let mut outermost: Vec<AddressRange> = Vec::new();
+    for function in functions {
+        let end = last.map_or(Address(0), |last| last.range.end());
+        if let Some(last) = last
+            && function.range.start() < end
+            && function.range.end() > end
+            && mistakes.is_empty()
+        {
+            let [name, other] = [function.name, last.name].map(String::from_utf8_lossy);
+            mistakes.push(format!("functions {other} and {name} overlap"));
+        }
+        if function.range.end() > end {
+            last = Some(function);
+            outermost.push(function.range);
+        }
+    }
+    // A row at the end of a function marks the end of its lines.
+    let is_outside = |address: Address| {
+        let next = outermost.partition_point(|range| range.start() <= address);
+        !outermost[..next].last().is_some_and(|range| address <= range.end())
+    };
+    let outside: Vec<Address> = code.lines.iter().map(|line| line.address).filter(|&row| is_outside(row)).collect();
+    if let Some(first) = outside.first() {
+        let (count, rows) = (outside.len(), code.lines.len());
+        mistakes.push(format!("{count} of {rows} line table rows are outside all functions, first at {:#x}", first.0));
+    }
+    mistakes
+}
+
 fn architecture(machine: Machine) -> Architecture {
     match machine {
         Machine::X86_64 => Architecture::X86_64,
@@ -194,6 +231,21 @@ mod tests {
 
     fn line(address: u64, file: &str, line: u32) -> Line<'_> {
         Line { address: Address(address), file: file.as_bytes(), line, column: 7 }
+    }
+
+    #[test]
+    fn mistakes_are_found() {
+        let find = |functions: &[Function<'_>], lines: &[Line<'_>]| {
+            find_mistakes(&Code { machine: Machine::X86_64, functions, lines, eh_frame: None })
+        };
+        let alpha = function(0x1000, 0x40, "alpha");
+        let nested =
+            [alpha, function(0x1000, 0x40, "alias"), function(0x1010, 0x30, "inner"), function(0x1040, 8, "beta")];
+        assert!(find(&nested, &[line(0x1000, "/a", 1), line(0x1048, "", 0)]).is_empty());
+        let overlapping = [function(0x1020, 0x40, "beta"), alpha, function(0x1028, 8, "inner")];
+        assert_eq!(find(&overlapping, &[]), ["functions alpha and beta overlap"]);
+        let lines = [line(0x1000, "/a", 1), line(0x1049, "/a", 2), line(0xfff, "/a", 3)];
+        assert_eq!(find(&nested, &lines), ["2 of 3 line table rows are outside all functions, first at 0x1049"]);
     }
 
     #[test]

@@ -2,25 +2,38 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Session, State};
+use super::{Record, Session, State};
 use crate::object::{Channel, Origin};
-use crate::{AddressRange, Error, LoadedObject, ObjectId};
+use crate::process::checked_read;
+use crate::{AddressRange, Error, LoadedObject, ObjectId, TableProblem, cfi, log_line};
 
 impl Session {
     /// Handles *finalized* by the producer.
     ///
     /// # Errors
-    /// [`Error::UnknownObject`] and [`Error::AlreadyFinalized`].
+    /// [`Error::UnknownObject`] and [`Error::AlreadyFinalized`]. After [`Error::UnwindTable`] the object is finalized,
+    /// but no sink uses its table.
     #[doc(hidden)]
     pub fn reported_finalized(&self, id: ObjectId) -> Result<(), Error> {
         self.libraries_changed();
-        match self.lock().reported.get_mut(&id) {
-            None => return Err(Error::UnknownObject(id)),
-            Some(true) => return Err(Error::AlreadyFinalized(id)),
-            Some(finalized) => *finalized = true,
+        let mut state = self.lock_for_this_process();
+        let reports = state.reported.get_mut(&id).ok_or(Error::UnknownObject(id))?;
+        if reports.finalized == reports.loaded {
+            return Err(Error::AlreadyFinalized(id));
         }
-        self.finalized(id);
-        Ok(())
+        reports.finalized += 1;
+        let problem = state.objects.get_mut(&id).and_then(Record::ignore_unusable_table);
+        let outcome = state.ledger.finalized(id);
+        for replaced in outcome.freed.iter().filter(|replaced| state.reported.contains_key(replaced)) {
+            log_line!(Warn, "object {} overlaps object {}, which was not reported as freed", id.0, replaced.0);
+        }
+        self.apply_outcome(&mut state, &outcome);
+        drop(state);
+        let Some(problem) = problem else { return Ok(()) };
+        self.counters.unwind_tables_refused.add(1);
+        let error = Error::UnwindTable { id, problem };
+        log_line!(Warn, "{error}");
+        Err(error)
     }
 
     /// Handles *freeing* by the producer, also for an object that was never finalized.
@@ -30,7 +43,13 @@ impl Session {
     #[doc(hidden)]
     pub fn reported_freeing(&self, id: ObjectId) -> Result<(), Error> {
         let mut state = self.lock_for_this_process();
-        state.reported.remove(&id).ok_or(Error::UnknownObject(id))?;
+        let reports = state.reported.get_mut(&id).ok_or(Error::UnknownObject(id))?;
+        if reports.loaded > 1 {
+            reports.loaded -= 1;
+            reports.finalized = reports.finalized.saturating_sub(1);
+            return Ok(());
+        }
+        state.reported.remove(&id);
         let text = state.ledger.text(id).unwrap_or_default().to_vec();
         self.free_object(&mut state, id);
         // From here on, no hook observes how the producer changes these pages.
@@ -60,6 +79,31 @@ impl Session {
     }
 }
 
+impl Record {
+    /// Removes the table of an object that is not final if it is unusable, and returns the reason.
+    fn ignore_unusable_table(&mut self) -> Option<TableProblem> {
+        let range = self.object.eh_frame().filter(|_| self.finalized.is_none())?;
+        let problem = self.find_table_problem(range)?;
+        self.object.remove_eh_frame();
+        self.ignored_table = true;
+        Some(problem)
+    }
+
+    fn find_table_problem(&self, range: AddressRange) -> Option<TableProblem> {
+        let Ok(bytes) = checked_read::copy(range) else { return Some(TableProblem::Unreadable) };
+        let described = match cfi::validate(&bytes, range.start()) {
+            Ok(described) => described,
+            Err(problem) => return Some(problem),
+        };
+        // LLVM may have removed all functions that a table of its own describes.
+        if self.origin != Origin::Caller || described.is_empty() {
+            return None;
+        }
+        let is_own = |code: &AddressRange| self.object.text().iter().any(|text| text.range.overlaps(*code));
+        (!described.iter().any(is_own)).then_some(TableProblem::OtherCode)
+    }
+}
+
 impl State {
     /// Finds the known object that `object` duplicates: one that the other channel reported, or an identical one from
     /// the same channel. A producer that forgets *freeing* and reuses the addresses for different code gets a new
@@ -73,7 +117,8 @@ impl State {
         let record = self.objects.get_mut(&id)?;
         // JITLink's debug plugin reports table sizes from before dead functions were removed.
         let is_list_entry_of_linked = record.origin == Origin::LlvmLinker && matches!(origin, Origin::LlvmList { .. });
-        let equal = record.object == *object || is_list_entry_of_linked && record.object.has_code_of(object);
+        let may_differ_in_table = is_list_entry_of_linked || record.ignored_table;
+        let equal = record.object == *object || may_differ_in_table && record.object.has_code_of(object);
         let same_channel = record.in_both_channels || record.origin.channel() == channel;
         if text_starts(&record.object) != text_starts(object) || (same_channel && !equal) {
             return None;
@@ -81,7 +126,7 @@ impl State {
         record.in_both_channels |= !same_channel;
         record.owns_pages |= channel == Channel::Discovered;
         if channel == Channel::Api {
-            self.reported.entry(id).or_default();
+            self.reported.entry(id).or_default().loaded += 1;
         }
         Some(id)
     }
@@ -90,9 +135,10 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cfi::{Cfa, FunctionRules, UnwindRow};
     use crate::options::{Options, SinkSet};
     use crate::producer::raw::{self, Code, Function};
-    use crate::{Address, Machine};
+    use crate::{Address, Machine, Offset};
 
     fn session() -> Session {
         Session::new(Options { sinks: SinkSet::NONE, ..Options::default() })
@@ -135,7 +181,7 @@ mod tests {
         let session = session();
         assert!(matches!(session.reported_finalized(ObjectId(7)), Err(Error::UnknownObject(ObjectId(7)))));
         let id = reported_loaded(&session, object(0x1000, "alpha")).unwrap();
-        assert_eq!(reported_loaded(&session, object(0x1000, "alpha")).unwrap(), id);
+        assert_eq!(id.0, 1, "the C API's 0 is no object");
         session.reported_finalized(id).unwrap();
         assert!(matches!(session.reported_finalized(id), Err(Error::AlreadyFinalized(_))));
         session.reported_freeing(id).unwrap();
@@ -143,6 +189,65 @@ mod tests {
         assert!(matches!(session.reported_finalized(id), Err(Error::UnknownObject(_))));
         let discovered = session.loaded(object(0x1000, "alpha"), None, None).unwrap().id;
         assert!(session.reported_freeing(discovered).is_err(), "it is not the caller's");
+    }
+
+    #[test]
+    fn each_report_of_the_same_code_is_finalized_and_freed() {
+        let session = session();
+        let id = reported_loaded(&session, object(0x1000, "alpha")).unwrap();
+        session.reported_finalized(id).unwrap();
+        assert_eq!(reported_loaded(&session, object(0x1000, "alpha")).unwrap(), id);
+        session.reported_finalized(id).unwrap();
+        assert!(session.reported_finalized(id).is_err());
+        session.reported_freeing(id).unwrap();
+        assert!(session.is_alive(id), "the other report");
+        session.reported_freeing(id).unwrap();
+        assert!(!session.is_alive(id) && session.reported_freeing(id).is_err());
+        let statistics = session.statistics();
+        assert_eq!((statistics.objects_loaded, statistics.objects_finalized, statistics.objects_freed), (1, 1, 1));
+    }
+
+    /// Encodes a table with an entry for the 16 bytes at `start`.
+    fn table_for(start: u64) -> Vec<u8> {
+        let rows = vec![UnwindRow { offset: Offset(0), cfa: Cfa { register: 7, offset: 24 }, saved: Vec::new() }];
+        let rules = [FunctionRules { range: AddressRange::new(Address(start), 16).unwrap(), rows }];
+        let mut table = cfi::encode(&rules, Machine::X86_64, Address(0)).unwrap();
+        let address = Address(table.as_ptr() as u64);
+        table.copy_from_slice(&cfi::encode(&rules, Machine::X86_64, address).unwrap());
+        table
+    }
+
+    fn range_of(table: &[u8]) -> AddressRange {
+        AddressRange::new(Address(table.as_ptr() as u64), table.len() as u64).unwrap()
+    }
+
+    #[test]
+    fn an_unusable_table_is_ignored_and_counted() {
+        let finalize = |table: AddressRange| {
+            let session = session();
+            let functions = [Function::new(AddressRange::new(Address(0x1000), 16).unwrap(), b"alpha")];
+            let object = raw::encode(&Code::new(Machine::X86_64, &functions).eh_frame(table)).unwrap();
+            let id = reported_loaded(&session, object.clone()).unwrap();
+            let finalized = session.reported_finalized(id);
+            assert_eq!(reported_loaded(&session, object).unwrap(), id, "it is the same object");
+            let statistics = session.statistics();
+            assert_eq!((statistics.objects_finalized, statistics.objects_refused), (1, 0));
+            assert_eq!(statistics.unwind_tables_refused, u64::from(finalized.is_err()));
+            finalized.map_err(|error| error.to_string())
+        };
+        let own = table_for(0x1000);
+        finalize(range_of(&own)).unwrap();
+        finalize(range_of(&own[..24])).expect("a table without entries");
+        let other = table_for(0x2000);
+        let error = finalize(range_of(&other)).unwrap_err();
+        assert_eq!(error, "the .eh_frame of object 1 is ignored: no entry is for a function of the object");
+        assert!(finalize(AddressRange::new(Address(16), 64).unwrap()).unwrap_err().ends_with("cannot be read"));
+        assert!(finalize(range_of(&[0x55; 64])).unwrap_err().contains("malformed"));
+        assert!(finalize(range_of(&own[..own.len() - 8])).unwrap_err().contains("malformed"));
+        let mut instruction = table_for(0x1000);
+        let last = instruction.len() - 5;
+        instruction[last] = 0x3f; // no DW_CFA_*
+        assert!(finalize(range_of(&instruction)).unwrap_err().contains("malformed"));
     }
 
     #[test]

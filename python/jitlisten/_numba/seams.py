@@ -43,6 +43,11 @@ class Seam(enum.Enum):
     COMPILE = "numba.core.compiler", "CompilerBase._compile_core"
     ADD_MODULE = "numba.core.codegen", "CPUCodeLibrary.add_ir_module"
     OBJECT_COMPILED = "numba.core.codegen", "CPUCodeLibrary._object_compiled_hook"
+    BUILD_WRAPPER = "numba.np.ufunc.ufuncbuilder", "_build_element_wise_ufunc_wrapper"
+    BUILD_GENERALIZED_WRAPPER = "numba.np.ufunc.ufuncbuilder", "GUFuncBuilder.build"
+    REFRESH = "numba.core.base", "BaseContext.refresh"
+    REFRESH_TYPES = "numba.core.typing.context", "BaseContext.refresh"
+    REBUILD = "numba.core.dispatcher", "Dispatcher._rebuild"
     # Lowering
     INIT_LOWERER = "numba.core.lowering", "BaseLower.__init__"
     LOWER_BLOCK = "numba.core.lowering", "BaseLower.lower_block"

@@ -64,7 +64,43 @@ def test_where_all_the_time_went(run, recordings):
     assert summary["waiting"] == {} and "numba" in summary["importing"]
     report_without_compiling = read_report(run, recordings["cpu"], "--no-compile")
     assert report_without_compiling["summary"]["compiling"]["samples"] == 0
-    assert report_without_compiling["samples"] == report["samples"] - summary["compiling"]["samples"]
+    left_out = sum(summary[name]["samples"] for name in ("compiling", "first_use", "loading"))
+    assert report_without_compiling["samples"] == report["samples"] - left_out
+
+
+def test_importing_numba_compiles_nothing(run):
+    """Importing, Numba's first use and the end of Python are apart from compiling."""
+    run(command(), "record", "-r", "999", "--", python(), "-c", "import numba.np.arrayobj, numba.typed")
+    summary = read_report(run)["summary"]
+    assert summary["compiling"]["samples"] == summary["first_use"]["samples"] == 0, summary
+    assert summary["importing"]["numba"]["samples"] > 10 and summary["ending"]["samples"] > 0
+
+
+#: Imports a package that only it knows, by a computed name, and collects garbage before it ends.
+IMPORTING = """
+import gc, importlib
+table = [[[], {}] for _ in range(300_000)]
+for name in ("heavy.a", "heavy.b", "heavy.c"):
+    importlib.import_module(name)
+from light import *
+for _ in range(10):
+    gc.collect()
+"""
+
+
+def test_imports_name_the_users_packages(run, tmp_path):
+    (tmp_path / "prog.py").write_text(IMPORTING)
+    (tmp_path / "heavy").mkdir()
+    body = "".join(f"class C{n}:\n    def f(self, x):\n        return [y * {n} for y in x if y > 3]\n" for n in range(3000))
+    for name in ("__init__", "a", "b", "c"):
+        (tmp_path / "heavy" / f"{name}.py").write_text(body if name != "__init__" else "")
+    (tmp_path / "light.py").write_text(body)
+    run(command(), "record", "-r", "499", "--", python(), "prog.py", PYTHONDONTWRITEBYTECODE=1)
+    summary = read_report(run)["summary"]
+    importing = {name: entry["weight"] for name, entry in summary["importing"].items()}
+    assert importing["heavy"] > importing["light"] > sum(importing.values()) / 20, importing
+    assert importing["heavy"] + importing["light"] > 0.9 * sum(importing.values()), importing
+    assert summary["collecting"]["samples"] > summary["ending"]["samples"] > 0, summary
 
 
 def test_waiting_is_named(run, recordings):

@@ -150,23 +150,75 @@ def test_workers_are_in_the_bundle_of_the_program(run, tmp_path, package, source
     assert "cannot be read" not in run(command(), "lines", tmp_path / "moved").stdout
 
 
-def test_the_ranks_of_an_mpirun(run, tmp_path):
+def mpirun(run, count, *arguments, **environment):
+    environment = {"OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1, **environment}
+    return run("mpirun", "-n", str(count), "--oversubscribe", *arguments, timeout=RUN_TIMEOUT_S, **environment)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ((), "jitlisten.perf.rank{}.data"),
+        (("-o", "prof.data"), "prof.rank{}.data"),
+        (("-o", "prof-%r-%q{JOB}.data"), "prof-{}-night.data"),
+    ],
+    ids=["default", "plain", "rank"],
+)
+def test_the_ranks_of_an_mpirun(run, tmp_path, name, expected):
     require_tool("mpirun")
     need_package(run, "mpi4py")
     program = write_program(tmp_path, MPI)
-    result = run(
-        "mpirun", "-n", "4", "--oversubscribe",
-        command(), "record", "-o", "prof-%h-%p.data", "--", python(), program,
-        timeout=RUN_TIMEOUT_S, OMPI_ALLOW_RUN_AS_ROOT=1, OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1,
-    )
+    result = mpirun(run, 4, command(), "record", *name, "--", python(), program, JOB="night")
     assert result.stdout == "4 ranks are done\n"
     moved_directory = tmp_path / "moved"
     moved_directory.mkdir()
     # Each recording is moved together with its images.
-    for path in list(tmp_path.glob("prof-*")):
+    for path in list(tmp_path.glob("*.data*")):
         shutil.move(path, moved_directory)
-    files = sorted(moved_directory.glob("prof-*-*.data"))
-    assert len(files) == 4, files
+    files = [moved_directory / expected.format(rank) for rank in range(4)]
+    assert sorted(path for path in moved_directory.iterdir() if path.is_file()) == files
     report = read_report(run, *files)
     assert len(report["processes"]) == 4 and len(report["hosts"]) == 1, report["processes"]
     assert min(seconds_in_kernel(read_report(run, file)) for file in files) > 0.4
+
+
+BUSY = """
+import pathlib, sys, time
+
+pathlib.Path(sys.argv[1]).touch()
+print("ready", flush=True)
+while not pathlib.Path(sys.argv[2]).exists() or time.process_time() < 0.5:
+    pass
+"""
+
+
+def test_two_recorders_never_write_one_file(run, start, tmp_path):
+    program = write_program(tmp_path, BUSY)
+    for name in ["first", "second"]:
+        # The names of the files that the two processes wait for.
+        arguments = [("a", "b"), ("b", "a")]
+        for path in "ab":
+            (tmp_path / path).unlink(missing_ok=True)
+        record = [command(), "record", "-o", f"{name}.data", "--", python(), program]
+        other = start(*record, *arguments[0])
+        result = run(*record, *arguments[1])
+        assert other.process.wait(RUN_TIMEOUT_S) == 0
+        files = [path for path in tmp_path.glob(f"{name}.data*") if path.is_file()]
+        assert len(files) == 2 and not any(path.suffix == ".old" for path in files), files
+        pids = {process["pid"] for process in read_report(run, *files)["processes"]}
+        assert len(pids) == 2
+        # Each recording is complete, with names from its own directory.
+        for path in files:
+            report = read_report(run, path)
+            assert report["weight"] > 0.4e9 and any(file["path"].endswith("program.py") for file in report["files"])
+        assert "another recorder is writing" in result.stderr + other.output_text()
+    # Both have ended, so the name is free again.
+    run(*record, *arguments[1])
+    assert (tmp_path / "second.data.old").exists()
+
+
+def test_an_unknown_directive_in_a_name_is_refused(run, tmp_path):
+    program = write_program(tmp_path, "pass")
+    for name, problem in [("prof-%x.data", "%x in a file name is unknown"), ("%q{NONE}.data", "NONE is not set")]:
+        result = run(command(), "record", "-o", name, "--", python(), program, status=None)
+        assert result.returncode != 0 and problem in result.stderr, result

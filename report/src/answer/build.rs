@@ -11,7 +11,7 @@ use super::samples::{Group, Samples, collect};
 use super::tree::{Key, Node, NodeId, Tree};
 use crate::distinct::Distinct;
 use crate::lookup::source::SourceText;
-use crate::loops::Loop;
+use crate::loops::{Advice, Loop};
 use crate::profile::activity::Activity;
 use crate::profile::hottest::HotLine;
 use crate::profile::{Count, Profile};
@@ -240,8 +240,8 @@ impl<'a> Builder<'a> {
         let loops = self.evidence.loops.iter();
         loops
             .filter(|hot_loop| hot_loop.path == path && lines.contains(&hot_loop.line))
-            .find_map(|hot_loop| hot_loop.advice.first())
-            .map(|advice| advice.text.clone())
+            .find_map(|hot_loop| hot_loop.advice.iter().find(|advice| advice.change.is_some()))
+            .map(Advice::text)
     }
 
     /// Returns hot lines that are in no row.
@@ -265,7 +265,7 @@ fn when_again(why: impl Iterator<Item = Why>) -> &'static str {
     let mut again = "";
     for why in why {
         match why {
-            Why::NotCached | Why::Dynamic | Why::Lifted => return "every run",
+            Why::NotCached | Why::Unpickled | Why::Dynamic | Why::Lifted => return "every run",
             Why::NewEntry | Why::NoLines => again = "this run",
             _ => {}
         }

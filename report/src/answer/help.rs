@@ -28,8 +28,6 @@ const MAX_SENTENCES: usize = 3;
 const MIN_PERCENT: f64 = 3.0;
 /// Minimum share of threads that wait for each other, of calls, of garbage collection, and of the GIL.
 const MIN_OVERHEAD_PERCENT: f64 = 10.0;
-/// Maximum number of clauses of a loop's advice.
-const MAX_CLAUSES: usize = 2;
 
 pub(super) struct HelpEvidence<'a> {
     pub(super) symbols: &'a Symbols,
@@ -111,9 +109,7 @@ fn loop_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     let mut helps: Vec<Help> = Vec::new();
     let mut mentioned: Vec<&Loop> = Vec::new();
     for hot_loop in evidence.loops {
-        let Some(advice) = hot_loop.advice.first().filter(|advice| !advice.text.contains("do not help")) else {
-            continue;
-        };
+        let Some(advice) = hot_loop.advice.iter().find(|advice| advice.change.is_some()) else { continue };
         let overlaps = |other: &&Loop| {
             other.loop_path == hot_loop.loop_path && other.first <= hot_loop.last && hot_loop.first <= other.last
         };
@@ -129,19 +125,10 @@ fn loop_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
             count: hot_loop.total,
             rule: advice.rule,
             position: Some((hot_loop.path.clone(), hot_loop.line)),
-            text: format!("{}:{lines}: {}", source_name(&hot_loop.loop_path), first_clauses(&advice.text)),
+            text: format!("{}:{lines}: {}", source_name(&hot_loop.loop_path), advice.text()),
         });
     }
     helps
-}
-
-/// Returns the first clauses of a loop's advice, without a remark in parentheses that would be cut off.
-fn first_clauses(text: &str) -> String {
-    let clauses = text.split("; ").take(MAX_CLAUSES).collect::<Vec<_>>().join("; ");
-    match clauses.rsplit_once(" (") {
-        Some((start, remark)) if !remark.contains(')') => start.to_owned(),
-        _ => clauses,
-    }
 }
 
 /// Line: index into [`Symbols::sources`], and number.

@@ -89,7 +89,7 @@ pub(super) fn collect(
         let path = &paths[stack as usize];
         let stack_activity = profile.activities.get(stack);
         let name = &profile.activities.names[stack_activity.name as usize];
-        if profile.activities.is_idle(stack) {
+        if profile.activities.is_idle(stack_activity) {
             samples.idle += count;
             continue;
         }

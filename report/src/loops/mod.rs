@@ -16,16 +16,19 @@
 mod aarch64_tests;
 mod advice;
 mod analysis;
+mod callees;
 mod facts;
 mod hot_loop;
 mod remarks;
+mod rules;
 
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+pub use advice::{Advice, Gain};
 pub use facts::Facts;
-pub use hot_loop::{Advice, Instruction, Loop, Remark, Version};
+pub use hot_loop::{Instruction, Loop, Remark, Verdict, Version};
 use remarks::Remarks;
 
 use crate::machine::graph;

@@ -1,11 +1,15 @@
 //! Activity of each sample, and the line that the sample is charged to.
 //!
 //! A stack belongs to its *owner*, which is its innermost Python or compiled function. The time of C functions is
-//! charged to the owner's line that called them. Compiler, import system and garbage collector functions take
-//! precedence over the owner, as do waiting functions in a wall-clock recording.
+//! charged to the owner's line that called them. The functions of Numba's compiler, of the import system, of the garbage
+//! collector and of the interpreter's end take precedence over the owner, as do waiting functions in a wall-clock
+//! recording.
+
+use std::path::PathBuf;
 
 use rustc_hash::FxHashMap;
 
+use super::imports::Imports;
 use super::owners::{Owners, STANDARD_LIBRARY, is_generated, packages_of_files};
 use super::role::{Role, Roles, Wait, native_library};
 use crate::distinct::Distinct;
@@ -22,7 +26,7 @@ pub enum Activity {
     Interpreted,
     /// Running library code; [`StackActivity::name`] is the library.
     Library,
-    /// Compiling, in Numba or LLVM.
+    /// Compiling, in Numba or LLVM; [`StackActivity::name`] is the compiler.
     Compiling,
     /// Importing a library.
     Importing,
@@ -30,11 +34,17 @@ pub enum Activity {
     Collecting,
     /// Waiting; [`StackActivity::name`] is the reason. Only in recordings of wall-clock time.
     Waiting,
+    /// Building Numba's registries, once in each process.
+    FirstUse,
+    /// Loading compiled code from Numba's cache.
+    Loading,
+    /// Ending the interpreter.
+    Ending,
 }
 
 impl Activity {
     /// All activities, in the order of their numbers.
-    pub const ALL: [Activity; 7] = [
+    pub const ALL: [Activity; 10] = [
         Activity::Compiled,
         Activity::Interpreted,
         Activity::Library,
@@ -42,6 +52,9 @@ impl Activity {
         Activity::Importing,
         Activity::Collecting,
         Activity::Waiting,
+        Activity::FirstUse,
+        Activity::Loading,
+        Activity::Ending,
     ];
 
     /// Label in reports.
@@ -54,7 +67,15 @@ impl Activity {
             Activity::Importing => "importing",
             Activity::Collecting => "garbage collection",
             Activity::Waiting => "waiting",
+            Activity::FirstUse => "Numba's first use",
+            Activity::Loading => "loading compiled code",
+            Activity::Ending => "ending Python",
         }
+    }
+
+    /// Returns true for the time that `--no-compile` leaves out: a program that compiles nothing does not spend it.
+    pub fn is_for_compiled_code(self) -> bool {
+        matches!(self, Activity::Compiling | Activity::FirstUse | Activity::Loading)
     }
 }
 
@@ -63,7 +84,7 @@ impl Activity {
 pub struct StackActivity {
     /// Activity that the sample's time is charged to.
     pub activity: Activity,
-    /// Library, or reason of a wait, as an index into [`Activities::names`].
+    /// Library, compiler, or reason of a wait, as an index into [`Activities::names`].
     pub name: u32,
     /// Package of the compiled code, if it belongs to one, as an index into [`Activities::names`].
     pub package: Option<u32>,
@@ -140,13 +161,18 @@ struct LocationRole {
 }
 
 impl Activities {
-    /// Classifies each stack of the recording once.
-    pub fn new(recording: &Recording, symbols: &Symbols) -> Activities {
-        Activities::with_owners(recording, symbols, Owners::new(recording, &[]))
+    /// Classifies each stack of the recording once. The texts of lines that import are searched below `roots` first.
+    pub fn new(recording: &Recording, symbols: &Symbols, roots: &[PathBuf]) -> Activities {
+        Activities::with_owners(recording, symbols, roots, Owners::new(recording, &[]))
     }
 
     /// Same as [`new`](Activities::new), with known owners of files.
-    pub(crate) fn with_owners(recording: &Recording, symbols: &Symbols, owners: Owners) -> Activities {
+    pub(crate) fn with_owners(
+        recording: &Recording,
+        symbols: &Symbols,
+        roots: &[PathBuf],
+        owners: Owners,
+    ) -> Activities {
         let packages = packages_of_files(recording, &owners);
         let mut activities = Activities {
             is_user_source: symbols.sources.iter().map(|path| owners.is_user_source(path)).collect(),
@@ -169,9 +195,10 @@ impl Activities {
         let location_roles: Vec<LocationRole> =
             locations.map(|location| activities.location_role(symbols, &owners, &roles, location)).collect();
         let is_wall = recording.is_wall();
+        let mut imports = Imports::new(recording, symbols, &owners, roots);
         let stack = |stack: u32| {
             StackSummary::new(recording.stacks.get(stack).iter().map(|location| &location_roles[*location as usize]))
-                .classify(is_wall, &mut names)
+                .classify(is_wall, &mut names, &mut imports)
         };
         activities.stacks = (0..recording.stacks.len() as u32).map(stack).collect();
         (activities.names, activities.owners) = (names.values, owners);
@@ -181,12 +208,6 @@ impl Activities {
     /// Returns the activity at a stack.
     pub fn get(&self, stack: u32) -> &StackActivity {
         &self.stacks[stack as usize]
-    }
-
-    /// Returns true if the thread is an idle thread of a pool. Only in recordings of wall-clock time.
-    pub(crate) fn is_idle(&self, stack: u32) -> bool {
-        let StackActivity { activity, name, .. } = self.get(stack);
-        *activity == Activity::Waiting && self.names[*name as usize] == Wait::Idle.words()
     }
 
     fn location_role(&self, symbols: &Symbols, owners: &Owners, roles: &[FunctionRole], location: u32) -> LocationRole {
@@ -233,6 +254,19 @@ impl Activities {
         &self.owners
     }
 
+    /// Returns true if the thread waited for work. Only in recordings of wall-clock time.
+    pub(crate) fn is_idle(&self, stack_activity: &StackActivity) -> bool {
+        stack_activity.activity == Activity::Waiting && self.names[stack_activity.name as usize] == Wait::Idle.words()
+    }
+
+    /// Describes a compiler, by the name of its library: Numba's, or another program's LLVM.
+    pub(crate) fn compiler(&self, name: u32) -> String {
+        match self.names[name as usize].as_str() {
+            "numba" | "llvmlite" | "libllvmlite" => "Numba's compiler".to_owned(),
+            library => format!("compiler in {library}"),
+        }
+    }
+
     /// Returns the package of a frame.
     pub(crate) fn package(&self, frame: &Frame) -> Option<u32> {
         let source_package = frame.source.and_then(|source| self.source_packages[source as usize]);
@@ -260,7 +294,7 @@ impl FunctionRole {
             Kind::Python => owners.package(&function.module).map(|name| Library {
                 name: names.number(name.to_owned()),
                 is_base: false,
-                is_package: name != STANDARD_LIBRARY,
+                is_package: name != STANDARD_LIBRARY && !is_import_hook(&function.module),
             }),
             Kind::Native => {
                 let name = native_library(&function.module);
@@ -287,8 +321,14 @@ struct StackSummary {
     owner_roles: Roles,
     /// Roles of the whole stack.
     roles: Roles,
+    /// Innermost part of Numba.
+    numba_part: Option<Role>,
+    /// Library that contains LLVM.
+    llvm: Option<u32>,
     /// True if a module is being imported and no user file runs inside that import.
     imports: bool,
+    /// True if the interpreter ends and no user file runs.
+    ends: bool,
     wait: Option<Wait>,
     /// Innermost library, and innermost base library.
     library: Option<u32>,
@@ -296,7 +336,7 @@ struct StackSummary {
     /// Owner of the innermost frame that has a file: a flag for user code, and the library. Generated code belongs to
     /// its caller.
     file_owner: Option<(bool, Option<u32>)>,
-    /// Innermost package outside of Python's standard library.
+    /// Innermost package outside of Python's standard library, called by the innermost user line.
     package: Option<u32>,
     user: Option<(u32, u32)>,
     line: Option<Line>,
@@ -309,6 +349,10 @@ impl StackSummary {
         for location in locations {
             let role = &location.role;
             summary.roles.add(role.roles);
+            summary.numba_part = summary.numba_part.or(role.roles.numba_part());
+            if role.roles.contains(Role::Llvm) {
+                summary.llvm = summary.llvm.or(role.library.map(|library| library.name));
+            }
             if summary.owner.is_none() {
                 summary.owner_roles.add(role.roles);
                 summary.add_wait(role, calls_condition);
@@ -325,10 +369,13 @@ impl StackSummary {
             if summary.file_owner.is_none() && location.has_file {
                 summary.file_owner = Some((location.is_user_code, role.library.map(|library| library.name)));
             }
-            let package = role.library.filter(|library| library.is_package);
-            summary.package = summary.package.or(package.map(|library| library.name));
+            if summary.user.is_none() {
+                let package = role.library.filter(|library| library.is_package);
+                summary.package = summary.package.or(package.map(|library| library.name));
+            }
             // Time in the user's own files during an import is charged to those files.
             summary.imports |= role.roles.contains(Role::Importer) && summary.user.is_none();
+            summary.ends |= role.roles.contains(Role::Finalizer) && summary.user.is_none();
             summary.user = summary.user.or(location.user);
             summary.line = summary.line.or(location.line);
         }
@@ -347,19 +394,29 @@ impl StackSummary {
         };
     }
 
-    fn classify(self, is_wall: bool, names: &mut Distinct<String>) -> StackActivity {
+    fn classify(self, is_wall: bool, names: &mut Distinct<String>, imports: &mut Imports<'_>) -> StackActivity {
         let is_compiled = self.owner.is_some_and(|(_, kind)| kind == Kind::Compiled);
         let (is_user_code, library) = self.file_owner.unwrap_or((true, None));
-        let compiles = self.owner_roles.contains(Role::Compiler) || self.roles.contains(Role::Compiler) && !is_compiled;
+        let numba_part = self.numba_part.filter(|_| !is_compiled);
+        // LLVM prepares itself while it is imported, and frees its memory at the end.
+        let is_llvm = self.owner_roles.contains(Role::Llvm) && (is_compiled || !self.imports)
+            || self.roles.contains(Role::Llvm) && !is_compiled && !self.imports;
         let (activity, name) = match (self.wait, self.owner) {
             (Some(Wait::Threads), None) if is_wall => {
                 (Activity::Waiting, Some(names.number(Wait::Idle.words().to_owned())))
             }
             (Some(wait), _) if is_wall => (Activity::Waiting, Some(names.number(wait.words().to_owned()))),
-            _ if compiles => (Activity::Compiling, library),
+            _ if numba_part == Some(Role::FirstUse) => (Activity::FirstUse, None),
+            _ if numba_part == Some(Role::Loader) => (Activity::Loading, None),
+            _ if numba_part.is_some() => (Activity::Compiling, Some(names.number("numba".to_owned()))),
+            _ if self.ends && !is_compiled => (Activity::Ending, None),
+            _ if is_llvm => (Activity::Compiling, self.llvm),
             _ if self.owner_roles.contains(Role::Collector) => (Activity::Collecting, None),
             _ if is_compiled => (Activity::Compiled, None),
-            _ if self.imports => (Activity::Importing, self.package.or(library)),
+            _ if self.imports => {
+                let written = || imports.package(self.user?).map(|name| names.number(name.to_owned()));
+                (Activity::Importing, self.package.or_else(written).or(library))
+            }
             (_, None) => (Activity::Library, self.library.or(self.base)),
             _ if is_user_code => (Activity::Interpreted, None),
             _ => (Activity::Library, library),
@@ -380,6 +437,11 @@ impl StackSummary {
             },
         }
     }
+}
+
+/// Returns true for jitlisten's own part of the import system, which runs below every other import.
+fn is_import_hook(path: &str) -> bool {
+    path.ends_with("/jitlisten/_numba/imports.py") || path.ends_with("/jitlisten/_site/sitecustomize.py")
 }
 
 /// Returns true if the thread waited for other threads.

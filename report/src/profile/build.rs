@@ -28,7 +28,7 @@ pub(super) fn build(recording: &Recording, symbols: &Symbols, activities: Activi
         by_stack.entry(stack).or_default().push((thread, count));
     }
     builder.threads = vec![(Count::default(), Count::default()); recording.threads.len()];
-    builder.ran_user_code = vec![false; recording.threads.len()];
+    builder.ran = vec![false; recording.threads.len()];
     for (stack, threads) in by_stack {
         builder.add_stack(recording.stacks.get(stack), activities.get(stack), &threads);
     }
@@ -60,7 +60,7 @@ struct Builder<'a> {
     generated: FxHashMap<(LineKey, LineKey), Count>,
     trees: Trees,
     threads: Vec<(Count, Count)>,
-    ran_user_code: Vec<bool>,
+    ran: Vec<bool>,
     seen: StackItems,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Builder<'a> {
             generated: FxHashMap::default(),
             trees: Trees::default(),
             threads: Vec::new(),
-            ran_user_code: Vec::new(),
+            ran: Vec::new(),
             seen: StackItems::default(),
         }
     }
@@ -156,9 +156,10 @@ impl<'a> Builder<'a> {
 
     fn add_stack(&mut self, locations: &[u32], stack_activity: &StackActivity, threads: &[(u32, Count)]) {
         let mut count = Count::default();
+        let is_idle = self.activities.is_idle(stack_activity);
         for (thread, thread_count) in threads {
             count += *thread_count;
-            self.ran_user_code[*thread as usize] |= stack_activity.owner.is_some();
+            self.ran[*thread as usize] |= !is_idle;
         }
         self.profile.all += count;
         self.sums.add(stack_activity, count);
@@ -360,12 +361,12 @@ impl<'a> Builder<'a> {
         profile.threads = recording
             .threads
             .iter()
-            .zip(self.threads.iter().zip(&self.ran_user_code))
-            .map(|(thread, ((all, compiled), works))| ThreadRow {
+            .zip(self.threads.iter().zip(&self.ran))
+            .map(|(thread, ((all, compiled), ran))| ThreadRow {
                 thread: thread.clone(),
                 all: *all,
                 compiled: *compiled,
-                works: *works,
+                ran: *ran,
             })
             .collect();
         self.finish_tables(&mut profile);

@@ -1,4 +1,4 @@
-//! Time outside of the user's code: a row for each library, for Numba's compiler, and for the import system.
+//! Time outside of the user's code: a row for each library, for each compiler, and for the import system.
 
 use rustc_hash::FxHashMap;
 
@@ -21,7 +21,10 @@ pub struct LibraryRow {
 /// Key of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum RowKey {
-    Compiler,
+    /// Compiler, by the name of its library.
+    Compiler(u32),
+    FirstUse,
+    Loading,
     Imports,
     /// Library, as an index into [`Activities::names`].
     Library(u32),
@@ -46,11 +49,13 @@ impl Libraries {
         count: Count,
     ) {
         let row_key = match stack_activity.activity {
-            Activity::Compiling => Some(RowKey::Compiler),
+            Activity::Compiling => Some(RowKey::Compiler(stack_activity.name)),
+            Activity::FirstUse => Some(RowKey::FirstUse),
+            Activity::Loading => Some(RowKey::Loading),
             Activity::Importing => Some(RowKey::Imports),
             Activity::Library => Some(RowKey::Library(stack_activity.name)),
             Activity::Compiled => stack_activity.package.map(RowKey::Library),
-            Activity::Interpreted | Activity::Collecting | Activity::Waiting => None,
+            Activity::Interpreted | Activity::Collecting | Activity::Ending | Activity::Waiting => None,
         };
         if let Some(key) = row_key {
             self.shares.entry(key).or_default().self_count += count;
@@ -62,14 +67,14 @@ impl Libraries {
         self.seen.extend(frames.filter_map(|frame| activities.package(frame)));
         self.seen.extend(row_key.and_then(|key| match key {
             RowKey::Library(name) => Some(name),
-            RowKey::Compiler | RowKey::Imports => None,
+            RowKey::Compiler(_) | RowKey::FirstUse | RowKey::Loading | RowKey::Imports => None,
         }));
         self.seen.sort_unstable();
         self.seen.dedup();
         for name in &self.seen {
             self.shares.entry(RowKey::Library(*name)).or_default().total += count;
         }
-        if let Some(key @ (RowKey::Compiler | RowKey::Imports)) = row_key {
+        if let Some(key) = row_key.filter(|key| !matches!(key, RowKey::Library(_))) {
             self.shares.entry(key).or_default().total += count;
         }
     }
@@ -81,14 +86,16 @@ impl Libraries {
         }
         let row = |(key, shares): (RowKey, Shares)| {
             let (name, mut functions) = match key {
-                RowKey::Compiler => ("Numba's compiler", Vec::new()),
-                RowKey::Imports => ("import system", Vec::new()),
+                RowKey::Compiler(name) => (activities.compiler(name), Vec::new()),
+                RowKey::FirstUse => (Activity::FirstUse.words().to_owned(), Vec::new()),
+                RowKey::Loading => (Activity::Loading.words().to_owned(), Vec::new()),
+                RowKey::Imports => ("import system".to_owned(), Vec::new()),
                 RowKey::Library(name) => {
-                    (activities.names[name as usize].as_str(), functions.remove(&name).unwrap_or_default())
+                    (activities.names[name as usize].clone(), functions.remove(&name).unwrap_or_default())
                 }
             };
             functions.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
-            LibraryRow { name: name.to_owned(), shares, functions }
+            LibraryRow { name, shares, functions }
         };
         let mut rows: Vec<LibraryRow> = self.shares.into_iter().map(row).collect();
         let order = |row: &LibraryRow| (row.shares.self_count, row.shares.total);

@@ -12,6 +12,7 @@
 pub(crate) mod activity;
 mod build;
 pub(crate) mod hottest;
+mod imports;
 mod libraries;
 pub(crate) mod owners;
 mod role;
@@ -168,8 +169,8 @@ pub struct ThreadRow {
     pub all: Count,
     /// Samples in compiled code.
     pub compiled: Count,
-    /// True if the thread ran Python or compiled code, not only library code.
-    pub works: bool,
+    /// True unless the thread only waited for work, as threads of a pool do.
+    pub ran: bool,
 }
 
 /// Profile of a recording.
@@ -220,7 +221,7 @@ pub struct Detail {
 impl Profile {
     /// Builds the profile of a recording.
     pub fn new(recording: &Recording, symbols: &Symbols, detail: Detail) -> Profile {
-        Profile::with_activities(recording, symbols, Activities::new(recording, symbols), detail)
+        Profile::with_activities(recording, symbols, Activities::new(recording, symbols, &[]), detail)
     }
 
     /// Builds the profile from known activities.

@@ -5,13 +5,19 @@ use crate::symbols::{Function, Kind};
 /// Role of a function, or of the library that contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Compiles code, as Numba and LLVM do.
+    /// Compiles a function, or saves it in a cache.
     Compiler,
+    /// Builds Numba's registries, once in each process.
+    FirstUse,
+    /// Loads compiled code from Numba's cache.
+    Loader,
     Llvm,
     /// Imports a module.
     Importer,
     /// Collects garbage.
     Collector,
+    /// Ends the interpreter.
+    Finalizer,
     /// Waits on a condition variable.
     Condition,
     /// Belongs to Python itself, which waits on a condition variable only for the GIL.
@@ -22,26 +28,31 @@ pub(super) enum Role {
 
 /// A set of roles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Roles(u8);
+pub(super) struct Roles(u16);
 
 impl Roles {
     /// Returns the roles of a function.
     pub(super) fn of_function(function: &Function) -> Roles {
         let (module, base) = (function.module.as_str(), function.base.as_str());
         let roles: &[(Role, bool)] = match function.kind {
-            Kind::Python => &[
-                (Role::Compiler, is_compiler_entry(module, base)),
-                (Role::Importer, module.starts_with("<frozen importlib") && base == "_find_and_load"),
-            ],
+            Kind::Python => {
+                let part = numba_part(module, base);
+                &[
+                    (Role::Compiler, part == Some(Role::Compiler)),
+                    (Role::FirstUse, part == Some(Role::FirstUse)),
+                    (Role::Loader, part == Some(Role::Loader)),
+                    (Role::Importer, module.starts_with("<frozen importlib") && base == "_find_and_load"),
+                ]
+            }
             Kind::Native => {
                 let library = native_library(module);
                 let is_llvm = library == "libllvmlite"
                     || library.starts_with("libLLVM")
                     || LLVM_PREFIXES.iter().any(|prefix| function.name.starts_with(prefix));
                 &[
-                    (Role::Compiler, is_llvm),
                     (Role::Llvm, is_llvm),
                     (Role::Collector, GC_FUNCTIONS.contains(&base)),
+                    (Role::Finalizer, FINALIZERS.contains(&base)),
                     (Role::Condition, base.trim_start_matches('_').starts_with("pthread_cond_")),
                     (Role::Interpreter, library.starts_with("libpython") || library.starts_with("python")),
                     // A copy in a wheel has a hash in its name: `libgomp-a34b3233`.
@@ -54,6 +65,11 @@ impl Roles {
         Roles(bits.fold(0, |set, bit| set | bit))
     }
 
+    /// Returns the part of Numba that the function belongs to.
+    pub(super) fn numba_part(self) -> Option<Role> {
+        [Role::Compiler, Role::FirstUse, Role::Loader].into_iter().find(|role| self.contains(*role))
+    }
+
     pub(super) fn contains(self, role: Role) -> bool {
         self.0 & role.bit() != 0
     }
@@ -64,7 +80,7 @@ impl Roles {
 }
 
 impl Role {
-    fn bit(self) -> u8 {
+    fn bit(self) -> u16 {
         1 << self as u8
     }
 }
@@ -147,14 +163,12 @@ const LOCK_PREFIXES: [&str; 6] =
     ["futex_", "lll_lock_wait", "pthread_cond_", "sem_", "pthread_join", "pthread_clockjoin"];
 
 /// CPython garbage collector functions, from several releases.
-const GC_FUNCTIONS: [&str; 6] = [
-    "gc_collect_main",
-    "gc_collect_generations",
-    "gc_collect_with_callback",
-    "gc_collect_region",
-    "gc_collect_young",
-    "_PyGC_CollectNoFail",
-];
+const GC_FUNCTIONS: [&str; 5] =
+    ["gc_collect_main", "gc_collect_generations", "gc_collect_with_callback", "gc_collect_region", "gc_collect_young"];
+
+/// CPython functions that end an interpreter. `Py_FinalizeEx` may have become a jump to the next.
+const FINALIZERS: [&str; 5] =
+    ["Py_FinalizeEx", "_Py_Finalize", "finalize_modules", "finalize_interp_clear", "_PyGC_CollectNoFail"];
 
 /// Name prefixes of LLVM functions in a library that LLVM is linked into.
 const LLVM_PREFIXES: [&str; 2] = ["llvm::", "_ZN4llvm"];
@@ -162,17 +176,25 @@ const LLVM_PREFIXES: [&str; 2] = ["llvm::", "_ZN4llvm"];
 /// OpenMP runtime libraries, which are recognised by file name because they have no symbols.
 const POOL_LIBRARIES: [&str; 3] = ["libgomp", "libomp", "libiomp5"];
 
-/// Returns true for Numba's entry points for compilation. Each takes the compiler lock, except for a few that run
-/// before it is taken.
-fn is_compiler_entry(file: &str, function: &str) -> bool {
-    let Some((_, file)) = file.rsplit_once("/numba/") else { return false };
-    match file {
-        "core/compiler_lock.py" | "core/compiler.py" | "core/compiler_machinery.py" => true,
-        "core/dispatcher.py" => function.contains("compile") || function == "get_call_template",
-        "np/ufunc/dufunc.py" | "np/ufunc/ufuncbuilder.py" | "np/ufunc/gufunc.py" => {
-            function.contains("compile") || function.contains("build")
-        }
-        _ => false,
+/// Returns the part of Numba that a Python function enters. A part ends where its function returns, so these are the
+/// functions between which `_compilations.py` measures a compilation.
+fn numba_part(file: &str, function: &str) -> Option<Role> {
+    let (_, file) = file.rsplit_once("/numba/")?;
+    // Python 3.11 and later have qualified names.
+    let name = function.rsplit('.').next().unwrap_or(function);
+    match (file, name) {
+        ("core/base.py" | "core/typing/context.py", "refresh")
+        | ("core/registry.py", "_toplevel_target_context" | "_toplevel_typing_context")
+        | ("core/entrypoints.py", "init_all") => Some(Role::FirstUse),
+        ("core/caching.py", "load_overload") => Some(Role::Loader),
+        ("core/caching.py", "save_overload")
+        | ("core/dispatcher.py", "_compile_cached" | "_compile_core")
+        | ("core/ccallback.py", "_compile_uncached")
+        | ("np/ufunc/ufuncbuilder.py", "_compile_core" | "_build_element_wise_ufunc_wrapper" | "build")
+        | ("np/ufunc/parallel.py", "build") => Some(Role::Compiler),
+        ("core/compiler.py", _) if name.contains("compile") => Some(Role::Compiler),
+        _ if file.starts_with("pycc/") && name.contains("compile") => Some(Role::Compiler),
+        _ => None,
     }
 }
 

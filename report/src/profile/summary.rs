@@ -16,6 +16,10 @@ pub struct Summary {
     pub libraries: Vec<(String, Count)>,
     /// Numba's compiler and LLVM.
     pub compiling: Count,
+    /// Construction of Numba's registries.
+    pub first_use: Count,
+    /// Loads from Numba's cache.
+    pub loading: Count,
     /// Part of `compiling` in LLVM.
     pub in_llvm: Count,
     /// Compile time by the user line that triggered it: file and line number, hottest first.
@@ -24,13 +28,15 @@ pub struct Summary {
     pub importing: Vec<(String, Count)>,
     /// Garbage collection.
     pub collecting: Count,
+    /// End of the interpreter.
+    pub ending: Count,
     /// Waits by reason, longest first.
     pub waiting: Vec<(String, Count)>,
 }
 
 impl Summary {
     /// Returns the count of each activity.
-    pub fn rows(&self) -> [(Activity, Count); 7] {
+    pub fn rows(&self) -> [(Activity, Count); 10] {
         Activity::ALL.map(|activity| (activity, self.count_of(activity)))
     }
 
@@ -43,6 +49,9 @@ impl Summary {
             Activity::Importing => sum(&self.importing),
             Activity::Collecting => self.collecting,
             Activity::Waiting => sum(&self.waiting),
+            Activity::FirstUse => self.first_use,
+            Activity::Loading => self.loading,
+            Activity::Ending => self.ending,
         }
     }
 }
@@ -61,6 +70,9 @@ impl Sums {
             Activity::Compiled => self.summary.compiled += count,
             Activity::Interpreted => self.summary.interpreted += count,
             Activity::Collecting => self.summary.collecting += count,
+            Activity::FirstUse => self.summary.first_use += count,
+            Activity::Loading => self.summary.loading += count,
+            Activity::Ending => self.summary.ending += count,
             Activity::Compiling => {
                 self.summary.compiling += count;
                 if stack_activity.in_llvm {

@@ -6,16 +6,21 @@ use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use jitlisten_files::open_regular;
+use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use wire::recording::{COMPILATIONS, images};
 
 use super::{Recording, Selection};
 use crate::lookup::source_path;
 use crate::sanitize::sanitize;
-use crate::words::file_name;
+use crate::words::{file_name, precise_duration};
 
 /// Maximum number of compilations to read from a file. The writer stops earlier.
 const MAX_COMPILATIONS: usize = 1 << 16;
+/// Maximum number of lines to read from a file: each compilation has up to three.
+const MAX_LINES: usize = 3 * MAX_COMPILATIONS;
+/// Shortest first use of Numba that is worth a word beside a compilation.
+pub(crate) const MIN_FIRST_USE_NS: u64 = 5_000_000;
 /// Maximum number of bytes to read from a file. The writer stops earlier.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Maximum size of the header line.
@@ -46,10 +51,14 @@ pub struct Compilation {
     pub begin: u64,
     /// Elapsed time in ns, including waits.
     pub lasted: u64,
-    /// CPU time of the thread in ns, including nested compilations.
+    /// CPU time of the thread in ns, including nested compilations and `first_use`.
     pub cpu_ns: u64,
     /// CPU time in ns without nested compilations.
     pub exclusive: u64,
+    /// CPU time in ns in which Numba built its registries, once in the process; part of `cpu_ns`.
+    pub first_use: u64,
+    /// CPU time in ns to save the code in Numba's cache, after the compilation.
+    pub saved: u64,
     /// CPU time in LLVM in ns; part of `cpu_ns`.
     pub llvm: u64,
     /// Size of the machine code in bytes, including nested compilations.
@@ -60,6 +69,8 @@ pub struct Compilation {
     pub why: Why,
     /// True if Numba rejected the function.
     pub failed: bool,
+    /// False if the compilation was interrupted, or goes on. Its times end at the last sample of the thread.
+    pub is_finished: bool,
 }
 
 /// Reason for a compilation.
@@ -69,6 +80,10 @@ pub enum Why {
     Cached,
     /// The function does not have `cache=True`.
     NotCached,
+    /// The function was unpickled, which loses its cache.
+    Unpickled,
+    /// The loop that makes a function a ufunc.
+    Wrapper,
     /// The cache had no entry.
     NewEntry,
     /// The cache entry has no line table, so the function is compiled again.
@@ -86,6 +101,8 @@ impl Why {
         match word {
             Some("cache") => Why::Cached,
             Some("off") => Why::NotCached,
+            Some("pickled") => Why::Unpickled,
+            Some("wrapper") => Why::Wrapper,
             Some("new") => Why::NewEntry,
             Some("lines") => Why::NoLines,
             Some("dynamic") => Why::Dynamic,
@@ -99,6 +116,8 @@ impl Why {
         match self {
             Why::Cached => "from the cache",
             Why::NotCached => "cache=True not set",
+            Why::Unpickled => "cache lost when the function is pickled",
+            Why::Wrapper => "its loop as a ufunc",
             Why::NewEntry => "not in the cache yet",
             Why::NoLines => "its cache entry has no lines",
             Why::Dynamic => "cannot be cached: it uses dynamic globals",
@@ -132,39 +151,57 @@ impl Compilation {
         self.depth == 0 && self.why != Why::Cached
     }
 
+    /// Returns the CPU time in ns that samples show as compiling: without Numba's first use, and with saving the code.
+    pub fn compiling_ns(&self) -> u64 {
+        self.cpu_ns.saturating_sub(self.first_use).saturating_add(self.saved)
+    }
+
     /// Returns the compilation as JSON. Times are in ns; `when` counts from `start`.
     pub(crate) fn to_value(&self, start: u64) -> Value {
         json!({
             "function": self.name(), "file": self.file, "line": self.line, "signature": self.signature, "pid": self.pid,
             "tid": self.tid, "depth": self.depth, "when": self.begin.saturating_sub(start), "lasted": self.lasted,
-            "took": self.cpu_ns, "exclusive": self.exclusive,
+            "took": self.cpu_ns, "exclusive": self.exclusive, "first_use": self.first_use, "saved": self.saved,
             "llvm": self.llvm, "size": self.size, "caller": self.caller, "failed": self.failed,
+            "finished": self.is_finished,
             "cached": self.why == Why::Cached, "why": self.why.words(),
         })
     }
 
-    /// Describes why a function was compiled, and for which call.
+    /// Describes why a function was compiled, for which call, and what else its time contains.
     pub(crate) fn reason(&self) -> String {
         let called = self.caller.as_ref().map(|caller| format!("for {}", file_name(caller)));
         let reason = match self.depth {
             // Numba never caches nested compilations separately, so a missing `cache=True` does not explain this one.
-            1.. if self.why == Why::NotCached => "",
+            1.. if matches!(self.why, Why::NotCached | Why::Unpickled) => "",
             _ => self.why.words(),
         };
-        let failed = self.failed.then(|| "failed".to_owned());
-        let parts = [failed, called, Some(reason.to_owned())].into_iter().flatten().filter(|part| !part.is_empty());
+        let end = match (self.failed, self.is_finished) {
+            (true, _) => Some("failed".to_owned()),
+            (false, true) => None,
+            (false, false) => Some("not finished".to_owned()),
+        };
+        let first_use = (self.first_use >= MIN_FIRST_USE_NS)
+            .then(|| format!("Numba's first use {}", precise_duration(self.first_use)));
+        let parts = [end, called, Some(reason.to_owned()), first_use];
+        let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
         parts.collect::<Vec<_>>().join("; ")
     }
 
-    fn parse(line: &[u8], pid: u32) -> Option<Compilation> {
+    /// Parses a line. Returns the compilation and its number, which an earlier line may have.
+    fn parse(line: &[u8], pid: u32) -> Option<(Option<u64>, Compilation)> {
         let row: Value = serde_json::from_slice(line).ok()?;
         let text = |name: &str| Some(sanitize(row.get(name)?.as_str()?));
         let number = |name: &str| row.get(name).and_then(Value::as_u64);
         let number_u32 = |name: &str| u32::try_from(number(name)?).ok();
-        let (begin, end) = (number("begin")?, number("end")?);
-        let lasted = end.checked_sub(begin).filter(|lasted| *lasted <= MAX_FIELD_VALUE)?;
-        let cpu_ns = number("cpu")?.min(MAX_FIELD_VALUE);
-        Some(Compilation {
+        let begin = number("begin")?;
+        let has_end = row.get("end").is_some();
+        let (lasted, cpu_ns) = match has_end {
+            true => (number("end")?.checked_sub(begin)?, number("cpu")?.min(MAX_FIELD_VALUE)),
+            false => (0, 0),
+        };
+        let lasted = Some(lasted).filter(|lasted| *lasted <= MAX_FIELD_VALUE)?;
+        let compilation = Compilation {
             function: text("function")?,
             file: source_path(row.get("file")?.as_str()?),
             line: number_u32("line")?,
@@ -176,19 +213,40 @@ impl Compilation {
             lasted,
             cpu_ns,
             exclusive: cpu_ns,
+            first_use: number("first_use").unwrap_or_default().min(cpu_ns),
+            saved: number("saved").unwrap_or_default().min(MAX_FIELD_VALUE),
             llvm: number("llvm").unwrap_or_default().min(cpu_ns),
             size: number("size").unwrap_or_default().min(MAX_FIELD_VALUE),
             caller: text("caller"),
             why: Why::from_word(row.get("why").and_then(Value::as_str)),
             failed: row.get("failed").is_some(),
-        })
+            is_finished: has_end && row.get("interrupted").is_none(),
+        };
+        Some((number("id"), compilation))
     }
 }
 
-/// Compilations of a recording that is still being written, in the order in which they ended.
+/// Compilations of a file. The line at the end of a compilation replaces that at its begin.
+#[derive(Clone, Debug, Default)]
+struct Rows {
+    rows: Vec<Compilation>,
+    index_of: FxHashMap<u64, usize>,
+}
+
+impl Rows {
+    fn add(&mut self, (id, row): (Option<u64>, Compilation)) {
+        let next = self.rows.len();
+        match id.map_or(next, |id| *self.index_of.entry(id).or_insert(next)) {
+            index if index < next => self.rows[index] = row,
+            _ => self.rows.push(row),
+        }
+    }
+}
+
+/// Compilations of a recording that is still being written, in the order in which they began.
 #[derive(Clone, Debug, Default)]
 pub struct GrowingCompilations {
-    rows: Vec<Compilation>,
+    rows: Rows,
     /// Header line of the file. If the line changes, another file has replaced this one.
     header: Vec<u8>,
     /// File offset up to which lines have been read.
@@ -198,7 +256,7 @@ pub struct GrowingCompilations {
 impl GrowingCompilations {
     /// Compilations read so far.
     pub fn rows(&self) -> &[Compilation] {
-        &self.rows
+        &self.rows.rows
     }
 
     /// Reads the lines added since the last call, if `is_recorded` returns true for the process that wrote the file.
@@ -216,10 +274,14 @@ impl GrowingCompilations {
         }
         let mut lines = BufReader::new(file.take(MAX_FILE_BYTES.saturating_sub(self.offset)));
         let mut line = Vec::new();
-        while self.rows.len() < MAX_COMPILATIONS && lines.read_until(b'\n', &mut line).is_ok() && line.ends_with(b"\n")
+        while self.rows.rows.len() < MAX_COMPILATIONS
+            && lines.read_until(b'\n', &mut line).is_ok()
+            && line.ends_with(b"\n")
         {
             self.offset += line.len() as u64;
-            self.rows.extend(Compilation::parse(&line, pid));
+            if let Some(row) = Compilation::parse(&line, pid) {
+                self.rows.add(row);
+            }
             line.clear();
         }
     }
@@ -265,16 +327,16 @@ pub(crate) fn read(
     let last = recording.samples.iter().map(|sample| sample.time).max().unwrap_or(u64::MAX);
     let accepted_times = first.saturating_sub(TOLERANCE_NS)..=last.saturating_add(TOLERANCE_NS);
     let mut damaged = 0;
-    let mut rows = Vec::new();
-    for line in lines.take(MAX_COMPILATIONS) {
+    let mut rows = Rows::default();
+    for line in lines.take(MAX_LINES) {
         match Compilation::parse(&line, pid) {
-            Some(row) if row.begin <= *accepted_times.end() && row.begin + row.lasted >= *accepted_times.start() => {
-                rows.push(row);
-            }
-            Some(_) => {}
+            Some(row) => rows.add(row),
             None => damaged += 1,
         }
     }
+    let mut rows = rows.rows;
+    end_interrupted(&mut rows, recording);
+    rows.retain(|row| row.begin <= *accepted_times.end() && row.begin + row.lasted >= *accepted_times.start());
     if damaged > 0 {
         notes.push(format!("{damaged} lines of {} are damaged", sanitize(&compilations_path(path).to_string_lossy())));
     }
@@ -284,6 +346,21 @@ pub(crate) fn read(
     rows.retain(|row| selection.thread.is_none_or(|tid| tid == row.tid));
     rows.sort_by_key(|row| (row.begin, row.depth));
     rows
+}
+
+/// Ends compilations without an end at the last sample of their thread.
+fn end_interrupted(rows: &mut [Compilation], recording: &Recording) {
+    for row in rows.iter_mut().filter(|row| !row.is_finished && row.lasted == 0) {
+        let thread = recording.threads.iter().position(|thread| thread.pid == row.pid && thread.tid == row.tid);
+        let samples = recording.samples.iter().filter(|sample| Some(sample.thread as usize) == thread);
+        for sample in samples.filter(|sample| sample.time > row.begin) {
+            row.lasted = row.lasted.max(sample.time - row.begin).min(MAX_FIELD_VALUE);
+            if !recording.is_wall() {
+                row.cpu_ns = row.cpu_ns.saturating_add(sample.weight.min(sample.time - row.begin)).min(row.lasted);
+            }
+        }
+        row.exclusive = row.cpu_ns;
+    }
 }
 
 /// Subtracts the time of each compilation from its enclosing compilation. `rows` are ordered by thread and start.
@@ -309,7 +386,7 @@ mod tests {
     use super::*;
 
     fn parse_row(text: &str) -> Option<Compilation> {
-        Compilation::parse(text.as_bytes(), 7)
+        Compilation::parse(text.as_bytes(), 7).map(|(_, row)| row)
     }
 
     /// Returns a row of thread 7.
@@ -376,6 +453,25 @@ mod tests {
         assert_eq!(names(&format!("{{\"pid\": 8}}\n{two}")), "two");
         assert_eq!(names(&format!("{{\"pid\": 9}}\n{one}{one}")), "two");
         fs::remove_dir_all(folder).expect("the folder");
+    }
+
+    /// The end of a compilation replaces its begin.
+    #[test]
+    fn compilations_have_one_row() {
+        let line = |id: u32, end: &str| {
+            format!(
+                r#"{{"id": {id}, "function": "f{id}", "file": "", "line": 3, "signature": "", "thread": 7,
+                    "depth": 0, "begin": 5{end}}}"#
+            )
+        };
+        let mut rows = Rows::default();
+        for text in [line(1, ""), line(2, ""), line(1, r#", "end": 9, "cpu": 3, "first_use": 8, "saved": 2"#)] {
+            rows.add(Compilation::parse(text.as_bytes(), 7).expect("a row"));
+        }
+        let [first, second] = rows.rows.as_slice() else { panic!("two rows") };
+        assert_eq!((first.lasted, first.cpu_ns, first.first_use, first.compiling_ns()), (4, 3, 3, 2));
+        assert!(first.is_finished && !second.is_finished);
+        assert_eq!((second.function.as_str(), second.reason().as_str()), ("f2", "not finished"));
     }
 
     #[test]

@@ -4,8 +4,9 @@
 //! {"$generator": s, "samples": n, "compiled": n, "interpreted": n, "without_line": n, "lost": n, "weight": n,
 //! "is_time": b, "elapsed": ns or null,
 //!  "summary": {"compiled": {"samples": n, "weight": n, "percent": p}, "interpreted": {...},
-//!              "libraries": {NAME: {...}}, "compiling": {...}, "compiling_in_llvm": {...},
-//!              "importing": {NAME: {...}}, "collecting": {...}, "waiting": {NAME: {...}}},
+//!              "libraries": {NAME: {...}}, "compiling": {...}, "compiling_in_llvm": {...}, "first_use": {...},
+//!              "loading": {...}, "importing": {NAME: {...}}, "collecting": {...}, "ending": {...},
+//!              "waiting": {NAME: {...}}},
 //!  "answer":  {"samples": n, "weight": n, "idle": n, "shares": {WORD: {...}},
 //!              "rows": [{"depth": n, "kind": "python"|"compiled"|"compilation"|"function"|"imports", "path": p,
 //!              "line": l, "more_lines": [l], "callers": [{"path": p, "line": l}], "function": s, "source": s,
@@ -18,7 +19,8 @@
 //!  "files":   [{"path": p, "note": s, "lines": [{"line": l, "self": n, "self_weight": n, "in_c": n,
 //!               "approximate": n, "total": n, "source": s, "inlined": [...],
 //!               "loops": [{"function": s, "first": l, "last": l, "ran": "vector"|"scalar",
-//!               "llvm": [{"name": s, "line": l, "text": s}], "advice": [{"rule": s, "text": s}], ...}]}]}],
+//!               "llvm": [{"name": s, "line": l, "text": s}], "advice": [{"rule": s, "text": s, "cause": s,
+//!                   "change": s?, "gain": [low, high]?, "changes_results": s?}], ...}]}]}],
 //!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "samples": n, "compiled": n, "percent": p}],
 //!  "processes": [{"pid": n, "name": s, "host": s, "threads": n, "samples": n, "compiled": n, "percent": p}],
 //!  "hosts": [...], ...}
@@ -100,6 +102,9 @@ fn summary(report: &Report) -> Value {
         "libraries": named(&summary.libraries),
         "compiling": count_value(summary.compiling),
         "compiling_in_llvm": count_value(summary.in_llvm),
+        "first_use": count_value(summary.first_use),
+        "loading": count_value(summary.loading),
+        "ending": count_value(summary.ending),
         "importing": named(&summary.importing),
         "collecting": count_value(summary.collecting),
         "waiting": named(&summary.waiting),
@@ -235,7 +240,16 @@ fn line_value(report: &Report, number: u32, line: &Line, source: Option<&str>) -
 /// Returns a loop of machine code, which is listed at its hottest line.
 fn loop_value(report: &Report, hot_loop: &Loop) -> Value {
     let calls = hot_loop.calls.iter().map(|(name, count)| json!({"name": name, "samples": count.samples}));
-    let advice = hot_loop.advice.iter().map(|advice| json!({"rule": advice.rule, "text": advice.text}));
+    let advice = hot_loop.advice.iter().map(|advice| {
+        json!({
+            "rule": advice.rule,
+            "text": advice.text(),
+            "cause": advice.cause,
+            "change": advice.change,
+            "gain": advice.gain.map(|gain| [gain.lower, gain.upper]),
+            "changes_results": advice.changes_results,
+        })
+    });
     json!({
         "function": hot_loop.function,
         "first": hot_loop.first,

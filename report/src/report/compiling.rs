@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::Report;
-use crate::recording::compilations::{Compilation, Why};
+use crate::recording::compilations::{Compilation, MIN_FIRST_USE_NS, Why};
 use crate::words::{plural, precise_duration};
 
 /// Totals of the compilations of one function.
@@ -15,9 +15,9 @@ pub struct CompiledFunction {
     pub signature: String,
     /// Number of compilations.
     pub count: usize,
-    /// CPU time of the longest compilation in ns.
+    /// CPU time of the longest compilation in ns, without Numba's first use.
     pub longest: u64,
-    /// CPU time of all compilations in ns, including nested ones.
+    /// CPU time of all compilations in ns, including nested ones, and saving their code in Numba's cache.
     pub cpu_ns: u64,
     /// CPU time in LLVM in ns; part of `cpu_ns`.
     pub llvm: u64,
@@ -28,14 +28,14 @@ impl Report {
     pub fn compiling_by_function(&self) -> Vec<CompiledFunction> {
         let mut functions: FxHashMap<String, CompiledFunction> = FxHashMap::default();
         for row in self.compilations.iter().filter(|row| row.is_outermost()) {
-            let name = row.name();
+            let (name, took) = (row.name(), row.compiling_ns());
             let total = functions.entry(name.clone()).or_default();
-            if total.count == 0 || row.cpu_ns > total.longest {
-                (total.longest, total.signature) = (row.cpu_ns, row.signature.clone());
+            if total.signature.is_empty() || took > total.longest {
+                (total.longest, total.signature) = (took, row.signature.clone());
             }
             total.function = name;
-            (total.count, total.cpu_ns, total.llvm) =
-                (total.count + 1, total.cpu_ns + row.cpu_ns, total.llvm + row.llvm);
+            total.count += usize::from(row.why != Why::Wrapper);
+            (total.cpu_ns, total.llvm) = (total.cpu_ns + took, total.llvm + row.llvm);
         }
         let mut functions: Vec<CompiledFunction> = functions.into_values().collect();
         functions.sort_by(|a, b| b.cpu_ns.cmp(&a.cpu_ns).then_with(|| a.function.cmp(&b.function)));
@@ -52,14 +52,22 @@ impl Report {
     pub(crate) fn compiling_summary(&self) -> String {
         let rows = &self.compilations;
         let total = rows.iter().filter(|row| row.is_outermost()).map(|row| row.cpu_ns).sum();
-        let count = |matches: &dyn Fn(&Compilation) -> bool| rows.iter().filter(|row| matches(row)).count();
+        let count = |matches: &dyn Fn(&Compilation) -> bool| {
+            rows.iter().filter(|row| row.why != Why::Wrapper && matches(row)).count()
+        };
+        let first_use: u64 = rows.iter().filter(|row| row.is_outermost()).map(|row| row.first_use).sum();
+        let first_use = if first_use < MIN_FIRST_USE_NS {
+            String::new()
+        } else {
+            format!(", Numba's first use {}", precise_duration(first_use))
+        };
         let llvm: u64 = rows.iter().filter(|row| row.is_outermost()).map(|row| row.llvm).sum();
         // The share of the total is shown only for CPU time. Cycle counts are not times, and wall-clock time covers all
         // threads.
         let all = Some(self.profile.all.weight).filter(|_| self.is_time() && !self.recording.is_wall());
         let total_suffix = all.map(|all| format!(" of {}", precise_duration(all))).unwrap_or_default();
         let mut parts = vec![format!(
-            "{}, {}{} (LLVM {})",
+            "{}, {}{} (LLVM {}{first_use})",
             plural(count(&Compilation::is_outermost), "compilation"),
             precise_duration(total),
             total_suffix,
@@ -68,6 +76,10 @@ impl Report {
         let nested = count(&|row| row.depth > 0 && row.why != Why::Cached);
         if nested > 0 {
             parts.push(format!("{nested} more inside of them"));
+        }
+        let unfinished = count(&|row| row.depth == 0 && !row.is_finished);
+        if unfinished > 0 {
+            parts.push(format!("{unfinished} of them not finished"));
         }
         let cached = count(&|row| row.why == Why::Cached);
         if cached > 0 {

@@ -15,14 +15,13 @@ pub use compiling::CompiledFunction;
 pub use diff::{Change, Difference, diff};
 pub(crate) use stacks::Unit;
 pub use title::Group;
-pub(crate) use title::MIN_THREAD_PERCENT;
 
 use crate::answer::{Answer, Evidence};
 use crate::error::Error;
 use crate::lookup::Lookup;
 use crate::lookup::source::{Compiled, SourceText};
 use crate::loops::{Loop, find_loops};
-use crate::profile::activity::{Activities, Activity};
+use crate::profile::activity::Activities;
 use crate::profile::owners::{Owners, is_generated};
 use crate::profile::{Detail, FunctionRow, Profile};
 use crate::recording::compilations::{self, Compilation};
@@ -142,12 +141,13 @@ impl Report {
     ) -> Report {
         let symbols = Symbols::resolve_with(cache, &recording, &options.lookup);
         let detail = Detail { by_thread: options.by_thread, native_lines: options.lookup.native_lines };
-        let activities = Activities::with_owners(&recording, &symbols, Owners::new(&recording, &options.mine));
+        let roots = Roots::new(&recording, &options.lookup);
+        let owners = Owners::new(&recording, &options.mine);
+        let activities = Activities::with_owners(&recording, &symbols, &roots.all(), owners);
         if options.no_compile {
-            recording.samples.retain(|sample| activities.get(sample.stack).activity != Activity::Compiling);
+            recording.samples.retain(|sample| !activities.get(sample.stack).activity.is_for_compiled_code());
         }
         let profile = Profile::with_activities(&recording, &symbols, activities, detail);
-        let roots = Roots::new(&recording, &options.lookup);
         let sources = load_sources(&profile, &symbols, &roots.all(), recorded);
         let mut notes = recording.notes.clone();
         notes.extend(symbols.notes.iter().cloned());

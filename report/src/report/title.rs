@@ -7,9 +7,6 @@ use crate::profile::Count;
 use crate::recording::Thread;
 use crate::words::{duration, file_name, group_digits, plural};
 
-/// Minimum share of a thread in all time.
-pub(crate) const MIN_THREAD_PERCENT: f64 = 0.5;
-
 /// Totals of the threads of a process or of a machine.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
@@ -19,7 +16,7 @@ pub struct Group {
     pub pid: u32,
     /// Last known name of the main thread, or of the first thread with samples.
     pub name: String,
-    /// Number of threads that have samples.
+    /// Number of threads that ran.
     pub threads: usize,
     /// All samples of the group.
     pub all: Count,
@@ -46,7 +43,8 @@ impl Report {
 
     /// Returns the first line of a report: program, CPU time and elapsed time, threads, clock.
     pub fn headline(&self) -> String {
-        let (threads, idle_ns) = self.threads_that_ran();
+        let idle = self.profile.threads.iter().filter(|row| !row.ran);
+        let idle_ns = idle.fold(0_u64, |sum, row| sum.saturating_add(row.all.weight));
         let mut parts = vec![self.program()];
         let elapsed = self.elapsed().filter(|elapsed| *elapsed > 0).map(|elapsed| format!("in {}", duration(elapsed)));
         let time = self.is_time().then(|| {
@@ -58,7 +56,7 @@ impl Report {
         if self.recording.parts > 1 {
             parts.push(plural(self.recording.parts, "recording"));
         }
-        let mut threads = plural(threads, "thread");
+        let mut threads = plural(self.threads_that_ran(), "thread");
         match self.processes().len() {
             0 | 1 => {}
             count => threads.push_str(&format!(" in {count} processes")),
@@ -95,7 +93,7 @@ impl Report {
         if self.recording.parts > 1 {
             parts.push(format!("{} recordings", self.recording.parts));
         }
-        let mut processes = plural(self.threads_that_ran().0, "thread");
+        let mut processes = plural(self.threads_that_ran(), "thread");
         match self.processes().len() {
             0 | 1 => {}
             count => processes.push_str(&format!(" in {count} processes")),
@@ -114,21 +112,9 @@ impl Report {
         parts.join(" · ")
     }
 
-    /// Counts the threads that ran, and adds up the time of idle threads of pools in a recording of wall-clock time. A
-    /// thread that ran for a moment, such as that of a pool which was never used, does not count.
-    fn threads_that_ran(&self) -> (usize, u64) {
-        let (mut threads, mut idle_ns): (FxHashMap<u32, Count>, u64) = (FxHashMap::default(), 0);
-        let mut all = Count::default();
-        for sample in &self.recording.samples {
-            if self.profile.activities.is_idle(sample.stack) {
-                idle_ns = idle_ns.saturating_add(sample.weight);
-                continue;
-            }
-            all += Count::of(sample);
-            *threads.entry(sample.thread).or_default() += Count::of(sample);
-        }
-        let count = threads.values().filter(|count| count.percent_of(all) >= MIN_THREAD_PERCENT).count();
-        (if count == 0 { threads.len() } else { count }, idle_ns)
+    /// Counts the threads that ran. A thread of a pool that only waited for work is not counted.
+    pub(crate) fn threads_that_ran(&self) -> usize {
+        self.profile.threads.iter().filter(|row| row.ran).count()
     }
 
     /// Returns the processes that have samples, hottest first.
@@ -169,7 +155,7 @@ impl Report {
             });
             group.all += row.all;
             group.compiled += row.compiled;
-            group.threads += 1;
+            group.threads += usize::from(row.ran);
             // The main thread's id is the pid.
             if group.name.is_empty() || row.thread.tid == row.thread.pid {
                 group.name.clone_from(&row.thread.name);

@@ -73,7 +73,8 @@ pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
     // may also still hold an earlier recording, which this process replaces only at its first sample.
     let continues =
         |file: &Path| (is_child || file_owner.as_ref() == Some(&own_pid)) && was_created_by_this_process(file);
-    recorder::start_with(options, Start { is_child, gives_signal_stacks, inherited: None }, continues)?;
+    let hands_over = options.pid.is_none() && inherited_by == InheritedBy::Descendants;
+    recorder::start_with(options, Start { is_child, hands_over, gives_signal_stacks, inherited: None }, continues)?;
     Ok(true)
 }
 

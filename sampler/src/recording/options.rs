@@ -5,17 +5,21 @@
 //!                  [,recorder=PID:START]
 //! ```
 //! Options are parsed from the end of the value until an unknown one is found, so a file name may contain commas. An
-//! empty option ends the list, so a file name may end with text that looks like an option: `bench,wall,,hz=99`. In the
-//! name, `%p` is the PID, `%h` the host, and `%%` a percent sign.
+//! empty option ends the list, so a file name may end with text that looks like an option: `bench,wall,,hz=99`.
+//!
+//! ```text
+//! in FILE:  %p  PID    %h  host    %r  rank, or 0    %q{VAR}  environment variable    %%  percent sign
+//! ```
 
 #![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::recording::event_name::Counter;
-use crate::recording::process::Process;
+use crate::recording::launcher::Rank;
+use crate::recording::process::{Process, host_and_release};
 
 /// Default number of samples per second: a prime, so that samples do not run in step with timer ticks.
 pub const DEFAULT_HZ: u32 = 199;
@@ -35,7 +39,7 @@ pub enum Clock {
 /// Options of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// File name as the user wrote it, with `%p` and `%h`.
+    /// File name as the user wrote it, with `%p`, `%h`, `%r` and `%q{VAR}`.
     pub pattern: OsString,
     /// Samples per second.
     pub hz: u32,
@@ -152,33 +156,80 @@ impl Options {
         if self.pattern.as_bytes().first() != Some(&b'/')
             && let Ok(directory) = std::env::current_dir()
         {
-            let literal = directory.as_os_str().as_bytes().iter().flat_map(|&byte| {
-                // Escape percent signs of the directory, which are not part of the pattern.
-                std::iter::repeat_n(byte, if byte == b'%' { 2 } else { 1 })
-            });
-            let pattern = literal.chain([b'/']).chain(self.pattern.as_bytes().iter().copied()).collect();
+            let directory = escape(directory.as_os_str().as_bytes());
+            let pattern = directory.chain([b'/']).chain(self.pattern.as_bytes().iter().copied()).collect();
             self.pattern = OsString::from_vec(pattern);
         }
         self
     }
 
-    /// Returns the path of a process's file.
-    pub fn path(&self, pid: u32, host: &str) -> PathBuf {
+    /// Replaces everything in the pattern but `%p` and `%%`. Children of a fork inherit the result, because they may not
+    /// read the environment.
+    ///
+    /// # Errors
+    /// A message, if the pattern has an unknown directive, or one for a variable that is not set.
+    pub fn resolve(mut self, host: &str, variable: impl Fn(&str) -> Option<OsString>) -> Result<Options, String> {
+        let mut resolved = Vec::new();
+        for part in parts(self.pattern.as_bytes()) {
+            match part? {
+                Part::Text(text) => resolved.extend(text),
+                Part::Percent => resolved.extend(b"%%"),
+                Part::Pid => resolved.extend(b"%p"),
+                Part::Host => resolved.extend(escape(host.as_bytes())),
+                Part::Rank => {
+                    let rank = Rank::find(&variable).map_or(0, |rank| rank.number);
+                    resolved.extend(rank.to_string().bytes());
+                }
+                Part::Variable(name) => {
+                    let value = variable(name);
+                    let value = value.ok_or_else(|| format!("%q{{{name}}} in a file name: {name} is not set"))?;
+                    resolved.extend(escape(value.as_bytes()));
+                }
+            }
+        }
+        self.pattern = OsString::from_vec(resolved);
+        Ok(self)
+    }
+
+    /// Same as [`resolve`](Options::resolve), for this process.
+    ///
+    /// # Errors
+    /// Same as [`resolve`](Options::resolve).
+    pub fn resolve_here(self) -> Result<Options, String> {
+        self.resolve(&host_and_release().0, |name| std::env::var_os(name))
+    }
+
+    /// Adds the rank before the extension, unless the pattern already distinguishes processes.
+    #[must_use]
+    pub fn with_rank(mut self) -> Options {
+        let names_process = |part: Result<Part<'_>, String>| match part {
+            Ok(Part::Pid | Part::Rank) => true,
+            Ok(Part::Variable(name)) => Rank::is_in_variable(name),
+            _ => false,
+        };
+        if !parts(self.pattern.as_bytes()).any(names_process) {
+            let mut pattern = self.pattern.into_vec();
+            let name = pattern.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+            let dot = pattern[name..].iter().rposition(|byte| *byte == b'.').filter(|dot| *dot != 0);
+            let extension = dot.map_or(pattern.len(), |dot| name + dot);
+            pattern.splice(extension..extension, *b".rank%r");
+            self.pattern = OsString::from_vec(pattern);
+        }
+        self
+    }
+
+    /// Returns the path of a process's file. The pattern must be [resolved](Options::resolve).
+    pub fn path(&self, pid: u32) -> PathBuf {
         let mut path = Vec::new();
         let mut names_process = false;
-        let mut bytes = self.pattern.as_bytes().iter();
-        while let Some(&byte) = bytes.next() {
-            match (byte, byte == b'%') {
-                (_, false) => path.push(byte),
-                (_, true) => match bytes.next() {
-                    Some(b'p') => {
-                        names_process = true;
-                        path.extend(pid.to_string().bytes());
-                    }
-                    Some(b'h') => path.extend(host.bytes()),
-                    Some(b'%') | None => path.push(b'%'),
-                    Some(&other) => path.extend([b'%', other]),
-                },
+        for part in parts(self.pattern.as_bytes()).flatten() {
+            match part {
+                Part::Text(text) => path.extend(text),
+                Part::Pid => {
+                    names_process = true;
+                    path.extend(pid.to_string().bytes());
+                }
+                _ => path.push(b'%'),
             }
         }
         if self.is_child && !names_process {
@@ -191,6 +242,58 @@ impl Options {
     pub fn for_child(&self) -> Options {
         Options { pid: None, is_child: true, ..self.clone() }
     }
+}
+
+/// Part of a file name.
+enum Part<'a> {
+    Text(&'a [u8]),
+    Percent,
+    Pid,
+    Host,
+    Rank,
+    Variable(&'a str),
+}
+
+/// Splits a file name into its parts.
+fn parts(pattern: &[u8]) -> impl Iterator<Item = Result<Part<'_>, String>> {
+    let mut rest = pattern;
+    std::iter::from_fn(move || {
+        let (part, length) = match rest {
+            [] => return None,
+            [b'%', b'%', ..] => (Ok(Part::Percent), 2),
+            [b'%', b'p', ..] => (Ok(Part::Pid), 2),
+            [b'%', b'h', ..] => (Ok(Part::Host), 2),
+            [b'%', b'r', ..] => (Ok(Part::Rank), 2),
+            [b'%', b'q', b'{', name @ ..] => match name.iter().position(|byte| *byte == b'}') {
+                Some(end) => {
+                    let name = std::str::from_utf8(&name[..end]);
+                    (name.map(Part::Variable).map_err(|error| format!("%q{{...}} in a file name: {error}")), end + 4)
+                }
+                None => (Err("%q{VAR} in a file name has no closing brace".to_owned()), rest.len()),
+            },
+            [b'%', other @ ..] => {
+                let other = String::from_utf8_lossy(other).chars().next().map(String::from).unwrap_or_default();
+                let known = "use %p (process), %h (host), %r (rank), %q{VAR}, or %% for a percent sign";
+                (Err(format!("%{other} in a file name is unknown: {known}")), rest.len())
+            }
+            _ => {
+                let length = rest.iter().position(|byte| *byte == b'%').unwrap_or(rest.len());
+                (Ok(Part::Text(&rest[..length])), length)
+            }
+        };
+        rest = &rest[length..];
+        Some(part)
+    })
+}
+
+/// Escapes percent signs, which are not part of the pattern.
+fn escape(text: &[u8]) -> impl Iterator<Item = u8> {
+    text.iter().flat_map(|&byte| std::iter::repeat_n(byte, if byte == b'%' { 2 } else { 1 }))
+}
+
+/// Returns a pattern that names exactly this file.
+pub fn exact_pattern(path: &Path) -> OsString {
+    OsString::from_vec(escape(path.as_os_str().as_bytes()).collect())
 }
 
 /// Checks that the rate is supported.
@@ -246,13 +349,46 @@ mod tests {
     }
 
     #[test]
-    fn file_names_may_contain_pid_and_host() {
-        let options = Options::new("p-%h-%p-%%-%x%");
-        assert_eq!(options.path(12, "node").to_str(), Some("p-node-12-%-%x%"));
-        let child_options = |pattern: &str| Options::new(pattern).for_child();
-        assert_eq!(child_options("f").path(5, "h").to_str(), Some("f.5"));
-        assert_eq!(child_options("f").for_child().path(6, "h").to_str(), Some("f.6"), "a grandchild");
-        assert_eq!(child_options("f-%p").path(5, "h").to_str(), Some("f-5"));
-        assert_eq!(child_options("f-%%p").path(5, "h").to_str(), Some("f-%p.5"));
+    fn file_names_may_contain_pid_host_rank_and_variables() {
+        let variable = |name: &str| match name {
+            "PMI_RANK" => Some(OsString::from("3")),
+            "JOB" => Some(OsString::from("50%p")),
+            _ => None,
+        };
+        let resolve = |pattern: &str| Options::new(pattern).resolve("node", variable);
+        let options = resolve("p-%h-%p-%%-%r-%q{JOB}").unwrap();
+        assert_eq!(options.path(12).to_str(), Some("p-node-12-%-3-50%p"));
+        for (pattern, problem) in [
+            ("a-%x", "%x in a file name is unknown: use %p (process)"),
+            ("a-%", "% in a file name is unknown"),
+            ("a-%q{NONE}", "%q{NONE} in a file name: NONE is not set"),
+            ("a-%q{JOB", "no closing brace"),
+        ] {
+            let error = resolve(pattern).unwrap_err();
+            assert!(error.contains(problem), "{error}");
+        }
+        let child_options = |pattern: &str| resolve(pattern).unwrap().for_child();
+        assert_eq!(child_options("f").path(5).to_str(), Some("f.5"));
+        assert_eq!(child_options("f").for_child().path(6).to_str(), Some("f.6"), "a grandchild");
+        assert_eq!(child_options("f-%p").path(5).to_str(), Some("f-5"));
+        assert_eq!(child_options("f-%%p").path(5).to_str(), Some("f-%p.5"));
+        let exact = Options { pattern: exact_pattern(Path::new("a%p%x")), ..Options::new("") };
+        assert_eq!(exact.resolve("h", variable).unwrap().path(5).to_str(), Some("a%p%x"));
+    }
+
+    #[test]
+    fn the_rank_is_added_to_a_name_without_one() {
+        for (pattern, expected) in [
+            ("jitlisten.perf.data", "jitlisten.perf.rank%r.data"),
+            ("/a.b/prof", "/a.b/prof.rank%r"),
+            (".data", ".data.rank%r"),
+            ("a-%h.data", "a-%h.rank%r.data"),
+            ("a-%p.data", "a-%p.data"),
+            ("a-%r", "a-%r"),
+            ("a-%q{SLURM_PROCID}", "a-%q{SLURM_PROCID}"),
+            ("a-%q{USER}", "a-%q{USER}.rank%r"),
+        ] {
+            assert_eq!(Options::new(pattern).with_rank().pattern, expected);
+        }
     }
 }

@@ -15,11 +15,12 @@ use crate::recording::counters::Statistics;
 use crate::recording::current::{self, Recording};
 use crate::recording::event_name::Counter;
 use crate::recording::options::{self, Options};
-use crate::recording::process::{self, Process};
+use crate::recording::process::Process;
 use crate::thread::{arming, creation, scan, slots, timer};
 use crate::transparency::{disposition, fatal, sanitizer};
 use crate::writer::code_events::Observation;
-use crate::writer::output::Output;
+use crate::writer::existing_file;
+use crate::writer::output::{Output, Owner};
 use crate::writer::perf_data::Attribute;
 use crate::writer::thread::{self, WriterTask};
 use crate::writer::{INHERITED, Inherited, Writer};
@@ -93,6 +94,8 @@ pub(super) fn try_lock() -> Option<impl Drop> {
 pub(super) struct Start {
     /// True for a child, which leaves no file if it ends before its first sample.
     pub(super) is_child: bool,
+    /// True for a tool that leaves its file to the program that it starts.
+    pub(super) hands_over: bool,
     pub(super) gives_signal_stacks: bool,
     /// State inherited from the parent; set in a fork child, which has a single thread.
     pub(super) inherited: Option<Inherited>,
@@ -104,7 +107,7 @@ pub(super) struct Start {
 /// Any [`Error`], if the recording cannot start.
 pub fn start(options: Options) -> Result<(), Error> {
     let gives_signal_stacks = inspect_process()?;
-    start_with(options, Start { is_child: false, gives_signal_stacks, inherited: None }, |_| false)
+    start_with(options, Start { is_child: false, hands_over: false, gives_signal_stacks, inherited: None }, |_| false)
 }
 
 /// Inspects the loaded libraries. Calls the loader, so no lock may be held. Returns true if new threads may get a
@@ -166,16 +169,16 @@ pub fn statistics() -> Statistics {
     current::last().map_or_else(Statistics::default, |recording| recording.counters.statistics())
 }
 
-/// Starts a recording. `continues` returns true if this process created the existing file.
-pub(super) fn start_with(options: Options, start: Start, continues: impl FnOnce(&Path) -> bool) -> Result<(), Error> {
-    start_in(&mut state(), options, start, continues)
+/// Starts a recording. `continues` returns true if this process created an existing file.
+pub(super) fn start_with(options: Options, start: Start, continues: impl Fn(&Path) -> bool) -> Result<(), Error> {
+    start_in(&mut state(), options.resolve_here().map_err(Error::Options)?, start, continues)
 }
 
 fn start_in(
     state: &mut Option<Running>,
     options: Options,
     start: Start,
-    continues: impl FnOnce(&Path) -> bool,
+    continues: impl Fn(&Path) -> bool,
 ) -> Result<(), Error> {
     if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         return Err(Error::Machine);
@@ -193,16 +196,20 @@ fn start_in(
     }
     options::checked_hz(options.hz).map_err(Error::Options)?;
     let options = options.absolute();
-    let path = options.path(std::process::id(), &process::host_and_release().0);
+    let owner = Owner { pid: std::process::id(), hands_over: start.hands_over };
+    let path = options.path(owner.pid);
     let counter = permitted_counter(&options)?;
-    let append = continues(&path);
     let attribute = Attribute::new(&options, counter.as_ref());
+    let continued = existing_file::names(&path, owner.pid).find(|path| continues(path));
     let output = if start.is_child {
-        Output::deferred(&path, append, attribute)
+        Output::deferred(continued.as_ref().unwrap_or(&path), owner, continued.is_some(), attribute)
     } else {
-        without_write_signals(|| Output::open(&path, append, attribute))
+        without_write_signals(|| Output::open(&path, owner, continued.as_deref(), attribute))
             .map_err(|error| Error::Output(path.clone(), error))?
     };
+    if !start.is_child && continued.is_none() && output.path() != path {
+        log_line!(Error, "another recorder is writing {}: recording into {}", path.display(), output.path().display());
+    }
     let signal = choose_signal(counter.is_some()).ok_or(Error::NoSignal)?;
     exempt_signal(signal);
     follow_forks::<HeldLocks>();
@@ -211,7 +218,7 @@ fn start_in(
     let mut recording = Recording::new(options.clock, options.hz, counter, start.gives_signal_stacks);
     recording.exit_key = recording.exit_key.or_else(creation::create_exit_key);
     let recording = recording.publish();
-    *state = Some(run(recording, options, path, output, start.inherited, append)?);
+    *state = Some(run(recording, options, output, start.inherited, continued.is_some())?);
     fatal::install_handlers();
     log_line!(Info, "recording with signal {signal}");
     Ok(())
@@ -221,13 +228,12 @@ fn start_in(
 fn run(
     recording: &'static Recording,
     options: Options,
-    path: PathBuf,
     output: Output,
     inherited: Option<Inherited>,
     append: bool,
 ) -> Result<Running, Error> {
     let observation = Observation::begin(options.images);
-    let is_forked = inherited.is_some();
+    let (is_forked, path) = (inherited.is_some(), output.path().to_owned());
     let mut writer = Box::new(Writer::new(recording, output, &options, inherited.unwrap_or_default()));
     without_write_signals(|| writer.write_preamble(append));
     recording.set_sampling(true);
@@ -303,7 +309,8 @@ impl HeldAcrossFork for HeldLocks {
         drop(shared_state);
         if let Some(options) = options {
             let gives_signal_stacks = parent.gives_signal_stacks;
-            let start = Start { is_child: true, gives_signal_stacks, inherited: Some(inherited) };
+            let inherited = Some(inherited);
+            let start = Start { is_child: true, hands_over: false, gives_signal_stacks, inherited };
             let _ = start_in(&mut state, options.for_child(), start, |_| false);
         }
     }

@@ -6,21 +6,26 @@
 //! ```
 //!
 //! A recording without a sample is not kept, and does not replace another recording.
+//!
+//! A recorder locks its file while it writes (`fcntl_locking(2)`). A file that another recorder has locked is neither
+//! renamed nor replaced, whatever it contains: the second recorder writes to `FILE.PID`. The lock of an existing
+//! recording is also held while the creation of its successor is deferred.
 
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use jitlisten::log_line;
-use jitlisten_files::{OwnDirectory, Replacement};
+use jitlisten_files::{OwnDirectory, Replacement, try_lock};
 use wire::perf_data::{PERF_RECORD_AUXTRACE, PERF_RECORD_COMPRESSED, PERF_RECORD_COMPRESSED2, PERF_RECORD_SAMPLE};
 use wire::recording::{images, old};
 
 use crate::writer::file_names::is_own_file;
+use crate::writer::output::{Owner, move_file_to_high_descriptor};
 use crate::writer::perf_data::{DATA_SIZE_OFFSET, MAGIC};
 
 /// Header offset of the field that holds the file offset of the data.
@@ -28,6 +33,12 @@ const DATA_START_OFFSET: u64 = DATA_SIZE_OFFSET - 8;
 
 /// Maximum number of records to search for a sample; a recording without a sample has fewer.
 const MAX_RECORDS_BEFORE_SAMPLE: usize = 100_000;
+
+/// Maximum number of names that are tried for a recording.
+const MAX_NAMES: usize = 10;
+
+/// Maximum number of attempts to lock a file that others rename meanwhile.
+const MAX_CLAIM_ATTEMPTS: usize = 10;
 
 /// Kind of the file that exists at the path of a new recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,14 +57,84 @@ pub fn check_output(path: &Path) -> io::Result<()> {
     inspect(path).map(drop)
 }
 
-/// Classifies the existing file, and checks that it and its images can be renamed if necessary.
-pub(crate) fn inspect(path: &Path) -> io::Result<ExistingFile> {
-    let existing = classify_existing(path)?;
+/// Right to create a recording at a path. It ends when [`lock`](Claim::lock) is closed.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    existing: ExistingFile,
+    /// The existing file, locked; `None` if there is none.
+    pub(crate) lock: Option<File>,
+}
+
+impl Claim {
+    /// Returns true if an existing recording will be renamed.
+    pub(crate) fn has_recording(&self) -> bool {
+        self.existing == ExistingFile::Recording
+    }
+}
+
+/// Names for the recording of a process, in the order of preference.
+pub(crate) fn names(path: &Path, pid: u32) -> impl Iterator<Item = PathBuf> {
+    let with_suffix = move |suffix: String| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    (0..MAX_NAMES).map(move |attempt| match attempt {
+        0 => path.to_owned(),
+        1 => with_suffix(format!(".{pid}")),
+        _ => with_suffix(format!(".{pid}.{attempt}")),
+    })
+}
+
+/// Claims a path for a new recording.
+///
+/// # Errors
+/// [`ErrorKind::ResourceBusy`] if another recorder writes to the file at the path; otherwise, the reason why no recording
+/// may be created there.
+pub(crate) fn claim(path: &Path) -> io::Result<Claim> {
     check_directory(&images(path))?;
+    for _ in 0..MAX_CLAIM_ATTEMPTS {
+        let Some(file) = open_existing(path)? else {
+            return Ok(Claim { existing: ExistingFile::Replaceable, lock: None });
+        };
+        if !try_lock(&file) {
+            return Err(ErrorKind::ResourceBusy.into());
+        }
+        if is_at(&file, path) {
+            let existing = classify(&file)?;
+            if existing == ExistingFile::Recording {
+                check_old(path)?;
+            }
+            return Ok(Claim { existing, lock: Some(file) });
+        }
+    }
+    Err(ErrorKind::ResourceBusy.into())
+}
+
+/// Returns true if the path still leads to the file.
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let (file, path) = (file.metadata().map(identity), fs::metadata(path).map(identity));
+    file.is_ok_and(|file| path.is_ok_and(|path| path == file))
+}
+
+/// Checks that the recording at `path` can be renamed.
+fn check_old(path: &Path) -> io::Result<()> {
+    let old = old(path);
+    if let Some(file) = open_existing(&old).map_err(|error| error_about(&old, &error))? {
+        classify(&file).map_err(|error| error_about(&old, &error))?;
+    }
+    open_removable(&images(&old)).map(drop)
+}
+
+/// Classifies the existing file, and checks that it and its images can be renamed if necessary. Must not be called while
+/// this process has locked the file.
+pub(crate) fn inspect(path: &Path) -> io::Result<ExistingFile> {
+    check_directory(&images(path))?;
+    let Some(file) = open_existing(path)? else { return Ok(ExistingFile::Replaceable) };
+    let existing = classify(&file)?;
     if existing == ExistingFile::Recording {
-        let old = old(path);
-        self::classify_existing(&old).map_err(|error| error_about(&old, &error))?;
-        open_removable(&images(&old))?;
+        check_old(path)?;
     }
     Ok(existing)
 }
@@ -65,27 +146,35 @@ fn check_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-fn classify_existing(path: &Path) -> io::Result<ExistingFile> {
-    let refuse = |reason| Err(io::Error::other(reason));
+/// Opens a file, for writing if that is permitted. `None` if there is none.
+fn open_existing(path: &Path) -> io::Result<Option<File>> {
     match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(ExistingFile::Replaceable),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
-        Ok(link) if link.is_symlink() && !path.exists() => return refuse("it is a dangling link"),
+        Ok(link) if link.is_symlink() && !path.exists() => return Err(io::Error::other("it is a dangling link")),
         Ok(_) => {}
     }
-    let metadata = fs::metadata(path)?;
-    if !metadata.is_file() {
-        return refuse("it is not a regular file");
+    let open =
+        |write| File::options().read(true).write(write).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
     }
+    match open(true).or_else(|_| open(false)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        result => result.map(move_file_to_high_descriptor).map(Some),
+    }
+}
+
+fn classify(file: &File) -> io::Result<ExistingFile> {
+    let metadata = file.metadata()?;
     if metadata.len() == 0 {
         return Ok(ExistingFile::Replaceable);
     }
-    let file = File::open(path)?;
     let mut magic = [0; MAGIC.len()];
     if file.read_exact_at(&mut magic, 0).is_err() || magic != *MAGIC {
-        return refuse("it exists and is not a recording");
+        return Err(io::Error::other("it exists and is not a recording"));
     }
-    Ok(if may_have_sample(&file, metadata.len()) { ExistingFile::Recording } else { ExistingFile::Replaceable })
+    Ok(if may_have_sample(file, metadata.len()) { ExistingFile::Recording } else { ExistingFile::Replaceable })
 }
 
 /// Returns true if a recording by jitlisten or perf may contain a sample.
@@ -116,23 +205,38 @@ fn may_have_sample(file: &File, length: u64) -> bool {
     true
 }
 
-/// Creates the file with `bytes` as its contents. An existing recording is renamed to FILE.old. On error, nothing is
-/// changed.
-pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<File> {
-    let mut file = Replacement::at_exact_path(path)?;
+/// Creates the file with `bytes` as its contents, and locks it. An existing recording is renamed to FILE.old. On error,
+/// nothing is changed.
+///
+/// # Errors
+/// [`ErrorKind::AlreadyExists`] if the claim no longer holds, because the existing file was renamed or removed.
+pub(crate) fn create(path: &Path, bytes: &[u8], claim: &Claim, owner: Owner) -> io::Result<File> {
+    let mut file = Replacement::at_exact_path(path)?.map_file(move_file_to_high_descriptor);
     file.file().write_all_at(bytes, 0)?;
-    rename_existing(path)?;
+    owner.lock(file.file());
+    let Some(lock) = &claim.lock else { return file.into_new_file() };
+    if !is_at(lock, path) {
+        return Err(ErrorKind::AlreadyExists.into());
+    }
+    if claim.has_recording() {
+        check_old(path)?;
+        move_to_old(path)?;
+        return file.into_new_file();
+    }
     file.into_file()
 }
 
 /// Renames a recording to FILE.old, together with its images.
 ///
 /// # Errors
-/// If an existing file or directory must not be replaced. In that case, nothing is changed.
+/// If an existing file or directory must not be replaced, or another recorder writes to it. In that case, nothing is
+/// changed.
 pub fn rename_existing(path: &Path) -> io::Result<()> {
-    if inspect(path)? == ExistingFile::Replaceable {
-        return Ok(());
-    }
+    let claim = claim(path)?;
+    if claim.has_recording() { move_to_old(path) } else { Ok(()) }
+}
+
+fn move_to_old(path: &Path) -> io::Result<()> {
     let old = old(path);
     let (images_path, old_images_path) = (images(path), images(&old));
     remove_directory(&old_images_path)?;
@@ -254,7 +358,12 @@ mod tests {
         }
 
         fn open(&self) -> io::Result<Output> {
-            Output::open(&self.file, false, Attribute::new(&Options::new(&self.file), None))
+            self.open_for(1)
+        }
+
+        fn open_for(&self, pid: u32) -> io::Result<Output> {
+            let owner = Owner { pid, hands_over: false };
+            Output::open(&self.file, owner, None, Attribute::new(&Options::new(&self.file), None))
         }
 
         /// Writes a complete recording by the process `pid`, with an image if it has a sample.

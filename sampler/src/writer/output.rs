@@ -2,6 +2,8 @@
 //!
 //! Records are appended, and then the size in the header is updated. The descriptor has a high number, away from those
 //! that programs print or compare. If the program has closed it or reused its number, the file is opened again.
+//!
+//! The file is locked, so that no other recorder writes to it or renames it (`existing_file.rs`).
 
 use std::fs::{self, File};
 use std::io;
@@ -11,43 +13,116 @@ use std::path::{Path, PathBuf};
 
 use wire::perf_data::PERF_RECORD_COMM;
 
-use crate::writer::existing_file::{self, ExistingFile};
+use crate::writer::existing_file;
 use crate::writer::perf_data::{self, Attribute, Batch, DATA_OFFSET, DATA_SIZE_OFFSET, Features};
+
+/// An open file whose descriptor the program may close or reuse.
+#[derive(Debug)]
+struct HeldFile {
+    /// `None` once the program owns the descriptor.
+    file: Option<File>,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl HeldFile {
+    fn new(file: File) -> io::Result<HeldFile> {
+        let identity = identity(&file.metadata()?);
+        Ok(HeldFile { file: Some(file), identity })
+    }
+
+    /// Returns the file, unless the program has closed or replaced the descriptor.
+    fn verified(&mut self) -> Option<&File> {
+        let is_ours = |file: &File| file.metadata().is_ok_and(|metadata| identity(&metadata) == self.identity);
+        if !self.file.as_ref().is_some_and(is_ours) {
+            // The program now owns the descriptor, so do not close it.
+            std::mem::forget(self.file.take());
+        }
+        self.file.as_ref()
+    }
+}
+
+impl Drop for HeldFile {
+    fn drop(&mut self) {
+        self.verified();
+    }
+}
+
+fn identity(metadata: &fs::Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// The process that writes a recording.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owner {
+    pub(crate) pid: u32,
+    /// True for a tool that leaves its file to the program that it starts, and therefore does not lock it.
+    pub(crate) hands_over: bool,
+}
+
+impl Owner {
+    pub(crate) fn lock(self, file: &File) {
+        if !self.hands_over {
+            jitlisten_files::try_lock(file);
+        }
+    }
+}
 
 /// The open file of a recording, or one that is still to be created.
 #[derive(Debug)]
 pub(crate) struct Output {
     path: PathBuf,
-    file: Option<File>,
-    /// Device and inode.
-    identity: (u64, u64),
+    owner: Owner,
+    file: Option<HeldFile>,
     attribute: Attribute,
     /// Bytes of records in the file.
     data_size: u64,
-    /// Set while the file has not been created. True if an existing recording will be continued.
-    deferred: Option<bool>,
+    deferral: Option<Deferral>,
+}
+
+/// State of a file that has not been created.
+#[derive(Debug)]
+struct Deferral {
+    /// True if an existing recording will be continued.
+    append: bool,
+    /// An existing recording that will be renamed, locked.
+    lock: Option<HeldFile>,
 }
 
 impl Output {
-    /// Creates the file, or continues it if `append`. If another recording is there, creation is deferred until the
-    /// first sample: see `existing_file.rs`.
-    pub(crate) fn open(path: &Path, append: bool, attribute: Attribute) -> io::Result<Output> {
-        let existing = existing_file::inspect(path)?;
-        if append
-            && existing == ExistingFile::Recording
-            && let Some(output) = Output::continue_existing(path, &attribute)?
-        {
-            return Ok(output);
+    /// Continues the file `continued`, or creates one. If another recording is there, creation is deferred until the first
+    /// sample: see `existing_file.rs`. If another recorder writes to the file, another name is used.
+    pub(crate) fn open(
+        path: &Path,
+        owner: Owner,
+        continued: Option<&Path>,
+        attribute: Attribute,
+    ) -> io::Result<Output> {
+        if let Some(path) = continued {
+            return match Output::continue_existing(path, owner, &attribute)? {
+                Some(output) => Ok(output),
+                None => Output::create(path, owner, attribute, &[]),
+            };
         }
-        match existing {
-            ExistingFile::Replaceable => Output::create(path, attribute, &[]),
-            ExistingFile::Recording => Ok(Output::deferred(path, append, attribute)),
+        for path in existing_file::names(path, owner.pid) {
+            match existing_file::claim(&path) {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
+                Ok(claim) if claim.has_recording() => {
+                    let lock = claim.lock.filter(|_| !owner.hands_over).map(HeldFile::new).transpose()?;
+                    let deferral = Deferral { append: false, lock };
+                    return Ok(Output { deferral: Some(deferral), ..Output::deferred(&path, owner, false, attribute) });
+                }
+                Ok(_) => return Output::create(&path, owner, attribute, &[]),
+                Err(error) => return Err(error),
+            }
         }
+        Err(io::ErrorKind::ResourceBusy.into())
     }
 
     /// Opens an existing recording to append to it. `Ok(None)` if the file is not a recording of ours.
-    fn continue_existing(path: &Path, attribute: &Attribute) -> io::Result<Option<Output>> {
-        let file = jitlisten_files::open_existing(path)?;
+    fn continue_existing(path: &Path, owner: Owner, attribute: &Attribute) -> io::Result<Option<Output>> {
+        let file = move_file_to_high_descriptor(jitlisten_files::open_existing(path)?);
+        owner.lock(&file);
         let mut header = [0; DATA_OFFSET as usize];
         let data = file.read_exact_at(&mut header, 0).ok().and_then(|()| perf_data::data_size(&header));
         let Some(data) = data.filter(|data| file.metadata().is_ok_and(|metadata| DATA_OFFSET + data <= metadata.len()))
@@ -56,34 +131,45 @@ impl Output {
         };
         // The features of the earlier part follow its records, so truncate the file before them.
         file.set_len(DATA_OFFSET + data)?;
-        let output = Output::from_file(path, file, attribute.clone(), data)?;
-        output.file()?.write_all_at(&perf_data::header(&output.attribute, data, &[]), 0)?;
+        let mut output = Output::from_file(path, owner, file, attribute.clone(), data)?;
+        let header = perf_data::header(&output.attribute, data, &[]);
+        output.verified_file()?.write_all_at(&header, 0)?;
         Ok(Some(output))
     }
 
-    /// Creates the file with its first records.
-    fn create(path: &Path, attribute: Attribute, records: &[u8]) -> io::Result<Output> {
+    /// Creates the file with its first records, under the first free name.
+    fn create(path: &Path, owner: Owner, attribute: Attribute, records: &[u8]) -> io::Result<Output> {
         let mut bytes = perf_data::header(&attribute, records.len() as u64, &[]);
         bytes.resize(DATA_OFFSET as usize, 0);
         bytes.extend_from_slice(records);
-        Output::from_file(path, existing_file::create(path, &bytes)?, attribute, records.len() as u64)
+        for path in existing_file::names(path, owner.pid) {
+            let create = || existing_file::create(&path, &bytes, &existing_file::claim(&path)?, owner);
+            // Another recorder may create or rename the file between the two calls.
+            let attempts = (0..MAX_CREATE_ATTEMPTS).map(|_| create());
+            let result = attempts.skip_while(|result| has_kind(result, io::ErrorKind::AlreadyExists)).next();
+            match result {
+                Some(result) if has_kind(&result, io::ErrorKind::ResourceBusy) => {}
+                Some(result) => return Output::from_file(&path, owner, result?, attribute, records.len() as u64),
+                None => {}
+            }
+        }
+        Err(io::ErrorKind::ResourceBusy.into())
     }
 
-    fn from_file(path: &Path, file: File, attribute: Attribute, data: u64) -> io::Result<Output> {
-        let file = move_file_to_high_descriptor(file);
-        let metadata = file.metadata()?;
-        let identity = (metadata.dev(), metadata.ino());
-        Ok(Output { path: path.to_owned(), file: Some(file), identity, attribute, data_size: data, deferred: None })
+    fn from_file(path: &Path, owner: Owner, file: File, attribute: Attribute, data: u64) -> io::Result<Output> {
+        let file = Some(HeldFile::new(file)?);
+        Ok(Output { path: path.to_owned(), owner, file, attribute, data_size: data, deferral: None })
     }
 
     /// Returns an output whose file is created with its first records.
-    pub(crate) fn deferred(path: &Path, append: bool, attribute: Attribute) -> Output {
-        Output { path: path.to_owned(), file: None, identity: (0, 0), attribute, data_size: 0, deferred: Some(append) }
+    pub(crate) fn deferred(path: &Path, owner: Owner, append: bool, attribute: Attribute) -> Output {
+        let deferral = Some(Deferral { append, lock: None });
+        Output { path: path.to_owned(), owner, file: None, attribute, data_size: 0, deferral }
     }
 
     /// True if the file has not been created yet.
     pub(crate) fn is_deferred(&self) -> bool {
-        self.deferred.is_some()
+        self.deferral.is_some()
     }
 
     /// Size of the file in bytes.
@@ -99,33 +185,32 @@ impl Output {
         &self.attribute
     }
 
-    fn file(&self) -> io::Result<&File> {
-        self.file.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
-    }
-
     /// Returns the file. Opens it again if the program has closed or replaced the descriptor.
     fn verified_file(&mut self) -> io::Result<&File> {
-        let identity = |file: &File| file.metadata().map(|metadata| (metadata.dev(), metadata.ino())).ok();
-        if self.file.as_ref().and_then(identity) != Some(self.identity) {
-            // The program now owns the descriptor, so do not close it.
-            std::mem::forget(self.file.take());
+        let owner = self.owner;
+        let held = self.file.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        if held.verified().is_none() {
             let file = move_file_to_high_descriptor(jitlisten_files::open_existing(&self.path)?);
-            if identity(&file) != Some(self.identity) {
+            if identity(&file.metadata()?) != held.identity {
                 return Err(io::Error::other("another file has taken its place"));
             }
-            self.file = Some(file);
+            owner.lock(&file);
+            *held = HeldFile::new(file)?;
         }
-        self.file()
+        held.file.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// Appends records and makes them visible to readers.
     pub(crate) fn append(&mut self, batch: &Batch) -> io::Result<()> {
-        if let Some(append) = self.deferred.take() {
-            let continued = if append { Output::continue_existing(&self.path, &self.attribute)? } else { None };
+        if let Some(Deferral { append, lock }) = self.deferral.take() {
+            // The lock of an existing recording ends here: `create` claims the name again.
+            drop(lock);
+            let continued =
+                if append { Output::continue_existing(&self.path, self.owner, &self.attribute)? } else { None };
             match continued {
                 Some(output) => *self = output,
                 None => {
-                    *self = Output::create(&self.path, self.attribute.clone(), batch.as_bytes())?;
+                    *self = Output::create(&self.path, self.owner, self.attribute.clone(), batch.as_bytes())?;
                     return Ok(());
                 }
             }
@@ -156,15 +241,15 @@ impl Output {
 impl Output {
     /// Removes the file, if it is still ours and this user may do so.
     pub(crate) fn discard(self) {
-        let identity = fs::symlink_metadata(&self.path).map(|metadata| (metadata.dev(), metadata.ino()));
-        if !self.is_deferred() && identity.is_ok_and(|identity| identity == self.identity) {
+        let existing = fs::symlink_metadata(&self.path).map(|metadata| identity(&metadata));
+        if self.file.as_ref().is_some_and(|held| existing.is_ok_and(|existing| existing == held.identity)) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
 /// Returns the PID from the first record of a recording by jitlisten, which is a COMM record.
-pub(crate) fn first_process(path: &Path) -> Option<u32> {
+pub fn first_process(path: &Path) -> Option<u32> {
     let mut record = [0; 16];
     File::open(path).ok()?.read_exact_at(&mut record, DATA_OFFSET).ok()?;
     let [kind, _, pid, _] =
@@ -172,20 +257,20 @@ pub(crate) fn first_process(path: &Path) -> Option<u32> {
     (kind == PERF_RECORD_COMM).then_some(pid)
 }
 
-impl Drop for Output {
-    fn drop(&mut self) {
-        if self.file.is_some() && self.verified_file().is_err() {
-            std::mem::forget(self.file.take());
-        }
-    }
+/// Returns true for an error of this kind.
+fn has_kind<T>(result: &io::Result<T>, kind: io::ErrorKind) -> bool {
+    result.as_ref().is_err_and(|error| error.kind() == kind)
 }
+
+/// Maximum number of attempts to create a file whose name others use meanwhile.
+const MAX_CREATE_ATTEMPTS: usize = 10;
 
 /// Maximum descriptor number that we choose.
 pub(crate) const MAX_DESCRIPTORS: usize = 1 << 16;
 
 /// Moves a file to a descriptor number that programs rarely reach. A larger number would enlarge the kernel's
-/// descriptor table, which each fork copies.
-fn move_file_to_high_descriptor(file: File) -> File {
+/// descriptor table, which each fork copies. The file must not be locked yet, because closing a descriptor unlocks it.
+pub(super) fn move_file_to_high_descriptor(file: File) -> File {
     // SAFETY: only `file` owned this number.
     unsafe { File::from_raw_fd(move_to_high_descriptor(file.into_raw_fd(), 1024)) }
 }
@@ -215,11 +300,13 @@ mod tests {
     use crate::recording::options::Options;
     use crate::writer::perf_data::SampleId;
 
+    const OWNER: Owner = Owner { pid: 1, hands_over: false };
+
     /// Fork children, and the programs that they execute, create their file late.
     #[test]
     fn a_file_may_be_created_late() {
         let path = std::env::temp_dir().join(format!("jitlisten-later-{}", std::process::id()));
-        let deferred = |append| Output::deferred(&path, append, Attribute::new(&Options::new(&path), None));
+        let deferred = |append| Output::deferred(&path, OWNER, append, Attribute::new(&Options::new(&path), None));
         deferred(false).finish(&Features::default()).unwrap();
         assert!(!path.exists(), "without records there is none");
         let mut batch = Batch::default();
@@ -240,13 +327,13 @@ mod tests {
         let attribute = || Attribute::new(&Options::new(&path), None);
         for text in ["precious", "import numba\n", "PERFILE"] {
             fs::write(&path, text).unwrap();
-            assert!(Output::open(&path, false, attribute()).is_err(), "{text}");
-            assert!(Output::open(&path, true, attribute()).is_err(), "{text}");
+            assert!(Output::open(&path, OWNER, None, attribute()).is_err(), "{text}");
+            assert!(Output::open(&path, OWNER, Some(&path), attribute()).is_err(), "{text}");
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
         for text in ["", "PERFILE2 of another program"] {
             fs::write(&path, text).unwrap();
-            drop(Output::open(&path, false, attribute()).expect("made anew"));
+            drop(Output::open(&path, OWNER, None, attribute()).expect("made anew"));
             assert!(fs::read(&path).unwrap().starts_with(perf_data::MAGIC));
         }
         fs::remove_file(path).unwrap();

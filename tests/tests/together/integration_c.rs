@@ -11,7 +11,7 @@ use jitlisten_tests::{gdb, perf, perf_inject, support_table, walk};
 const INTEGRATION: &str = "C API";
 
 /// Compiles `hosts/raw_jit.c` and sets the host's sinks.
-fn raw_jit(seconds: &str, sinks: &str, build_dir: &Scratch) -> Option<Host> {
+pub(crate) fn raw_jit(seconds: &str, sinks: &str, build_dir: &Scratch) -> Option<Host> {
     if cfg!(not(target_arch = "x86_64")) {
         tool::skip("raw_jit", "its machine code is that of x86-64", Absence::IsAllowed);
         return None;
@@ -102,6 +102,23 @@ fn gdb_knows_the_frames() {
     support_table::record_cell(INTEGRATION, "gdb");
 }
 
+/// Without unwind tables, gdb could not leave `beta`, whose frame pointer register holds 0 during its call.
+#[test]
+fn gdb_leaves_a_function_without_a_frame_pointer() {
+    for tables in ["frameless", "tableless"] {
+        let build_dir = Scratch::new("raw-jit-bin");
+        let (Some(()), Some(host)) = (gdb::is_available(), raw_jit("60", "gdb", &build_dir)) else { return };
+        let host = host.argument(tables);
+        let mut running = host.start(Preload::Nothing);
+        running.wait_for_line("running");
+        let session = gdb::attach_in("gamma", &running);
+        let check_result = scenario::check_backtrace(&session.backtrace, "call_alpha", Symbols::Stripped);
+        check_result.unwrap_or_else(|error| panic!("{tables}: {error}\n{}", session.output));
+        let last = session.backtrace.frames.last();
+        assert!(last.is_some_and(|last| last.starts_with("main")), "{tables}: {:?}", session.backtrace.frames);
+    }
+}
+
 #[test]
 fn in_process_unwinders_walk_it() {
     for unwinder in walk::UNWINDERS {
@@ -116,6 +133,10 @@ fn in_process_unwinders_walk_it() {
         let Some(walked) = walk::run_with_walker(host, unwinder, Preload::Nothing) else { return };
         walked.assert_complete();
         support_table::record_cell(INTEGRATION, unwinder);
+        for tables in ["frameless", "tableless"] {
+            let host = raw_jit("1", "unwind", &build_dir).expect("compiled just before").argument(tables);
+            walk::run_with_walker(host, unwinder, Preload::Nothing).expect("it ran before").assert_complete();
+        }
     }
 }
 

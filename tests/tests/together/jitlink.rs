@@ -276,7 +276,7 @@ fn an_object_that_is_also_listed_is_one_object() {
         let start = format!("Address({})", live_entries[0].start);
         let loaded = log.lines().filter(|line| line.contains("debug: loaded ObjectId(") && line.contains(&start));
         assert_eq!(loaded.count(), 1, "{log}");
-        let listed_at = log.find("ObjectId(0) was reported again").expect("it is listed");
+        let listed_at = log.find("ObjectId(1) was reported again").expect("it is listed");
         let freed_at = log.find("freeing ObjectId(").unwrap_or(log.len());
         let last_loaded_at = log.rfind("loaded ObjectId(").expect("objects");
         assert!(listed_at < freed_at && last_loaded_at < freed_at, "freed when it was listed:\n{log}");

@@ -1,5 +1,5 @@
 // Timeline, flame graph, call tree and threads.
-const SHADES = ['--a0', '--a1', '--a2', '--a3', '--a4', '--a5', '--a6'];
+const SHADES = ['--a0', '--a1', '--a2', '--a3', '--a4', '--a5', '--a6', '--a7', '--a8', '--a9'];
 
 function timeline(page) {
   const { data, $ } = page;

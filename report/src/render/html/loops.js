@@ -7,7 +7,7 @@ function loopViews(page, withScopeNote) {
   /** Returns the chip of a line: the hottest loop of all compilations, with a flag if any has advice. */
   function chip(entry) {
     if (!entry || !entry.o) return null;
-    const advised = entry.o.some((loop) => loop.advice.length);
+    const advised = entry.o.some((loop) => loop.advice.some(([, , mark]) => mark === '⚑'));
     const button = element('button', 'chip' + (advised ? ' advised' : ''), entry.o[0].chip + (advised ? ' ⚑' : ''));
     button.title = entry.o.map((loop) => [loop.name, ...loop.advice.map(([, text]) => text)].join(': ')).join('\n');
     button.tabIndex = -1;
@@ -19,7 +19,7 @@ function loopViews(page, withScopeNote) {
       const title = element('h3', '', withScopeNote(`${loop.name}${loop.inlined ? ', inlined into' : ' of'} ${page.shortName(loop.function)}${page.isFiltered() ? '' : ': ' + page.percent(loop.weight)}`));
       title.title = loop.function;
       section.append(title);
-      for (const [rule, text] of loop.advice) section.append(element('div', 'advice', `⚑ ${rule}: ${text}`));
+      for (const [rule, text, mark] of loop.advice) section.append(element('div', 'advice', `${mark} ${rule}: ${text}`));
       const table = element('table');
       for (const [name, text] of loop.rows) {
         const row = element('tr');

@@ -19,7 +19,7 @@ pub(super) fn loop_value(hot_loop: &Loop) -> Value {
         "inlined": hot_loop.is_inlined,
         "function": sanitize(&hot_loop.function),
         "weight": hot_loop.total.weight,
-        "advice": hot_loop.advice.iter().map(|advice| json!([advice.rule, advice.text])).collect::<Vec<_>>(),
+        "advice": hot_loop.advice.iter().map(|advice| json!([advice.rule, advice.text(), advice.mark()])).collect::<Vec<_>>(),
         "rows": hot_loop.rows().iter().map(|(name, text)| json!([name, sanitize(text)])).collect::<Vec<_>>(),
         "code": instructions.collect::<Vec<_>>(),
     })

@@ -169,7 +169,7 @@
       const text = sourceText || (caller ? textOf(data.files[caller[0]], caller[1]) : '');
       if (line && (isPython(file) || caller)) page.highlight(source, text.trim(), ''); else source.append(text);
       const tr = tableRow(hot[0], hot[1], [formatPosition(hotLine) + (caller ? ' by ' + formatPosition(caller) : ''), caller ? data.files[caller[0]].path : file.path], source, () => table.goToLine(fileIndex, line));
-      const inC = hot[2] / hot[0], entry = file.lines[line], advice = entry ? (entry.o || []).flatMap((loop) => loop.advice.map(([, text]) => text)) : [];
+      const inC = hot[2] / hot[0], entry = file.lines[line], advice = entry ? (entry.o || []).flatMap((loop) => loop.advice.filter(([, , mark]) => mark === '⚑').map(([, text]) => text)) : [];
       tr.append(element('td', 'faint', (isCompiled ? 'compiled' : 'Python') + (inC >= 0.1 ? `, ${(inC * 100).toFixed(0)} % in C` : '')));
       tr.cells[2].after(flagCell(tr, advice));
       return tr;

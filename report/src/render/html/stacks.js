@@ -2,7 +2,7 @@
 // Totals of samples for a selection: a thread (-1 for all) and a range of time slices (from, to; null for all). This
 // file does not access the page.
 const PART_FIELDS = 7;
-const COMPILED = 0, INTERPRETED = 1, COMPILING = 3, IMPORTING = 4, COLLECTING = 5, WAITING = 6;
+const COMPILED = 0, INTERPRETED = 1, COMPILING = 3, IMPORTING = 4, COLLECTING = 5, WAITING = 6, FIRST_USE = 7, LOADING = 8, ENDING = 9;
 const NO_SHARES = [0, 0, 0, 0];
 
 class Stacks {
@@ -47,9 +47,10 @@ class Stacks {
 
   /** Returns the library, compiler or import system that a part is charged to; null for the user's code. */
   libraryOf(node, activity) {
-    if (activity === COMPILING) return 'Numba\u2019s compiler';
+    if (activity === COMPILING) return this.compilerOf(node);
+    if (activity === FIRST_USE || activity === LOADING) return this.data.stacks.activities[activity];
     if (activity === IMPORTING) return 'import system';
-    if (activity === INTERPRETED || activity === COLLECTING || activity === WAITING) return null;
+    if (activity === INTERPRETED || activity === COLLECTING || activity === ENDING || activity === WAITING) return null;
     for (let ancestor = this.owner[node] < 0 ? node : this.owner[node]; ancestor > 0; ancestor = this.parent[ancestor]) {
       const f = this.functionOf[this.spot[ancestor]], line = this.lineOf[this.spot[ancestor]];
       if (f >= 0 && this.data.functions[f].library) return this.data.functions[f].library;
@@ -57,6 +58,17 @@ class Stacks {
     }
     const f = this.functionOf[this.spot[node]];
     return activity === COMPILED ? null : f >= 0 && this.data.functions[f].module || '[unknown]';
+  }
+
+  /** Returns the compiler: Numba's, or the LLVM of another library. */
+  compilerOf(node) {
+    let innermost = null;
+    for (let ancestor = node; ancestor > 0; ancestor = this.parent[ancestor]) {
+      const f = this.functionOf[this.spot[ancestor]], library = f >= 0 && this.data.functions[f].library;
+      if (library === 'numba' || library === 'llvmlite' || library === 'libllvmlite') return 'Numba\u2019s compiler';
+      innermost = innermost || library;
+    }
+    return innermost ? `compiler in ${innermost}` : 'Numba\u2019s compiler';
   }
 
   /** Returns everything that the page shows for a selection. */

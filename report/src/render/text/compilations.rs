@@ -53,7 +53,8 @@ pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) ->
     for row in &shown {
         let unless_cached = |text: String| if row.why == Why::Cached { String::new() } else { text };
         let [when, took] = [row.begin.saturating_sub(start_time), row.cpu_ns].map(precise_duration);
-        let [numba, llvm] = [row.cpu_ns - row.llvm, row.llvm].map(|part| unless_cached(precise_duration(part)));
+        let [numba, llvm] = [row.cpu_ns.saturating_sub(row.llvm + row.first_use), row.llvm]
+            .map(|part| unless_cached(precise_duration(part)));
         let figures = match is_wide {
             true => format!("{when:>8} {took:>8} {numba:>8} {llvm:>8} {:>8}  ", unless_cached(format_bytes(row.size))),
             false => format!("{when:>8} {took:>8} {llvm:>8}  "),

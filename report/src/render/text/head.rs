@@ -2,6 +2,7 @@
 
 use super::lines::truncate;
 use super::{Table, heat_colour, percent};
+use crate::loops::Loop;
 use crate::profile::activity::Activity;
 use crate::profile::hottest::HotLine;
 use crate::profile::{Count, SourcePosition};
@@ -39,10 +40,14 @@ impl Table<'_> {
                 Activity::Library => self.top_names(&summary.libraries),
                 Activity::Importing => self.top_names(&summary.importing),
                 Activity::Waiting => self.top_names(&summary.waiting),
-                Activity::Interpreted | Activity::Collecting => String::new(),
+                Activity::Interpreted
+                | Activity::Collecting
+                | Activity::FirstUse
+                | Activity::Loading
+                | Activity::Ending => String::new(),
             };
             let label = activity.words();
-            let row = format!("{} {}  {label:<18}  {remark}", self.seconds(*count), self.percent(*count));
+            let row = format!("{} {}  {label:<21}  {remark}", self.seconds(*count), self.percent(*count));
             self.lines.write(&sanitize(&row));
             if *activity == Activity::Compiling {
                 self.write_compiled_functions();
@@ -78,7 +83,7 @@ impl Table<'_> {
             (profile.line_zero, "line 0: the compiler names no line"),
             (profile.approximate, "~ by the instructions around"),
         ];
-        let share = |count: Count| percent(count.percent_of(profile.compiled)).trim().to_owned();
+        let share = |count: Count| percent(count.percent_of(profile.summary.compiled)).trim().to_owned();
         let rows = rows.iter().filter(|(count, _)| !count.is_zero());
         let rows: Vec<String> = rows.map(|(count, label)| format!("{} of it {label}", share(*count))).collect();
         rows.join(", ")
@@ -105,10 +110,10 @@ impl Table<'_> {
         let total_if = |is_cached: bool| {
             let matches = |row: &&Compilation| match row.why {
                 Why::NewEntry | Why::NoLines => is_cached,
-                Why::NotCached | Why::Dynamic | Why::Lifted => !is_cached,
-                Why::Cached | Why::Other => false,
+                Why::NotCached | Why::Unpickled | Why::Dynamic | Why::Lifted => !is_cached,
+                Why::Cached | Why::Wrapper | Why::Other => false,
             };
-            rows().filter(matches).fold((0, 0), |(count, took), row| (count + 1, took + row.cpu_ns))
+            rows().filter(matches).fold((0, 0), |(count, took), row| (count + 1, took + row.compiling_ns()))
         };
         let reason = if rows().any(|row| row.why == Why::NotCached) { "; cache=True not set" } else { "" };
         for ((count, took), source, reason) in
@@ -130,7 +135,7 @@ impl Table<'_> {
             .take(MAX_COMPILED_FUNCTIONS)
             .filter(|function| function.cpu_ns >= total / COMPILED_SHARE_DIVISOR)
         {
-            let times = if function.count == 1 { String::new() } else { format!(", and {} more", function.count - 1) };
+            let times = if function.count <= 1 { String::new() } else { format!(", and {} more", function.count - 1) };
             let row =
                 format!("{:>18}  {:<18}  ", duration(function.cpu_ns), format!("LLVM {}", duration(function.llvm)));
             let name = format!("{}{}{times}", function.function, function.signature);
@@ -229,8 +234,7 @@ impl Table<'_> {
     /// Returns ⚑ if there is advice for a loop at the line, otherwise a blank.
     pub(super) fn flag(&self, line: &HotLine) -> &'static str {
         let path = &self.report.profile.files[line.position.0 as usize].path;
-        let has_advice = self.report.loops_at(path, line.position.1).any(|hot_loop| !hot_loop.advice.is_empty());
-        if has_advice { "⚑" } else { " " }
+        if self.report.loops_at(path, line.position.1).any(Loop::has_change) { "⚑" } else { " " }
     }
 
     /// Appends the source of a line, which is truncated so that the remark fits at the end.

@@ -15,7 +15,7 @@ pub use why::{SourceLine, why_to_text};
 use unicode_width::UnicodeWidthStr as _;
 
 use crate::profile::{Count, FunctionRow, LibraryRow, Shares};
-use crate::report::{Group, MIN_THREAD_PERCENT, Report};
+use crate::report::{Group, Report};
 use crate::sanitize::sanitize;
 use crate::symbols::Kind;
 use crate::words::{group_digits, plural};
@@ -222,13 +222,10 @@ impl Table<'_> {
     fn write_threads(&mut self) {
         self.lines.write("");
         self.lines.write_coloured("  self %  in compiled code   samples | thread", "1");
-        let mut rows: Vec<_> = self.report.profile.threads.iter().collect();
+        let threads = &self.report.profile.threads;
+        let mut rows: Vec<_> = threads.iter().filter(|row| row.ran).collect();
         rows.sort_by(|a, b| b.all.cmp(&a.all).then(a.thread.tid.cmp(&b.thread.tid)));
         let has_hosts = self.report.hosts().len() > 1;
-        let count = rows.len();
-        let min_percent = if self.style.all { 0.0 } else { MIN_THREAD_PERCENT };
-        rows.retain(|row| row.all.percent_of(self.report.profile.all) >= min_percent);
-        let hidden = count - rows.len();
         for row in rows {
             let thread = &row.thread;
             let name = sanitize(&thread.name);
@@ -242,8 +239,14 @@ impl Table<'_> {
                 host_suffix(has_hosts, &thread.host)
             ));
         }
-        if hidden != 0 {
-            self.lines.write_coloured(&format!("{} with smaller shares (-a)", plural(hidden, "more thread")), "2");
+        let mut idle = Count::default();
+        for row in threads.iter().filter(|row| !row.ran) {
+            idle += row.all;
+        }
+        if !idle.is_zero() {
+            let samples = group_digits(idle.samples);
+            let count = plural(threads.iter().filter(|row| !row.ran && !row.all.is_zero()).count(), "idle thread");
+            self.lines.write(&format!("{} {:>18} {samples:>9} | {count}", self.percent(idle), ""));
         }
     }
 }

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use unicode_width::UnicodeWidthStr as _;
 
 use crate::lookup::source::SourceText;
+use crate::loops::Verdict;
 use crate::profile::{Extent, FunctionRow, Inlined, Line, SourceLines};
 use crate::sanitize::sanitize;
 use crate::words::file_name;
@@ -105,10 +106,11 @@ impl Table<'_> {
         let mut rows: Vec<(String, &str)> = Vec::new();
         for hot_loop in self.report.loops_at(path, line) {
             for advice in &hot_loop.advice {
-                rows.push((format!("⚑ {}: {}", hot_loop.name_at_line(), advice.text), "35"));
+                let colour = if advice.change.is_some() { "35" } else { "" };
+                rows.push((format!("{} {}: {}", advice.mark(), hot_loop.name_at_line(), advice.text()), colour));
             }
-            if let (true, true, Some(vector)) = (self.style.all, hot_loop.advice.is_empty(), hot_loop.describe_vector())
-            {
+            let is_packed = hot_loop.advice.is_empty() && hot_loop.verdict() == Verdict::Packed;
+            if let (true, true, Some(vector)) = (self.style.all, is_packed, hot_loop.describe_vector()) {
                 rows.push((format!("✓ {}: {vector}", hot_loop.name_at_line()), "32"));
             }
         }

@@ -152,10 +152,10 @@ fn write_loop(report: &Report, hot_loop: &Loop, text: &mut String) {
         percent(hot_loop.self_count, total)
     );
     for advice in &hot_loop.advice {
-        let _ = writeln!(text, "⚑ {}: {}", advice.rule, advice.text);
+        let _ = writeln!(text, "{} {}: {}", advice.mark(), advice.rule, sanitize(&advice.text()));
     }
     if hot_loop.advice.is_empty() {
-        let _ = writeln!(text, "✓ nothing to say against it");
+        let _ = writeln!(text, "{}", sanitize(&hot_loop.verdict().to_string()));
     }
     text.push('\n');
     for (name, row) in hot_loop.rows() {

@@ -1,0 +1,100 @@
+//! Groups of functions that rules recognise by name.
+
+pub(super) fn is_object_mode(name: &str) -> bool {
+    name.starts_with("PyGILState_") || name.contains("numba_gil") || name.starts_with("PyObject_Call")
+}
+
+pub(super) fn is_allocation(name: &str) -> bool {
+    const ALLOCATORS: [&str; 6] = ["malloc", "free", "calloc", "realloc", "_int_malloc", "_int_free"];
+    let is_numba_allocator = name.starts_with("NRT_") && !name.ends_with("cref") && !is_list_growth(name);
+    is_numba_allocator || ALLOCATORS.contains(&name.trim_start_matches("__libc_").trim_start_matches("cfree"))
+}
+
+pub(super) fn is_reference_count(name: &str) -> bool {
+    matches!(name, "NRT_incref" | "NRT_decref")
+}
+
+pub(super) fn is_list_growth(name: &str) -> bool {
+    name == "NRT_MemInfo_varsize_realloc" || name == "NRT_MemInfo_varsize_realloc_unsafe"
+}
+
+pub(super) fn is_dict(name: &str) -> bool {
+    name.starts_with("numba_dict") || name.contains("dictobject") || name.contains("dictimpl")
+}
+
+/// Product of vectors or matrices through BLAS.
+pub(super) fn is_product(name: &str) -> bool {
+    name.starts_with("numba_xxdot") || name.starts_with("numba_xxgem")
+}
+
+pub(super) fn is_concatenation(name: &str) -> bool {
+    name.starts_with("numba.cpython.unicode.unicode_concat")
+}
+
+pub(super) fn is_string(name: &str) -> bool {
+    name.starts_with("numba.cpython.unicode.") || name.starts_with("numba.cpython.unsafe.")
+}
+
+/// Runtime of parallel loops.
+pub(super) fn is_thread_runtime(name: &str) -> bool {
+    const PREFIXES: [&str; 8] =
+        ["gomp_", "GOMP_", "omp_", "__kmp", "[libgomp", "[libiomp", "[libtbb", "numba_parallel_for"];
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+pub(super) fn is_float_remainder(name: &str) -> bool {
+    matches!(math_name(name), "fmod" | "fmodf")
+}
+
+pub(super) fn is_hypot(name: &str) -> bool {
+    math_name(name).starts_with("hypot")
+}
+
+pub(super) fn is_power(name: &str) -> bool {
+    matches!(math_name(name), "pow" | "powf")
+}
+
+/// Returns true for a libm function: a public name such as `exp`, an internal one such as `__exp_fma` or
+/// `__ieee754_pow_fma`, or libm code without a symbol.
+pub(super) fn is_math(name: &str) -> bool {
+    const FUNCTIONS: [&str; 25] = [
+        "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sin", "cos", "tan", "asin", "acos", "atan",
+        "atan2", "sinh", "cosh", "tanh", "hypot", "cbrt", "erf", "erfc", "lgamma", "tgamma", "fmod",
+    ];
+    let is_listed = |name: &str| FUNCTIONS.contains(&name);
+    let base = math_name(name);
+    name.starts_with("[libm.so")
+        || name.starts_with("[libm-")
+        || is_listed(base)
+        || base.strip_suffix('f').or_else(|| base.strip_suffix("f64")).is_some_and(is_listed)
+}
+
+/// Returns the public name of a libm function: `pow` for `__ieee754_pow_fma`.
+pub(super) fn math_name(name: &str) -> &str {
+    let name = name.trim_start_matches('_').trim_start_matches("numba_");
+    let name = name.strip_prefix("ieee754_").unwrap_or(name);
+    ["_fma", "_fma4", "_avx2", "_sse2", "_finite"]
+        .iter()
+        .fold(name, |name, suffix| name.strip_suffix(suffix).unwrap_or(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_libm_functions_are_recognised() {
+        let names = ["exp", "__exp_fma", "__ieee754_pow_fma", "sinf", "__log_finite", "numba_exp", "[libm.so.6]"];
+        assert!(names.into_iter().chain(["hypotf64", "numba_fmod"]).all(is_math));
+        assert!(!["expand", "logger", "sincere", "if"].into_iter().any(is_math));
+        assert!(["hypot", "__hypot_fma", "hypotf64", "hypotf"].into_iter().all(is_hypot));
+        assert!(is_float_remainder("numba_fmod") && is_power("__pow_fma") && !is_power("powers"));
+    }
+
+    #[test]
+    fn allocators_are_recognised() {
+        let allocators = ["malloc", "NRT_Allocate", "_int_free", "__libc_malloc", "NRT_MemInfo_call_dtor"];
+        assert!(allocators.into_iter().all(is_allocation));
+        assert!(!["freeze", "NRT_incref", "NRT_decref", "NRT_MemInfo_varsize_realloc"].into_iter().any(is_allocation));
+    }
+}
