@@ -158,3 +158,29 @@ def test_a_package_in_another_folder_is_not_mine(screen, run, tmp_path):
     assert any(row["path"].endswith("ours.py") for row in rows), rows
     mine = json.loads(run(command(), "lines", "--mine", "slow", "--json", "-", "jitlisten.perf.data").stdout)
     assert any(row["path"].endswith("slow/__init__.py") for row in mine["answer"]["rows"]), mine["answer"]["rows"]
+
+
+def test_programs_without_a_file_show_their_source(run, tmp_path):
+    """`python -c`, a program on standard input, and files with odd names have one source, with text."""
+    text = "from numba import njit\ndef work(n):\n    s = 0\n    for i in range(n):\n        s += i * i % 7\n    return s\n"
+    text += "work(5_000_000)\nnjit(work)(10_000_000)\n"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "odd\nname.py").write_text(text)
+    (tmp_path / "cr.py").write_bytes(text.replace("\n", "\r").encode())
+    (tmp_path / "stdin.py").write_text(text)
+    for number, (arguments, path) in enumerate(
+        [
+            (["-c", text], "python -c"),
+            (["a/../odd\nname.py"], str(tmp_path / "odd?name.py")),
+            (["cr.py"], str(tmp_path / "cr.py")),
+            ([], "stdin"),
+        ]
+    ):
+        recording = tmp_path / f"{number}.data"
+        words = [command(), "record", "-o", recording, "--", python(), *arguments]
+        run("sh", "-c", 'exec "$@" <stdin.py', "sh", *words)
+        report = json.loads(run(command(), "lines", "--json", "-", recording).stdout)
+        files = [file for file in report["files"] if any("s += i * i" in (row["source"] or "") for row in file["lines"])]
+        assert [file["path"] for file in files] == [path], (path, [file["path"] for file in report["files"]])
+        kinds = {row["kind"] for row in report["answer"]["rows"] if row["path"] == path}
+        assert {"python", "compilation"} <= kinds, (path, report["answer"]["rows"])

@@ -70,6 +70,7 @@ fn path_of_stack(locations: &[u32], symbols: &Symbols, profile: &Profile) -> Sta
     let mut path = StackPath::default();
     let mut has_owner = false;
     let mut inner_to_outer: Vec<Step> = Vec::new();
+    let mut entry = None;
     for frame in locations.iter().flat_map(|location| symbols.frames(*location)) {
         let function = symbols.function(frame);
         match function.kind {
@@ -88,7 +89,14 @@ fn path_of_stack(locations: &[u32], symbols: &Symbols, profile: &Profile) -> Sta
             _ => continue,
         }
         has_owner = true;
-        inner_to_outer.extend(step(frame, symbols, profile));
+        match step(frame, symbols, profile) {
+            Some(step) if is_entry(&function.name) => entry = entry.or(Some(step)),
+            step => inner_to_outer.extend(step),
+        }
+    }
+    // Without lines of Python, as in a recording of perf, an entry point may be all that is known.
+    if inner_to_outer.is_empty() {
+        inner_to_outer.extend(entry);
     }
     for step in inner_to_outer.into_iter().rev() {
         if path.steps.last().is_some_and(|last| last.is_same_line(&step)) {
@@ -114,7 +122,7 @@ fn step(frame: &Frame, symbols: &Symbols, profile: &Profile) -> Option<Step> {
         None => true,
         Some(package) => is_compiled && package != "numba" && package != STANDARD_LIBRARY,
     };
-    (is_shown && !is_entry(&function.name)).then(|| Step {
+    is_shown.then(|| Step {
         source,
         line,
         row: profile.rows[frame.function as usize],

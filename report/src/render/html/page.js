@@ -146,7 +146,7 @@
       return tr;
     }));
     if (elsewhere[0] >= whole / 20) {
-      const tr = element('tr'), words = elsewhere[1].slice(0, 3).map(([word, weight]) => `${word} ${(weight / elsewhere[0] * 100).toFixed(0)}`);
+      const tr = element('tr', 'elsewhere'), words = elsewhere[1].slice(0, 3).map(([word, weight]) => `${word} ${(weight / elsewhere[0] * 100).toFixed(0)}`);
       numbers(tr, elsewhere[0]);
       tr.append(element('td'), element('td', 'what', 'below no line of yours'), element('td', 'faint', words[0] || ''));
       tr.cells[4].title = words.join(', ');

@@ -138,7 +138,8 @@ impl Table<'_> {
             let times = if function.count <= 1 { String::new() } else { format!(", and {} more", function.count - 1) };
             let row =
                 format!("{:>18}  {:<18}  ", duration(function.cpu_ns), format!("LLVM {}", duration(function.llvm)));
-            let name = format!("{}{}{times}", function.function, function.signature);
+            let name = format!("{}{}", function.function, function.signature);
+            let name = if self.style.all { name } else { self.lines.shorten(&name) } + &times;
             self.lines.write_coloured(&sanitize(&format!("{row}{name}")), "2");
         }
         self.write_next_run();

@@ -144,6 +144,7 @@ impl Table<'_> {
             false => &[],
         };
         for (name, shares) in compilations.iter().filter(|_| row.compilations.len() > 1) {
+            let name = if self.style.all { name.clone() } else { self.lines.shorten(name) };
             self.lines.write_coloured(&sanitize(&format!("{} |   {name}", self.columns(shares))), "2");
         }
     }
