@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -129,8 +129,12 @@ impl Recordings {
         self.failure.as_deref()
     }
 
-    /// Returns the commands that show more of the recording. `None` if it is not kept.
+    /// Returns the commands that show more of the recording. `None` if it is not kept, or if a program reads the report
+    /// of an earlier recording.
     pub(crate) fn next_step(&self) -> Option<String> {
+        if self.kept_path.is_none() && !std::io::stdout().is_terminal() {
+            return None;
+        }
         let (path, is_default) = match (&self.kept_path, self.files.as_slice()) {
             (Some(path), _) => (path.clone(), path == Path::new(DEFAULT_OUTPUT)),
             (None, [path]) if self._scratch.is_none() => (path.clone(), false),
