@@ -18,7 +18,8 @@ The line before a command block (```sh, ```python, ```c) contains one of these c
 Other blocks are marked as ```text, ```console or similar. A block without a language could contain commands and is an
 error.
 
-The blocks of a page run in order in one directory, which initially contains the `prog.py` of docs/perf.md.
+The blocks of a page run in order in one directory, which initially contains the `prog.py` of docs/perf.md. For a page with
+`pkg-config`, the libraries in target/release (`BUILT`) are installed first.
 """
 
 import csv
@@ -192,12 +193,20 @@ def run(block, scratch, environment):
     return 1
 
 
+def install(prefix, environment):
+    """Installs the libraries that were built in ``BUILT`` (default: target/release), as `make install` does."""
+    subprocess.run([ROOT / "capi/install.sh", "install"], env=dict(os.environ, PREFIX=prefix), check=True)
+    environment.update(PKG_CONFIG_PATH=f"{prefix}/lib/pkgconfig", LD_LIBRARY_PATH=f"{prefix}/lib")
+
+
 def run_page(page, bin_directory):
     runnable = [block for block in blocks(page) if block.mark and (block.is_run() or block.mark["file"])]
     failures = 0
     with tempfile.TemporaryDirectory(prefix="jitlisten-docs-") as scratch:
         pathlib.Path(scratch, "prog.py").write_text(file_block("perf.md", "prog.py"), encoding="utf-8")
         environment = dict(os.environ, PATH=f"{bin_directory}:{os.environ['PATH']}", NUMBA_CACHE_DIR=scratch + "/cache")
+        if any("pkg-config" in block.text for block in runnable):
+            install(f"{scratch}/prefix", environment)
         for block in runnable:
             if block.mark["file"]:
                 pathlib.Path(scratch, block.mark["file"]).write_text(block.text, encoding="utf-8")

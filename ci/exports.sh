@@ -3,7 +3,8 @@
 # alone as C11 and C++17.
 #
 #   ci/exports.sh [target directory, default target/release]
-#   ci/exports.sh --versions LIBRARY    an installed library: every symbol must have the header's version
+#   ci/exports.sh --versions LIBRARY    an installed library: it interposes nothing, and every symbol has the header's
+#                                       version
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,12 +19,15 @@ trap 'rm -rf "$work"' EXIT
 # Remove comments, then take every name that precedes a parenthesis.
 cc -fpreprocessed -E -P include/jitlisten.h 2>/dev/null | grep -oE '\bjitlisten_[a-z0-9_]+ *\(' | tr -d ' (' |
     sort -u >"$work/declared"
-# The paragraph "Symbols" of the header lists the other exports: symbols for the command, which have the header's
-# version, and interposed functions, which are unversioned, because programs reference libc's versions of them.
+# The paragraph "Symbols" of the header lists the other exports: symbols for the command, and interposed functions, which
+# only the library to preload has.
 symbols() { sed -n '/^ \* Symbols$/,/^ \* Two copies$/p' include/jitlisten.h | grep -E "$1" | grep -oE "$2"; }
 symbols . '\bjitlisten_(facts|attached|record_end)\b' >>"$work/declared"
-if [ -n "$versions" ]; then sed -i 's/$/@@JITLISTEN_0.1/' "$work/declared"; fi
-{ symbols '^ \*     ' '\b[a-zA-Z_]+\b' && symbols . '\b__[at]san_\w+\b'; } >>"$work/declared"
+if [ -n "$versions" ]; then
+    sed -i 's/$/@@JITLISTEN_0.1/' "$work/declared"
+else
+    { symbols '^ \*     ' '\b[a-zA-Z_]+\b' && symbols . '\b__[at]san_\w+\b'; } >>"$work/declared"
+fi
 sort -u "$work/declared" -o "$work/declared"
 nm -D --defined-only --with-symbol-versions "$library" | awk '$2 != "A" { sub("@@Base", "", $NF); print $NF }' | sort -u >"$work/exported"
 if ! diff -u "$work/declared" "$work/exported"; then

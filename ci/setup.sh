@@ -222,7 +222,7 @@ all)
     install_packages build-essential pkg-config python3-venv gdb binutils shellcheck libunwind-dev libunwind-19 \
         valgrind patch strace chromium chromium-driver elfutils btrfs-progs bpftrace libjemalloc2 faketime heaptrack libheaptrack lldb-19 zlib1g-dev \
         libzstd-dev mmdebstrap tmux postgresql-15 libegl-dev libgl-dev libegl-mesa0 libgl1-mesa-dri libboost-stacktrace-dev libabsl-dev \
-        libboost-context-dev libgoogle-perftools4 openmpi-bin \
+        libboost-context-dev libgoogle-perftools4 openmpi-bin golang-go \
         llvm-14 clang-14 llvm-22 clang-22 llvm-14-dev llvm-15-dev llvm-16-dev llvm-19-dev llvm-22-dev
     install_perf
     first_venv

@@ -86,9 +86,12 @@ if has pkg-config; then
     cc -std=c11 "${strict[@]}" tests/c/tour.c -o "$work/installed" $(pkg-config --cflags --libs jitlisten) -lpthread
     tour installed env LD_LIBRARY_PATH="$work/prefix/lib" "$work/installed"
     # shellcheck disable=SC2046
-    cc -std=c11 "${strict[@]}" tests/c/tour.c -o "$work/installed-static" $(pkg-config --cflags jitlisten) \
-        "$work/prefix/lib/libjitlisten.a" $(pkg-config --libs-only-l --static jitlisten | sed 's/-ljitlisten//')
+    cc -std=c11 "${strict[@]}" tests/c/tour.c -o "$work/installed-static" $(pkg-config --cflags --libs jitlisten-static)
     tour 'installed, static' "$work/installed-static"
+    if nm "$work/installed-static" | grep -E ' T (pthread_create|sigaction|_exit)$'; then
+        echo "tour: the installed static library interposes libc" >&2
+        exit 1
+    fi
 fi
 ci/exports.sh --versions "$work/prefix/lib/libjitlisten.so"
 PREFIX=$work/prefix capi/install.sh uninstall

@@ -46,10 +46,10 @@
  *   the jitlisten command and may change at any time: jitlisten_facts, which `jitlisten doctor` reads, and
  *   jitlisten_attached and jitlisten_record_end, which `jitlisten record -p` calls.
  *
- *   The library also defines the following functions of libc, so that a recording sees new threads, keeps its signal,
- *   and is complete when the program ends, replaces itself or drops privileges. They forward to the next definition, as
- *   the wrappers of other tools do. Nothing else is interposed. A library built without the feature "interpose" defines
- *   none (docs/c-and-cpp.md).
+ *   The library for LD_PRELOAD also defines the following functions of libc, so that a recording sees new threads, keeps
+ *   its signal, and is complete when the program ends, replaces itself or drops privileges. They forward to the next
+ *   definition, as the wrappers of other tools do. The installed libraries to link define none of them
+ *   (docs/c-and-cpp.md).
  *
  *     pthread_create
  *     sigaction signal sigaltstack sigpending sigsuspend sigtimedwait sigwait sigwaitinfo signalfd
@@ -429,6 +429,10 @@ jitlisten_status jitlisten_record_path(char *path, size_t size);
  * CLOCK_MONOTONIC. The time comes from the kernel, also where a library such as libfaketime replaces libc's clocks.
  * Threads: any. */
 uint64_t jitlisten_clock(int clock);
+
+/* Names this process in reports of its recordings, as a worker of a pool for example: at most 100 bytes of UTF-8 are
+ * used. The child of a fork has no name. Threads: any. */
+jitlisten_status jitlisten_record_set_name(const char *name);
 
 /* Counters of the current recording, or of the last one. */
 struct jitlisten_record_statistics {

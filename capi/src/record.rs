@@ -104,6 +104,20 @@ pub extern "C" fn jitlisten_clock(clock: c_int) -> u64 {
     jitlisten::plumbing::clock_ns(clock)
 }
 
+/// Names this process in reports.
+///
+/// # Safety
+/// `name` must be null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jitlisten_record_set_name(name: *const c_char) -> i32 {
+    guarded(|| {
+        // SAFETY: the caller vouches for the string.
+        let name = unsafe { borrowed::read_text(name, "name") }?;
+        jitlisten_sampler::set_process_name(&String::from_utf8_lossy(name));
+        Ok(())
+    })
+}
+
 /// Copies the counters of the current recording, or of the last one if none is running.
 ///
 /// # Safety

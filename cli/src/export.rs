@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use jitlisten_report::{to_callgrind, to_collapsed, to_firefox, to_speedscope};
+use jitlisten_report::{gzip, to_callgrind, to_collapsed, to_firefox, to_pprof, to_speedscope};
 
 use crate::input::Input;
 use crate::problem::Problem;
@@ -17,11 +17,11 @@ use crate::recording::{self, Reading, Recognition};
 #[command(after_help = "Examples:\n  jitlisten export perf.data -o profile.speedscope.json\n  jitlisten export -o \
         profile.json prog.py      for profiler.firefox.com")]
 pub(crate) struct Export {
-    /// For profiler.firefox.com, speedscope.app, flame graph scripts, or KCachegrind and callgrind_annotate [default:
-    /// by the name of OUT]
+    /// For profiler.firefox.com, speedscope.app, flame graph scripts, KCachegrind and callgrind_annotate, or pprof,
+    /// Pyroscope, Parca and Grafana [default: by the name of OUT]
     #[arg(short, long)]
     format: Option<Format>,
-    /// Output file [default: standard output]
+    /// Output file, compressed if its name ends in .gz [default: standard output]
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -36,16 +36,19 @@ enum Format {
     Speedscope,
     Collapsed,
     Callgrind,
+    Pprof,
 }
 
 impl Format {
     /// Chooses a format by file name: each tool's usual extensions, and those used in our documentation.
     fn from_file_name(path: &Path) -> Option<Format> {
         let name = path.file_name()?.to_str()?.to_lowercase();
+        let name = name.strip_suffix(".gz").unwrap_or(&name);
         let ends_with_any = |ends_with_any: &[&str]| ends_with_any.iter().any(|end| name.ends_with(end));
         match () {
             () if name.contains("callgrind") => Some(Format::Callgrind),
             () if name.contains("speedscope") => Some(Format::Speedscope),
+            () if ends_with_any(&[".pb", ".pprof"]) => Some(Format::Pprof),
             () if ends_with_any(&[".json"]) => Some(Format::Firefox),
             () if ends_with_any(&[".collapsed", ".folded", ".txt"]) => Some(Format::Collapsed),
             () => None,
@@ -57,18 +60,27 @@ impl Export {
     pub(crate) fn execute(mut self) -> Result<ExitCode, Problem> {
         let format = self.format.or_else(|| Format::from_file_name(self.output.as_deref()?)).ok_or_else(|| {
             Problem::new("no format is given")
-                .help("-f firefox, speedscope, collapsed or callgrind, or -o with the usual name of one")
+                .help("-f firefox, speedscope, collapsed, callgrind or pprof, or -o with the usual name of one")
         })?;
         let recordings = self.input.recordings(None, &mut self.reading.event)?;
         recordings.show(|recordings| {
             let report = self.reading.open(&recordings.files, false, true)?;
-            let (text, recognition) = match format {
-                Format::Firefox => (to_firefox(&report).to_string(), Recognition::ByMark),
-                Format::Speedscope => (to_speedscope(&report).to_string(), Recognition::ByMark),
-                Format::Collapsed => (to_collapsed(&report), Recognition::ByFormat(is_collapsed)),
-                Format::Callgrind => (to_callgrind(&report), Recognition::ByMark),
+            let (content, recognition) = match format {
+                Format::Firefox => (to_firefox(&report).to_string().into_bytes(), Recognition::ByMark),
+                Format::Speedscope => (to_speedscope(&report).to_string().into_bytes(), Recognition::ByMark),
+                Format::Collapsed => (to_collapsed(&report).into_bytes(), Recognition::ByFormat(is_collapsed)),
+                Format::Callgrind => (to_callgrind(&report).into_bytes(), Recognition::ByMark),
+                Format::Pprof => (to_pprof(&report), Recognition::ByMark),
             };
-            recording::write(self.output.as_deref(), text.as_bytes(), recognition)?;
+            // Files of pprof are compressed whatever their name.
+            let is_gzip_name = |path: &Path| path.extension().is_some_and(|extension| extension == "gz");
+            let (content, recognition) =
+                if matches!(format, Format::Pprof) || self.output.as_deref().is_some_and(is_gzip_name) {
+                    (gzip(&content), Recognition::ByMark)
+                } else {
+                    (content, recognition)
+                };
+            recording::write(self.output.as_deref(), &content, recognition)?;
             recordings.announce_kept();
             Ok(())
         })

@@ -43,6 +43,8 @@ pub(crate) struct Mapping {
     pub(crate) end: u64,
     pub(crate) offset: u64,
     pub(crate) is_executable: bool,
+    /// True for executable, read-only memory without a file or name: code of a JIT.
+    pub(crate) is_anonymous_code: bool,
     pub(crate) is_main_stack: bool,
     /// Mapped file; empty for anonymous memory.
     pub(crate) path: PathBuf,
@@ -238,6 +240,11 @@ impl Process {
         })
     }
 
+    /// Returns true if the process has executable memory that belongs to no file.
+    pub(crate) fn has_anonymous_code(&self) -> bool {
+        self.mappings.iter().any(|mapping| mapping.is_anonymous_code)
+    }
+
     /// Returns true if the process has any mappings; an exiting process loses them.
     pub(crate) fn has_memory(&self) -> bool {
         mappings(self.pid).is_ok_and(|mappings| !mappings.is_empty())
@@ -356,6 +363,7 @@ impl Mapping {
             end: line.range.start().0.saturating_add(line.range.size()),
             offset: line.offset,
             is_executable: line.is_executable(),
+            is_anonymous_code: line.is_executable() && !line.is_writable() && line.path.is_empty(),
             is_main_stack: line.path == b"[stack]",
             path: PathBuf::from(std::ffi::OsStr::from_bytes(path)),
         }

@@ -1,5 +1,7 @@
 //! Formatting of durations, counts and names, shared by all outputs.
 
+use rustc_hash::FxHashMap;
+
 /// Formats a time in seconds with one digit, or in ms below a second.
 pub(crate) fn duration(nanoseconds: u64) -> String {
     let seconds = nanoseconds as f64 / 1e9;
@@ -46,4 +48,27 @@ pub(crate) fn group_digits(number: u64) -> String {
 /// Returns the name of a Python function with its file name.
 pub(crate) fn python_name(function: &str, path: &str) -> String {
     format!("{function} ({})", source_name(path))
+}
+
+/// Returns each note once. A note that differs only in numbers from an earlier one is counted with that.
+pub(crate) fn count_notes(notes: Vec<String>) -> Vec<String> {
+    let mut groups: FxHashMap<String, usize> = FxHashMap::default();
+    let mut counted: Vec<(String, usize, bool)> = Vec::new();
+    for note in notes {
+        let pattern: String = note.chars().filter(|letter| !letter.is_ascii_digit()).collect();
+        let index = *groups.entry(pattern).or_insert(counted.len());
+        match counted.get_mut(index) {
+            Some((first, count, differs)) => {
+                *count += 1;
+                *differs |= *first != note;
+            }
+            None => counted.push((note, 1, false)),
+        }
+    }
+    let text = |(note, count, differs)| match (count, differs) {
+        (1, _) => note,
+        (count, false) => format!("{note} ({count} times)"),
+        (count, true) => format!("{note} (and {} similar notes)", count - 1),
+    };
+    counted.into_iter().map(text).collect()
 }

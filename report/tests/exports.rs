@@ -12,7 +12,7 @@ use fxprof_processed_profile::{
     CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, Profile, ReferenceTimestamp, SamplingInterval,
     ThreadHandle, Timestamp, WeightType,
 };
-use jitlisten_report::{Report, to_callgrind, to_collapsed, to_firefox, to_flamegraph, to_speedscope};
+use jitlisten_report::{Report, gzip, to_callgrind, to_collapsed, to_firefox, to_flamegraph, to_pprof, to_speedscope};
 use serde_json::Value;
 
 fn fixture() -> Report {
@@ -110,6 +110,79 @@ fn callgrind_annotate_has_the_same_share_first() {
     let text = String::from_utf8_lossy(&output.stdout);
     let row = text.lines().find(|line| line.ends_with(":heavy")).unwrap_or_else(|| panic!("{text}"));
     assert!(row.contains("9,000,000 (75.00%) 1 (25.00%)"), "{text}");
+}
+
+#[test]
+fn callgrind_annotate_counts_recursion_once() {
+    let Some(program) = find_program("callgrind_annotate") else { return skip("callgrind_annotate (valgrind)") };
+    let root = scratch_directory("callgrind-recursion");
+    fs::create_dir_all(root.join("tmp")).unwrap();
+    fs::write(root.join("tmp/perf-10.map"), "7f0000001000 100 odd\n7f0000002000 100 even\n7f0000003000 100 main\n")
+        .unwrap();
+    let [odd, even, main] = [0x7f00_0000_1010, 0x7f00_0000_2010, 0x7f00_0000_3010];
+    let mut writer = Writer::default();
+    writer.comm(10, 10, "python", true, 1).sample((10, 10), 10, 1_000_000, &[even, odd, even, odd, odd, main]);
+    writer.sample((10, 10), 11, 3_000_000, &[odd, odd, even, main]);
+    let mut options = fixture_options();
+    options.lookup.roots = vec![root.clone()];
+    let report = Report::new(common::read(&writer.file()).unwrap(), None, &options);
+    let file = root.join("callgrind.out");
+    fs::write(&file, to_callgrind(&report)).unwrap();
+    let arguments = ["--inclusive=yes", "--threshold=100", "--auto=no"];
+    let output = Command::new(program).args(arguments).arg(&file).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    for name in ["odd", "even", "main"] {
+        let row = text.lines().find(|line| line.ends_with(&format!(":{name}"))).unwrap_or_else(|| panic!("{text}"));
+        assert!(row.contains("4,000,000 (100.0%)"), "{text}");
+    }
+}
+
+/// Runs google/pprof on an export. `None` if it is not installed; Go contains it.
+fn pprof(report: &Report, name: &str, arguments: &[&str]) -> Option<String> {
+    let mut command = match (find_program("pprof"), find_program("go")) {
+        (Some(pprof), _) => Command::new(pprof),
+        (None, Some(go)) => {
+            let mut command = Command::new(go);
+            command.args(["tool", "pprof"]);
+            command
+        }
+        (None, None) => {
+            skip("pprof (golang-go)");
+            return None;
+        }
+    };
+    let directory = scratch_directory(name);
+    let file = directory.join("profile.pb.gz");
+    fs::write(&file, gzip(&to_pprof(report))).unwrap();
+    let output = command.args(arguments).arg(&file).env("PPROF_TMPDIR", &directory).output().unwrap();
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{text}{errors}");
+    Some(text.into_owned())
+}
+
+#[test]
+fn pprof_has_the_same_totals_with_inlined_functions_and_labels() {
+    let Some(text) = pprof(&uneven("uneven-pprof"), "pprof-uneven", &["-top", "-unit=ns"]) else { return };
+    let row = text.lines().find(|line| line.ends_with("  heavy")).unwrap_or_else(|| panic!("{text}"));
+    let columns: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(columns, ["9000000ns", "75.00%", "75.00%", "9000000ns", "75.00%", "heavy"]);
+
+    let report = fixture();
+    let Some(text) = pprof(&report, "pprof-fixture", &["-raw"]) else { return };
+    // A sample is `SAMPLES WEIGHT: LOCATION LOCATION ...`, followed by its labels.
+    let rows = text.lines().filter_map(|line| line.split_once(": ")).filter_map(|(values, _)| {
+        let values: Vec<u64> = values.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+        <[u64; 2]>::try_from(values).ok()
+    });
+    let sums = rows.fold([0, 0], |sums: [u64; 2], row| [sums[0] + row[0], sums[1] + row[1]]);
+    assert_eq!(sums, [report.profile.all.samples, report.profile.all.weight]);
+    assert!(text.contains("thread:[") && text.contains("pid:["), "{text}");
+    let Some(text) = pprof(&report, "pprof-inlined", &["-top", "-nodefraction=0", "-nodecount=1000"]) else { return };
+    assert!(text.contains("bell (inline)"), "{text}");
+    let Some(text) = pprof(&report, "pprof-lines", &["-top", "-lines", "-nodecount=1000"]) else { return };
+    let (path, line) =
+        report.profile.files.iter().find_map(|file| Some((&file.path, file.lines.keys().max()?))).unwrap();
+    assert!(text.contains(&format!("{path}:{line}")), "{path}:{line} in {text}");
 }
 
 #[test]

@@ -164,19 +164,52 @@ fn images_are_found_next_to_a_moved_recording() {
     }
 }
 
-/// The instruction set is that of the image, not that of the reading machine. Here, the same code is marked as aarch64.
-#[test]
-fn loops_are_decoded_for_the_machine_of_the_image() {
-    const EM_AARCH64: u8 = 183;
-    const MACHINE_OFFSET: usize = 18;
+const EM_AARCH64: u8 = 183;
+const MACHINE_OFFSET: usize = 18;
+
+/// Returns an image of x86_64 with a loop of aarch64.
+fn image_with_loop() -> Vec<u8> {
     /// Machine code: `nop; ldr d1, [x8], #8; subs x9, x9, #1; fadd d0, d0, d1; b.ne; ret`.
     const CODE: [u32; 6] = [0xd503201f, 0xfc408501, 0xf1000529, 0x1e612800, 0x54ffffa1, 0xd65f03c0];
-    let directory = scratch_directory("machines-aarch64");
     let images = fs::read_dir(testdata().join("root/tmp/fixture/images")).unwrap().next().unwrap().unwrap().path();
     let mut image = fs::read(images.join("object-22.so")).unwrap();
     for (offset, byte) in CODE.iter().flat_map(|word| word.to_le_bytes()).enumerate() {
         image[0x1000 + offset] = byte;
     }
+    image
+}
+
+/// The loop has one sample in each process, which is neither 1 % nor enough.
+#[test]
+fn the_loops_of_many_processes_are_added_up() {
+    const PROCESSES: u32 = 120;
+    let directory = scratch_directory("machines-many");
+    let mut image = image_with_loop();
+    image[MACHINE_OFFSET] = EM_AARCH64;
+    let record = |pid: u32| {
+        let (path, recording) = (directory.join(format!("image-{pid}.so")), directory.join(format!("{pid}.data")));
+        fs::write(&path, &image).unwrap();
+        let mut writer = Writer { host: Some("one".to_owned()), ..Writer::default() };
+        writer.comm(pid, pid, "python", true, 1);
+        // Each process has the code at another address.
+        let base = LIBRARY + u64::from(pid) * 0x10_0000;
+        writer.mmap(pid, (base, base + 0x2000), 0, path.to_str().unwrap(), 2);
+        writer.sample((pid, pid), 3, 5, &[base + 0x100c]);
+        fs::write(&recording, writer.file()).unwrap();
+        RecordingFile { path: recording, root: None }
+    };
+    let files: Vec<RecordingFile> = (1..=PROCESSES).map(record).collect();
+    let report = Report::open_all(&files, &Options::default()).unwrap();
+    let [hot_loop] = report.loops() else { panic!("one loop, not {}", report.loops().len()) };
+    assert_eq!(hot_loop.self_count.samples, u64::from(PROCESSES));
+    assert_eq!(hot_loop.advice.iter().map(|advice| advice.rule).collect::<Vec<_>>(), ["fp-order"]);
+}
+
+/// The instruction set is that of the image, not that of the reading machine. Here, the same code is marked as aarch64.
+#[test]
+fn loops_are_decoded_for_the_machine_of_the_image() {
+    let directory = scratch_directory("machines-aarch64");
+    let mut image = image_with_loop();
     let report_with = |image: &[u8]| {
         let path = directory.join("object-22.so");
         fs::write(&path, image).unwrap();

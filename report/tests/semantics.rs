@@ -3,9 +3,12 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use common::{Writer, assert_sums, read, report};
 use jitlisten_report::{
-    Error, Options, Recording, Report, Selection, Style, diff, diff_to_text, to_html, to_json, to_text,
+    Error, Options, Recording, Report, Selection, Style, diff, diff_to_json, diff_to_text, to_firefox, to_html,
+    to_json, to_speedscope, to_text,
 };
 use serde_json::Value;
 
@@ -280,6 +283,45 @@ fn a_difference_names_what_changed() {
 }
 
 #[test]
+fn growth_within_the_noise_of_sampling_is_no_regression() {
+    let recording = |slow: u64, fast: u64| {
+        let mut writer = writer();
+        for time in 0..slow + fast {
+            writer.sample((10, 10), time + 10, 5, &[if time < slow { FIRST } else { 0x5000_0100 }]);
+        }
+        report(&writer.file())
+    };
+    let names = |before: &Report, after: &Report, percent| {
+        diff(before, after).regressions(percent).into_iter().map(|change| change.name).collect::<Vec<_>>()
+    };
+    // 120 samples instead of 100 are within two standard errors, 30; the same growth of 10,000 samples is not.
+    assert_eq!(names(&recording(100, 0), &recording(120, 0), 1.0), [""; 0]);
+    let (before, after) = (recording(10_000, 10_000), recording(12_000, 10_000));
+    let regressions = names(&before, &after, 9.0);
+    assert!(regressions.contains(&"the program".to_owned()), "{regressions:?}");
+    assert!(regressions.contains(&"__main__.fibonacci".to_owned()), "{regressions:?}");
+    assert_eq!(names(&before, &after, 11.0), [""; 0], "2,000 of 20,000 samples are 10 %");
+    assert_eq!(names(&after, &before, 0.0), [""; 0], "less time");
+    let json = diff_to_json(&before, &after, Some(9.0));
+    let grown = json["functions"].as_array().unwrap().iter().find(|row| row["name"] == "__main__.fibonacci").unwrap();
+    assert_eq!((&grown["self"], &grown["growth"]), (&serde_json::json!([10_000, 12_000]), &10_000.0.into()));
+    assert_eq!(json["regressions"].as_array().unwrap().len(), regressions.len());
+    assert!(diff_to_json(&before, &after, None)["regressions"].is_null());
+}
+
+#[test]
+fn equal_notes_of_merged_recordings_are_counted() {
+    let with_notes = |notes: &[&str]| {
+        let mut recording = read(&writer().sample((10, 10), 10, 5, &[FIRST]).file()).unwrap();
+        recording.notes = notes.iter().map(|note| (*note).to_owned()).collect();
+        recording
+    };
+    let notes = [with_notes(&["cut off", "3 of 9 lost"]), with_notes(&["cut off", "4 of 9 lost"]), with_notes(&["x"])];
+    let merged = Recording::merged(notes.into()).unwrap();
+    assert_eq!(merged.notes, ["cut off (2 times)", "3 of 9 lost (and 1 similar notes)", "x"]);
+}
+
+#[test]
 fn a_source_that_changed_in_between_is_noted() {
     let with_hashes = |hashes: &[&str]| {
         let mut report = report(&writer().sample((10, 10), 10, 5, &[FIRST]).file());
@@ -333,6 +375,13 @@ fn several_recordings_are_merged_and_distinguished() {
     ] {
         assert!(text.contains(row), "{row} in\n{text}");
     }
+    let firefox = to_firefox(&report);
+    let pids: BTreeSet<_> = firefox["threads"].as_array().unwrap().iter().map(|row| row["pid"].to_string()).collect();
+    assert_eq!(pids.len(), 3, "{pids:?}");
+    let speedscope = to_speedscope(&report);
+    let names: BTreeSet<_> =
+        speedscope["profiles"].as_array().unwrap().iter().map(|row| row["name"].to_string()).collect();
+    assert_eq!(names.len(), 3, "{names:?}");
     let json = to_json(&report);
     assert_eq!((&json["recordings"], &json["hosts"][0]["samples"]), (&4.into(), &10.into()));
     assert_eq!(json["processes"][1]["pid"], 11);

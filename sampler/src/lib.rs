@@ -43,6 +43,7 @@ pub use recording::event_name::Counter;
 pub use recording::launcher::Rank;
 pub use recording::options::{Clock, DEFAULT_HZ, MAX_HZ, Options, exact_pattern};
 pub use recording::process::Process;
+pub use recording::process_name::set_process_name;
 pub use recording::recorder::{Error, finish_at_exit, request_end, running_path, start, statistics, stop};
 pub use thread::creation::pthread_create;
 pub use transparency::exit::{_Exit, _exit, execv, execve, execveat, execvp, execvpe, fexecve, quick_exit};

@@ -21,7 +21,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use jitlisten::plumbing::{Executable, HostStateGuard, MemoryChange, ReentrancyGuard, ReentrancyToken};
 use jitlisten::{Address, AddressRange, log_line};
 
-use crate::doctor::unreported;
 use crate::hook_table::{SLOTS, for_each_slot};
 use crate::memory::header_padding;
 use crate::process::detour::{HookFunction, page_size};
@@ -116,7 +115,7 @@ unsafe extern "C" fn register_code<const SLOT: usize>() {
 pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
     // SAFETY: this forwards the host's own call.
     let result = unsafe { protect(address, size, protection) };
-    if result == 0 && protection & libc::PROT_EXEC != 0 && unreported::is_enabled() {
+    if result == 0 && protection & libc::PROT_EXEC != 0 {
         guarded(|shim| shim.check_for_unreported(pages(address, size)));
     }
     result

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use crate::host::Host;
-use crate::paths;
+use crate::paths::{self, Scratch};
 use crate::tool::{self, Absence};
 
 /// LLVM releases that `include/jitlisten_llvm.hpp` is tested with.
@@ -104,6 +104,24 @@ fn build_program(llvm: u32, rtti_flags: &[&str]) -> Option<PathBuf> {
         &temporary,
     );
     fs::rename(&temporary, &program).unwrap_or_else(|error| panic!("rename to {}: {error}", program.display()));
+    Some(program)
+}
+
+/// Builds a program of `tests/cpp` that uses LLVM without our API.
+#[must_use]
+pub fn build_without_us(llvm: u32, source: &str, flags: &[&str], build_dir: &Scratch) -> Option<PathBuf> {
+    let compiler = tool::require("g++", Absence::FailsInCi)?;
+    let llvm_installation = find_llvm(llvm)?;
+    let [include, _] = include_flags(&llvm_installation);
+    let library_path = format!("-L{}", llvm_installation.query("--libdir"));
+    let libraries = llvm_installation.query("--libs");
+    let program = build_dir.join(source.trim_end_matches(".cpp"));
+    let mut all_flags = vec!["-std=c++17", "-O0", "-fno-rtti", "-fno-exceptions", "-Wl,--no-as-needed", &include];
+    all_flags.extend(flags);
+    all_flags.extend(WARNINGS);
+    all_flags.push(&library_path);
+    all_flags.extend(libraries.split_whitespace());
+    tool::compile(&compiler, &all_flags, &source_directory().join(source), &program);
     Some(program)
 }
 

@@ -74,6 +74,10 @@ pub const ATTR_MMAP2: u64 = 1 << 23;
 pub const ATTR_COMM_EXEC: u64 = 1 << 24;
 pub const ATTR_USE_CLOCKID: u64 = 1 << 25;
 
+/// Thread id of a COMM record that has the rank of the process. No thread has this id.
+pub const RANK_TID: u32 = u32::MAX - 1;
+/// Thread id of a COMM record that has the name of the process, such as that of a worker in a pool.
+pub const PROCESS_NAME_TID: u32 = u32::MAX - 2;
 pub const HEADER_BUILD_ID: u32 = 2;
 pub const HEADER_HOSTNAME: u32 = 3;
 pub const HEADER_OSRELEASE: u32 = 4;

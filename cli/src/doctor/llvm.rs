@@ -180,7 +180,8 @@ impl Llvm {
         }
     }
 
-    pub(super) fn finding(&self, has_library: bool) -> Finding {
+    /// Describes this LLVM. `has_anonymous_code` is true if the process has executable memory without a file.
+    pub(super) fn finding(&self, has_library: bool, has_anonymous_code: bool) -> Finding {
         let mut descriptions = vec![match &self.version {
             Some(version) => format!("{}: LLVM {version}", self.library.display()),
             None => format!("{}: another JIT, or an LLVM of unknown version", self.library.display()),
@@ -199,6 +200,13 @@ impl Llvm {
                 descriptions.extend(relevant_missing(observed).map(|missing| format!("missing: {missing}")));
                 if is_silent(observed) {
                     return Finding::no("LLVM", descriptions.join("; "), NAMES_ADVICE);
+                }
+                let counts = [Count::RuntimeDyld, Count::ForJitLink].map(|count| observed.count(count));
+                let has_objects = counts != [0, 0] || self.compiled().is_some_and(|compiled| compiled.objects > 0);
+                if has_anonymous_code && !has_objects {
+                    descriptions
+                        .push("no object was reported, but the process has code that belongs to no file".to_owned());
+                    return Finding::note("LLVM", descriptions.join("; "), NAMES_ADVICE);
                 }
                 if observed.missing(Part::NamelessLinkers).is_some() {
                     return Finding::note("LLVM", descriptions.join("; "), NAMES_ADVICE);

@@ -291,7 +291,7 @@ impl Program {
             self.known_llvms.extend(llvm.name_in_log().map(str::to_owned));
             self.has_numba |= llvm.is_llvmlite();
             self.without_frame_pointers.extend(llvm.without_frame_pointers());
-            self.findings.push(llvm.finding(self.has_library));
+            self.findings.push(llvm.finding(self.has_library, process.has_anonymous_code()));
         }
         if llvms.is_empty() && !self.is_static {
             let advice = "try again after Numba, or another compiler, was imported";

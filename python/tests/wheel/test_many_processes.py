@@ -123,11 +123,23 @@ def test_the_workers_of_a_pool(run, tmp_path, method, ending):
     files = sorted(path.name for path in tmp_path.glob("prof-*-*.data"))
     assert len(files) >= 3, files
     # Two workers run for 0.7 s each; a worker that is killed loses its last samples.
-    assert seconds_in_kernel(read_report(run, *files)) > 1.0
+    report = read_report(run, *files)
+    assert seconds_in_kernel(report) > 1.0
+    workers = {f"{method.title()}PoolWorker-{number}" for number in (1, 2)}
+    assert workers <= {process["label"] for process in report["processes"]}, report["processes"]
+    # The title is that of the program, not of a worker's command line.
+    assert run(command(), "lines", *files).stdout.startswith("program.py · ")
 
 
-@pytest.mark.parametrize(("package", "source"), [("joblib", JOBLIB), ("distributed", DASK)], ids=["joblib", "dask"])
-def test_workers_are_in_the_bundle_of_the_program(run, tmp_path, package, source):
+@pytest.mark.parametrize(
+    ("package", "source", "workers"),
+    [
+        ("joblib", JOBLIB, {"LokyProcess-1", "LokyProcess-2"}),
+        ("distributed", DASK, {"dask worker 0", "dask worker 1"}),
+    ],
+    ids=["joblib", "dask"],
+)
+def test_workers_are_in_the_bundle_of_the_program(run, tmp_path, package, source, workers):
     need_package(run, package)
     original_directory = tmp_path / "there"
     (original_directory / "images").mkdir(parents=True)
@@ -145,7 +157,7 @@ def test_workers_are_in_the_bundle_of_the_program(run, tmp_path, package, source
     for process in report["processes"]:
         pathlib.Path(f"/tmp/perf-{process['pid']}.map").unlink(missing_ok=True)
     report = read_report(run, tmp_path / "moved")
-    assert len(report["processes"]) >= 3, report["processes"]
+    assert workers <= {process["label"] for process in report["processes"]}, report["processes"]
     assert seconds_in_kernel(report) > 1.0
     assert "cannot be read" not in run(command(), "lines", tmp_path / "moved").stdout
 
@@ -178,7 +190,9 @@ def test_the_ranks_of_an_mpirun(run, tmp_path, name, expected):
     files = [moved_directory / expected.format(rank) for rank in range(4)]
     assert sorted(path for path in moved_directory.iterdir() if path.is_file()) == files
     report = read_report(run, *files)
-    assert len(report["processes"]) == 4 and len(report["hosts"]) == 1, report["processes"]
+    assert sorted(process["rank"] for process in report["processes"]) == [0, 1, 2, 3], report["processes"]
+    assert len(report["hosts"]) == 1
+    assert "rank 3 (process" in run(command(), "lines", "--processes", *files).stdout
     assert min(seconds_in_kernel(read_report(run, file)) for file in files) > 0.4
 
 

@@ -23,6 +23,7 @@ mod remarks;
 mod rules;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -56,13 +57,29 @@ struct InstructionSamples {
     calls: FxHashMap<(String, String), Count>,
 }
 
-/// Finds the loops that ran, the hottest first.
+impl InstructionSamples {
+    fn add(&mut self, other: InstructionSamples) {
+        self.self_count += other.self_count;
+        self.total += other.total;
+        for (call, count) in other.calls {
+            *self.calls.entry(call).or_default() += count;
+        }
+    }
+}
+
+/// Finds the loops that ran, the hottest first. The samples of a function that several processes compiled are added up.
 pub(crate) fn find_loops(recording: &Recording, symbols: &Symbols, profile: &Profile, roots: &Roots) -> Vec<Loop> {
     let mut hot_loops = Vec::new();
-    for (file, offsets) in sampled_instructions(recording, symbols) {
+    let is_hot = |total: Count| total.samples >= MIN_SAMPLES && total.percent_of(profile.compiled) >= MIN_PERCENT;
+    let mut functions_by_file: BTreeMap<u32, Vec<SampledFunction>> = BTreeMap::new();
+    for function in sampled_functions(recording, symbols, roots).into_iter().filter(|function| is_hot(function.total()))
+    {
+        functions_by_file.entry(function.file).or_default().push(function);
+    }
+    for (file, functions) in functions_by_file {
         let Some(mut code) = ImageCode::open(roots, &recording.files[file as usize]) else { continue };
         if let Some(machine) = code.machine() {
-            add_image_loops(&mut code, machine, offsets, profile, &mut hot_loops);
+            add_image_loops(&mut code, machine, functions, &is_hot, &mut hot_loops);
         }
     }
     for hot_loop in &mut hot_loops {
@@ -70,6 +87,51 @@ pub(crate) fn find_loops(recording: &Recording, symbols: &Symbols, profile: &Pro
     }
     hot_loops.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| (&a.path, a.line).cmp(&(&b.path, b.line))));
     hot_loops
+}
+
+/// Compiled function with samples, in the image of the first process that has it.
+struct SampledFunction {
+    name: String,
+    file: u32,
+    range: Range<u64>,
+    /// Samples by address.
+    instructions: BTreeMap<u64, InstructionSamples>,
+}
+
+impl SampledFunction {
+    fn total(&self) -> Count {
+        let mut total = Count::default();
+        self.instructions.values().for_each(|instruction| total += instruction.total);
+        total
+    }
+}
+
+/// Returns the compiled functions with samples. Functions of the same name and size in two processes are the same, because
+/// their code differs only in addresses; they are merged.
+fn sampled_functions(recording: &Recording, symbols: &Symbols, roots: &Roots) -> Vec<SampledFunction> {
+    let mut functions: Vec<SampledFunction> = Vec::new();
+    let mut indices: FxHashMap<(String, u64), usize> = FxHashMap::default();
+    for (file, offsets) in sampled_instructions(recording, symbols) {
+        let Some(code) = ImageCode::open(roots, &recording.files[file as usize]) else { continue };
+        let mut sampled: BTreeMap<u64, InstructionSamples> =
+            offsets.into_iter().filter_map(|(offset, sampled)| Some((code.address(offset)?, sampled))).collect();
+        for (name, range) in code.functions_at(sampled.keys()) {
+            let mut rest = sampled.split_off(&range.start);
+            let after = rest.split_off(&range.end);
+            sampled.extend(after);
+            let index = *indices.entry((name.clone(), range.end - range.start)).or_insert_with(|| {
+                let instructions = BTreeMap::new();
+                functions.push(SampledFunction { name, file, range: range.clone(), instructions });
+                functions.len() - 1
+            });
+            let function = &mut functions[index];
+            for (address, instruction) in rest {
+                let address = address - range.start + function.range.start;
+                function.instructions.entry(address).or_default().add(instruction);
+            }
+        }
+    }
+    functions
 }
 
 /// Returns the instructions of compiled code that have samples, either at the instruction or in functions called from
@@ -107,20 +169,12 @@ fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u3
 fn add_image_loops(
     code: &mut ImageCode,
     machine: Machine,
-    offsets: BTreeMap<u64, InstructionSamples>,
-    profile: &Profile,
+    functions: Vec<SampledFunction>,
+    is_hot: impl Fn(Count) -> bool,
     hot_loops: &mut Vec<Loop>,
 ) {
-    let sampled: BTreeMap<u64, InstructionSamples> =
-        offsets.into_iter().filter_map(|(offset, sampled)| Some((code.address(offset)?, sampled))).collect();
-    let is_hot = |total: Count| total.samples >= MIN_SAMPLES && total.percent_of(profile.compiled) >= MIN_PERCENT;
     let remarks = Remarks::parse(&code.section(REMARKS.0, REMARKS.1));
-    for (name, range) in code.functions_at(sampled.keys()) {
-        let mut function_total = Count::default();
-        sampled.range(range.clone()).for_each(|(_, instruction)| function_total += instruction.total);
-        if !is_hot(function_total) {
-            continue;
-        }
+    for SampledFunction { name, range, instructions: sampled, .. } in functions {
         let bytes = code.bytes(&range);
         let instructions = machine.instructions(&bytes, range.start);
         let loops = graph::find_loops(&instructions.iter().map(|instruction| instruction.step).collect::<Vec<_>>());

@@ -73,6 +73,13 @@ pub struct Shares {
     pub total: Count,
 }
 
+impl Shares {
+    pub(crate) fn add(&mut self, other: Shares) {
+        self.self_count += other.self_count;
+        self.total += other.total;
+    }
+}
+
 /// Samples of one line of a source file.
 #[derive(Clone, Debug, Default)]
 pub struct Line {

@@ -43,6 +43,12 @@ pub struct Facts {
     pub architecture: String,
     /// Command line of the recorder.
     pub command: Vec<String>,
+    /// Command lines of other recordings that were merged into this one, each once.
+    pub other_commands: Vec<Vec<String>>,
+    /// Rank of the recorded process, if a launcher such as `mpirun` started it.
+    pub rank: Option<u32>,
+    /// Name that the program gave to its process; empty if it gave none.
+    pub process: String,
 }
 
 /// Position of the records, and all information that precedes them.

@@ -1,10 +1,11 @@
 //! Merging of several recordings: of a program's processes, of its ranks on several machines, or of repeated runs.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Origin;
 use super::{FilePosition, Location, MappedFile, Recording, Sample, Thread};
 use crate::error::Error;
+use crate::words::count_notes;
 
 impl Recording {
     /// Merges recordings of the same event.
@@ -18,6 +19,7 @@ impl Recording {
         for recording in remaining {
             merged.add(recording, &mut indices)?;
         }
+        merged.notes = count_notes(merged.notes);
         Ok(merged)
     }
 
@@ -54,17 +56,21 @@ impl Recording {
                 self.interpreters.push(interpreter);
             }
         }
-        for note in other.notes {
-            if !self.notes.contains(&note) {
-                self.notes.push(note);
-            }
-        }
+        self.notes.extend(other.notes);
         let facts = &mut self.facts;
         if facts.host != other.facts.host {
             facts.host.clear();
         }
-        if facts.command != other.facts.command {
-            facts.command.clear();
+        if facts.rank != other.facts.rank {
+            facts.rank = None;
+        }
+        if facts.process != other.facts.process {
+            facts.process.clear();
+        }
+        for command in std::iter::once(other.facts.command).chain(other.facts.other_commands) {
+            if command != facts.command && indices.commands.insert(command.clone()) {
+                facts.other_commands.push(command);
+            }
         }
         Ok(())
     }
@@ -93,6 +99,8 @@ fn without_modifiers(name: &str) -> &str {
 struct Indices {
     threads: FxHashMap<Thread, u32>,
     files: FxHashMap<MappedFile, u32>,
+    /// Command lines other than the first recording's.
+    commands: FxHashSet<Vec<String>>,
 }
 
 impl Indices {
@@ -100,6 +108,7 @@ impl Indices {
         Indices {
             threads: recording.threads.iter().cloned().zip(0..).collect(),
             files: recording.files.iter().cloned().zip(0..).collect(),
+            commands: recording.facts.other_commands.iter().cloned().collect(),
         }
     }
 

@@ -37,6 +37,7 @@ use rustc_hash::FxHashMap;
 use wire::perf_data::*;
 
 use crate::error::Error;
+use crate::sanitize::sanitize;
 
 use event::EventIds;
 use format::Container;
@@ -167,6 +168,8 @@ impl Recording {
         recording.parts = 1;
         for thread in &mut recording.threads {
             thread.host.clone_from(&recording.facts.host);
+            thread.rank = recording.facts.rank;
+            thread.process = sanitize(&recording.facts.process);
         }
         recording.origins = vec![Origin { host: recording.facts.host.clone(), root: None }];
         Ok(recording)

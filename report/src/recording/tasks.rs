@@ -24,6 +24,19 @@ pub struct Thread {
     pub name: String,
     /// Machine that the thread ran on.
     pub host: String,
+    /// Rank of the process, if a launcher such as `mpirun` started it.
+    pub rank: Option<u32>,
+    /// Name that the program gave to the process, such as that of a worker in a pool; empty if it gave none.
+    pub process: String,
+}
+
+impl Thread {
+    /// Returns the rank and the name of the process; empty if it has neither.
+    pub(crate) fn process_label(&self) -> String {
+        let rank = self.rank.map(|rank| format!("rank {rank}"));
+        let name = Some(self.process.clone()).filter(|name| !name.is_empty());
+        rank.into_iter().chain(name).collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// File that was mapped into a process.
@@ -143,6 +156,8 @@ impl Tasks {
         recording.lost = std::mem::take(&mut self.lost);
         recording.stacks.spaces = spaces;
         self.apply_names();
+        recording.facts.rank = self.last_names.get(&RANK_TID).and_then(|rank| rank.parse().ok());
+        recording.facts.process = self.last_names.get(&PROCESS_NAME_TID).cloned().unwrap_or_default();
         recording.stacks.names = self.last_names.clone();
     }
 

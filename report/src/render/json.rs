@@ -21,8 +21,8 @@
 //!               "loops": [{"function": s, "first": l, "last": l, "ran": "vector"|"scalar",
 //!               "llvm": [{"name": s, "line": l, "text": s}], "advice": [{"rule": s, "text": s, "cause": s,
 //!                   "change": s?, "gain": [low, high]?, "changes_results": s?}], ...}]}]}],
-//!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "samples": n, "compiled": n, "percent": p}],
-//!  "processes": [{"pid": n, "name": s, "host": s, "threads": n, "samples": n, "compiled": n, "percent": p}],
+//!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "rank": n or null, "process": s, "samples": n, "compiled": n, "percent": p}],
+//!  "processes": [{"pid": n, "name": s, "label": s, "rank": n or null, "host": s, "threads": n, "samples": n, "compiled": n, "percent": p}],
 //!  "hosts": [...], ...}
 //! ```
 //! `answer` is the first screen: the user's lines by total time, each followed by the rows below it (`depth`), and what
@@ -44,7 +44,7 @@ use crate::lookup::source::SourceText;
 use crate::loops::Loop;
 use crate::profile::{Count, Inlined, Line, Shares, SourceLines};
 use crate::recording::Thread;
-use crate::report::{Group, Report};
+use crate::report::{Change, Group, Report, diff};
 
 /// Name and version of this program. The key of this value sorts before all others, so it is at the start of the file.
 const GENERATOR: &str = concat!("jitlisten ", env!("CARGO_PKG_VERSION"));
@@ -79,6 +79,51 @@ pub fn to_json(report: &Report) -> Value {
         "recordings": report.recording.parts,
         "compilations": compilations_to_json(report),
         "notes": report.notes,
+    })
+}
+
+/// Returns a comparison as JSON. Each pair is before and after; `growth` and `noise` are of the total, in ns or events.
+/// With `fail_over`, `regressions` has the names of what has grown by more than this percentage and noise.
+pub fn diff_to_json(before: &Report, after: &Report, fail_over: Option<f64>) -> Value {
+    let difference = diff(before, after);
+    let side = |report: &Report| {
+        let all = report.profile.all;
+        json!({
+            "title": report.title(),
+            "event": report.event(),
+            "is_time": report.is_time(),
+            "samples": all.samples,
+            "weight": all.weight,
+            "notes": report.notes,
+        })
+    };
+    let row = |change: &Change| {
+        let (growth, noise) = change.growth();
+        let (before, after) = (change.counts.0, change.counts.1);
+        json!({
+            "name": change.name,
+            "source": change.source,
+            "self": [before.self_count.samples, after.self_count.samples],
+            "self_weight": [before.self_count.weight, after.self_count.weight],
+            "self_percent": [change.self_percent.0, change.self_percent.1],
+            "total": [before.total.samples, after.total.samples],
+            "total_weight": [before.total.weight, after.total.weight],
+            "total_percent": [change.total.0, change.total.1],
+            "growth": growth,
+            "noise": noise,
+        })
+    };
+    let rows = |changes: &[Change]| changes.iter().map(row).collect::<Vec<_>>();
+    json!({
+        "$generator": GENERATOR,
+        "before": side(before),
+        "after": side(after),
+        "activities": rows(&difference.activities),
+        "functions": rows(&difference.functions),
+        "lines": rows(&difference.lines),
+        "changed_sources": difference.changed,
+        "fail_over": fail_over,
+        "regressions": fail_over.map(|percent| rows(&difference.regressions(percent))),
     })
 }
 
@@ -327,6 +372,8 @@ fn threads(report: &Report) -> Vec<Value> {
             "tid": row.thread.tid,
             "name": row.thread.name,
             "host": row.thread.host,
+            "rank": row.thread.rank,
+            "process": row.thread.process,
             "samples": row.all.samples,
             "compiled": row.compiled.samples,
             "percent": percent(report, row.all),
@@ -347,6 +394,8 @@ fn groups(report: &Report, groups: &[Group], are_processes: bool) -> Vec<Value> 
         if are_processes {
             value["pid"] = json!(group.pid);
             value["name"] = json!(group.name);
+            value["rank"] = json!(group.rank);
+            value["label"] = json!(group.label);
         }
         value
     };

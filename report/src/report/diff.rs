@@ -19,9 +19,23 @@ pub struct Change {
     pub total: (f64, f64),
     /// Self time in seconds, before and after, if both recordings measure time.
     pub seconds: Option<(f64, f64)>,
+    /// Samples before and after.
+    pub counts: (Shares, Shares),
 }
 
+/// Number of standard errors within which a difference is noise.
+const NOISE_STANDARD_ERRORS: f64 = 2.0;
+
 impl Change {
+    /// Returns the growth of the total, in ns or events, and the part of it that may be noise of sampling: two standard
+    /// errors, if the number of samples is distributed by Poisson's law.
+    pub fn growth(&self) -> (f64, f64) {
+        let (before, after) = (self.counts.0.total, self.counts.1.total);
+        let variance = |count: Count| (count.weight as f64).powi(2) / (count.samples.max(1) as f64);
+        let noise = NOISE_STANDARD_ERRORS * (variance(before) + variance(after)).sqrt();
+        (after.weight as f64 - before.weight as f64, noise)
+    }
+
     /// Returns the largest change in percentage points.
     pub(crate) fn size(&self) -> f64 {
         (self.self_percent.1 - self.self_percent.0).abs().max((self.total.1 - self.total.0).abs())
@@ -39,6 +53,33 @@ pub struct Difference {
     pub lines: Vec<Change>,
     /// Sources whose hashes differ between the recordings.
     pub changed: Vec<String>,
+    /// All samples, before and after.
+    pub all: (Count, Count),
+}
+
+impl Difference {
+    /// Returns what has grown by more than a percentage of all samples before, and by more than noise: the whole program,
+    /// activities, functions and lines, the largest growth first.
+    pub fn regressions(&self, percent: f64) -> Vec<Change> {
+        let limit = self.all.0.weight as f64 * percent / 100.0;
+        let whole = |count| Shares { self_count: count, total: count };
+        let program = Change {
+            name: "the program".to_owned(),
+            source: String::new(),
+            self_percent: (100.0, 100.0),
+            total: (100.0, 100.0),
+            seconds: None,
+            counts: (whole(self.all.0), whole(self.all.1)),
+        };
+        let rows = [&self.activities, &self.functions, &self.lines].into_iter().flatten();
+        let has_grown = |change: &&Change| {
+            let (growth, noise) = change.growth();
+            growth > limit && growth > noise
+        };
+        let mut regressions: Vec<Change> = std::iter::once(&program).chain(rows).filter(has_grown).cloned().collect();
+        regressions.sort_by(|a, b| b.growth().0.total_cmp(&a.growth().0));
+        regressions
+    }
 }
 
 /// Compares two recordings. Lines are matched by path and number, so in a source that was edited between the recordings
@@ -73,7 +114,8 @@ pub fn diff(before: &Report, after: &Report) -> Difference {
     for line in &mut lines {
         line.source = source_text(after, &line.name).or_else(|| source_text(before, &line.name)).unwrap_or_default();
     }
-    Difference { activities, functions, lines, changed: changed_sources(before, after) }
+    let all = (before.profile.all, after.profile.all);
+    Difference { activities, functions, lines, changed: changed_sources(before, after), all }
 }
 
 /// Returns the sources in both recordings whose hashes are known and differ.
@@ -112,16 +154,19 @@ fn compare_rows(before: &Report, after: &Report, rows: impl Fn(&Report) -> Vec<(
         self_percent: (0.0, 0.0),
         total: (0.0, 0.0),
         seconds,
+        counts: (Shares::default(), Shares::default()),
     };
     let in_seconds = |shares: &Shares| shares.self_count.weight as f64 / 1e9;
     for (name, shares) in rows(before) {
         let entry = changes_by_name.entry(name.clone()).or_insert_with(|| change(&name));
         (entry.self_percent.0, entry.total.0) = percents(before, &shares);
+        entry.counts.0.add(shares);
         entry.seconds.iter_mut().for_each(|seconds| seconds.0 = in_seconds(&shares));
     }
     for (name, shares) in rows(after) {
         let entry = changes_by_name.entry(name.clone()).or_insert_with(|| change(&name));
         (entry.self_percent.1, entry.total.1) = percents(after, &shares);
+        entry.counts.1.add(shares);
         entry.seconds.iter_mut().for_each(|seconds| seconds.1 = in_seconds(&shares));
     }
     let mut changes: Vec<Change> = changes_by_name.into_values().filter(|change| change.total != (0.0, 0.0)).collect();

@@ -27,7 +27,7 @@ use crate::profile::{Detail, FunctionRow, Profile};
 use crate::recording::compilations::{self, Compilation};
 use crate::recording::{Interpreter, Recording, Selection};
 use crate::symbols::{Kind, Roots, SymbolCache, Symbols};
-use crate::words::{group_digits, python_name};
+use crate::words::{count_notes, group_digits, python_name};
 
 /// Options for reading a recording.
 #[derive(Clone, Debug, Default)]
@@ -123,7 +123,7 @@ impl Report {
             report.symbols.rename_main_text(&mut compilation.file);
         }
         report.compilations = compilations;
-        report.notes.extend(notes);
+        report.notes.extend(count_notes(notes));
         Ok(report)
     }
 

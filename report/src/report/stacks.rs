@@ -36,6 +36,13 @@ impl Report {
         }
     }
 
+    /// Returns the intended period of samples, in ns or events.
+    pub(crate) fn interval(&self) -> Option<u64> {
+        let (event, _) = self.recording.events.get(self.recording.event)?;
+        let period = if event.is_frequency { 1_000_000_000_u64.checked_div(event.rate)? } else { event.rate };
+        (period != 0).then_some(period)
+    }
+
     /// Returns the frames of a stack, innermost first. Frames beyond the last known caller are dropped, because a
     /// frame-pointer walk through code without frame pointers produces arbitrary addresses.
     pub(crate) fn stack_frames(&self, stack: u32) -> Vec<Frame> {

@@ -16,6 +16,10 @@ pub struct Group {
     pub pid: u32,
     /// Last known name of the main thread, or of the first thread with samples.
     pub name: String,
+    /// Rank of a process, if a launcher such as `mpirun` started it.
+    pub rank: Option<u32>,
+    /// Rank of the process, and the name that the program gave to it; empty if it has neither.
+    pub label: String,
     /// Number of threads that ran.
     pub threads: usize,
     /// All samples of the group.
@@ -28,7 +32,22 @@ impl Report {
     /// Returns the name of the recorded program: `prog.py`, `-m module`, `./program`. For perf, the arguments after
     /// `--`.
     pub fn program(&self) -> String {
-        program_name(&self.recording.facts.command)
+        let facts = &self.recording.facts;
+        let commands = || std::iter::once(&facts.command).chain(&facts.other_commands);
+        let mut programs: Vec<String> = Vec::new();
+        // A worker's command line is Python's own.
+        for command in commands().filter(|command| !command.is_empty() && !is_worker(command)) {
+            let program = program_name(command);
+            if !programs.contains(&program) {
+                programs.push(program);
+            }
+        }
+        match programs.as_slice() {
+            [] => program_name(&facts.command),
+            [program] => program.clone(),
+            [first, second] => format!("{first} and {second}"),
+            [first, others @ ..] => format!("{first} and {} other programs", others.len()),
+        }
     }
 
     /// Returns the version, as in `Python 3.12`, from the files that the process mapped.
@@ -129,19 +148,27 @@ impl Report {
 
     /// Returns the name and id of a thread, with its process and machine if the report has several.
     pub(crate) fn thread_name(&self, thread: &Thread) -> String {
-        let Thread { name, pid, tid, host, .. } = thread;
+        let Thread { name, tid, host, .. } = thread;
         let has_several = |key_of: fn(&Thread) -> (&str, u32)| {
             let mut keys = self.profile.threads.iter().map(|row| key_of(&row.thread));
             keys.next().is_some_and(|first| keys.any(|other| other != first))
         };
         let mut text = format!("{name} {tid}");
         if has_several(|thread| (&thread.host, thread.pid)) {
-            text.push_str(&format!(" of process {pid}"));
+            text.push_str(&format!(" of {}", self.process_name(thread)));
         }
-        if has_several(|thread| (&thread.host, 0)) {
+        if !host.is_empty() && has_several(|thread| (&thread.host, 0)) {
             text.push_str(&format!(" on {host}"));
         }
         text
+    }
+
+    /// Returns the rank and name of a thread's process, or its pid.
+    pub(crate) fn process_name(&self, thread: &Thread) -> String {
+        match thread.process_label() {
+            label if label.is_empty() => format!("process {}", thread.pid),
+            label => label,
+        }
     }
 
     fn groups(&self, key: impl Fn(&Thread) -> (String, u32)) -> Vec<Group> {
@@ -151,6 +178,8 @@ impl Report {
             let group = groups.entry(key).or_insert_with_key(|(host, pid)| Group {
                 host: host.clone(),
                 pid: *pid,
+                rank: row.thread.rank.filter(|_| *pid != 0),
+                label: if *pid == 0 { String::new() } else { row.thread.process_label() },
                 ..Group::default()
             });
             group.all += row.all;
@@ -165,6 +194,12 @@ impl Report {
         groups.sort_by(|a, b| b.all.cmp(&a.all).then_with(|| (&a.host, a.pid).cmp(&(&b.host, b.pid))));
         groups
     }
+}
+
+/// Returns true for the command line of a worker process or a helper of multiprocessing or joblib.
+fn is_worker(command: &[String]) -> bool {
+    let words = ["--multiprocessing-fork", "from multiprocessing.", "joblib.externals.loky"];
+    command.iter().any(|argument| words.iter().any(|word| argument.contains(word)))
 }
 
 fn program_name(command: &[String]) -> String {
@@ -204,5 +239,7 @@ mod tests {
             assert_eq!(named(command), name, "{command}");
         }
         assert_eq!(program_name(&[]), "a recording");
+        let worker = "python -c from_multiprocessing.spawn import spawn_main --multiprocessing-fork".replace('_', " ");
+        assert!(is_worker(&worker.split(' ').map(str::to_owned).collect::<Vec<_>>()));
     }
 }

@@ -8,4 +8,5 @@ pub(crate) mod launcher;
 pub(crate) mod options;
 pub(crate) mod pause;
 pub(crate) mod process;
+pub(crate) mod process_name;
 pub(crate) mod recorder;

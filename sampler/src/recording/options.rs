@@ -59,6 +59,8 @@ pub struct Options {
     pub pid: Option<u32>,
     /// The process that requested the recording, which ends when that process exits.
     pub recorder: Option<Process>,
+    /// Rank of the process, known once the options are [resolved](Options::resolve).
+    pub rank: Option<Rank>,
     /// True for a child, whose file name ends with its PID unless the pattern has a `%p`.
     pub is_child: bool,
 }
@@ -77,6 +79,7 @@ impl Options {
             seconds: None,
             pid: None,
             recorder: None,
+            rank: None,
             is_child: false,
         }
     }
@@ -169,6 +172,7 @@ impl Options {
     /// # Errors
     /// A message, if the pattern has an unknown directive, or one for a variable that is not set.
     pub fn resolve(mut self, host: &str, variable: impl Fn(&str) -> Option<OsString>) -> Result<Options, String> {
+        self.rank = Rank::find(&variable);
         let mut resolved = Vec::new();
         for part in parts(self.pattern.as_bytes()) {
             match part? {
@@ -177,7 +181,7 @@ impl Options {
                 Part::Pid => resolved.extend(b"%p"),
                 Part::Host => resolved.extend(escape(host.as_bytes())),
                 Part::Rank => {
-                    let rank = Rank::find(&variable).map_or(0, |rank| rank.number);
+                    let rank = self.rank.map_or(0, |rank| rank.number);
                     resolved.extend(rank.to_string().bytes());
                 }
                 Part::Variable(name) => {

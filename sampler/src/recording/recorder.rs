@@ -16,6 +16,7 @@ use crate::recording::current::{self, Recording};
 use crate::recording::event_name::Counter;
 use crate::recording::options::{self, Options};
 use crate::recording::process::Process;
+use crate::recording::process_name;
 use crate::thread::{arming, creation, scan, slots, timer};
 use crate::transparency::{disposition, fatal, sanitizer};
 use crate::writer::code_events::Observation;
@@ -215,6 +216,7 @@ fn start_in(
     follow_forks::<HeldLocks>();
     slots::discard_unread_samples();
     code_map::forget_unknown_code();
+    process_name::begin_recording();
     let mut recording = Recording::new(options.clock, options.hz, counter, start.gives_signal_stacks);
     recording.exit_key = recording.exit_key.or_else(creation::create_exit_key);
     let recording = recording.publish();
@@ -321,6 +323,7 @@ impl HeldAcrossFork for HeldLocks {
 fn become_child(parent: &Recording, is_recorded: bool) {
     parent.set_sampling(false);
     parent.writer.forget();
+    process_name::forget_in_child();
     slots::reset_all_in_child(clock::own_tid(), creation::signal_stack());
     if !is_recorded {
         python::withdraw();

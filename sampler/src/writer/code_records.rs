@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use super::Writer;
+use wire::perf_data::RANK_TID;
+
 use crate::handler::{clock, code_map};
 use crate::python::Python;
 use crate::writer::file::initial_features;
@@ -52,6 +54,9 @@ impl Writer {
             && let Some(output) = &self.output
         {
             self.batch.initial_features(&initial_features(), output.attribute());
+            if let Some(rank) = self.rank {
+                self.batch.process_fact(id, RANK_TID, &rank.number.to_string());
+            }
         }
         self.last_mapping_read = clock::monotonic();
         let Some((text, new_mappings, ranges)) = self.mappings.refresh() else { return false };

@@ -16,11 +16,11 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use jitlisten::log_line;
-use jitlisten_files::{OwnDirectory, Replacement, try_lock};
+use jitlisten_files::{OwnDirectory, Replacement, open_existing as open_to_write, try_lock};
 use wire::perf_data::{PERF_RECORD_AUXTRACE, PERF_RECORD_COMPRESSED, PERF_RECORD_COMPRESSED2, PERF_RECORD_SAMPLE};
 use wire::recording::{images, old};
 
@@ -154,12 +154,10 @@ fn open_existing(path: &Path) -> io::Result<Option<File>> {
         Ok(link) if link.is_symlink() && !path.exists() => return Err(io::Error::other("it is a dangling link")),
         Ok(_) => {}
     }
-    let open =
-        |write| File::options().read(true).write(write).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    match open(true).or_else(|_| open(false)) {
+    match open_to_write(path).or_else(|_| File::open(path)) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         result => result.map(move_file_to_high_descriptor).map(Some),
     }

@@ -24,12 +24,15 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jitlisten::log_line;
+use wire::perf_data::PROCESS_NAME_TID;
 
 use crate::handler::{clock, code_map};
 use crate::python::{self, Python};
 use crate::recording::current::Recording;
+use crate::recording::launcher::Rank;
 use crate::recording::options::Options;
 use crate::recording::process::{self, Process};
+use crate::recording::process_name;
 use crate::thread::ring::MAX_NATIVE_FRAMES;
 use crate::thread::scan::Scan;
 use crate::thread::{arming, slots};
@@ -116,6 +119,7 @@ pub(crate) struct Writer {
     python: Option<Python>,
     /// True if the recording shows Python frames.
     wants_python: bool,
+    rank: Option<Rank>,
 }
 
 impl Writer {
@@ -159,6 +163,7 @@ impl Writer {
             next_watch: if uses_wall_clock { 0 } else { u64::MAX },
             last_stacks: BTreeMap::new(),
             wants_python: options.python,
+            rank: options.rank,
         }
     }
 
@@ -288,6 +293,9 @@ impl Writer {
             self.write_code_events();
         }
         self.update_code();
+        if has_begun && let Some(name) = process_name::take_new() {
+            self.batch.process_fact(self.now(), PROCESS_NAME_TID, &name);
+        }
         let now = clock::monotonic();
         let is_drain_due = now >= self.next_drain;
         // If only a code event woke the writer, the rings can wait until the next drain.
@@ -331,6 +339,9 @@ impl Writer {
         self.end_sampling();
         if self.ensure_begun() {
             self.write_code_events();
+            if let Some(name) = process_name::take_new() {
+                self.batch.process_fact(self.now(), PROCESS_NAME_TID, &name);
+            }
         }
         self.drain(false);
         self.batch.finished_round();

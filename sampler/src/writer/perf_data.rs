@@ -179,6 +179,11 @@ impl Batch {
         self.task(PERF_RECORD_EXIT, id);
     }
 
+    /// Appends a COMM record for a thread id that stands for a fact about the process.
+    pub(crate) fn process_fact(&mut self, id: SampleId, tid: u32, text: &str) {
+        self.comm(SampleId { tid, ..id }, text.as_bytes(), false);
+    }
+
     fn task(&mut self, kind: u32, id: SampleId) {
         self.record_with_id(kind, 0, id, |bytes| {
             // pid, ppid, tid, ptid: the process itself is the parent of a thread.

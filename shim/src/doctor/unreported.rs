@@ -1,5 +1,5 @@
-//! Detection of unobserved code: code that an LLVM instance with an unknown linker compiles, in a program that does not
-//! register its code with debuggers.
+//! Detection of unobserved code: code that an LLVM instance compiles with an unknown linker, or through a vtable that is
+//! not hooked, in a program that does not register its code with debuggers.
 //!
 //! Most programs do register their objects. An ignored linker is worth a warning only if it produces code. Three
 //! conditions must hold: LLVM itself has made memory executable, no object is known in that memory after a second, and
@@ -7,15 +7,10 @@
 
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use jitlisten::AddressRange;
 
 /// Delay before a warning, in ns. ORC lists an object only once it is final, so earlier warnings could be wrong.
 const WARNING_DELAY_NS: u64 = 1_000_000_000;
-
-/// Set once an LLVM instance with an unobserved linker has been loaded. Checked before any lock is taken.
-static IS_ENABLED: AtomicBool = AtomicBool::new(false);
 
 /// Candidate memory that may contain code of an unobserved linker.
 #[derive(Default)]
@@ -23,16 +18,6 @@ pub(crate) struct UnreportedCode {
     /// Executable memory without a known object, and the time at which it became executable.
     candidate: Option<(AddressRange, u64)>,
     warned: bool,
-}
-
-/// Enables the checks, because an LLVM instance was loaded whose linker is not observed.
-pub(crate) fn enable_checks() {
-    IS_ENABLED.store(true, Ordering::Relaxed);
-}
-
-/// Returns true if `Shim::check_for_unreported` has work to do.
-pub(crate) fn is_enabled() -> bool {
-    IS_ENABLED.load(Ordering::Relaxed)
 }
 
 impl UnreportedCode {

@@ -15,7 +15,6 @@ use crate::channels::gdb_list::list::{JitList, ListChanges};
 use crate::channels::{jitlink, runtime_dyld};
 use crate::doctor::discovered::DiscoveredLlvm;
 use crate::doctor::facts::{self, FACTS};
-use crate::doctor::unreported;
 use crate::frame_pointers::codegen;
 use crate::hook_table::{HookTable, SLOTS};
 use crate::llvm::linkers::{self, Linkers};
@@ -26,6 +25,9 @@ use crate::process::detour::Callers;
 use crate::process::forward::Function;
 use crate::process::library::Library;
 use crate::process::mapped_proof::{Identity, Mapped};
+
+/// Reason why no object is known although the linkers are hooked.
+const UNCALLED_LINKERS: &str = "its linkers were not called through the hooked vtables";
 
 /// An observed LLVM instance.
 pub(crate) struct Source {
@@ -109,9 +111,6 @@ impl Source {
             }
         }
         log_line!(Info, "{}", LogEvent::Observed { library: &library.name(), slot: &slot.to_string() });
-        if linkers.ignored_reason().is_some() || linkers.has_hidden_linker {
-            unreported::enable_checks();
-        }
         let codegen = match linkers::enabled_classes(enabled) {
             [] => Err(codegen::Refusal::Unwanted),
             _ => codegen::attach(library, slot, hooks.generate_code[slot], callers),
@@ -168,6 +167,11 @@ impl Source {
         self.codegen.is_ok()
     }
 
+    /// Returns true if JITLink's vtables are hooked.
+    pub(crate) fn jitlink_is_hooked(&self) -> bool {
+        self.linkers.jitlink.is_ok()
+    }
+
     /// Starts to read the GDB JIT list, even if its symbol is not exported, because a linker turned out to have an
     /// unknown layout.
     pub(crate) fn fall_back_to_list(&mut self, mapped: Mapped<'_>, hooks: &HookTable) {
@@ -204,12 +208,15 @@ impl Source {
         facts::read_count(self.slot, Count::RuntimeDyld) + facts::read_count(self.slot, Count::JitLink)
     }
 
-    /// Reason why this LLVM instance's code may lack names, if one of its linkers is unknown and no object was ever
-    /// reported.
+    /// Reason why this LLVM instance's code may lack names: one of its linkers is unknown, or none was called, and no
+    /// object was ever reported.
     pub(crate) fn unobserved_reason(&self) -> Option<String> {
         // JITLink's reports do not count, because they do not cover code that RuntimeDyld links.
-        let has_reported = self.has_had_entries() || facts::read_count(self.slot, Count::RuntimeDyld) > 0;
-        self.linkers.ignored_reason().filter(|_| !has_reported)
+        if self.has_had_entries() || facts::read_count(self.slot, Count::RuntimeDyld) > 0 {
+            return None;
+        }
+        let was_called = facts::read_count(self.slot, Count::ForJitLink) > 0;
+        self.linkers.ignored_reason().or_else(|| (!was_called).then(|| UNCALLED_LINKERS.to_owned()))
     }
 
     /// Returns true if no linker can be found and the list has never had an entry.

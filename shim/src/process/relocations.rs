@@ -16,11 +16,20 @@ const ADDRESS_RELOCATION: RelocationType = elf::R_X86_64_64;
 #[cfg(target_arch = "aarch64")]
 const ADDRESS_RELOCATION: RelocationType = elf::R_AARCH64_ABS64;
 
+/// Type of the relocation that copies an object of another library into the program, which all libraries then use.
+#[cfg(target_arch = "x86_64")]
+const COPY_RELOCATION: RelocationType = elf::R_X86_64_COPY;
+#[cfg(target_arch = "aarch64")]
+const COPY_RELOCATION: RelocationType = elf::R_AARCH64_COPY;
+
 /// Types of the relocations for slots through which functions are called.
 #[cfg(target_arch = "x86_64")]
 const FUNCTION_SLOTS: [RelocationType; 2] = [elf::R_X86_64_JUMP_SLOT, elf::R_X86_64_GLOB_DAT];
 #[cfg(target_arch = "aarch64")]
 const FUNCTION_SLOTS: [RelocationType; 2] = [elf::R_AARCH64_JUMP_SLOT, elf::R_AARCH64_GLOB_DAT];
+
+/// Maximum size of a copied object that may be a vtable.
+const MAX_COPIED_BYTES: usize = 1 << 14;
 
 /// Word that the loader will relocate by adding the load bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,12 +106,22 @@ impl<'l> Library<'l> {
     }
 
     /// Data words that hold one of `values` because the loader stored an imported function's address there, each with
-    /// the index of the value. These are import slots, and vtable slots for functions that other libraries define.
+    /// the index of the value. These are import slots, vtable slots for functions that other libraries define, and the
+    /// slots of vtables that the program copied from a library.
     pub(crate) fn slots_holding(&self, values: &[usize]) -> Vec<(Slot<'l>, usize)> {
-        let is_address_slot = |info: u64| kind(info) == ADDRESS_RELOCATION || FUNCTION_SLOTS.contains(&kind(info));
-        let relocations = self.section.symbolic_relocations().filter(|relocation| is_address_slot(relocation[1]));
-        let slots = relocations.filter_map(|relocation| {
-            let slot = self.relocated_slot(relocation)?;
+        let relocations = self.section.symbolic_relocations();
+        let words = relocations.flat_map(|relocation| {
+            let start = self.identity.bias.wrapping_add(relocation[0] as usize);
+            let kind = kind(relocation[1]);
+            let size = match kind {
+                COPY_RELOCATION => (self.symbol_of(relocation).st_size as usize).min(MAX_COPIED_BYTES),
+                _ if kind == ADDRESS_RELOCATION || FUNCTION_SLOTS.contains(&kind) => size_of::<usize>(),
+                _ => 0,
+            };
+            (0..size / size_of::<usize>()).map(move |index| start.wrapping_add(index * size_of::<usize>()))
+        });
+        let slots = words.filter_map(|address| {
+            let slot = self.slot(address)?;
             Some((slot, values.iter().position(|&value| value == slot.value())?))
         });
         slots.collect()

@@ -7,6 +7,7 @@ use jitlisten::{AddressRange, log_line};
 
 use super::objects::library_path;
 use super::{Shim, State};
+use crate::process::this_thread;
 use crate::trackers::pending::{self, FINALIZE_TIMEOUT_NS, PendingObject};
 
 /// Maximum number of overdue objects that one call checks.
@@ -60,7 +61,8 @@ impl Shim {
     /// Handles memory that a library with LLVM has made executable.
     pub(crate) fn check_for_unreported(&self, range: AddressRange) {
         let mut state = self.lock();
-        if self.is_free(range) {
+        // Memory that a thread makes executable inside `emit` belongs to JITLink.
+        if self.is_free(range) && !state.trackers.emitted.is_in_emit(this_thread()) {
             state.unreported_code.add(range, monotonic());
             self.register_unnamed_code(&mut state, range, true);
         }

@@ -8,6 +8,7 @@ use jitlisten::plumbing::{UnwinderSearch, notify_libraries_changed};
 use wire::facts::UnobservedLlvm;
 
 use super::{Shim, State};
+use crate::channels::jitlink;
 use crate::frame_pointers::codegen;
 use crate::llvm::recognise;
 use crate::llvm::source::Source;
@@ -83,17 +84,14 @@ impl Shim {
             }
         }
         Shim::register_unwinders(&changes.opened);
-        let mut new_generators = Vec::new();
+        let mut new_sources = Vec::new();
         for opened in changes.opened {
             let source = self.examine_library(state, &opened, callers);
             state.libraries.add(&opened, source);
             llvms_changed |= source.is_some();
-            let new_source = source.and_then(|slot| state.sources[slot].as_ref());
-            if new_source.is_some_and(Source::code_generation_is_hooked) {
-                new_generators.extend(source);
-            }
+            new_sources.extend(source);
         }
-        self.hook_generators(held, &new_generators);
+        self.hook_words_of_libraries(held, state, &new_sources);
         if llvms_changed || state.unobserved_llvms.len() > unobserved_before {
             self.publish(state);
         }
@@ -174,15 +172,21 @@ impl Shim {
         libraries.iter().for_each(|library| state.imports.add(library));
     }
 
-    /// Hooks the code generators of these LLVM instances in the vtables of all libraries.
-    fn hook_generators(&self, held: Held<'_>, sources: &[usize]) {
-        if sources.is_empty() {
+    /// Hooks the code generators and JITLink of these LLVM instances in the vtables of all libraries.
+    fn hook_words_of_libraries(&self, held: Held<'_>, state: &State, new_sources: &[usize]) {
+        if new_sources.is_empty() {
             return;
         }
         for (_, library) in self.all_libraries(held) {
-            sources
-                .iter()
-                .for_each(|&slot| codegen::patch_words_of_library(&library, slot, self.hooks.generate_code[slot]));
+            for &slot in new_sources {
+                let Some(source) = state.sources[slot].as_ref() else { continue };
+                if source.code_generation_is_hooked() {
+                    codegen::patch_words_of_library(&library, slot, self.hooks.generate_code[slot]);
+                }
+                if source.jitlink_is_hooked() && source.identity != library.identity {
+                    jitlink::patch_words_of_library(&library, slot, self.hooks.emit[slot]);
+                }
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{gdb, image};
+use jitlisten_tests::{embedder, gdb, image};
 
 const MODULE_COUNT: usize = 12;
 
@@ -110,6 +110,47 @@ fn objects_without_a_debug_plugin() {
         let Some(path) = library(llvm, name) else { continue };
         check_every_function(&path, &[], 1);
     }
+}
+
+/// The vtable that such a program uses is not the one in LLVM's library; see `cpp/own_linker.cpp`.
+#[test]
+fn a_program_that_makes_its_own_linker() {
+    let builds =
+        [(14, "-pie", "-fPIE"), (19, "-no-pie", "-fno-pie"), (22, "-pie", "-fPIE"), (22, "-no-pie", "-fno-pie")];
+    for (llvm, link_flag, code_flag) in builds {
+        let scratch = Scratch::new("own-linker");
+        let Some(program) = embedder::build_without_us(llvm, "own_linker.cpp", &[link_flag, code_flag], &scratch)
+        else {
+            continue;
+        };
+        for mode in ["default", "plain", "derived", "overriding"] {
+            let host = Host::new(&program, "own-linker").argument(mode);
+            let host = host.variable("JITLISTEN", "perfmap").variable("JITLISTEN_LOG", "debug:log");
+            let outcome = host.run(Preload::Library).expect_success();
+            assert_eq!(outcome.stdout, b"22\n");
+            let map = PerfMap::parse(outcome.map.as_deref().unwrap_or_default()).expect("it obeys the rules");
+            for name in ["inner", "outer"] {
+                assert_eq!(map.named(name).count(), 1, "LLVM {llvm}, {link_flag}, {mode}: {name}\n{}", host.log());
+            }
+        }
+    }
+}
+
+/// No hook sees the objects of such a program, and the log says so.
+#[test]
+fn an_llvm_that_compiles_without_a_report_is_a_warning() {
+    let scratch = Scratch::new("own-linker");
+    let Some(program) = embedder::build_without_us(19, "own_linker.cpp", &["-ldl"], &scratch) else { return };
+    let host = Host::new(&program, "own-linker").argument("unhooked");
+    let host = host.variable("JITLISTEN", "perfmap").variable("JITLISTEN_LOG", "warn:log");
+    let mut running = host.start(Preload::Library);
+    running.wait_for_line("22");
+    // The check waits for a second, because a report may come later.
+    thread::sleep(Duration::from_millis(1200));
+    running.send_newline();
+    running.wait().expect_success();
+    let log = host.log();
+    assert!(log.contains("its linkers were not called through the hooked vtables"), "{log}");
 }
 
 #[test]

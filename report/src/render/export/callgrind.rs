@@ -8,13 +8,14 @@ use std::fmt::Write;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::distinct::Distinct;
 use crate::profile::{Count, stack_counts};
 use crate::report::Report;
 use crate::sanitize::sanitize;
 use crate::symbols::Frame;
 
-/// Key of a function: source and function index.
-type FunctionKey = (Option<u32>, u32);
+/// Number of a function's file and name.
+type FunctionKey = u32;
 
 /// Costs of one function: its own lines, and its calls by line and callee.
 #[derive(Default)]
@@ -26,8 +27,11 @@ struct Costs {
 /// Returns a profile in Callgrind format for KCachegrind and `callgrind_annotate`.
 pub fn to_callgrind(report: &Report) -> String {
     let mut functions: BTreeMap<FunctionKey, (Frame, Costs)> = BTreeMap::new();
-    for (stack, count) in stack_counts(&report.recording) {
-        add_stack(&mut functions, &report.stack_frames(stack), count);
+    let mut keys = Keys { report, names: Distinct::default(), by_frame: FxHashMap::default() };
+    let mut stacks: Vec<(u32, Count)> = stack_counts(&report.recording).into_iter().collect();
+    stacks.sort_unstable_by_key(|(stack, _)| *stack);
+    for (stack, count) in stacks {
+        add_stack(&mut functions, &report.stack_frames(stack), &mut keys, count);
     }
     let event: String =
         report.event().chars().map(|letter| if letter.is_alphanumeric() { letter } else { '_' }).collect();
@@ -66,28 +70,50 @@ pub fn to_callgrind(report: &Report) -> String {
     out
 }
 
-fn add_stack(functions: &mut BTreeMap<FunctionKey, (Frame, Costs)>, frames: &[Frame], count: Count) {
-    let key_of = |frame: &Frame| (frame.source, frame.function);
-    let Some(leaf) = frames.first() else { return };
-    for frame in frames {
-        functions.entry(key_of(frame)).or_insert_with(|| (*frame, Costs::default()));
+/// Adds a stack. Readers add the calls of a function to its own cost, so each sample counts once per function: as its
+/// own cost, or for the call of its innermost frame. Recursive calls count for none.
+fn add_stack(
+    functions: &mut BTreeMap<FunctionKey, (Frame, Costs)>,
+    frames: &[Frame],
+    keys: &mut Keys<'_>,
+    count: Count,
+) {
+    let frames: Vec<(FunctionKey, Frame)> = frames.iter().map(|frame| (keys.key(frame), *frame)).collect();
+    let Some((leaf_key, leaf)) = frames.first() else { return };
+    for (key, frame) in &frames {
+        functions.entry(*key).or_insert_with(|| (*frame, Costs::default()));
     }
-    if let Some((_, costs)) = functions.get_mut(&key_of(leaf)) {
+    if let Some((_, costs)) = functions.get_mut(leaf_key) {
         *costs.lines.entry(leaf.line.unwrap_or_default()).or_default() += count;
     }
-    // A recursive call counts once per sample.
-    let mut seen: FxHashSet<(FunctionKey, u32, FunctionKey)> = FxHashSet::default();
+    let mut counted: FxHashSet<FunctionKey> = FxHashSet::from_iter([*leaf_key]);
     for pair in frames.windows(2) {
-        let [inner, outer] = pair else { continue };
-        let edge = (key_of(outer), outer.line.unwrap_or_default(), key_of(inner));
-        if !seen.insert(edge) {
+        let [(callee, inner), (caller, outer)] = pair else { continue };
+        if !counted.insert(*caller) {
             continue;
         }
-        if let Some((_, costs)) = functions.get_mut(&edge.0) {
-            let entry =
-                costs.calls.entry((edge.1, edge.2)).or_insert((Count::default(), inner.line.unwrap_or_default()));
+        if let Some((_, costs)) = functions.get_mut(caller) {
+            let call = (outer.line.unwrap_or_default(), *callee);
+            let entry = costs.calls.entry(call).or_insert((Count::default(), inner.line.unwrap_or_default()));
             entry.0 += count;
         }
+    }
+}
+
+/// Keys of functions. Functions that readers cannot tell apart, because file and name are equal, have the same key.
+struct Keys<'a> {
+    report: &'a Report,
+    names: Distinct<(Option<&'a str>, String)>,
+    by_frame: FxHashMap<(Option<u32>, u32), FunctionKey>,
+}
+
+impl<'a> Keys<'a> {
+    fn key(&mut self, frame: &Frame) -> FunctionKey {
+        let (report, names): (&'a Report, _) = (self.report, &mut self.names);
+        *self
+            .by_frame
+            .entry((frame.source, frame.function))
+            .or_insert_with(|| names.number((report.source_path(frame), report.label(frame))))
     }
 }
 

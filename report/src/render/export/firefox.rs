@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::distinct::Distinct;
 use crate::profile::Count;
-use crate::recording::Sample;
+use crate::recording::{Sample, Thread};
 use crate::report::{Report, Unit};
 use crate::symbols::{Frame, Kind};
 
@@ -19,10 +19,12 @@ const CATEGORIES: [(&str, &str); 5] =
 /// Returns a profile for the Firefox Profiler.
 pub fn to_firefox(report: &Report) -> Value {
     let start = report.recording.samples.iter().map(|sample| sample.time).min().unwrap_or_default();
+    let interval = report.interval().filter(|_| report.is_time()).map_or(1.0, |period| period as f64 / 1e6);
+    let has_hosts = report.hosts().len() > 1;
     let threads: Vec<Value> = report
         .samples_by_thread()
         .into_iter()
-        .map(|(thread, samples)| thread_value(report, thread, &samples, start))
+        .map(|(thread, samples)| thread_value(report, thread, &samples, start, has_hosts))
         .collect();
     let categories: Vec<Value> = CATEGORIES
         .iter()
@@ -34,7 +36,7 @@ pub fn to_firefox(report: &Report) -> Value {
             "debug": false,
             "extensions": {"baseURL": [], "id": [], "length": 0, "name": []},
             "importedFrom": concat!("jitlisten ", env!("CARGO_PKG_VERSION")),
-            "interval": interval(report),
+            "interval": interval,
             "preprocessedProfileVersion": 55,
             "processType": 0,
             "product": report.title(),
@@ -56,14 +58,6 @@ pub fn to_firefox(report: &Report) -> Value {
         "profilerOverhead": [],
         "counters": [],
     })
-}
-
-/// Returns the interval between two samples in ms.
-fn interval(report: &Report) -> f64 {
-    match report.recording.events.get(report.recording.event) {
-        Some((event, _)) if event.is_frequency && event.rate != 0 => 1000.0 / event.rate as f64,
-        _ => 1.0,
-    }
 }
 
 #[derive(Default)]
@@ -140,7 +134,16 @@ fn category(kind: Kind) -> usize {
     }
 }
 
-fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64) -> Value {
+/// Returns the id by which the profiler groups threads, and the name of the process. Processes of several machines may
+/// have the same pid.
+fn process_id_and_name(thread: &Thread, has_hosts: bool) -> (String, String) {
+    let label = thread.process_label();
+    let name = if label.is_empty() { thread.name.clone() } else { label };
+    let host = if has_hosts && !thread.host.is_empty() { format!(" on {}", thread.host) } else { String::new() };
+    (format!("{}{host}", thread.pid), format!("{name}{host}"))
+}
+
+fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64, has_hosts: bool) -> Value {
     let mut tables = Tables::default();
     let mut stack_by_number: FxHashMap<u32, Option<u32>> = FxHashMap::default();
     let stacks: Vec<Option<u32>> = samples
@@ -159,6 +162,7 @@ fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64) ->
         .collect();
     let row = &report.recording.threads[thread as usize];
     let (weights, weight_type) = weights(report, samples);
+    let (process_id, process_name) = process_id_and_name(row, has_hosts);
     let nulls = |count: usize| vec![Value::Null; count];
     let zeros = |count: usize| vec![0; count];
     let (frames, functions, count) = (&tables.frames, &tables.functions, samples.len());
@@ -190,8 +194,8 @@ fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64) ->
         "isMainThread": row.pid == row.tid,
         "nativeSymbols": {"length": 0, "address": [], "functionSize": [], "libIndex": [], "name": []},
         "pausedRanges": [],
-        "pid": row.pid.to_string(),
-        "processName": row.name,
+        "pid": process_id,
+        "processName": process_name,
         "processShutdownTime": Value::Null,
         "processStartupTime": 0.0,
         "processType": "default",

@@ -43,7 +43,7 @@ pub fn to_speedscope(report: &Report) -> Value {
         let row = &report.recording.threads[thread as usize];
         profiles.push(json!({
             "type": "sampled",
-            "name": sanitize(&format!("{} {}", row.name, row.tid)),
+            "name": sanitize(&report.thread_name(row)),
             "unit": if unit == Unit::Time { "nanoseconds" } else { "none" },
             "startValue": 0,
             "endValue": weights.iter().fold(0_u64, |sum, weight| sum.saturating_add(*weight)),

@@ -208,7 +208,10 @@ impl Table<'_> {
             let (name, host) = (sanitize(&group.name), sanitize(&group.host));
             let name_and_process = match group.pid {
                 0 => host,
-                pid => format!("{name} (process {pid}{})", host_suffix(has_hosts, &group.host)),
+                pid => {
+                    let name = if group.label.is_empty() { name } else { sanitize(&group.label) };
+                    format!("{name} (process {pid}{})", host_suffix(has_hosts, &group.host))
+                }
             };
             let compiled = percent(group.compiled.percent_of(group.all));
             let threads = plural(group.threads, "thread");
@@ -231,8 +234,12 @@ impl Table<'_> {
             let thread = &row.thread;
             let name = sanitize(&thread.name);
             let compiled = percent(row.compiled.percent_of(row.all));
+            let process = match thread.process_label() {
+                label if label.is_empty() => String::new(),
+                label => format!("{}, ", sanitize(&label)),
+            };
             self.lines.write(&format!(
-                "{} {compiled:>18} {:>9} | {name} (process {}, thread {}{})",
+                "{} {compiled:>18} {:>9} | {name} ({process}process {}, thread {}{})",
                 self.percent(row.all),
                 group_digits(row.all.samples),
                 thread.pid,
@@ -254,7 +261,7 @@ impl Table<'_> {
 
 /// Returns ` on HOST` if there are several machines.
 fn host_suffix(has_several: bool, host: &str) -> String {
-    if has_several { format!(" on {}", sanitize(host)) } else { String::new() }
+    if has_several && !host.is_empty() { format!(" on {}", sanitize(host)) } else { String::new() }
 }
 
 fn percent(percent: f64) -> String {

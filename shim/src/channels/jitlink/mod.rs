@@ -23,7 +23,7 @@
 //!
 //! # Checks
 //! The vtables must be adjacent, and their slot counts must match the library's release. At each call, `this` must have
-//! the known vtable, and the second pointer must lead to an ELF object. Otherwise the hook only forwards the call and
+//! a vtable, which may be that of a derived class, and the second pointer must lead to an ELF object. Otherwise the hook only forwards the call and
 //! logs that once. Objects for another architecture (BPF) are forwarded silently. The hook modifies none of LLVM's data
 //! and forwards more arguments than `emit` takes, so it is harmless even if the slot belongs to another virtual
 //! function.
@@ -44,9 +44,14 @@ use crate::llvm::vtable::find::Vtable;
 use crate::llvm::vtable::{OBJECT_LINKING_LAYER, patch, read_words, read_words_of_ranges};
 use crate::process::detour::Callers;
 use crate::process::library::Library;
+use crate::process::slot::Slot;
 
 /// Vtable slot of the `emit` overload that takes an object file, in each vtable that has one.
 const EMIT_SLOT: usize = 6;
+
+/// Symbol of the `emit` overload that takes an object file, in a library built with libstdc++.
+const EMIT_SYMBOL: &str = "_ZN4llvm3orc18ObjectLinkingLayer4emitESt10unique_ptrINS0_29MaterializationResponsibilityE\
+                           St14default_deleteIS3_EES2_INS_12MemoryBufferES4_IS7_EE";
 
 /// Size of the offset to top and the typeinfo pointer, which precede the slots of a vtable.
 const VTABLE_HEADER_BYTES: u64 = 16;
@@ -106,13 +111,21 @@ struct HookState {
     original: AtomicUsize,
     /// Address point of the vtable, which objects of the class point to.
     vtable: AtomicUsize,
+    /// Distance of the vtable's subobject from the start of the object.
+    offset_from_top: AtomicUsize,
     /// True once a call that could not be interpreted has been logged.
     warned: AtomicBool,
 }
 
 static HOOK_STATES: [[HookState; EMIT_VTABLES]; SLOTS] = [const {
-    [const { HookState { original: AtomicUsize::new(0), vtable: AtomicUsize::new(0), warned: AtomicBool::new(false) } };
-        EMIT_VTABLES]
+    [const {
+        HookState {
+            original: AtomicUsize::new(0),
+            vtable: AtomicUsize::new(0),
+            offset_from_top: AtomicUsize::new(0),
+            warned: AtomicBool::new(false),
+        }
+    }; EMIT_VTABLES]
 }; SLOTS];
 
 /// Hooks JITLink in `library`. `slot` is the library's slot in the table of sources, and `hooks` are the hooks for that
@@ -133,6 +146,7 @@ pub(crate) fn attach(
             .original
             .store(patch::original_function(library, vtable, EMIT_SLOT).unwrap_or_default(), Ordering::Relaxed);
         states[index].warned.store(false, Ordering::Relaxed);
+        states[index].offset_from_top.store(vtable.offset_to_top.unsigned_abs() as usize, Ordering::Relaxed);
         states[index].vtable.store(vtable.address_point as usize, Ordering::Release);
         // SAFETY: the hook for this slot forwards any call, and `callers` tells which threads may be calling through
         // the vtable.
@@ -150,6 +164,45 @@ pub(crate) fn attach(
         }
     }
     Ok(())
+}
+
+/// Puts the hooks of the LLVM instance in `slot` into the words of another, relocated library that hold its `emit`.
+/// These are vtables that a program copied (`R_X86_64_COPY`: a program that includes the class's header), vtables of
+/// derived classes, and import slots through which derived classes call `emit`.
+pub(crate) fn patch_words_of_library(
+    library: &Library<'_>,
+    slot: usize,
+    hooks: [Forwarding<ReturnRegisters>; EMIT_VTABLES],
+) {
+    let Some(states) = HOOK_STATES.get(slot) else { return };
+    let originals = states.each_ref().map(|state| state.original.load(Ordering::Acquire));
+    let vtables: Vec<usize> = (0..EMIT_VTABLES).filter(|&vtable| originals[vtable] != 0).collect();
+    let values: Vec<usize> = vtables.iter().map(|&vtable| originals[vtable]).collect();
+    let bound = library.slots_holding(&values).into_iter().map(|(word, index)| (word, vtables[index]));
+    for (word, vtable) in bound.chain(unbound_import_slots(library, slot)) {
+        // SAFETY: the word holds the function that this hook forwards to, or the loader would store it there at the
+        // first call.
+        if let Err(error) = unsafe { word.write(hooks[vtable] as usize) } {
+            log_line!(Info, "{}: could not hook its calls of JITLink: {error}", library.path.display());
+        }
+    }
+}
+
+/// Import slots for `emit` that the loader binds at the first call, each with the index of its vtable. Only found if
+/// there is no other LLVM that they could belong to.
+fn unbound_import_slots<'l>(library: &Library<'l>, slot: usize) -> Vec<(Slot<'l>, usize)> {
+    let has_original = |state: &HookState| state.original.load(Ordering::Relaxed) != 0;
+    let is_only_llvm =
+        HOOK_STATES.iter().enumerate().all(|(other, [first, ..])| (other == slot) == has_original(first));
+    if !is_only_llvm {
+        return Vec::new();
+    }
+    let offset = HOOK_STATES[slot][1].offset_from_top.load(Ordering::Relaxed);
+    let thunk = format!("_ZThn{offset}_{}", EMIT_SYMBOL.trim_start_matches("_Z"));
+    let mut slots = library.slots_of_imports([EMIT_SYMBOL, &thunk]);
+    // Before the first call, a slot leads to the library's own code, which calls the loader.
+    slots.retain(|(slot, _)| library.range().contains(&slot.value()));
+    slots
 }
 
 /// Minimum size of an ELF file in bytes.
@@ -173,8 +226,9 @@ impl HookState {
         const UNREADABLE: &str = "memory that cannot be read";
         let [class, responsibility_target, buffer] =
             read_words_of_ranges(&[(this, 1), (responsibility, 1), (object, 1)]).ok_or(UNREADABLE)?;
-        if class != self.vtable.load(Ordering::Acquire) {
-            return Err("its linker is of another class");
+        let is_known = class == self.vtable.load(Ordering::Acquire);
+        if !is_known && read_words::<{ EMIT_SLOT + 1 }>(class).is_none_or(|slots| slots[EMIT_SLOT] == 0) {
+            return Err("its linker has no vtable");
         }
         if responsibility_target == 0 {
             return Err("nothing is responsible for it");
