@@ -79,7 +79,7 @@ pub(crate) fn find_loops(recording: &Recording, symbols: &Symbols, profile: &Pro
     for (file, functions) in functions_by_file {
         let Some(mut code) = ImageCode::open(roots, &recording.files[file as usize]) else { continue };
         if let Some(machine) = code.machine() {
-            add_image_loops(&mut code, machine, functions, &is_hot, &mut hot_loops);
+            add_image_loops(&mut code, machine, functions, is_hot, &mut hot_loops);
         }
     }
     for hot_loop in &mut hot_loops {
