@@ -18,8 +18,8 @@ The line before a command block (```sh, ```python, ```c) contains one of these c
 Other blocks are marked as ```text, ```console or similar. A block without a language could contain commands and is an
 error.
 
-The blocks of a page run in order in one directory, which initially contains the `prog.py` of docs/perf.md. For a page with
-`pkg-config`, the libraries in target/release (`BUILT`) are installed first.
+The blocks of a page run in order in one directory, which initially contains the `prog.py` of docs/perf.md. For a page
+with `pkg-config`, the libraries in target/release (`BUILT`) are installed first.
 """
 
 import csv

@@ -425,14 +425,14 @@ jitlisten_status jitlisten_record_stop(void);
  * JITLISTEN_WRONG_ORDER if there is no recording, and JITLISTEN_INVALID_ARGUMENT if size is too small. Threads: any. */
 jitlisten_status jitlisten_record_path(char *path, size_t size);
 
+/* Names this process in reports of its recordings, as a worker of a pool for example: at most 100 bytes of UTF-8 are
+ * used. The child of a fork has no name. Threads: any. */
+jitlisten_status jitlisten_record_set_name(const char *name);
+
 /* Time of a clock in ns, as clock_gettime(2) numbers it; 0 if the kernel does not have it. Samples have the time of
  * CLOCK_MONOTONIC. The time comes from the kernel, also where a library such as libfaketime replaces libc's clocks.
  * Threads: any. */
 uint64_t jitlisten_clock(int clock);
-
-/* Names this process in reports of its recordings, as a worker of a pool for example: at most 100 bytes of UTF-8 are
- * used. The child of a fork has no name. Threads: any. */
-jitlisten_status jitlisten_record_set_name(const char *name);
 
 /* Counters of the current recording, or of the last one. */
 struct jitlisten_record_statistics {

@@ -1,7 +1,7 @@
 """Kernels with one hot loop each, faster variants, and the rule that must recommend the change.
 
     kernels.py run SECONDS [NAME...]    runs each kernel for SECONDS of processor time (to be recorded)
-    kernels.py compare [NAME...]        runs kernels and changed kernels in turns; prints the ratios of minimum times
+    kernels.py compare [NAME...]        runs kernels and changed kernels in turns; prints the medians of the ratios
     kernels.py rules                    prints NAME HOT FIRST LAST RULE for each kernel: line numbers and expected rule
 
 The hot line of a kernel ends with `# hot`. `RULES` maps each kernel to its expected rule.
@@ -10,6 +10,7 @@ The hot line of a kernel ends with `# hot`. `RULES` maps each kernel to its expe
 import ast
 import math
 import os
+import statistics
 import sys
 import time
 
@@ -989,6 +990,381 @@ def greatest_divisors(x, ints):
         ints[i] = u
 
 
+# --- Kernels for the limits of a rule: the change gains less, or nothing, or another one gains more
+
+
+@njit
+def short_sums(triples, out):
+    for i in range(triples.shape[0]):
+        s = 0.0
+        for k in range(triples.shape[1]):
+            s += triples[i, k] * triples[i, k]  # hot
+        out[i] = s
+
+
+@njit
+def short_sums_changed(triples, out):
+    for i in range(triples.shape[0]):
+        s = 0.0
+        for k in range(3):
+            s += triples[i, k] * triples[i, k]
+        out[i] = s
+
+
+@njit
+def sums_of_eight(eights, out):
+    for i in range(eights.shape[0]):
+        s = 0.0
+        for k in range(eights.shape[1]):
+            s += eights[i, k]  # hot
+        out[i] = s
+
+
+@njit
+def sums_of_twelve(twelves, out):
+    for i in range(twelves.shape[0]):
+        s = 0.0
+        for k in range(twelves.shape[1]):
+            s += twelves[i, k]  # hot
+        out[i] = s
+
+
+@njit
+def sums_of_many(hundreds, out):
+    for i in range(hundreds.shape[0]):
+        s = 0.0
+        for k in range(hundreds.shape[1]):
+            s += hundreds[i, k]  # hot
+        out[i] = s
+
+
+sums_of_many_changed = njit(fastmath={"reassoc"})(sums_of_many.py_func)
+
+
+@njit
+def strided_dot(window, short, wide_step, out):
+    for k in range(200):
+        s = 0.0
+        for i in range(len(short)):
+            s += window[i * wide_step] * short[i]  # hot
+        out[k] = s
+
+
+@njit
+def sum_by_column(m):
+    s = 0.0
+    for j in range(m.shape[1]):
+        for i in range(m.shape[0]):
+            s += m[i, j]  # hot
+    return s
+
+
+@njit(fastmath={"reassoc"})
+def sum_by_column_changed(m):
+    s = 0.0
+    for i in range(m.shape[0]):
+        for j in range(m.shape[1]):
+            s += m[i, j]
+    return s
+
+
+@njit
+def sum_of_first(triples):
+    s = 0.0
+    for i in range(triples.shape[0]):
+        s += triples[i, 0] * triples[i, 1]  # hot
+    return s
+
+
+@njit
+def fibonacci(a):
+    u, v = 0.0, 1.0
+    for i in range(len(a)):
+        u, v = v, u + v * 0.5  # hot
+    return v
+
+
+@njit
+def alternating(a):
+    s = 0.0
+    for i in range(len(a)):
+        s = a[i] - s  # hot
+    return s
+
+
+@njit
+def moving_average(a):
+    s = 0.0
+    for i in range(len(a)):
+        s += (a[i] - s) * 0.1  # hot
+    return s
+
+
+@njit
+def gathered_sum(table, keys):
+    s = 0.0
+    for i in range(len(keys)):
+        s += table[keys[i]]  # hot
+    return s
+
+
+gathered_sum_changed = njit(fastmath={"reassoc"})(gathered_sum.py_func)
+
+
+@njit
+def gathered_sum_of_many(large, places):
+    s = 0.0
+    for i in range(len(places)):
+        s += large[places[i]]  # hot
+    return s
+
+
+@njit
+def by_scalar32(a32, c32, out32):
+    for i in range(len(a32)):
+        out32[i] = a32[i] / c32  # hot
+
+
+@njit
+def remainder7(x, ints, divisor):
+    for i in range(len(x)):
+        ints[i] = x[i] % divisor  # hot
+
+
+@njit
+def remainder7_changed(x, ints, divisor):
+    for i in range(len(x)):
+        ints[i] = x[i] % 7
+
+
+@njit
+def ring(a, times, divisor):
+    s = 0.0
+    for i in range(len(a)):
+        s += a[i % divisor]  # hot
+    return s
+
+
+@njit
+def ring_changed(a, times, divisor):
+    s = 0.0
+    k = 0
+    for i in range(len(a)):
+        s += a[k]
+        k += 1
+        if k == divisor:
+            k = 0
+    return s
+
+
+@njit
+def appended_if(a):
+    found = [0.0]
+    for i in range(len(a)):
+        if a[i] > 0.7:
+            found.append(a[i])  # hot
+    return len(found)
+
+
+@njit
+def appended_if_changed(a):
+    found = np.empty(len(a))
+    n = 0
+    for i in range(len(a)):
+        if a[i] > 0.7:
+            found[n] = a[i]
+            n += 1
+    return n
+
+
+@njit
+def sum_if(a):
+    s = 0.0
+    for i in range(len(a)):
+        if a[i] > 1.0:  # hot
+            s += a[i]
+    return s
+
+
+@njit(fastmath={"reassoc"})
+def sum_if_changed(a):
+    s = 0.0
+    for i in range(len(a)):
+        s += a[i] if a[i] > 1.0 else 0.0
+    return s
+
+
+@njit
+def sum_of_both(a, b):
+    s = 0.0
+    for i in range(len(a)):
+        if a[i] > 1.0:  # hot
+            s += a[i]
+        else:
+            s -= b[i] * 0.5
+    return s
+
+
+@njit(fastmath={"reassoc"})
+def sum_of_both_changed(a, b):
+    s = 0.0
+    for i in range(len(a)):
+        s += a[i] if a[i] > 1.0 else -b[i] * 0.5
+    return s
+
+
+@njit
+def of_lists(a):
+    lists = [[x for x in a[:200]] for _ in range(50)]
+    s = 0.0
+    for _ in range(20):
+        for row in lists:
+            for x in row:
+                s += x  # hot
+    return s
+
+
+@njit
+def lagged(a, out, lag):
+    for i in range(len(a)):
+        out[i] = a[i - lag] * 0.5  # hot
+
+
+@njit
+def lagged_changed(a, out, lag):
+    before, last = a[: len(a) - lag], a[len(a) - lag :]
+    for i in range(len(last)):
+        out[i] = last[i] * 0.5
+    rest = out[lag:]
+    for i in range(len(before)):
+        rest[i] = before[i] * 0.5
+
+
+# --- Kernels whose time is in one function
+
+
+@njit
+def float_remainder(a, out):
+    for i in range(len(a)):
+        out[i] = a[i] % 0.3  # hot
+
+
+@njit
+def float_remainder_changed(a, out):
+    for i in range(len(a)):
+        out[i] = a[i] - math.floor(a[i] / 0.3) * 0.3
+
+
+@njit
+def magnitudes(z, out):
+    for i in range(len(z)):
+        out[i] = abs(z[i])  # hot
+
+
+@njit
+def magnitudes_changed(z, out):
+    for i in range(len(z)):
+        out[i] = math.sqrt(z[i].real * z[i].real + z[i].imag * z[i].imag)
+
+
+@njit
+def row_products(eights, eight, out):
+    for i in range(eights.shape[0]):
+        out[i] = np.dot(eights[i], eight)  # hot
+
+
+@njit
+def row_products_changed(eights, eight, out):
+    out[: len(eights)] = np.dot(eights, eight)
+
+
+@njit
+def letters_equal(text):
+    n = 0
+    for i in range(len(text)):
+        if text[i] == "a":  # hot
+            n += 1
+    return n
+
+
+@njit
+def letters_equal_changed(codes):
+    n = 0
+    for i in range(len(codes)):
+        if codes[i] == 97:
+            n += 1
+    return n
+
+
+@njit
+def joined(times):
+    s = ""
+    for _ in range(times * 200):
+        s += "ab"  # hot
+    return len(s)
+
+
+@njit
+def joined_changed(times):
+    return len("".join(["ab" for _ in range(times * 200)]))
+
+
+@njit
+def integer_powers(a, out, exponent):
+    for i in range(len(a)):
+        out[i] = a[i] ** exponent  # hot
+
+
+@njit
+def integer_powers_changed(a, out, exponent):
+    for i in range(len(a)):
+        out[i] = a[i] * a[i] * a[i]
+
+
+@njit
+def of_tuple(eight_values, eighths):
+    s = 0.0
+    for i in range(len(eighths)):
+        s += eight_values[eighths[i]]  # hot
+    return s
+
+
+@njit
+def of_tuple_changed(eight, eighths):
+    s = 0.0
+    for i in range(len(eighths)):
+        s += eight[eighths[i]]
+    return s
+
+
+@njit(parallel=True)
+def small_parallel(few, few_out):
+    for i in prange(len(few)):
+        few_out[i] = few[i] * 1.5  # hot
+
+
+@njit
+def small_parallel_changed(few, few_out):
+    for i in range(len(few)):
+        few_out[i] = few[i] * 1.5
+
+
+@njit(parallel=True)
+def shared_counts(quarters, counts_by_thread):
+    for t in prange(counts_by_thread.shape[0]):
+        for i in range(len(quarters)):
+            counts_by_thread[t, quarters[i]] += 1  # hot
+
+
+@njit(parallel=True)
+def shared_counts_changed(quarters, counts_by_thread):
+    for t in prange(counts_by_thread.shape[0]):
+        own = np.zeros(counts_by_thread.shape[1], np.int64)
+        for i in range(len(quarters)):
+            own[quarters[i]] += 1
+        counts_by_thread[t] += own
+
+
 RULES = {
     "total": "fp-order",
     "dot": "fp-order",
@@ -1067,7 +1443,7 @@ MORE = {
     "small_solutions": "-",
     "random_one": "-",
     "random_normal": "-",
-    "letters": "-",
+    "letters": "string-characters",
     "words": "-",
     "of_records": "-",
     "sum_of_records": "fp-order",
@@ -1085,6 +1461,35 @@ MORE = {
     "insertion_sorted": "-",
     "collatz": "-",
     "greatest_divisors": "-",
+    "short_sums": "few-rounds",
+    "sums_of_eight": "few-rounds",
+    "sums_of_twelve": "few-rounds",
+    "sums_of_many": "fp-order",
+    "strided_dot": "strided-sum",
+    "sum_by_column": "strided-sum",
+    "sum_of_first": "strided-sum",
+    "fibonacci": "recurrence",
+    "alternating": "recurrence",
+    "moving_average": "recurrence",
+    "gathered_sum": "gather",
+    "gathered_sum_of_many": "gather",
+    "by_scalar32": "-",
+    "remainder7": "integer-division",
+    "ring": "integer-division",
+    "appended_if": "list-growth",
+    "sum_if": "conditional-sum",
+    "sum_of_both": "conditional-sum",
+    "of_lists": "fp-order",
+    "lagged": "wraparound",
+    "float_remainder": "float-remainder",
+    "magnitudes": "hypot",
+    "row_products": "row-product",
+    "letters_equal": "string-characters",
+    "joined": "string-join",
+    "integer_powers": "integer-power",
+    "of_tuple": "tuple-index",
+    "small_parallel": "-",
+    "shared_counts": "false-sharing",
 }
 ALL = {**RULES, **MORE}
 with open(__file__, encoding="utf-8") as file:
@@ -1132,6 +1537,13 @@ def arguments():
         "text": "banana" * 2000, "parts": lambda: List(["banana"] * 500), "items": lambda: List(a.tolist()),
         "arrays": lambda: List([a[:100]] * 100), "large": random.random(1 << 20) + 0.5, "large_out": np.zeros(1 << 20),
         "table": np.arange(1000) * 0.5, "block": random.random((256, 256)), "block_out": np.zeros((256, 256)),
+        "triples": random.random((6000, 3)), "eights": random.random((2500, 8)), "eight": random.random(8),
+        "twelves": random.random((1500, 12)), "hundreds": random.random((200, 100)), "window": random.random(40_000),
+        "short": random.random(64), "wide_step": 512, "places": random.permutation(1 << 20)[:N], "c32": np.float32(3.0),
+        "lag": 3, "exponent": 3,
+        "codes": np.frombuffer(b"banana" * 2000, np.uint8), "eight_values": (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0),
+        "eighths": random.integers(0, 8, N), "few_out": np.zeros(200),
+        "quarters": random.integers(0, 4, N), "counts_by_thread": np.zeros((2, 4), np.int64),
         "times": 10, "backwards": np.sort(a[:200])[::-1].copy(), "means": np.zeros(512),
     }
 
@@ -1165,10 +1577,12 @@ def run(seconds, names):
 
 
 def measure_seconds(kernel, values, repetitions):
-    started = time.perf_counter()
+    # Threads of parallel kernels wait for each other.
+    clock = time.perf_counter if getattr(kernel, "targetoptions", {}).get("parallel") else time.thread_time
+    started = clock()
     for _ in range(repetitions):
         kernel(*values)
-    return time.perf_counter() - started
+    return max(clock() - started, 1e-9)
 
 
 def compare(names):
@@ -1188,7 +1602,7 @@ def compare(names):
             (measure_seconds(slow, values, repetitions), measure_seconds(changed, changed_values, repetitions))
             for _ in range(30)
         ][1:]
-        ratio = min(pair[0] for pair in pairs) / min(pair[1] for pair in pairs)
+        ratio = statistics.median(pair[0] / pair[1] for pair in pairs)
         print(expected_rule(name), name, f"{ratio:.1f}", __version__, time.strftime("%Y-%m-%d"), sep="\t", flush=True)
 
 

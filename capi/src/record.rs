@@ -98,12 +98,6 @@ pub unsafe extern "C" fn jitlisten_record_path(path: *mut c_char, size: usize) -
     })
 }
 
-/// Returns the time of a kernel clock in ns.
-#[unsafe(no_mangle)]
-pub extern "C" fn jitlisten_clock(clock: c_int) -> u64 {
-    jitlisten::plumbing::clock_ns(clock)
-}
-
 /// Names this process in reports.
 ///
 /// # Safety
@@ -116,6 +110,12 @@ pub unsafe extern "C" fn jitlisten_record_set_name(name: *const c_char) -> i32 {
         jitlisten_sampler::set_process_name(&String::from_utf8_lossy(name));
         Ok(())
     })
+}
+
+/// Returns the time of a kernel clock in ns.
+#[unsafe(no_mangle)]
+pub extern "C" fn jitlisten_clock(clock: c_int) -> u64 {
+    jitlisten::plumbing::clock_ns(clock)
 }
 
 /// Copies the counters of the current recording, or of the last one if none is running.

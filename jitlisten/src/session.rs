@@ -133,9 +133,9 @@ struct Reports {
     finalized: u32,
 }
 
-/// Duration of a sleep in [`Session::yield_to_waiters`], and the maximum number of sleeps.
-const YIELD_INTERVAL: Duration = Duration::from_micros(100);
-const MAX_YIELDS: u32 = 50;
+/// Minimum and maximum duration of the sleep in [`Session::yield_to_waiters`].
+const MIN_YIELD: Duration = Duration::from_micros(100);
+const MAX_YIELD: Duration = Duration::from_millis(50);
 
 static PROCESS: OnceBox<Session> = OnceBox::new();
 
@@ -217,14 +217,15 @@ impl Session {
         }
     }
 
-    /// Lets waiting threads acquire the lock after a long operation. The mutex is unfair, so without this call, a
-    /// program that enables and disables sinks in a loop would starve them.
-    fn yield_to_waiters(&self) {
-        for _ in 0..MAX_YIELDS {
-            if self.waiting_threads.load(Ordering::Relaxed) == 0 {
-                return;
-            }
-            std::thread::sleep(YIELD_INTERVAL);
+    /// Releases the lock, and then sleeps for as long as it was held (since `locked_at`) if other threads are waiting
+    /// for it. The mutex is unfair, so without this sleep, a program that enables and disables sinks in a loop would
+    /// starve threads that report code.
+    fn yield_to_waiters(&self, state: MutexGuard<'_, State>, locked_at: u64) {
+        let has_waiters = self.waiting_threads.load(Ordering::Relaxed) > 0;
+        let held = Duration::from_nanos(clock::monotonic().saturating_sub(locked_at));
+        drop(state);
+        if has_waiters {
+            std::thread::sleep(held.clamp(MIN_YIELD, MAX_YIELD));
         }
     }
 

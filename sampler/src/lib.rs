@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Given a file name and a rate ([`Options`]), it produces a file that `perf report`, `perf script` and `jitlisten
-//! lines` can read. It uses no `perf_event_open` (unless an event is counted), no ptrace and no root privileges. It
-//! supports x86_64 and AArch64.
+//! lines` can read. It uses no ptrace and no root privileges, and `perf_event_open` only where it is permitted
+//! (`thread/clock_choice.rs`). It supports x86_64 and AArch64.
 //!
 //! The handler allocates nothing, takes no lock and is bounded ([`unwind`]). The host can see one real-time signal in
 //! use and a thread named `jitlisten`. Lock order: this crate's locks come before the session's, and the session's

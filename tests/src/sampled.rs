@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use wire::counters::Counters;
+use wire::perf_data::PERF_RECORD_READ;
 
 use crate::host::Host;
 use crate::paths::{self, Scratch};
@@ -49,6 +50,26 @@ pub fn counters(data: &Path) -> Counters {
     // The table of features follows the data. Its last entry belongs to the counters.
     let entry = (word(40) + word(48)) as usize + 16 * (features as usize - 1);
     Counters::decode(&bytes[word(entry) as usize..][..word(entry + 8) as usize]).expect("counters")
+}
+
+/// Seconds of CPU time that the recorder has measured for each thread (`PERF_RECORD_READ`).
+///
+/// # Panics
+/// If the file cannot be read, or is not a recording.
+#[must_use]
+pub fn measured_seconds(data: &Path) -> BTreeMap<u32, f64> {
+    let bytes = fs::read(data).expect("a recording");
+    let word = |offset: usize| u64::from_le_bytes(bytes[offset..offset + 8].try_into().expect("a word"));
+    let (mut offset, mut seconds) = (word(40) as usize, BTreeMap::new());
+    while offset < (word(40) + word(48)) as usize {
+        // Type, `misc` and size; then the process and the thread, and the value.
+        let header = word(offset);
+        if header as u32 == PERF_RECORD_READ {
+            *seconds.entry((word(offset + 8) >> 32) as u32).or_default() += word(offset + 16) as f64 / 1e9;
+        }
+        offset += (header >> 48) as usize;
+    }
+    seconds
 }
 
 /// Parses sample blocks: a header `TID PERIOD:` and one line `ADDRESS NAME` per frame. The error is the malformed line.

@@ -21,14 +21,19 @@ pub struct Counters {
     pub threads: u64,
     /// Threads that got no timer.
     pub threads_without_timer: u64,
+    /// Samples by perf's `cpu-clock`, which threads that often wait use if it is permitted and affordable.
+    pub by_user_clock: u64,
+    /// Samples at the kernel's clock tick, of threads that often wait. Their shares are not exact.
+    pub inexact: u64,
 }
 
 impl Counters {
     /// Encodes the counters as words, least significant byte first.
     pub fn encode(&self) -> Vec<u8> {
-        let Counters { samples, incomplete, truncated, lost, skipped, threads, threads_without_timer } = *self;
+        let Counters { samples, incomplete, truncated, lost, skipped, threads, threads_without_timer, .. } = *self;
+        let Counters { by_user_clock, inexact, .. } = *self;
         let words = [samples, incomplete, truncated, lost, skipped, threads, threads_without_timer];
-        words.map(u64::to_le_bytes).concat()
+        [words.map(u64::to_le_bytes).concat(), [by_user_clock, inexact].map(u64::to_le_bytes).concat()].concat()
     }
 
     /// Decodes a section; `None` if it is too short. Later versions may append words.
@@ -42,6 +47,9 @@ impl Counters {
             skipped: words.next()?,
             threads: words.next()?,
             threads_without_timer: words.next()?,
+            // Earlier recorders write none of these.
+            by_user_clock: words.next().unwrap_or(0),
+            inexact: words.next().unwrap_or(0),
         })
     }
 }
@@ -60,9 +68,12 @@ mod tests {
             skipped: 5,
             threads: 6,
             threads_without_timer: u64::MAX,
+            by_user_clock: 7,
+            inexact: 8,
         };
         let mut bytes = counters.encode();
-        assert_eq!(Counters::decode(&bytes[1..]), None);
+        let earlier = Counters { by_user_clock: 0, inexact: 0, ..counters };
+        assert_eq!((Counters::decode(&bytes[..56]), Counters::decode(&bytes[..55])), (Some(earlier), None));
         bytes.push(0);
         assert_eq!(Counters::decode(&bytes), Some(counters));
     }

@@ -1,4 +1,4 @@
-//! Names of the files that belong to a recording.
+//! Names of the files that belong to a recording, and an item of its records.
 //!
 //! ```text
 //!   FILE                                        the recording; for a child process FILE.PID, or %p in the name FILE
@@ -11,6 +11,9 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+
+/// Thread id of the record with the CPU time of processes that have ended without a sample, and so without a recording.
+pub const UNSAMPLED_PROCESSES: u32 = u32::MAX;
 
 /// Name of the file in [`images`] that lists Numba's compilations.
 pub const COMPILATIONS: &str = "compilations.jsonl";

@@ -27,13 +27,13 @@ const IMMEDIATE: [c_int; 7] =
 /// Value of `PTHREAD_CANCEL_DISABLE` in `<pthread.h>`.
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
-/// Signal exempt from deferral, see [`exempt_signal`]; 0 if none.
-static EXEMPT: AtomicI32 = AtomicI32::new(0);
+/// Signals exempt from deferral, see [`exempt_signals`]; 0 if none.
+static EXEMPT: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
 
-/// Exempts a signal from deferral. Used for the sampler's signal, whose handler takes no lock, changes no state, and
-/// should sample time that threads spend in our code.
-pub fn exempt_signal(signal: c_int) {
-    EXEMPT.store(signal, Ordering::Relaxed);
+/// Exempts signals from deferral; 0 if none. Used for the sampler's signals, whose handler takes no lock, changes no
+/// state, and should sample time that threads spend in our code.
+pub fn exempt_signals(signals: [c_int; 2]) {
+    EXEMPT.iter().zip(signals).for_each(|(exempt, signal)| exempt.store(signal, Ordering::Relaxed));
 }
 
 unsafe extern "C" {
@@ -65,9 +65,8 @@ impl HostStateGuard {
             // SAFETY: the set was initialised above; the number is a valid signal.
             unsafe { libc::sigdelset(deferred.as_mut_ptr(), signal) };
         }
-        let exempt = EXEMPT.load(Ordering::Relaxed);
-        if exempt != 0 {
-            // SAFETY: `sigfillset` has initialised the set; the sampler's signal is a valid number.
+        for exempt in EXEMPT.iter().map(|exempt| exempt.load(Ordering::Relaxed)).filter(|signal| *signal != 0) {
+            // SAFETY: `sigfillset` has initialised the set; the sampler's signals are valid numbers.
             unsafe { libc::sigdelset(deferred.as_mut_ptr(), exempt) };
         }
         // SAFETY: the first set is initialised, the call writes the second, and SIG_BLOCK cannot fail.

@@ -8,7 +8,7 @@ use crate::code_snapshot::CodeSnapshot;
 use crate::log::LogEvent;
 use crate::log_line;
 use crate::options::SinkKind;
-use crate::process::fork_gate;
+use crate::process::{clock, fork_gate};
 use crate::sink::{self, Neighbours, SinkError, UnwinderSearch};
 use crate::{Address, AddressRange, ObjectId, observer};
 
@@ -17,6 +17,7 @@ impl Session {
     /// a fork: there it writes the inherited objects now.
     pub fn enable(&self, kind: SinkKind) {
         let mut state = self.lock_for_this_process();
+        let locked_at = clock::monotonic();
         if std::mem::take(&mut state.replay_inherited[kind as usize]) {
             self.replay_live_objects(&mut state, kind);
         } else if state.sinks[kind as usize].is_none() {
@@ -24,18 +25,17 @@ impl Session {
             state.sinks[kind as usize] = Some(sink::create(kind, &self.options, &self.context));
             self.replay_live_objects(&mut state, kind);
         }
-        drop(state);
-        self.yield_to_waiters();
+        self.yield_to_waiters(state, locked_at);
     }
 
     /// Disables a sink. Its files are closed and kept.
     pub fn disable(&self, kind: SinkKind) {
         let mut state = self.lock();
+        let locked_at = clock::monotonic();
         self.end_sink(&mut state, kind);
         state.sinks[kind as usize] = None;
         state.replay_inherited[kind as usize] = false;
-        drop(state);
-        self.yield_to_waiters();
+        self.yield_to_waiters(state, locked_at);
     }
 
     /// Returns true if a sink is enabled: requested and not failed.

@@ -75,7 +75,7 @@ def test_a_first_run(tmp_path, library):
     program, slowest_compilation, hot_function = PROGRAMS[library]
     (tmp_path / "prog.py").write_text(program)
     text = run(tmp_path, COMMAND, "lines", "prog.py")
-    screen, remainder = text.split("  activity\n", 1)
+    screen, remainder = text.split("  activity (", 1)
     summary_text, remainder = remainder.split("| your functions")
     assert (
         re.search(r"^ +[\d.]+ m?s +[\d.]+ %  compiling ", summary_text, re.MULTILINE)

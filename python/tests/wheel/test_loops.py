@@ -71,7 +71,9 @@ def test_each_kernel_has_the_advice_that_makes_it_faster(run, tmp_path, environm
     ):
         line, rule = hot_lines[name]
         output = run(command(), "why", f"{KERNELS.name}:{line}", data, timeout=RUN_TIMEOUT_S).stdout
-        assert f"⚑ {rule}: " in output and expected_text in output and f"__main__.{name}" in output, output
+        # No change is known for the calls of `exp`.
+        mark = "·" if name == "bell" else "⚑"
+        assert f"{mark} {rule}: " in output and expected_text in output and f"__main__.{name}" in output, output
     messages = {
         "no.py:1": "no samples in no.py", "kernels.py:1": "no samples at kernels.py:1",
         "kernels.py": "lines with a loop",
@@ -149,7 +151,7 @@ def test_a_loop_of_another_llvm_that_we_or_perf_record(run, tmp_path, linker):
     for data in ("ours.data", "perf.data"):
         output = run(command(), "why", "sum.cpp:4", data).stdout
         assert "loop 3-4 (sum.cpp), total" in output and "⚑ fp-order: " in output and "addsd" in output, (data, output)
-        assert "LLVM's flag reassoc" in output and "fastmath=" not in output
+        assert "clang fp reassociate(on)" in output and "fastmath=" not in output
 
 
 def test_a_loop_that_is_compiled_after_attaching(run, start, tmp_path):

@@ -1,7 +1,7 @@
 //! Advice on a loop: what keeps it slow, and a change that helps.
 //!
 //! `rules.rs` has the rules. Each part of an advice is a value of its own; [`Advice::text`] composes the sentence. A gain
-//! is the range that `benches/why` measured for loops with the same facts. A loop gets the first two rules that apply.
+//! is the range that `benches/why` measured for loops with the same facts.
 
 use std::fmt::Write as _;
 
@@ -165,9 +165,7 @@ impl Dialect {
     }
 }
 
-/// Maximum number of advices per loop.
-const MAX_ADVICE_PER_LOOP: usize = 2;
-
+/// Returns the advice of the first rule that knows a change. Without one, returns the first reason, if there is any.
 pub(super) fn advice(hot_loop: &Loop) -> Vec<Advice> {
     // Users cannot change Numba's own code or its options. No rule applies if the decoder does not know all
     // instructions, because an unknown one may be the cause.
@@ -175,7 +173,9 @@ pub(super) fn advice(hot_loop: &Loop) -> Vec<Advice> {
         return Vec::new();
     }
     let dialect = Dialect::of(hot_loop);
-    RULES.iter().filter_map(|rule| rule(hot_loop, dialect)).take(MAX_ADVICE_PER_LOOP).collect()
+    let matching: Vec<Advice> = RULES.iter().filter_map(|rule| rule(hot_loop, dialect)).collect();
+    let best = matching.iter().position(|advice| advice.change.is_some()).unwrap_or(0);
+    matching.into_iter().nth(best).into_iter().collect()
 }
 
 /// Returns true if the loop's file is part of Numba.

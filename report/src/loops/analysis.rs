@@ -1,5 +1,6 @@
 //! Analysis of a loop's instructions: counts, addresses, and values carried between iterations.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::facts::{Elements, Facts};
@@ -20,6 +21,8 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     // Registers that the loop writes.
     let changed = body.iter().fold(Registers::default(), |registers, instruction| registers | instruction.written);
     facts.strided = count_strided(&body, changed);
+    (facts.spread, facts.unrolled) = measure_spread(&body);
+    facts.indirect_updates = count_indirect_updates(&body);
     count_invariant_divisions(&mut facts, &body, changed);
     facts.counted_exits = count_counted_exits(natural_loop, instructions);
     // Values are tracked only in loops of a single block, because the effect of another path is unknown.
@@ -54,6 +57,9 @@ fn raises_exception(instructions: &[Instruction], mut index: usize) -> bool {
 
 fn count_instruction(facts: &mut Facts, elements: &mut Elements, instruction: &Instruction) {
     facts.instructions += 1;
+    facts.wraparounds += u32::from(instruction.spreads_sign);
+    facts.table_jumps += u32::from(instruction.step.flow == Flow::Jump(None));
+    facts.has_avx |= instruction.is_avx;
     match instruction.class {
         Class::Packed(bits, element) => {
             facts.packed += 1;
@@ -146,6 +152,54 @@ fn count_checked_divisions(body: &[&Instruction]) -> u32 {
     body.iter().filter(is_checked).count() as u32
 }
 
+/// Counts values in memory that are read and replaced, at an address that was loaded in the same iteration.
+fn count_indirect_updates(body: &[&Instruction]) -> u32 {
+    let mut loaded = Registers::default();
+    let mut read: Vec<Memory> = Vec::new();
+    let mut updates = 0;
+    for instruction in body {
+        if let Some(memory) = instruction.memory.filter(|memory| memory.address.intersects(loaded)) {
+            let is_same = |other: &&Memory| other.parts == memory.parts;
+            updates += u32::from(memory.is_update || memory.is_store && read.iter().any(|other| is_same(&other)));
+            read.push(memory);
+        }
+        let is_from_loaded = instruction.read.intersects(loaded);
+        loaded = loaded.and(!instruction.written);
+        if instruction.memory.is_some_and(|memory| !memory.is_stack) || is_from_loaded {
+            loaded |= instruction.loaded();
+        }
+    }
+    updates
+}
+
+/// Measures arrays whose addresses advance by constants. Returns the largest distance between consecutive values, in
+/// multiples of their size, and the smallest number of values per iteration; 0 if unknown.
+fn measure_spread(body: &[&Instruction]) -> (u32, u32) {
+    let mut advances: BTreeMap<u8, i64> = BTreeMap::new();
+    for (register, constant) in body.iter().filter_map(|instruction| instruction.advance) {
+        *advances.entry(register).or_default() += constant;
+    }
+    // Values per iteration of each array.
+    let mut arrays: BTreeMap<([Option<(u8, u32)>; 2], u32), u32> = BTreeMap::new();
+    for instruction in body.iter().filter(|instruction| instruction.has_vectors()) {
+        let memory = instruction.memory.filter(|memory| !memory.is_stack && memory.bytes != 0);
+        if let Some(Memory { parts, bytes, .. }) = memory {
+            *arrays.entry((parts, bytes)).or_default() += 1;
+        }
+    }
+    let (mut spread, mut unrolled) = (0, None);
+    for ((parts, bytes), values) in arrays {
+        let advance = |(register, factor): (u8, u32)| advances.get(&register).unwrap_or(&0) * i64::from(factor);
+        let distance: i64 = parts.into_iter().flatten().map(advance).sum();
+        let distance = u32::try_from(distance.unsigned_abs()).unwrap_or(u32::MAX);
+        if distance != 0 {
+            spread = spread.max(distance / (bytes * values));
+            unrolled = Some(unrolled.map_or(values, |unrolled: u32| unrolled.min(values)));
+        }
+    }
+    (spread, unrolled.unwrap_or(0))
+}
+
 /// Counts memory accesses whose address was loaded in the same iteration. Addresses loaded from the stack do not count.
 fn count_indirect(body: &[&Instruction]) -> u32 {
     let mut loaded = Registers::default();
@@ -159,7 +213,7 @@ fn count_indirect(body: &[&Instruction]) -> u32 {
         let is_from_loaded = instruction.memory.is_none() && instruction.read.intersects(loaded);
         loaded = loaded.and(!instruction.written);
         if is_load || is_from_loaded {
-            loaded |= instruction.loaded().and(Registers::GENERAL);
+            loaded |= instruction.loaded();
         }
     }
     accesses

@@ -35,11 +35,26 @@ pub(super) fn is_string(name: &str) -> bool {
     name.starts_with("numba.cpython.unicode.") || name.starts_with("numba.cpython.unsafe.")
 }
 
-/// Runtime of parallel loops.
+/// Entry of Numba's parallel loops into their threads.
+pub(super) fn is_parallel_loop(name: &str) -> bool {
+    matches!(name, "parallel_for" | "numba_parallel_for") || name.starts_with("do_scheduling")
+}
+
+/// Code that starts threads and waits for them: of Numba, OpenMP, or the C library.
 pub(super) fn is_thread_runtime(name: &str) -> bool {
-    const PREFIXES: [&str; 8] =
-        ["gomp_", "GOMP_", "omp_", "__kmp", "[libgomp", "[libiomp", "[libtbb", "numba_parallel_for"];
-    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    const PREFIXES: [&str; 10] = [
+        "gomp_",
+        "GOMP_",
+        "omp_",
+        "__kmp",
+        "[libgomp",
+        "[libiomp",
+        "[libtbb",
+        "pthread_cond_",
+        "create_schedule",
+        "sched_yield",
+    ];
+    is_parallel_loop(name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 pub(super) fn is_float_remainder(name: &str) -> bool {

@@ -50,6 +50,19 @@ pub struct Facts {
     pub indirect: u32,
     /// Loads and stores of floating-point values whose address advances by a stride unknown at compile time.
     pub strided: u32,
+    /// Distance between consecutive values of a floating-point array in multiples of their size, where instructions tell
+    /// it; the largest of all arrays.
+    pub spread: u32,
+    /// Number of source iterations per iteration of the machine code, where instructions tell it.
+    pub unrolled: u32,
+    /// Indices that count from the end if they are negative.
+    pub wraparounds: u32,
+    /// Jumps through a table, as of an index into a tuple.
+    pub table_jumps: u32,
+    /// Values in memory that each iteration reads and replaces, at an address that comes from an array.
+    pub indirect_updates: u32,
+    /// True if the loop has instructions of AVX or later, which can add conditionally and gather.
+    pub has_avx: bool,
     /// Sums and products that are carried between iterations and used for nothing else in the loop.
     pub accumulators: u32,
     /// Sums that only some iterations add to.

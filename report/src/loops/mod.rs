@@ -29,6 +29,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use advice::{Advice, Gain};
 pub use facts::Facts;
+use hot_loop::Surroundings;
 pub use hot_loop::{Instruction, Loop, Remark, Verdict, Version};
 use remarks::Remarks;
 
@@ -70,7 +71,11 @@ impl InstructionSamples {
 /// Finds the loops that ran, the hottest first. The samples of a function that several processes compiled are added up.
 pub(crate) fn find_loops(recording: &Recording, symbols: &Symbols, profile: &Profile, roots: &Roots) -> Vec<Loop> {
     let mut hot_loops = Vec::new();
-    let is_hot = |total: Count| total.samples >= MIN_SAMPLES && total.percent_of(profile.compiled) >= MIN_PERCENT;
+    // Compiled code that only calls libraries has no samples of its own.
+    let is_hot = |total: Count| {
+        total.samples >= MIN_SAMPLES
+            && (profile.compiled.is_zero() || total.percent_of(profile.compiled) >= MIN_PERCENT)
+    };
     let mut functions_by_file: BTreeMap<u32, Vec<SampledFunction>> = BTreeMap::new();
     for function in sampled_functions(recording, symbols, roots).into_iter().filter(|function| is_hot(function.total()))
     {
@@ -180,9 +185,17 @@ fn add_image_loops(
         let loops = graph::find_loops(&instructions.iter().map(|instruction| instruction.step).collect::<Vec<_>>());
         let mut function_loops: Vec<(Loop, FxHashSet<Origin>)> = loops
             .iter()
-            .filter_map(|natural_loop| describe_loop(code, &instructions, natural_loop, &sampled))
+            .filter_map(|natural_loop| {
+                let (mut hot_loop, origins) = describe_loop(code, &instructions, natural_loop, &sampled)?;
+                hot_loop.surroundings = describe_surroundings(&instructions, &loops, natural_loop, &sampled);
+                Some((hot_loop, origins))
+            })
             .collect();
         hot_loop::find_versions(&mut function_loops);
+        function_loops.extend(
+            parallel_region(&instructions, &loops, &sampled)
+                .and_then(|region| describe_loop(code, &instructions, &region, &sampled)),
+        );
         let hot = function_loops.into_iter().map(|(hot_loop, _)| hot_loop).filter(|hot_loop| is_hot(hot_loop.total));
         hot_loops.extend(hot.map(|mut hot_loop| {
             hot_loop.function.clone_from(&name);
@@ -194,6 +207,53 @@ fn add_image_loops(
             hot_loop
         }));
     }
+}
+
+/// Returns the calls outside of loops that ran parallel regions, as a loop: a `prange` is one, although its rounds are in
+/// another function.
+fn parallel_region(
+    instructions: &[machine::Instruction],
+    loops: &[graph::NaturalLoop],
+    sampled: &BTreeMap<u64, InstructionSamples>,
+) -> Option<graph::NaturalLoop> {
+    let in_loops: FxHashSet<usize> = loops.iter().flat_map(graph::NaturalLoop::instructions).collect();
+    let is_region = |instruction: &machine::Instruction| {
+        let machine::Step { address, end, .. } = instruction.step;
+        let mut calls = sampled.range(address..end.max(address)).flat_map(|(_, sampled)| sampled.calls.keys());
+        calls.any(|(callee, _)| callees::is_parallel_loop(callee))
+    };
+    let outside = instructions.iter().enumerate().filter(|(index, _)| !in_loops.contains(index));
+    let regions = outside.filter(|(_, instruction)| is_region(instruction));
+    let own_blocks: Vec<_> = regions.map(|(index, _)| index..index + 1).collect();
+    (!own_blocks.is_empty()).then(|| graph::NaturalLoop {
+        own_blocks,
+        is_innermost: true,
+        ..graph::NaturalLoop::default()
+    })
+}
+
+/// Describes the code that runs once each time a loop is entered: the rest of the loop around it, or the function's code
+/// outside of loops.
+fn describe_surroundings(
+    instructions: &[machine::Instruction],
+    loops: &[graph::NaturalLoop],
+    natural_loop: &graph::NaturalLoop,
+    sampled: &BTreeMap<u64, InstructionSamples>,
+) -> Surroundings {
+    let mut is_outside = vec![natural_loop.parent.is_none(); instructions.len()];
+    match natural_loop.parent {
+        Some(parent) => loops[parent].instructions().for_each(|index| is_outside[index] = true),
+        None => loops.iter().flat_map(graph::NaturalLoop::instructions).for_each(|index| is_outside[index] = false),
+    }
+    let mut surroundings = Surroundings { is_loop: natural_loop.parent.is_some(), ..Surroundings::default() };
+    for (instruction, _) in instructions.iter().zip(is_outside).filter(|(_, is_outside)| *is_outside) {
+        let machine::Step { address, end, .. } = instruction.step;
+        surroundings.instructions += 1;
+        for (_, sampled) in sampled.range(address..end.max(address)) {
+            surroundings.self_count += sampled.self_count;
+        }
+    }
+    surroundings
 }
 
 /// Describes a loop without its other versions, and returns the origins of its instructions.
@@ -267,6 +327,7 @@ fn describe_loop(
         below: heaviest_first(below),
         facts: analysis::loop_facts(instructions, natural_loop),
         is_innermost: natural_loop.is_innermost,
+        surroundings: Surroundings::default(),
         versions: Vec::new(),
         instructions: shown_instructions,
         remarks: Vec::new(),

@@ -1,25 +1,27 @@
 //! The rules: conditions on the measured facts of a loop, and the advice if they hold.
 //!
-//! Each rule has a stable id, which `docs/why-rules.md` lists. Gains are those of `records/why-speedups.tsv`;
-//! `benches/why/kernels.py compare` fails if a kernel's gain is outside the range of its advice.
+//! Each rule has a stable id, which `docs/why-rules.md` lists. Gains are those of `benches/why/kernels.py compare` on
+//! processors with AVX-512, AVX2 and SSE.
 
 use super::advice::{Advice, Dialect};
 use super::callees::{
     is_allocation, is_concatenation, is_dict, is_float_remainder, is_hypot, is_list_growth, is_math, is_object_mode,
-    is_power, is_product, is_reference_count, is_string, is_thread_runtime,
+    is_parallel_loop, is_power, is_product, is_reference_count, is_string, is_thread_runtime,
 };
 use super::facts::Facts;
-use super::hot_loop::Loop;
+use super::hot_loop::{Loop, Rounds};
 
 /// Size limit of a small loop. The time of a larger loop rarely has a single cause.
 const MAX_SMALL_LOOP_INSTRUCTIONS: u32 = 100;
 const DIVISION_COST_IN_INSTRUCTIONS: u32 = 40;
+/// Distance between consecutive values, in multiples of their size, from which each is in a cache line of its own.
+const FAR_APART: u32 = 8;
 
 /// Returns the advice of a rule, if the rule applies.
 type Rule = fn(&Loop, Dialect) -> Option<Advice>;
 
 /// All rules, the most relevant first.
-pub(super) const RULES: [Rule; 26] = [
+pub(super) const RULES: [Rule; 32] = [
     small_parallel,
     object_mode,
     list_growth,
@@ -37,8 +39,14 @@ pub(super) const RULES: [Rule; 26] = [
     integer_division,
     division_check,
     invariant_divisor,
+    false_sharing,
     fp_order,
     strided_sum,
+    gathered_sum,
+    few_rounds,
+    integer_power,
+    tuple_index,
+    wraparound,
     zip,
     stride,
     conditional_sum,
@@ -49,12 +57,13 @@ pub(super) const RULES: [Rule; 26] = [
 ];
 
 fn small_parallel(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
-    let share = hot_loop.share_below(is_thread_runtime);
-    let cause = format!("{share:.0} % of it starts and ends parallel regions, which have too little to do");
-    (share > 50.0).then(|| {
+    let overhead = |(callee, leaf): &(String, String)| is_parallel_loop(callee) && is_thread_runtime(leaf);
+    let share = hot_loop.share_where(overhead);
+    let cause = format!("{share:.0} % of it starts parallel regions and waits for their threads");
+    (share > 90.0).then(|| {
         Advice::because("small-parallel", cause)
-            .change("leave parallel=True out, or make one region of many")
-            .gain(2.0, 500.0)
+            .change("without parallel=True, or with one region for many calls, nothing waits")
+            .gain(3.0, 500.0)
     })
 }
 
@@ -77,7 +86,7 @@ fn list_growth(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 
 fn string_join(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_concatenation);
-    (share > 20.0).then(|| {
+    (share > 50.0).then(|| {
         Advice::because("string-join", format!("{share:.0} % of it copies strings to concatenate them"))
             .change("join a list of the parts once: ''.join(parts)")
             .gain(2.0, 4.0)
@@ -110,7 +119,7 @@ fn allocation(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     (share > 20.0 && !handles_strings(hot_loop)).then(|| {
         Advice::because("allocation", format!("{share:.0} % of it allocates and frees memory"))
             .change("make the array before the loop, or write the expression as a loop")
-            .gain(3.5, 35.0)
+            .gain(3.0, 35.0)
     })
 }
 
@@ -143,7 +152,7 @@ fn hypot(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     (share > 50.0).then(|| {
         Advice::because("hypot", format!("{share:.0} % of it is in hypot, for each value by itself"))
             .change(change)
-            .gain(1.9, 8.5)
+            .gain(if hot_loop.facts.has_avx { 6.0 } else { 1.8 }, 9.0)
             .changing("rounding, and overflows from 1e154 on")
     })
 }
@@ -228,40 +237,134 @@ fn division_check(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         };
         Advice::because("division-check", cause)
             .change(dialect.unchecked_division())
-            .gain(1.9, 5.2)
+            .gain(1.9, 6.0)
             .changing("a division by zero")
     })
 }
 
 fn invariant_divisor(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    (is_small(hot_loop) && hot_loop.facts.invariant_divisions != 0).then(|| {
-        Advice::because("invariant-divisor", "divides by a value that the loop does not change")
+    let Facts { invariant_divisions, element, width, .. } = hot_loop.facts;
+    // Wide divisions of float32 take little longer than the memory accesses.
+    let is_fast = hot_loop.facts.is_vectorised() && element == 32 && width > 128;
+    (is_small(hot_loop) && invariant_divisions != 0 && !is_fast).then(|| {
+        let advice = Advice::because("invariant-divisor", "divides by a value that the loop does not change")
             .change(format!("{}, or a product with its reciprocal, divides once", dialect.reciprocal()))
-            .gain(1.3, 4.5)
-            .changing("rounding")
+            .changing("rounding");
+        if width > 128 { advice.gain(1.3, 2.6) } else { advice.gain(1.3, 5.0) }
+    })
+}
+
+/// Threads that count in neighbouring elements take the cache line from each other.
+fn false_sharing(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
+    let is_parallel = hot_loop.function.starts_with("prange kernel ");
+    (is_parallel && hot_loop.facts.indirect_updates != 0).then(|| {
+        let cause = "each round updates an element in memory, and threads may update the same cache line";
+        Advice::because("false-sharing", cause)
+            .change("an array of its own for each thread, made in the prange loop and stored after it")
+            .gain(1.5, 4.0)
     })
 }
 
 fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    (is_sum(hot_loop) && hot_loop.facts.strided == 0).then(|| {
-        Advice::because("fp-order", "one value at a time: the sum keeps its order")
-            .change(format!("{} allows several", dialect.reassociate()))
-            .gain(2.4, 11.5)
+    let Facts { strided, spread, .. } = hot_loop.facts;
+    if !is_sum(hot_loop) || strided != 0 {
+        return None;
+    }
+    let advice = Advice::because("fp-order", "one value at a time: the sum keeps its order");
+    let change = format!("{} allows several", dialect.reassociate());
+    match (hot_loop.rounds(), spread) {
+        // `few_rounds` and `strided_sum` are about these.
+        (Rounds::Few, _) | (_, FAR_APART..) => None,
+        (Rounds::Some, _) => {
+            Some(advice.change(format!("{change}, from about 30 rounds on")).gain(1.2, 12.0).changing("rounding"))
+        }
+        (Rounds::Many, 2..) => Some(advice.change(change).gain(1.7, 6.0).changing("rounding")),
+        (Rounds::Many, _) => Some(advice.change(change).gain(2.0, 12.0).changing("rounding")),
+    }
+}
+
+fn strided_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let Facts { strided, spread, wraparounds, .. } = hot_loop.facts;
+    if !is_sum(hot_loop) || strided == 0 && spread < FAR_APART {
+        return None;
+    }
+    let is_matrix = [" 2d,", " 3d,", " 4d,"].iter().any(|dimensions| hot_loop.function.contains(dimensions));
+    // The code computes the index itself, or takes columns of a matrix without a loop over its rows.
+    let is_fixed = spread >= FAR_APART || wraparounds != 0 || is_matrix && !hot_loop.surroundings.is_loop;
+    if is_fixed || hot_loop.rounds() == Rounds::Few {
+        let cause = "one value at a time, from places far apart in memory; options do not help";
+        return Some(Advice::because("strided-sum", cause));
+    }
+    let cause = "one value at a time: the sum keeps its order, and its values are not known to be neighbours in memory";
+    let change = "C-contiguous arrays by index, the last index in the inner loop, and";
+    Some(
+        Advice::because("strided-sum", cause)
+            .change(format!("{change} {}", dialect.reassociate()))
+            .gain(3.0, 30.0)
+            .changing("rounding"),
+    )
+}
+
+fn gathered_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let Facts { accumulators, recurrences, choices, indirect, has_avx, .. } = hot_loop.facts;
+    let is_sum = accumulators != 0 && recurrences + choices == 0 && hot_loop.is_one_at_a_time();
+    (is_sum && indirect != 0 && has_avx && is_small(hot_loop) && hot_loop.rounds() == Rounds::Many).then(|| {
+        Advice::because("gather", "one value at a time: the sum keeps its order, and its addresses come from an array")
+            .change(format!("{} allows several, which helps if the table fits the cache", dialect.reassociate()))
+            .gain(1.05, 2.6)
             .changing("rounding")
     })
 }
 
-fn strided_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    (is_sum(hot_loop) && hot_loop.facts.strided != 0).then(|| {
-        let cause =
-            "one value at a time: the sum keeps its order, and its values are not known to be neighbours in memory";
-        Advice::because("strided-sum", cause)
-            .change(format!(
-                "{} helps only with a C-contiguous array by index, the last index in the inner loop",
-                dialect.reassociate()
-            ))
-            .gain(3.0, 30.0)
+fn few_rounds(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let is_scalar_sum = is_sum(hot_loop) && hot_loop.facts.strided == 0;
+    (is_scalar_sum && hot_loop.rounds() == Rounds::Few).then(|| {
+        // A loop that ran without being unrolled has fewer rounds than the unrolled one takes.
+        if hot_loop.facts.unrolled != 1 || !dialect.is_python() {
+            return Advice::because("few-rounds", "the loop has few rounds each time; options do not help");
+        }
+        Advice::because("few-rounds", "the loop has few rounds each time, and their number is not a constant")
+            .change("range(3) instead of range(x.shape[1]), if it is always 3")
+            .gain(1.8, 2.6)
+    })
+}
+
+fn integer_power(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    // Exponentiation by squaring: a loop that squares, and multiplies where a bit of the exponent is set.
+    let Facts { scalar, memory, packed, instructions, calls, .. } = hot_loop.facts;
+    let shape = hot_loop.is_innermost && scalar == 2 && memory + packed + calls == 0 && instructions <= 10;
+    let is_halved = hot_loop.instructions.iter().any(|instruction| instruction.text.starts_with("shr $1,"));
+    (shape && is_halved && dialect.is_python()).then(|| {
+        Advice::because("integer-power", "x ** n of a variable n squares and multiplies bit by bit")
+            .change("products (x * x * x), or a constant n")
+            .gain(3.0, 11.0)
             .changing("rounding")
+    })
+}
+
+fn tuple_index(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
+    let has_tuple = hot_loop.function.contains("Tuple(");
+    (hot_loop.facts.table_jumps != 0 && has_tuple && hot_loop.is_innermost).then(|| {
+        Advice::because("tuple-index", "a variable index of a tuple jumps to the code of each element")
+            .change("make an array of the tuple before the loop")
+            .gain(6.0, 10.0)
+    })
+}
+
+fn wraparound(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let Facts { wraparounds, indirect, accumulators, recurrences, calls, unrolled, integer_divisions, .. } =
+        hot_loop.facts;
+    let needs_last_round = accumulators != 0 || recurrences != 0 && hot_loop.is_one_at_a_time();
+    let applies = wraparounds != 0
+        && unrolled != 0
+        && indirect + calls + integer_divisions == 0
+        && hot_loop.is_innermost
+        && !needs_last_round;
+    (applies && dialect.is_python()).then(|| {
+        Advice::because("wraparound", "each round checks whether an index is negative, which counts from the end")
+            .change("slices instead of differences: out[k:] and a[:-k] instead of a[i - k]")
+            .gain(1.4, 4.0)
+            .changing("what negative indices read")
     })
 }
 
@@ -284,10 +387,11 @@ fn stride(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let applies = hot_loop.is_one_at_a_time()
         && hot_loop.vector_version_did_not_run()
         && hot_loop.facts.calls == 0
-        && hot_loop.facts.exits < 2;
+        && hot_loop.facts.exits < 2
+        && hot_loop.rounds() != Rounds::Few;
     applies.then(|| {
         let cause = "one value at a time, although there is a vector version: the stride is not known to be 1 before \
-                     it runs, or the loop is short";
+                     it runs";
         Advice::because("stride", cause)
             .change("C-contiguous arrays by index, the last index in the inner loop, help")
             .gain(1.1, 21.0)
@@ -295,13 +399,20 @@ fn stride(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 }
 
 fn conditional_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { conditional_sums, recurrences, strided, indirect, .. } = hot_loop.facts;
-    (hot_loop.is_one_at_a_time() && conditional_sums != 0 && recurrences + strided + indirect == 0).then(|| {
-        Advice::because("conditional-sum", "one value at a time: a sum that only some rounds add to")
-            .change(format!("{} with {} allows several", dialect.conditional_operand(), dialect.reassociate()))
-            .gain(4.0, 14.0)
-            .changing("rounding")
-    })
+    let Facts { conditional_sums, recurrences, strided, indirect, accumulators, has_avx, .. } = hot_loop.facts;
+    if !hot_loop.is_one_at_a_time() || recurrences + strided + indirect != 0 || hot_loop.rounds() == Rounds::Few {
+        return None;
+    }
+    let change = format!("{} with {} allows several", dialect.conditional_operand(), dialect.reassociate());
+    if conditional_sums != 0 {
+        let cause = "one value at a time: a sum that only some rounds add to";
+        return Some(Advice::because("conditional-sum", cause).change(change).gain(4.0, 14.0).changing("rounding"));
+    }
+    // Values are not tracked through branches here, but LLVM does. Without AVX, LLVM keeps these branches.
+    let keeps_order = hot_loop.remarks.iter().any(|remark| remark.name == "CantReorderFPOps");
+    let cause = "one value at a time: a branch decides what is added to the sum, which keeps its order";
+    (accumulators == 0 && keeps_order && has_avx && is_small(hot_loop))
+        .then(|| Advice::because("conditional-sum", cause).change(change).gain(2.5, 6.0).changing("rounding"))
 }
 
 fn maximum(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
@@ -311,7 +422,7 @@ fn maximum(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let other_carried = recurrences + conditional_sums + integer_choices;
     (hot_loop.is_one_at_a_time() && (1..=2).contains(&choices) && other_carried == 0).then(|| {
         Advice::because("maximum", "one value at a time: each round keeps the larger or smaller")
-            .change("keep 4 and join them after the loop (options do not help)")
+            .change("keep 4 and join them after the loop, as no option does")
             .gain(2.0, 4.0)
             .changing("the order in which NaN are met")
     })

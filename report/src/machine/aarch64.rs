@@ -90,6 +90,9 @@ fn decode_instruction(step: Step, decoded: Option<&Decoded>) -> Instruction {
         memory: None,
         sets_flags: false,
         increment: None,
+        advance: None,
+        spreads_sign: false,
+        is_avx: false,
         status: None,
     };
     let Some(decoded) = decoded else { return out };
@@ -283,12 +286,15 @@ fn memory_access(decoded: &Decoded, shape: Shape) -> Option<Memory> {
     );
     Some(Memory {
         address: operand_registers(address),
+        parts: [None; 2],
+        bytes: 0,
         is_stack: matches!(
             *address,
             Operand::RegPreIndex(SP_OR_ZERO | FRAME_POINTER, ..) | Operand::RegPostIndex(SP_OR_ZERO | FRAME_POINTER, _)
         ),
         is_store: shape == Shape::Stores,
         is_atomic,
+        is_update: is_atomic,
         updates_base: matches!(
             address,
             Operand::RegPreIndex(_, _, true) | Operand::RegPostIndex(..) | Operand::RegPostIndexReg(..)

@@ -11,13 +11,15 @@ use rustc_hash::FxHashMap;
 use super::{Flow, Step};
 
 /// Natural loop of a control flow graph. Ranges are instruction indices, in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NaturalLoop {
     /// Blocks of the loop, without those of loops nested in it.
     pub(crate) own_blocks: Vec<Range<usize>>,
     /// Target instruction of each branch that leaves the loop from its own blocks.
     pub(crate) exits: Vec<usize>,
     pub(crate) is_innermost: bool,
+    /// Index of the loop that directly contains this one.
+    pub(crate) parent: Option<usize>,
 }
 
 impl NaturalLoop {
@@ -37,7 +39,7 @@ pub(crate) fn find_loops(steps: &[Step]) -> Vec<NaturalLoop> {
     let mut natural_loops: Vec<NaturalLoop> = nest
         .parents
         .iter()
-        .map(|_| NaturalLoop { own_blocks: Vec::new(), exits: Vec::new(), is_innermost: true })
+        .map(|_| NaturalLoop { own_blocks: Vec::new(), exits: Vec::new(), is_innermost: true, parent: None })
         .collect();
     for parent in nest.parents.iter().flatten() {
         natural_loops[*parent].is_innermost = false;
@@ -48,8 +50,14 @@ pub(crate) fn find_loops(steps: &[Step]) -> Vec<NaturalLoop> {
         let exits = graph.successors[block].iter().filter(|successor| !nest.contains(loop_index, **successor));
         natural_loops[loop_index].exits.extend(exits.map(|successor| graph.blocks[*successor].start));
     }
-    natural_loops.sort_by_key(|natural_loop| natural_loop.own_blocks.first().map(|range| range.start));
-    natural_loops
+    let mut order: Vec<usize> = (0..natural_loops.len()).collect();
+    order.sort_by_key(|index| natural_loops[*index].own_blocks.first().map(|range| range.start));
+    let mut position = vec![0; order.len()];
+    order.iter().enumerate().for_each(|(new, old)| position[*old] = new);
+    for (index, parent) in nest.parents.iter().enumerate() {
+        natural_loops[index].parent = parent.map(|parent| position[parent]);
+    }
+    order.into_iter().map(|index| std::mem::take(&mut natural_loops[index])).collect()
 }
 
 /// Loop nest, and the innermost loop of each block. Headers are visited from the innermost outwards. On the path from a
@@ -185,6 +193,7 @@ impl Graph {
             blocks.iter().enumerate().map(|(block, range)| (range.start, block)).collect();
         let target = |address: Option<u64>| address.and_then(|address| block_at.get(index.get(&address)?).copied());
         let (mut successors, mut predecessors) = (vec![Vec::new(); blocks.len()], vec![Vec::new(); blocks.len()]);
+        let mut table_jumps = Vec::new();
         for (block, range) in blocks.iter().enumerate() {
             let fallthrough = (block + 1 < blocks.len()).then_some(block + 1);
             let targets = match steps[range.end - 1].flow {
@@ -193,9 +202,20 @@ impl Graph {
                 Flow::Branch(address) => [target(address), fallthrough],
                 Flow::Leave => [None, None],
             };
+            if steps[range.end - 1].flow == Flow::Jump(None) {
+                table_jumps.push(block);
+            }
             for target in targets.into_iter().flatten() {
                 successors[block].push(target);
                 predecessors[target].push(block);
+            }
+        }
+        // The cases of a jump table follow it, and nothing else leads there.
+        for block in 1..blocks.len() {
+            let table_jump = table_jumps.partition_point(|jump| *jump < block).checked_sub(1);
+            if let (Some(jump), true) = (table_jump, predecessors[block].is_empty()) {
+                successors[table_jumps[jump]].push(block);
+                predecessors[block].push(table_jumps[jump]);
             }
         }
         let order = reverse_postorder(&successors);
@@ -411,7 +431,10 @@ mod tests {
         // The outer loop is 1 to 5, the inner one 2 to 3.
         let natural_loops = find_loops(&steps(&[Next, Next, Next, Branch(Some(2)), Next, Branch(Some(1)), Leave]));
         assert_eq!(natural_loops.len(), 2);
-        assert_eq!(natural_loops[0], NaturalLoop { own_blocks: vec![1..2, 4..6], exits: vec![6], is_innermost: false });
+        assert_eq!(
+            natural_loops[0],
+            NaturalLoop { own_blocks: vec![1..2, 4..6], exits: vec![6], is_innermost: false, parent: None }
+        );
         assert_eq!(natural_loops[1].instructions().collect::<Vec<_>>(), [2, 3]);
         assert!(natural_loops[1].exits == [4] && natural_loops[1].is_innermost);
     }
@@ -422,7 +445,7 @@ mod tests {
         let natural_loops = find_loops(&steps(&[Next, Branch(Some(4)), Next, Branch(Some(0)), Leave]));
         assert_eq!(
             natural_loops,
-            [NaturalLoop { own_blocks: vec![0..2, 2..4], exits: vec![4, 4], is_innermost: true }]
+            [NaturalLoop { own_blocks: vec![0..2, 2..4], exits: vec![4, 4], is_innermost: true, parent: None }]
         );
     }
 
@@ -438,7 +461,10 @@ mod tests {
     fn several_back_edges_form_one_loop() {
         use Flow::{Branch, Leave, Next};
         let natural_loops = find_loops(&steps(&[Next, Branch(Some(0)), Next, Branch(Some(0)), Leave]));
-        assert_eq!(natural_loops, [NaturalLoop { own_blocks: vec![0..2, 2..4], exits: vec![4], is_innermost: true }]);
+        assert_eq!(
+            natural_loops,
+            [NaturalLoop { own_blocks: vec![0..2, 2..4], exits: vec![4], is_innermost: true, parent: None }]
+        );
     }
 
     #[test]

@@ -88,9 +88,15 @@ pub(crate) enum Class {
 pub(crate) struct Memory {
     /// Registers that form the address.
     pub(crate) address: Registers,
+    /// The same registers with their factors; `None` where the decoder does not tell.
+    pub(crate) parts: [Option<(u8, u32)>; 2],
+    /// Size of the access in bytes; 0 if unknown.
+    pub(crate) bytes: u32,
     pub(crate) is_stack: bool,
     pub(crate) is_store: bool,
     pub(crate) is_atomic: bool,
+    /// True if the instruction reads and replaces the value.
+    pub(crate) is_update: bool,
     /// True if the access updates the address register.
     pub(crate) updates_base: bool,
 }
@@ -106,6 +112,12 @@ pub(crate) struct Instruction {
     pub(crate) sets_flags: bool,
     /// Registers `(target, addend)`: the instruction adds the second to the first.
     pub(crate) increment: Option<(u8, u8)>,
+    /// Register and constant that the instruction adds to it.
+    pub(crate) advance: Option<(u8, i64)>,
+    /// True if the instruction spreads the sign of an integer, as in an index that counts from the end if negative.
+    pub(crate) spreads_sign: bool,
+    /// True for an instruction of AVX or later.
+    pub(crate) is_avx: bool,
     /// Constant that the instruction writes to the register that returns a function's status. `Some(None)` if the
     /// written value is not constant; `None` if the instruction does not write that register.
     pub(crate) status: Option<Option<u32>>,
@@ -148,7 +160,6 @@ pub(crate) const FIRST_VECTOR: u8 = 32;
 const FIRST_MASK: u8 = 64;
 
 impl Registers {
-    pub(crate) const GENERAL: Registers = Registers((1 << FIRST_VECTOR) - 1);
     pub(crate) const VECTORS: Registers = Registers(((1 << FIRST_VECTOR) - 1) << FIRST_VECTOR);
 
     pub(crate) fn single(number: u8) -> Registers {

@@ -77,6 +77,9 @@ fn decode_instruction(instructions: &[Decoded], index: usize, factory: &mut Inst
         memory: memory_access(decoded, &mnemonic),
         sets_flags: decoded.rflags_modified() != 0,
         increment: find_increment(decoded),
+        advance: find_advance(decoded),
+        spreads_sign: spreads_sign(decoded),
+        is_avx: format!("{:?}", decoded.mnemonic()).starts_with('V') && bits != 0,
         status: status_write(decoded),
     }
 }
@@ -203,9 +206,14 @@ fn memory_access(decoded: &Decoded, mnemonic: &str) -> Option<Memory> {
     let (base, index) = (decoded.memory_base(), decoded.memory_index());
     Some(Memory {
         address: [base, index].into_iter().filter_map(register_number).collect(),
+        parts: [(base, 1), (index, decoded.memory_index_scale())]
+            .map(|(register, factor)| Some((register_number(register)?, factor))),
+        bytes: decoded.memory_size().size() as u32,
         is_stack: matches!(base, Register::RSP | Register::RBP) && index == Register::None,
         is_store: operand == 0 && mnemonic.starts_with("MOV"),
         is_atomic: decoded.has_lock_prefix() || decoded.mnemonic() == Mnemonic::Xchg,
+        is_update: operand == 0
+            && matches!(decoded.mnemonic(), Mnemonic::Inc | Mnemonic::Dec | Mnemonic::Add | Mnemonic::Sub),
         updates_base: false,
     })
 }
@@ -222,6 +230,42 @@ fn find_increment(decoded: &Decoded) -> Option<(u8, u8)> {
         _ => None,
     };
     addend.map(|addend| (target, addend))
+}
+
+fn find_advance(decoded: &Decoded) -> Option<(u8, i64)> {
+    let target = register_number(decoded.op0_register()).filter(|target| *target < FIRST_VECTOR)?;
+    let immediate = || is_immediate(decoded.op1_kind()).then(|| decoded.immediate(1) as i64);
+    let constant = match decoded.mnemonic() {
+        Mnemonic::Inc => 1,
+        Mnemonic::Dec => -1,
+        Mnemonic::Add => immediate()?,
+        Mnemonic::Sub => immediate()?.checked_neg()?,
+        Mnemonic::Lea
+            if register_number(decoded.memory_base()) == Some(target) && decoded.memory_index() == Register::None =>
+        {
+            decoded.memory_displacement64() as i64
+        }
+        _ => return None,
+    };
+    Some((target, constant))
+}
+
+fn is_immediate(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::Immediate8
+            | OpKind::Immediate8to64
+            | OpKind::Immediate8to32
+            | OpKind::Immediate32
+            | OpKind::Immediate32to64
+            | OpKind::Immediate64
+    )
+}
+
+fn spreads_sign(decoded: &Decoded) -> bool {
+    let last = decoded.op_count().checked_sub(1);
+    matches!(decoded.mnemonic(), Mnemonic::Sar | Mnemonic::Vpsraq)
+        && last.is_some_and(|last| is_immediate(decoded.op_kind(last)) && decoded.immediate(last) & 0xff == 63)
 }
 
 fn status_write(decoded: &Decoded) -> Option<Option<u32>> {

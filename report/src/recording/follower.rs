@@ -76,8 +76,9 @@ impl Follower {
         let counts = counts.into_iter().chain(std::iter::repeat(0));
         let events = events.iter().cloned().zip(counts).collect();
         let mut recording = Recording { events, event, ..Recording::default() };
+        let totals = self.tasks.take_totals();
         self.tasks.fill_recording(&mut recording);
-        recording.read_samples(&mut self.file, range, selection, &[]).map_err(read_error)?;
+        recording.read_samples(&mut self.file, range, selection, &[], totals).map_err(read_error)?;
         Ok(recording)
     }
 

@@ -235,7 +235,8 @@ fn is_used_feature(feature: u32) -> bool {
 /// Returns notes from the counters of our own recorder: if more than one stack in a hundred is incomplete, a thread was
 /// not sampled, or more than one sample in a hundred was skipped. Lost samples have records of their own.
 fn recorder_notes(counters: &Counters) -> Vec<String> {
-    let Counters { samples, incomplete, truncated, skipped, threads_without_timer, .. } = *counters;
+    let Counters { samples, incomplete, truncated, skipped, threads_without_timer, by_user_clock, inexact, .. } =
+        *counters;
     let mut notes = Vec::new();
     let partial = incomplete.saturating_add(truncated);
     if partial > samples / 100 {
@@ -252,6 +253,20 @@ fn recorder_notes(counters: &Counters) -> Vec<String> {
             "{skipped} samples were skipped beside {samples}: taking a stack needed more than 5 % of the interval. \
              Their time counts for the thread's next sample: totals are right, short functions less certain. \
              Record longer, or with a lower rate (-r)"
+        ));
+    }
+    if by_user_clock > 0 {
+        notes.push(format!(
+            "{by_user_clock} of {samples} samples are by perf's cpu-clock, in threads that often wait; the others by CPU \
+             timers"
+        ));
+    }
+    if inexact > samples / 10 {
+        notes.push(format!(
+            "{inexact} of {samples} samples are of threads that often wait, taken at the kernel's clock tick: what such \
+             a thread does in the milliseconds after it resumes may have a third of all time too much or too little. \
+             perf's cpu-clock, which is exact, is not permitted (/proc/sys/kernel/perf_event_paranoid above 2, or a \
+             container's seccomp), or the threads wait too often for it"
         ));
     }
     notes
@@ -344,6 +359,8 @@ mod tests {
             (counters(9, 0, 0), "11 of 1000 stacks are incomplete (2 of them too deep)"),
             (counters(0, 0, 1), "not in the recording: 1"),
             (counters(0, 11, 0), "11 samples were skipped beside 1000"),
+            (Counters { inexact: 101, ..counters(0, 0, 0) }, "101 of 1000 samples are of threads that often wait"),
+            (Counters { by_user_clock: 1, ..counters(0, 0, 0) }, "1 of 1000 samples are by perf's cpu-clock"),
         ] {
             let notes = recorder_notes(&counters);
             assert!(notes.len() == 1 && notes[0].contains(note), "{notes:?}");

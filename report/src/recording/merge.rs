@@ -20,6 +20,7 @@ impl Recording {
             merged.add(recording, &mut indices)?;
         }
         merged.notes = count_notes(merged.notes);
+        merged.scale_short_processes();
         Ok(merged)
     }
 
@@ -49,6 +50,7 @@ impl Recording {
         if let Some((_, ours)) = self.events.get_mut(self.event) {
             *ours += count;
         }
+        self.short_processes.add(&other.short_processes, &threads);
         self.lost = self.lost.saturating_add(other.lost);
         self.parts += other.parts;
         for interpreter in other.interpreters {

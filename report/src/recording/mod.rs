@@ -19,6 +19,7 @@ mod record;
 mod records;
 mod sample;
 mod tasks;
+mod totals;
 mod unwind;
 
 use std::io::{Read, Seek};
@@ -45,6 +46,7 @@ use interner::Interner;
 use record::Record;
 use records::End;
 use tasks::Tasks;
+use totals::{ShortProcesses, Totals};
 use unwind::{Machine, Unwinder};
 
 /// Selected part of a recording.
@@ -100,6 +102,8 @@ pub struct Recording {
     pub parts: usize,
     /// Notes about the recording for readers of the report.
     pub notes: Vec<String>,
+    /// Processes whose samples are not scaled yet.
+    short_processes: ShortProcesses,
 }
 
 impl Recording {
@@ -163,8 +167,9 @@ impl Recording {
         .map_err(read_error)?;
         container.note_end(end);
         let event = container.choose(&counts, selection)?;
+        let totals = tasks.take_totals();
         let mut recording = Recording::from_container(container, counts, event, tasks);
-        recording.read_samples(file, range, selection, roots).map_err(read_error)?;
+        recording.read_samples(file, range, selection, roots, totals).map_err(read_error)?;
         recording.parts = 1;
         for thread in &mut recording.threads {
             thread.host.clone_from(&recording.facts.host);
@@ -204,6 +209,7 @@ impl Recording {
         range: std::ops::Range<u64>,
         selection: &Selection,
         roots: &[PathBuf],
+        mut totals: Totals,
     ) -> std::io::Result<()> {
         let mut interner = Interner::new(std::mem::take(&mut self.stacks.spaces));
         let events: Vec<Event> = self.events.iter().map(|(event, _)| event.clone()).collect();
@@ -221,6 +227,7 @@ impl Recording {
                 unreadable += 1;
                 return;
             };
+            totals.add_sample((sample.pid, sample.tid), sample.period);
             if !selection.matches(sample.pid, sample.tid) {
                 return;
             }
@@ -249,6 +256,7 @@ impl Recording {
                 .push(format!("{} stacks end early: no unwind information for the last frame", unwinder.failed_walks));
         }
         interner.finish(self);
+        self.short_processes = totals.apply(&self.threads, &mut self.samples);
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use super::address_space::{Change, History, KERNEL, Mapping};
 use super::bytes::Bytes;
 use super::event::Event;
 use super::record::Record;
+use super::totals::{ThreadKey, Totals};
 /// Protection bit `PROT_EXEC`.
 const EXECUTABLE: u32 = 4;
 
@@ -60,6 +61,8 @@ pub(super) struct Tasks {
     /// Time, thread id, and the new name or the creating thread.
     names: Vec<(u64, u32, Naming)>,
     last_names: FxHashMap<u32, String>,
+    /// Time or events of each thread.
+    totals: FxHashMap<ThreadKey, u64>,
     lost: u64,
 }
 
@@ -78,6 +81,7 @@ impl Tasks {
             PERF_RECORD_MMAP2 => self.add_mmap2(body, record, time),
             PERF_RECORD_COMM => self.add_comm(body, record, time),
             PERF_RECORD_FORK => self.add_fork(body, time),
+            PERF_RECORD_READ => self.add_total(body, events),
             PERF_RECORD_LOST => self.add_lost(record.body.get(8..16)),
             PERF_RECORD_LOST_SAMPLES => self.add_lost(record.body.get(..8)),
             _ => {}
@@ -140,6 +144,22 @@ impl Tasks {
         if pid != parent {
             self.history.add(time, pid, Change::ForkedFrom(parent));
         }
+    }
+
+    /// Adds to a thread's total. Recordings of several events do not tell which event the value counts, unless they have
+    /// further fields.
+    fn add_total(&mut self, mut body: Bytes<'_>, events: &[Event]) {
+        if !matches!(events, [event] if event.read_format == 0) {
+            return;
+        }
+        let (Some(pid), Some(tid), Some(value)) = (body.u32(), body.u32(), body.u64()) else { return };
+        let total = self.totals.entry((pid, tid)).or_default();
+        *total = total.saturating_add(value);
+    }
+
+    /// Returns the totals since the last call.
+    pub(super) fn take_totals(&mut self) -> Totals {
+        Totals::new(std::mem::take(&mut self.totals))
     }
 
     pub(super) fn finish(mut self, recording: &mut Recording) {

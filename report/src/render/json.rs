@@ -21,9 +21,13 @@
 //!               "loops": [{"function": s, "first": l, "last": l, "ran": "vector"|"scalar",
 //!               "llvm": [{"name": s, "line": l, "text": s}], "advice": [{"rule": s, "text": s, "cause": s,
 //!                   "change": s?, "gain": [low, high]?, "changes_results": s?}], ...}]}]}],
-//!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "rank": n or null, "process": s, "samples": n, "compiled": n, "percent": p}],
-//!  "processes": [{"pid": n, "name": s, "label": s, "rank": n or null, "host": s, "threads": n, "samples": n, "compiled": n, "percent": p}],
-//!  "hosts": [...], ...}
+//!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "rank": n or null, "process": s, "samples": n,
+//!               "compiled": n, "percent": p}],
+//!  "processes": [{"pid": n, "name": s, "label": s, "rank": n or null, "host": s, "threads": n, "samples": n,
+//!                 "compiled": n, "percent": p}],
+//!  "hosts": [...],
+//!  "imbalance": [{"path": p, "line": l, "gain": w, "min": w, "mean": w, "max": w, "slowest": {"pid": n, "host": s,
+//!                 "rank": n or null, "label": s}}], ...}
 //! ```
 //! `answer` is the first screen: the user's lines by total time, each followed by the rows below it (`depth`), and what
 //! helps. Its percentages are of its own `samples`, which exclude the `idle` threads of pools. `callers` are merged lines
@@ -76,6 +80,7 @@ pub fn to_json(report: &Report) -> Value {
         "threads": threads(report),
         "processes": groups(report, &report.processes(), true),
         "hosts": groups(report, &report.hosts(), false),
+        "imbalance": imbalance(report),
         "recordings": report.recording.parts,
         "compilations": compilations_to_json(report),
         "notes": report.notes,
@@ -380,6 +385,25 @@ fn threads(report: &Report) -> Vec<Value> {
         })
     })
     .collect()
+}
+
+/// Returns the lines whose self time differs between processes, if the report is by thread.
+fn imbalance(report: &Report) -> Vec<Value> {
+    let rows = report.imbalance();
+    rows.iter()
+        .map(|row| {
+            json!({
+                "path": report.profile.files[row.file].path,
+                "line": row.line,
+                "gain": row.gain(),
+                "min": row.min,
+                "mean": row.mean,
+                "max": row.max,
+                "slowest": {"pid": row.slowest.pid, "host": row.slowest.host, "rank": row.slowest.rank,
+                            "label": row.slowest.label},
+            })
+        })
+        .collect()
 }
 
 fn groups(report: &Report, groups: &[Group], are_processes: bool) -> Vec<Value> {

@@ -3,6 +3,7 @@
 mod bundle;
 mod compiling;
 mod diff;
+mod imbalance;
 mod stacks;
 mod title;
 
@@ -13,6 +14,7 @@ use std::time::SystemTime;
 pub use bundle::{Bundled, bundle};
 pub use compiling::CompiledFunction;
 pub use diff::{Change, Difference, diff};
+pub use imbalance::Imbalance;
 pub(crate) use stacks::Unit;
 pub use title::Group;
 

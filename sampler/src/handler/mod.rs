@@ -16,13 +16,16 @@ use std::mem::MaybeUninit;
 
 use crate::python::{EVALUATOR_MARK, Evaluators};
 use crate::recording::current::{self, Recording};
+use crate::thread::clock_choice::Choice;
 use crate::thread::ring::{MAX_NATIVE_FRAMES, Sample};
 use crate::thread::slot::Slot;
+use crate::thread::source::Measure;
 use crate::thread::timer::{self, SI_TIMER};
-use crate::thread::{counter, slots};
+use crate::thread::{arming, counter, slots};
 use crate::transparency::disposition;
 use crate::unwind::{self, Outcome, REGISTERS, Registers};
 use crate::writer::wall_clock;
+use clock::ThreadUsage;
 use code_map::ProcessCode;
 use stack_memory::StackMemory;
 
@@ -57,7 +60,7 @@ const MIN_STACK_BYTES: usize = 4096;
 /// The origin of a signal.
 enum SignalSource {
     /// Sent by a sampling timer: its slot, the slot's generation, and the number of missed intervals.
-    Timer { index: usize, generation: u32, overrun: c_int },
+    Timer { index: usize, generation: u32, overrun: u64 },
     /// Sent by a perf counter, with the index of its slot if known.
     Counter(Option<usize>),
     /// Sent by the program or another process.
@@ -74,7 +77,9 @@ unsafe fn signal_source(info: *const libc::siginfo_t) -> SignalSource {
     // SAFETY: a descriptor signal has these fields; for any other signal they are still within siginfo_t.
     let poll = unsafe { &*info.cast::<PollInfo>() };
     match (timer.code, timer::decode_signal_value(timer.value)) {
-        (SI_TIMER, Some((index, generation))) => SignalSource::Timer { index, generation, overrun: timer.overrun },
+        (SI_TIMER, Some((index, generation))) => {
+            SignalSource::Timer { index, generation, overrun: u64::try_from(timer.overrun).unwrap_or(0) }
+        }
         (code, _) if counter::SIGNAL_CODES.contains(&code) => {
             SignalSource::Counter(counter::find_slot(code, poll.descriptor))
         }
@@ -95,12 +100,12 @@ pub(crate) extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_
         SignalSource::Timer { index, generation, overrun } => {
             let is_owner = |slot: &Slot| slot.state.generation() == generation;
             // SAFETY: the kernel provides the context, which is valid while the handler runs.
-            record_if_armed(slots::get(index), is_owner, overrun, unsafe { &mut *context });
+            record_if_armed(Some(index), is_owner, Cause::Timer { overrun }, unsafe { &mut *context });
         }
         SignalSource::Counter(index) => {
             let is_owner = |slot: &Slot| slot.state.tid() == clock::own_tid();
             // SAFETY: the kernel provides the context, which is valid while the handler runs.
-            record_if_armed(index.and_then(slots::get), is_owner, 0, unsafe { &mut *context });
+            record_if_armed(index, is_owner, Cause::Counter, unsafe { &mut *context });
         }
     }
     // SAFETY: `errno` points to a thread-local of this thread.
@@ -123,11 +128,11 @@ pub(crate) fn discard_tick(info: &libc::siginfo_t) -> bool {
 /// Dequeues the sampler's signals that are pending because the calling thread blocks them. The program's signals with
 /// the same number are queued again in their original order.
 pub(crate) fn drain_pending_ticks() {
+    disposition::sampling_signals().for_each(drain_pending_signals);
+}
+
+fn drain_pending_signals(signal: c_int) {
     const MAX_SIGNALS: usize = 32;
-    let signal = disposition::sampling_signal();
-    if signal == 0 {
-        return;
-    }
     let (set, no_timeout) = (1_u64 << (signal - 1), libc::timespec { tv_sec: 0, tv_nsec: 0 });
     let (mut program_signals, mut count) = ([MaybeUninit::<libc::siginfo_t>::zeroed(); MAX_SIGNALS], 0);
     while let Some(info) = program_signals.get_mut(count) {
@@ -156,14 +161,22 @@ pub(crate) fn drain_pending_ticks() {
     }
 }
 
+/// What causes a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Timer { overrun: u64 },
+    Counter,
+}
+
 /// Takes a sample if the slot belongs to the calling thread. The handler must not write to a slot with a new owner.
 fn record_if_armed(
-    slot: Option<&Slot>,
+    index: Option<usize>,
     is_owner: impl Fn(&Slot) -> bool,
-    overrun: c_int,
+    cause: Cause,
     context: &mut libc::ucontext_t,
 ) {
-    let Some(slot) = slot else { return };
+    let Some(index) = index else { return };
+    let Some(slot) = slots::get(index) else { return };
     let _handler = slot.state.enter_handler();
     let is_owner = is_owner(slot);
     if is_owner
@@ -171,9 +184,11 @@ fn record_if_armed(
         && let Some(recording) = current::last()
     {
         if has_stack_space(&context.uc_stack) {
-            record(recording, slot, overrun, context);
+            record(recording, index, slot, cause, context);
         } else {
             slot.ring.count_lost();
+        }
+        if cause == Cause::Counter {
             slot.resume_counter();
         }
     }
@@ -190,15 +205,71 @@ fn has_stack_space(stack: &libc::stack_t) -> bool {
     remaining >= stack.ss_size || remaining >= MIN_STACK_BYTES
 }
 
+/// Returns the time or events that a sample of this signal stands for. `None` if none is to be taken.
+fn new_period(recording: &Recording, slot: &Slot, cause: Cause, context: &libc::ucontext_t) -> Option<u64> {
+    let ticks = recording.ticks;
+    let period = match (slot.source.measure(), cause) {
+        // The writer has already added the period to `pending`. Without one, this is a duplicate signal.
+        (Measure::WallTime, _) => return slot.source.has_pending().then_some(0),
+        (Measure::Events, _) => return Some(slot.take_unaccounted()),
+        (Measure::CpuTime, Cause::Counter) => {
+            slot.ticks.count_clock_sample(recording.period_ns());
+            recording.counters.by_user_clock.add(1);
+            recording.period_ns()
+        }
+        (Measure::CpuTime, Cause::Timer { overrun }) if slot.source.counter().is_some() => {
+            slot.ticks.count_rest(ticks, overrun, is_after_system_call(context))
+        }
+        (Measure::CpuTime, Cause::Timer { overrun }) => {
+            let voluntary_switches = || ThreadUsage::of_caller().voluntary_switches;
+            slot.ticks.count(ticks, &recording.short_threads, overrun, voluntary_switches)
+        }
+    };
+    (period != 0).then_some(period)
+}
+
+/// Chooses the clock of a thread that is sampled by CPU time.
+fn choose_clock(recording: &Recording, index: usize, slot: &Slot) {
+    let usage = ThreadUsage::of_caller();
+    slot.ticks.set_switches(usage.voluntary_switches);
+    let has_user_clock = slot.source.counter().is_some();
+    match slot.clock_choice.update(usage) {
+        Some(Choice::UserClock) if !has_user_clock => arming::start_user_clock(recording, index, slot),
+        Some(Choice::Tick | Choice::TickDespiteWaits) if has_user_clock => arming::end_user_clock(slot),
+        _ => {}
+    }
+    if slot.clock_choice.often_waits() && slot.source.counter().is_none() {
+        recording.counters.inexact.add(1);
+    }
+}
+
+/// Returns true if the thread was in a system call: the kernel then returns with the return address in `rcx` and the
+/// flags in `r11` (the `SYSCALL` instruction, AMD64 Architecture Programmer's Manual, volume 3).
+#[cfg(target_arch = "x86_64")]
+fn is_after_system_call(context: &libc::ucontext_t) -> bool {
+    let register = |number: c_int| context.uc_mcontext.gregs.get(number as usize).copied();
+    register(libc::REG_RCX) == register(libc::REG_RIP) && register(libc::REG_R11) == register(libc::REG_EFL)
+}
+
+/// Returns false: the registers of the other architectures do not tell.
+#[cfg(not(target_arch = "x86_64"))]
+fn is_after_system_call(_context: &libc::ucontext_t) -> bool {
+    false
+}
+
 // Not inlined, so that its stack frame and those of its callees are allocated after the space check.
 #[inline(never)]
-fn record(recording: &Recording, slot: &Slot, overrun: c_int, context: &libc::ucontext_t) {
-    let period = slot.source.take_pending() + slot.source.take_signal_period(slot.state.tid(), overrun);
-    // A period of zero in wall-clock mode means a duplicate signal.
-    if period == 0 && slot.source.counter().is_none() {
-        return;
-    }
-    if slot.pace.take_skip(1 + u64::try_from(overrun).unwrap_or(0)) {
+fn record(recording: &Recording, index: usize, slot: &Slot, cause: Cause, context: &libc::ucontext_t) {
+    let Some(new_period) = new_period(recording, slot, cause, context) else { return };
+    let period = slot.source.take_pending() + new_period;
+    let (intervals, interval_ns) = match slot.source.measure() {
+        Measure::CpuTime => {
+            choose_clock(recording, index, slot);
+            ((new_period / recording.ticks.sample_ns).max(1), recording.ticks.sample_ns)
+        }
+        Measure::WallTime | Measure::Events => (1, recording.period_ns()),
+    };
+    if slot.pace.take_skip(intervals) {
         slot.source.add_pending(period);
     } else {
         let start = clock::monotonic();
@@ -212,7 +283,7 @@ fn record(recording: &Recording, slot: &Slot, overrun: c_int, context: &libc::uc
                 Sample { time: start, period, outcome: Outcome::Complete, count: 0 },
                 context,
             );
-            slot.pace.record_cost(clock::monotonic().saturating_sub(start), recording.period_ns());
+            slot.pace.record_cost(clock::monotonic().saturating_sub(start), interval_ns);
             recording.wake.notify_after_sample(start);
         } else {
             slot.ring.count_lost();
@@ -221,7 +292,6 @@ fn record(recording: &Recording, slot: &Slot, overrun: c_int, context: &libc::uc
     if slot.ring.is_half_full() {
         recording.wake.request_drain();
     }
-    slot.resume_counter();
 }
 
 /// Walks the stack and writes one sample.

@@ -52,6 +52,10 @@ pub(crate) struct Counters {
     pub(crate) lost: Count,
     /// Signals skipped because samples take too long.
     pub(crate) skipped: Count,
+    /// Samples of user clocks (`clock_choice.rs`).
+    pub(crate) by_user_clock: Count,
+    /// Samples at ticks, of threads that often wait.
+    pub(crate) inexact: Count,
     pub(crate) threads: Count,
     /// Threads that could not be sampled, because no timer or no slot was available.
     pub(crate) threads_without_timer: Count,
@@ -85,6 +89,8 @@ impl Counters {
             truncated: self.truncated.get(),
             lost: self.lost.get(),
             skipped: self.skipped.get(),
+            by_user_clock: self.by_user_clock.get(),
+            inexact: self.inexact.get(),
             threads: self.threads.get(),
             threads_without_timer: self.threads_without_timer.get(),
         }

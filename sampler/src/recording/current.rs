@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use crate::recording::counters::Counters;
 use crate::recording::event_name::Counter;
 use crate::recording::options::Clock;
+use crate::thread::source::Measure;
 use crate::thread::stack_bounds::StackBounds;
+use crate::thread::ticks::{ShortThreads, TickClock};
 use crate::writer::event_queue::EventQueue;
 use crate::writer::handle::WriterHandle;
 use crate::writer::wake::Wake;
@@ -25,8 +27,13 @@ pub(crate) struct Recording {
     pub(crate) clock: Clock,
     /// Samples per second.
     pub(crate) hz: u32,
+    /// Ticks that become samples of CPU time.
+    pub(crate) ticks: TickClock,
+    pub(crate) short_threads: ShortThreads,
     /// The event that is counted instead of time.
     pub(crate) counter: Option<Counter>,
+    /// Clock for threads that often wait (`clock_choice.rs`); `None` if the kernel does not permit it.
+    pub(crate) user_clock: Option<Counter>,
     /// True if new threads may get a signal stack: see `sanitizer.rs`.
     pub(crate) gives_signal_stacks: bool,
     /// Thread-specific key whose destructor reports a thread's exit; `None` if no key was available.
@@ -87,7 +94,10 @@ impl Recording {
             pid: std::process::id(),
             clock,
             hz,
+            ticks: TickClock::new(period_ns(hz)),
+            short_threads: ShortThreads::default(),
             counter,
+            user_clock: None,
             gives_signal_stacks,
             exit_key: None,
             main_stack,
@@ -116,12 +126,20 @@ impl Recording {
 
     /// Nominal time between two samples of a thread, in ns.
     pub(crate) fn period_ns(&self) -> u64 {
-        1_000_000_000 / u64::from(self.hz.max(1))
+        period_ns(self.hz)
+    }
+
+    pub(crate) fn measure(&self) -> Measure {
+        match (&self.counter, self.clock) {
+            (Some(_), _) => Measure::Events,
+            (None, Clock::Wall) => Measure::WallTime,
+            (None, Clock::Cpu) => Measure::CpuTime,
+        }
     }
 
     /// True in wall-clock mode, where the writer decides when threads are sampled.
     pub(crate) fn uses_wall_clock(&self) -> bool {
-        self.clock == Clock::Wall && self.counter.is_none()
+        self.measure() == Measure::WallTime
     }
 
     /// True if new threads are sampled.
@@ -173,6 +191,11 @@ impl Recording {
         let ticket = self.wake.request_write();
         self.wake.wait_until(|| self.is_written() || self.wake.is_write_done(ticket), timeout_ns);
     }
+}
+
+/// Nominal time between two samples of a thread, in ns.
+fn period_ns(hz: u32) -> u64 {
+    1_000_000_000 / u64::from(hz.max(1))
 }
 
 /// Publishes a recording of this process, for tests and fuzz targets.

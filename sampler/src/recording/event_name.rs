@@ -20,6 +20,8 @@ pub struct Counter {
     pub(crate) config: u64,
     /// True if events in the kernel are excluded.
     pub(crate) user_only: bool,
+    /// Number of events per sample; `None` to sample at a frequency.
+    pub(crate) period: Option<u64>,
 }
 
 const EVENTS: [(&str, u32, u64); 24] = [
@@ -72,7 +74,14 @@ impl Counter {
                 "unknown event {name:?}: use one of `perf list`, such as cycles, cache-misses, page-faults or r01c2"
             )
         })?;
-        Ok(Counter { name: event.to_owned(), kind, config, user_only })
+        Ok(Counter { name: event.to_owned(), kind, config, user_only, period: None })
+    }
+
+    /// Returns a clock of high resolution, which does not sample a thread in the kernel. A signal at such a sample would
+    /// interrupt system calls.
+    pub(crate) fn user_clock(hz: u32) -> Self {
+        let period = Some(1_000_000_000 / u64::from(hz.max(1)));
+        Counter { name: "cpu-clock".to_owned(), kind: SOFTWARE, config: 0, user_only: true, period }
     }
 
     /// Returns a copy that does not count events in the kernel.

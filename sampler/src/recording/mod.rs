@@ -4,6 +4,7 @@ pub(crate) mod counters;
 pub(crate) mod current;
 pub(crate) mod environment;
 pub(crate) mod event_name;
+pub(crate) mod family;
 pub(crate) mod launcher;
 pub(crate) mod options;
 pub(crate) mod pause;

@@ -63,6 +63,12 @@ pub(crate) fn symbol_object_base(function: &CStr) -> Option<*const u8> {
     object_base(unsafe { libc::dlsym(libc::RTLD_DEFAULT, function.as_ptr()) })
 }
 
+/// Returns true if a seccomp filter may refuse system calls of this process, or kill it for them.
+pub(crate) fn has_seccomp_filter() -> bool {
+    // SAFETY: the call returns the mode. In strict mode it would kill the process, which could not have got here.
+    unsafe { libc::prctl(libc::PR_GET_SECCOMP) != 0 }
+}
+
 /// Returns the wait status of the main thread, if it has exited by itself; 0 after `pthread_exit`, or if unknown.
 pub(crate) fn main_thread_status() -> i32 {
     let stat = fs::read("/proc/self/stat").unwrap_or_default();

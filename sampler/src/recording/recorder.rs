@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, exempt_signal, follow_forks, without_write_signals};
+use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, exempt_signals, follow_forks, without_write_signals};
 use jitlisten::{Session, log_line};
 use wire::mailbox::Ending;
 
@@ -14,14 +14,17 @@ use crate::python;
 use crate::recording::counters::Statistics;
 use crate::recording::current::{self, Recording};
 use crate::recording::event_name::Counter;
-use crate::recording::options::{self, Options};
-use crate::recording::process::Process;
+use crate::recording::family;
+use crate::recording::options::{self, Clock, Options};
+use crate::recording::process::{self, Process};
 use crate::recording::process_name;
 use crate::thread::{arming, creation, scan, slots, timer};
-use crate::transparency::{disposition, fatal, sanitizer};
+use crate::transparency::disposition::{self, Sender};
+use crate::transparency::{fatal, sanitizer};
 use crate::writer::code_events::Observation;
 use crate::writer::existing_file;
-use crate::writer::output::{Output, Owner};
+use crate::writer::held_file::Owner;
+use crate::writer::output::Output;
 use crate::writer::perf_data::Attribute;
 use crate::writer::thread::{self, WriterTask};
 use crate::writer::{INHERITED, Inherited, Writer};
@@ -211,13 +214,19 @@ fn start_in(
     if !start.is_child && continued.is_none() && output.path() != path {
         log_line!(Error, "another recorder is writing {}: recording into {}", path.display(), output.path().display());
     }
-    let signal = choose_signal(counter.is_some()).ok_or(Error::NoSignal)?;
-    exempt_signal(signal);
+    if options.children {
+        family::begin();
+    }
+    let signal =
+        choose_signal(if counter.is_some() { Sender::Counter } else { Sender::Timer }).ok_or(Error::NoSignal)?;
+    let user_clock = user_clock(&options);
+    exempt_signals([Sender::Timer, Sender::Counter].map(disposition::sampling_signal));
     follow_forks::<HeldLocks>();
     slots::discard_unread_samples();
     code_map::forget_unknown_code();
     process_name::begin_recording();
     let mut recording = Recording::new(options.clock, options.hz, counter, start.gives_signal_stacks);
+    recording.user_clock = user_clock;
     recording.exit_key = recording.exit_key.or_else(creation::create_exit_key);
     let recording = recording.publish();
     *state = Some(run(recording, options, output, start.inherited, continued.is_some())?);
@@ -259,19 +268,22 @@ fn permitted_counter(options: &Options) -> Result<Option<Counter>, Error> {
     permitted.map(Some).map_err(|error| Error::Counter(counter.name(), error))
 }
 
-/// Returns the signal of the last recording if our handler is still installed for it and it suits this recording; else
-/// installs the handler for a new signal.
-fn choose_signal(for_counter: bool) -> Option<i32> {
-    let last = disposition::sampling_signal();
-    let is_still_ours = last != 0 && timer::is_installed(last, handler::handler);
-    if is_still_ours && timer::is_suitable(last, for_counter) {
+/// Returns the high-resolution clock for threads that often wait, if the kernel permits it and a signal is free.
+fn user_clock(options: &Options) -> Option<Counter> {
+    let is_wanted = options.counter.is_none() && options.clock == Clock::Cpu && !process::has_seccomp_filter();
+    let clock = is_wanted.then(|| Counter::user_clock(options.hz).permitted(options.hz).ok()).flatten()?;
+    choose_signal(Sender::Counter).map(|_| clock)
+}
+
+/// Returns the sender's signal of the last recording if our handler is still installed for it; else installs the
+/// handler for a new signal.
+fn choose_signal(sender: Sender) -> Option<i32> {
+    let last = disposition::sampling_signal(sender);
+    if last != 0 && timer::is_installed(last, handler::handler) {
         return Some(last);
     }
-    let signal = timer::install(handler::handler, for_counter)?;
-    if is_still_ours {
-        disposition::return_to_program(last);
-    }
-    disposition::set_sampling_signal(signal);
+    let signal = timer::install(handler::handler, sender)?;
+    disposition::set_sampling_signal(sender, signal);
     Some(signal)
 }
 

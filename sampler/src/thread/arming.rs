@@ -1,14 +1,17 @@
 //! Arms and disarms threads. An armed thread has a slot with a timer or a counter.
 
 use crate::handler::clock;
-use crate::recording::current::Recording;
+use crate::recording::current::{self, Recording};
 use crate::recording::event_name::Counter;
 use crate::recording::options::Clock;
 use crate::thread::slot::Slot;
 use crate::thread::slot_state::State;
-use crate::thread::slots;
 use crate::thread::timer::{self, Timer};
-use crate::transparency::disposition;
+use crate::thread::{counter, slots};
+use crate::transparency::disposition::{self, Sender};
+
+/// Maximum number of user clocks, because each takes a descriptor.
+const MAX_USER_CLOCKS: u32 = 64;
 
 /// Starts a timer or counter for a thread. `None` if the thread already has one, or none is available.
 pub(crate) fn arm(recording: &Recording, tid: u32) -> Option<&'static Slot> {
@@ -42,6 +45,7 @@ fn start_timer(recording: &Recording, index: usize, slot: &'static Slot, tid: u3
     if tid == std::process::id() && high != 0 {
         slot.stack.set_exact(low, high);
     }
+    slot.source.begin(recording.measure(), tid);
     let is_started = match &recording.counter {
         Some(counter) => start_counter(counter, recording.hz, index, slot, tid),
         None => start_clock_timer(recording, index, slot, tid),
@@ -57,16 +61,15 @@ fn start_timer(recording: &Recording, index: usize, slot: &'static Slot, tid: u3
 
 /// Arms a thread with a CPU or wall-clock timer.
 fn start_clock_timer(recording: &Recording, index: usize, slot: &'static Slot, tid: u32) -> bool {
-    let (period, clock) = (recording.period_ns(), recording.clock);
     let value = timer::encode_signal_value(index, slot.state.generation());
-    let first = first_expiry(period, tid);
-    slot.source.prepare_timer(clock, period, first);
-    slot.take_unaccounted();
+    let interval = recording.ticks.interval_ns;
+    slot.ticks.begin(recording.ticks, random(tid));
     // Set the state before the timer runs, because its first signal may come immediately.
     slot.state.set(State::Armed);
-    let Ok(timer) = Timer::new(clock, tid, disposition::sampling_signal(), value) else { return false };
+    let signal = disposition::sampling_signal(Sender::Timer);
+    let Ok(timer) = Timer::new(recording.clock, tid, signal, value) else { return false };
     // In wall-clock mode, the writer sets the timer.
-    if clock == Clock::Cpu && timer.set(first, period).is_err() {
+    if recording.clock == Clock::Cpu && timer.set(1, interval).is_err() {
         timer.delete();
         return false;
     }
@@ -80,7 +83,7 @@ fn start_clock_timer(recording: &Recording, index: usize, slot: &'static Slot, t
 
 /// Arms a thread with a perf counter.
 fn start_counter(counter: &Counter, hz: u32, index: usize, slot: &'static Slot, tid: u32) -> bool {
-    let signal = disposition::sampling_signal();
+    let signal = disposition::sampling_signal(Sender::Counter);
     let Ok(running) = counter.prepare(tid, signal, index, hz) else { return false };
     slot.source.set_counter(running);
     // Set the state before the counter runs, because its first signal may come immediately.
@@ -92,13 +95,34 @@ fn start_counter(counter: &Counter, hz: u32, index: usize, slot: &'static Slot, 
     is_running
 }
 
-/// Returns a random time within the first period, which keeps threads from being sampled in lockstep.
-fn first_expiry(period: u64, tid: u32) -> u64 {
+/// Opens the user clock of the calling thread, whose slot has this index, if there are not too many.
+pub(crate) fn start_user_clock(recording: &Recording, index: usize, slot: &Slot) {
+    let Some(clock) = recording.user_clock.as_ref().filter(|_| counter::open_count() < MAX_USER_CLOCKS) else { return };
+    let signal = disposition::sampling_signal(Sender::Counter);
+    let Ok(running) = clock.prepare(slot.state.tid(), signal, index, recording.hz) else { return };
+    slot.ticks.begin_rest();
+    slot.source.set_counter(running);
+    // If sampling ended in the meantime, counters were stopped before this one existed. The writer closes it.
+    if !slot.state.is_armed() || !running.resume() {
+        running.stop();
+    }
+}
+
+/// Closes the user clock of the calling thread.
+pub(crate) fn end_user_clock(slot: &Slot) {
+    if let Some(counter) = slot.source.counter() {
+        counter.stop();
+    }
+    slot.source.close_counter();
+}
+
+/// Returns a random number.
+fn random(tid: u32) -> u64 {
     let mut random = clock::monotonic() ^ u64::from(tid) << 32;
     for shift in [13, 7, 17] {
         random ^= if shift == 7 { random >> shift } else { random << shift };
     }
-    (random.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11).checked_rem(period).unwrap_or(0).max(1)
+    random.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11
 }
 
 /// Stops sampling the calling thread, which is about to exit and owns this slot.
@@ -107,8 +131,10 @@ pub(crate) fn retire_slot(slot: &Slot) {
     slot.source.stop();
     // From here on the handler ignores a pending signal.
     if slot.state.change(State::Armed, State::Claimed) {
-        // SAFETY: this is the slot's thread, and its handler checks the state first.
-        unsafe { slot.close_ring(clock::monotonic()) };
+        if let Some(recording) = current::last() {
+            // SAFETY: this is the slot's thread, and its handler checks the state first.
+            unsafe { slot.close(clock::monotonic(), recording) };
+        }
         slot.state.set(State::Ended);
     }
     close_counter(slot);
@@ -121,8 +147,7 @@ pub(crate) fn retire_caller() {
     }
 }
 
-/// Writes the calling thread's final sample, because an exec will replace the program. If the exec fails, its timer
-/// restarts.
+/// Writes the time that the calling thread has waited, because an exec will replace the program.
 pub(crate) fn flush_caller() {
     let Some(slot) = find_armed(clock::own_tid()) else { return };
     // A signal that arrives in the meantime is ignored.
@@ -130,8 +155,7 @@ pub(crate) fn flush_caller() {
         return;
     }
     // SAFETY: this is the slot's thread, and its handler checks the state first.
-    unsafe { slot.close_ring(clock::monotonic()) };
-    slot.source.restart_timer();
+    unsafe { slot.flush_idle(clock::monotonic()) };
     slot.state.set(State::Armed);
 }
 
@@ -154,6 +178,7 @@ pub(crate) fn unmute_caller() {
 pub(crate) fn disarm(slot: &Slot) {
     if slot.state.change(State::Armed, State::Ended) {
         slot.source.stop();
+        slot.source.set_final_total(slot.state.tid());
         close_counter(slot);
     }
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use wire::perf_data::{ATTR_DISABLED, ATTR_EXCLUDE_HV, ATTR_EXCLUDE_KERNEL, ATTR_FREQ};
 
 use crate::recording::event_name::Counter;
-use crate::writer::output;
+use crate::writer::held_file;
 
 /// Request numbers `PERF_EVENT_IOC_*` of `linux/perf_event.h`.
 const IOC_DISABLE: libc::c_ulong = 0x2401;
@@ -40,7 +40,8 @@ struct Attributes {
     kind: u32,
     size: u32,
     config: u64,
-    frequency: u64,
+    /// Events per sample, or samples per second with `ATTR_FREQ`.
+    rate: u64,
     sample_type: u64,
     read_format: u64,
     flags: u64,
@@ -59,8 +60,16 @@ struct SignalTarget {
 }
 
 /// Slot index plus one, by file descriptor; 0 if none. A signal carries the descriptor, not the slot.
-static SLOT_BY_DESCRIPTOR: [AtomicU32; output::MAX_DESCRIPTORS] =
-    [const { AtomicU32::new(0) }; output::MAX_DESCRIPTORS];
+static SLOT_BY_DESCRIPTOR: [AtomicU32; held_file::MAX_DESCRIPTORS] =
+    [const { AtomicU32::new(0) }; held_file::MAX_DESCRIPTORS];
+
+/// Number of open counters.
+static OPEN_COUNTERS: AtomicU32 = AtomicU32::new(0);
+
+/// Returns the number of open counters.
+pub(super) fn open_count() -> u32 {
+    OPEN_COUNTERS.load(Ordering::Relaxed)
+}
 
 /// An open counter of a thread: its descriptor and its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,10 +118,13 @@ impl Counter {
             kind: self.kind,
             size: size_of::<Attributes>() as u32,
             config: self.config,
-            frequency: hz.into(),
+            rate: self.period.unwrap_or(hz.into()),
             sample_type: 0,
             read_format: 0,
-            flags: ATTR_DISABLED | ATTR_FREQ | ATTR_EXCLUDE_HV | if self.user_only { ATTR_EXCLUDE_KERNEL } else { 0 },
+            flags: ATTR_DISABLED
+                | ATTR_EXCLUDE_HV
+                | if self.period.is_none() { ATTR_FREQ } else { 0 }
+                | if self.user_only { ATTR_EXCLUDE_KERNEL } else { 0 },
             wakeup: 1,
             breakpoint: 0,
             config1: 0,
@@ -123,7 +135,7 @@ impl Counter {
         if descriptor < 0 {
             Err(io::Error::last_os_error())
         } else {
-            Ok(output::move_to_high_descriptor(descriptor as c_int, output::MAX_DESCRIPTORS))
+            Ok(held_file::move_to_high_descriptor(descriptor as c_int, held_file::MAX_DESCRIPTORS))
         }
     }
 
@@ -148,6 +160,7 @@ fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Resu
     }
     let id = read_id(descriptor).ok_or_else(io::Error::last_os_error)?;
     slot.store(index as u32 + 1, Ordering::Release);
+    OPEN_COUNTERS.fetch_add(1, Ordering::Relaxed);
     Ok(OpenCounter { descriptor, id })
 }
 
@@ -187,8 +200,10 @@ impl OpenCounter {
     /// Reads the total count.
     pub(crate) fn read_count(self) -> Option<u64> {
         let mut count = 0_u64;
-        // SAFETY: `read` writes at most eight bytes.
-        let read = self.is_open().then(|| unsafe { libc::read(self.descriptor, (&raw mut count).cast(), 8) });
+        // SAFETY: `read` writes at most eight bytes. libc's `read` would be a cancellation point.
+        let read = self
+            .is_open()
+            .then(|| unsafe { libc::syscall(libc::SYS_read, self.descriptor, &raw mut count, size_of::<u64>()) });
         (read == Some(8)).then_some(count)
     }
 
@@ -217,12 +232,13 @@ impl OpenCounter {
             if let Some(slot) = SLOT_BY_DESCRIPTOR.get(self.descriptor as usize) {
                 slot.store(0, Ordering::Release);
             }
+            OPEN_COUNTERS.fetch_sub(1, Ordering::Relaxed);
             close(self.descriptor);
         }
     }
 }
 
 fn close(descriptor: c_int) {
-    // SAFETY: the descriptor is ours.
-    unsafe { libc::close(descriptor) };
+    // SAFETY: the descriptor is ours. libc's `close` would be a cancellation point, and this may be a handler.
+    unsafe { libc::syscall(libc::SYS_close, descriptor) };
 }

@@ -1,6 +1,7 @@
 //! The sampled threads, and the resources of each.
 
 pub(crate) mod arming;
+pub(crate) mod clock_choice;
 pub(crate) mod counter;
 pub(crate) mod creation;
 pub(crate) mod pace;
@@ -11,5 +12,6 @@ pub(crate) mod slot_state;
 pub(crate) mod slots;
 pub(crate) mod source;
 pub(crate) mod stack_bounds;
+pub(crate) mod ticks;
 pub(crate) mod timer;
 pub(crate) mod wait;

@@ -9,7 +9,7 @@
 //! construction lies after `write_position`.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::unwind::Outcome;
 
@@ -36,8 +36,8 @@ pub(crate) struct Sample {
 
 /// A ring of samples. All zeros: empty.
 pub(crate) struct Ring {
-    /// Position of the last sample with a stack plus one; 0 if none.
-    last_sample: AtomicU64,
+    /// True if the thread has had a sample.
+    has_sample: AtomicBool,
     write_position: AtomicU64,
     read_position: AtomicU64,
     /// Samples dropped for lack of space since the writer last checked.
@@ -96,9 +96,19 @@ impl Ring {
     /// # Safety
     /// Only call from the handler of the ring's thread.
     pub(crate) unsafe fn finish_sample(&self, sample: Sample) {
-        self.last_sample.store(self.write_position.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.has_sample.store(true, Ordering::Relaxed);
         // SAFETY: the caller upholds this function's contract.
         unsafe { self.append(sample) };
+    }
+
+    /// True if the thread has had a sample.
+    pub(super) fn has_sample(&self) -> bool {
+        self.has_sample.load(Ordering::Relaxed)
+    }
+
+    /// Forgets that the previous owner has had samples.
+    pub(super) fn forget_samples(&self) {
+        self.has_sample.store(false, Ordering::Relaxed);
     }
 
     /// Appends a sample without a stack, which repeats the last one. There must be free words.
@@ -118,41 +128,6 @@ impl Ring {
             unsafe { self.word(start + number).write(word) };
         }
         self.write_position.store(start + HEADER_WORDS + sample.count, Ordering::Release);
-    }
-
-    /// Writes the thread's final sample with the stack of the last one, or with the thread's function (0: unknown).
-    ///
-    /// # Safety
-    /// Only call in the ring's thread, when its handler can no longer run.
-    pub(crate) unsafe fn close(&self, time: u64, period: u64, thread_function: u64) {
-        let Some(free_words) = self.free_words() else {
-            self.count_lost();
-            return;
-        };
-        let mut sample = Sample { time, period, outcome: Outcome::Complete, count: 0 };
-        match self.last_sample.load(Ordering::Relaxed).checked_sub(1) {
-            Some(last_start) => {
-                // The last sample has not been overwritten yet, because the ring is much larger than a sample.
-                // SAFETY: only this thread writes to the ring.
-                let head = unsafe { self.word(last_start).read() };
-                sample.count = (head >> 8).min(MAX_SAMPLE_WORDS).min(free_words);
-                sample.outcome = decode_outcome(head);
-                for number in 0..sample.count {
-                    // SAFETY: only this thread writes to the ring.
-                    let address = unsafe { self.word(last_start + HEADER_WORDS + number).read() };
-                    // SAFETY: the caller upholds this function's contract; `count` is at most the free space.
-                    unsafe { self.put_word(number, address) };
-                }
-            }
-            None if thread_function == 0 => return,
-            None => {
-                sample.count = 1;
-                // SAFETY: the caller upholds this function's contract; there is space for one sample.
-                unsafe { self.put_word(0, thread_function) };
-            }
-        }
-        // SAFETY: the caller upholds this function's contract.
-        unsafe { self.finish_sample(sample) };
     }
 
     /// Copies the oldest sample out of the ring, and its words into `stack`. Only for the writer.
@@ -185,11 +160,6 @@ impl Ring {
     pub(crate) fn discard_unread(&self) {
         self.read_position.store(self.write_position.load(Ordering::Acquire), Ordering::Release);
         self.lost.store(0, Ordering::Relaxed);
-    }
-
-    /// Forgets the last sample's stack, for a new owner.
-    pub(super) fn forget_last(&self) {
-        self.last_sample.store(0, Ordering::Relaxed);
     }
 }
 

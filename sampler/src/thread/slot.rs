@@ -3,13 +3,16 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::recording::current::Recording;
+use crate::thread::clock_choice::ClockChoice;
 use crate::thread::pace::Pace;
-use crate::thread::ring::{MAX_NATIVE_FRAMES, Ring};
+use crate::thread::ring::{MAX_NATIVE_FRAMES, Ring, Sample};
 use crate::thread::slot_state::SlotState;
-use crate::thread::source::Source;
+use crate::thread::source::{Measure, Source};
 use crate::thread::stack_bounds::StackBounds;
+use crate::thread::ticks::Ticks;
 use crate::thread::wait::Wait;
-use crate::unwind::RuleCache;
+use crate::unwind::{Outcome, RuleCache};
 
 /// Maximum number of anchors per stack. Evaluators beyond the limit are matched with Python frames by their order.
 pub(crate) const MAX_ANCHORS: usize = MAX_NATIVE_FRAMES as usize;
@@ -17,12 +20,16 @@ pub(crate) const MAX_ANCHORS: usize = MAX_NATIVE_FRAMES as usize;
 pub(crate) const SIGNAL_STACK_BYTES: usize = 64 << 10;
 /// Size of the buffer for stack memory that the kernel copies.
 pub(crate) const STACK_COPY_BYTES: usize = 64 << 10;
+/// Number of samples that a thread should have had by the time it ends, for its lack of samples not to be chance.
+const MIN_BLOCKED_SAMPLES: u64 = 32;
 
 /// The resources of one sampled thread. Zeroed memory is a free slot.
 #[repr(C, align(4096))]
 pub(crate) struct Slot {
     pub(crate) state: SlotState,
     pub(crate) source: Source,
+    pub(crate) ticks: Ticks,
+    pub(crate) clock_choice: ClockChoice,
     pub(crate) stack: StackBounds,
     pub(crate) pace: Pace,
     pub(crate) wait: Wait,
@@ -78,11 +85,12 @@ impl Slot {
             self.thread_function.store(0, Ordering::Relaxed);
             self.python.set(0);
             self.python.misses.store(0, Ordering::Relaxed);
-            self.ring.forget_last();
             self.source.reset();
             self.stack.reset();
             self.pace.reset();
             self.wait.reset();
+            self.clock_choice.reset();
+            self.ring.forget_samples();
         }
         is_mine
     }
@@ -118,17 +126,28 @@ impl Slot {
         }
     }
 
-    /// Writes the thread's final sample. The time since the last sample is charged to that sample's stack, or to the
-    /// thread's function.
+    /// Stores the thread's total. The time since the last sample is charged to no stack: the stack of an exit is not where
+    /// the thread has spent it. Only a thread that has blocked signals all the time gets a sample of its function.
     ///
     /// # Safety
     /// Only call in the slot's thread, when its handler can no longer run.
-    pub(super) unsafe fn close_ring(&self, time: u64) {
-        let period = self.source.take_pending() + self.take_unaccounted();
+    pub(super) unsafe fn close(&self, time: u64, recording: &Recording) {
         // SAFETY: the caller upholds this function's contract.
         unsafe { self.flush_idle(time) };
-        // SAFETY: the caller upholds this function's contract.
-        unsafe { self.ring.close(time, period, self.thread_function.load(Ordering::Relaxed)) };
+        self.source.set_final_total(self.state.tid());
+        if self.source.measure() != Measure::CpuTime {
+            return;
+        }
+        let (period, function) = (self.take_unaccounted(), self.thread_function.load(Ordering::Relaxed));
+        self.ticks.end(recording.ticks, &recording.short_threads, period);
+        let is_blocked = !self.ring.has_sample() && period >= recording.ticks.sample_ns * MIN_BLOCKED_SAMPLES;
+        if is_blocked && function != 0 && self.ring.free_words().is_some() {
+            // SAFETY: the caller upholds this function's contract, and the ring has space for a sample.
+            unsafe {
+                self.ring.put_word(0, function);
+                self.ring.finish_sample(Sample { time, period, outcome: Outcome::Complete, count: 1 });
+            }
+        }
     }
 
     /// Rule cache, for the handler of the slot's thread.

@@ -169,7 +169,7 @@ pub(crate) fn lock_for_test() -> std::sync::MutexGuard<'static, ()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recording::options::Clock;
+    use crate::thread::source::Measure;
     use crate::thread::timer::Timer;
 
     /// A handler that has checked the slot's owner must not share the ring with the next owner.
@@ -195,7 +195,7 @@ mod tests {
         let _lock = lock_for_test();
         let ((kept_index, kept), (other_index, other_slot)) = (claim(11).unwrap(), claim(12).unwrap());
         for (index, slot) in [(kept_index, kept), (other_index, other_slot)] {
-            slot.source.prepare_timer(Clock::Cpu, 1, 1);
+            slot.source.begin(Measure::CpuTime, 11);
             slot.source.set_timer(Timer(0));
             slot.state.set(State::Armed);
             reset_in_child(index, slot, 13, kept.signal_stack().cast());

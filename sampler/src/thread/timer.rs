@@ -12,6 +12,7 @@ use std::ptr;
 
 use crate::handler::clock;
 use crate::recording::options::Clock;
+use crate::transparency::disposition::Sender;
 use crate::transparency::next;
 
 /// `SIGEV_THREAD_ID` of `<signal.h>`
@@ -120,18 +121,17 @@ const GLIBC_SIGNALS: u64 = 0b11 << 31;
 /// process by default.
 const COUNTER_SIGNALS: [c_int; 2] = [libc::SIGSTKFLT, libc::SIGPWR];
 
-/// Returns true if `signal` is suitable for counters (if `for_counter`) or for timers (otherwise).
-pub(crate) fn is_suitable(signal: c_int, for_counter: bool) -> bool {
-    COUNTER_SIGNALS.contains(&signal) == for_counter
-}
-
 /// Installs `handler` for a signal with the default disposition: for timers, the highest free real-time signal. The
 /// handler stays installed, because a signal may still be pending in some thread, and its default action would kill the
 /// process.
-pub(crate) fn install(handler: Handler, for_counter: bool) -> Option<c_int> {
-    let highest = (libc::SIGRTMIN() + 1..=libc::SIGRTMAX()).rev();
-    let mut signals = COUNTER_SIGNALS.into_iter().chain(highest).filter(|&signal| is_suitable(signal, for_counter));
-    signals.find(|&signal| install_if_default(signal, handler))
+pub(crate) fn install(handler: Handler, sender: Sender) -> Option<c_int> {
+    match sender {
+        Sender::Timer => {
+            let mut highest = (libc::SIGRTMIN() + 1..=libc::SIGRTMAX()).rev();
+            highest.find(|&signal| install_if_default(signal, handler))
+        }
+        Sender::Counter => COUNTER_SIGNALS.into_iter().find(|&signal| install_if_default(signal, handler)),
+    }
 }
 
 /// Installs `handler` for `signal` if its disposition is the default. Returns false if it is not.

@@ -5,7 +5,7 @@ use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::transparency::next::{self, SignalInfo, SignalSet};
+use crate::transparency::next::{SignalInfo, SignalSet};
 
 /// The program's disposition of one signal.
 struct ProgramAction {
@@ -16,59 +16,89 @@ struct ProgramAction {
     mask: AtomicU64,
 }
 
-/// The dispositions that the program sees.
-struct Dispositions {
-    /// The signal that timers or counters send; 0 before the first recording.
-    sampling_signal: AtomicI32,
+/// What sends a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    Timer,
+    Counter,
+}
+
+/// A signal of the sampler.
+struct SamplingSignal {
+    /// 0 before the first recording that uses it.
+    number: AtomicI32,
     /// The program's disposition of this signal.
     program: ProgramAction,
-    /// True if the program's calls to `sigaction` reach `signals.rs`.
-    are_interposed: AtomicBool,
 }
 
-static DISPOSITIONS: Dispositions = Dispositions {
-    sampling_signal: AtomicI32::new(0),
-    program: ProgramAction {
-        handler: AtomicUsize::new(libc::SIG_DFL),
-        flags: AtomicI32::new(0),
-        mask: AtomicU64::new(0),
-    },
-    are_interposed: AtomicBool::new(false),
-};
+impl SamplingSignal {
+    const fn unused() -> SamplingSignal {
+        let program = ProgramAction {
+            handler: AtomicUsize::new(libc::SIG_DFL),
+            flags: AtomicI32::new(0),
+            mask: AtomicU64::new(0),
+        };
+        SamplingSignal { number: AtomicI32::new(0), program }
+    }
 
-/// Returns the signal that timers or counters send; 0 before the first recording.
-pub(crate) fn sampling_signal() -> c_int {
-    DISPOSITIONS.sampling_signal.load(Ordering::Acquire)
+    fn number(&self) -> c_int {
+        self.number.load(Ordering::Acquire)
+    }
 }
 
-pub(crate) fn set_sampling_signal(signal: c_int) {
-    DISPOSITIONS.sampling_signal.store(signal, Ordering::Release);
+/// The sampler's signals, by [`Sender`].
+static SIGNALS: [SamplingSignal; 2] = [const { SamplingSignal::unused() }; 2];
+
+/// True if the program's calls to `sigaction` reach `signals.rs`.
+static ARE_INTERPOSED: AtomicBool = AtomicBool::new(false);
+
+/// Returns the signal of a sender; 0 before the first recording that uses it.
+pub(crate) fn sampling_signal(sender: Sender) -> c_int {
+    SIGNALS[sender as usize].number()
+}
+
+/// Returns the signals that the sampler uses.
+pub(crate) fn sampling_signals() -> impl Iterator<Item = c_int> {
+    SIGNALS.iter().map(SamplingSignal::number).filter(|signal| *signal != 0)
+}
+
+pub(crate) fn set_sampling_signal(sender: Sender, signal: c_int) {
+    let sampling = &SIGNALS[sender as usize];
+    sampling.program.handler.store(libc::SIG_DFL, Ordering::Release);
+    sampling.program.flags.store(0, Ordering::Relaxed);
+    sampling.program.mask.store(0, Ordering::Relaxed);
+    sampling.number.store(signal, Ordering::Release);
 }
 
 /// Returns true if the program's calls to `sigaction` reach `signals.rs`.
 pub(super) fn are_interposed() -> bool {
-    DISPOSITIONS.are_interposed.load(Ordering::Relaxed)
+    ARE_INTERPOSED.load(Ordering::Relaxed)
 }
 
 pub(super) fn set_interposed(are_interposed: bool) {
-    DISPOSITIONS.are_interposed.store(are_interposed, Ordering::Relaxed);
+    ARE_INTERPOSED.store(are_interposed, Ordering::Relaxed);
 }
 
-/// Returns the program's disposition of the sampling signal.
-pub(super) fn program_action() -> libc::sigaction {
-    let program = &DISPOSITIONS.program;
+fn program_of(signal: c_int) -> Option<&'static ProgramAction> {
+    SIGNALS.iter().find(|sampling| signal != 0 && sampling.number() == signal).map(|sampling| &sampling.program)
+}
+
+/// Returns the program's disposition of a sampling signal; the default for other signals.
+pub(super) fn program_action(signal: c_int) -> libc::sigaction {
     // SAFETY: all zeros is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
-    action.sa_sigaction = program.handler.load(Ordering::Acquire);
-    action.sa_flags = program.flags.load(Ordering::Relaxed);
-    // SAFETY: the set begins with the word that the kernel reads.
-    unsafe { kernel_mask_word(&raw const action.sa_mask).write(program.mask.load(Ordering::Relaxed)) };
+    if let Some(program) = program_of(signal) {
+        action.sa_sigaction = program.handler.load(Ordering::Acquire);
+        action.sa_flags = program.flags.load(Ordering::Relaxed);
+        // SAFETY: the set begins with the word that the kernel reads.
+        unsafe { kernel_mask_word(&raw const action.sa_mask).write(program.mask.load(Ordering::Relaxed)) };
+    }
     action
 }
 
-/// Sets the program's disposition of the sampling signal. Returns the previous handler.
-pub(super) fn set_program_action(action: &libc::sigaction) -> libc::sighandler_t {
-    let program = &DISPOSITIONS.program;
+/// Sets the program's disposition of a sampling signal. Returns the previous handler.
+pub(super) fn set_program_action(signal: c_int, action: &libc::sigaction) -> libc::sighandler_t {
+    let Some(program) = program_of(signal) else { return libc::SIG_ERR };
     program.flags.store(action.sa_flags, Ordering::Relaxed);
     // SAFETY: the set begins with the word that the kernel reads.
     program.mask.store(unsafe { kernel_mask_word(&raw const action.sa_mask).read() }, Ordering::Relaxed);
@@ -84,24 +114,10 @@ pub(crate) fn kernel_mask_word(set: *const SignalSet) -> *mut u64 {
     set.cast_mut().cast()
 }
 
-/// Restores the program's disposition of a signal, once no timer or counter sends the signal. A signal that is still
-/// pending in a thread is dropped: the kernel drops pending signals when they become ignored.
-pub(crate) fn return_to_program(signal: c_int) {
-    // SAFETY: all zeros is a valid `sigaction`: the default disposition.
-    let default: libc::sigaction = unsafe { mem::zeroed() };
-    let ignored = libc::sigaction { sa_sigaction: libc::SIG_IGN, ..default };
-    // SAFETY: no handler is installed.
-    unsafe { next::sigaction(signal, &raw const ignored, ptr::null_mut()) };
-    let action = program_action();
-    set_program_action(&default);
-    // SAFETY: `action` is the program's own disposition.
-    unsafe { next::sigaction(signal, &raw const action, ptr::null_mut()) };
-}
-
 /// Applies the program's disposition to a signal that is not a sampler tick. Only call from the handler, in the
 /// interrupted thread.
 pub(crate) fn forward_signal(signal: c_int, info: *mut SignalInfo, context: *mut libc::ucontext_t) {
-    let program = &DISPOSITIONS.program;
+    let Some(program) = program_of(signal) else { return };
     let (handler, flags) = (program.handler.load(Ordering::Acquire), program.flags.load(Ordering::Relaxed));
     match handler {
         libc::SIG_IGN => {}
@@ -151,6 +167,6 @@ pub(crate) fn is_signal_pending(mask: *const SignalSet) -> bool {
     unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending, size_of::<u64>()) };
     // SAFETY: the set begins with the word that the kernel reads.
     let blocked = unsafe { kernel_mask_word(mask).read() };
-    let sampling_bit = 1 << (sampling_signal() - 1).clamp(0, 63);
-    pending & !blocked & !sampling_bit != 0
+    let sampling_bits = sampling_signals().fold(0, |bits, signal| bits | signal_bit(signal));
+    pending & !blocked & !sampling_bits != 0
 }

@@ -20,25 +20,27 @@ use jitlisten::plumbing::HostStateGuard;
 use crate::handler;
 use crate::recording::current;
 use crate::thread::arming;
-use crate::transparency::disposition::{self, sampling_signal};
+use crate::transparency::disposition::{self, sampling_signals};
 use crate::transparency::fatal;
 use crate::transparency::next::{self, SignalInfo, SignalSet, errno, set_errno};
 
 /// True if the sampler uses this signal.
 fn is_sampling_signal(signal: c_int) -> bool {
-    signal != 0 && signal == sampling_signal()
+    sampling_signals().any(|sampling_signal| signal == sampling_signal)
 }
 
-/// Returns a copy of `set` with the signal added or removed.
-fn copy_set(set: *const SignalSet, signal: c_int, is_member: bool) -> SignalSet {
+/// Returns a copy of `set` with the signals added or removed.
+fn copy_set(set: *const SignalSet, signals: impl Iterator<Item = c_int>, are_members: bool) -> SignalSet {
     // SAFETY: the caller provides a valid set.
     let mut copy = unsafe { set.read() };
-    if is_member {
-        // SAFETY: `copy` is a valid set.
-        unsafe { libc::sigaddset(&raw mut copy, signal) };
-    } else {
-        // SAFETY: `copy` is a valid set.
-        unsafe { libc::sigdelset(&raw mut copy, signal) };
+    for signal in signals {
+        if are_members {
+            // SAFETY: `copy` is a valid set.
+            unsafe { libc::sigaddset(&raw mut copy, signal) };
+        } else {
+            // SAFETY: `copy` is a valid set.
+            unsafe { libc::sigdelset(&raw mut copy, signal) };
+        }
     }
     copy
 }
@@ -85,10 +87,10 @@ pub unsafe extern "C-unwind" fn sigaction(
     let new_action = if action.is_null() { None } else { Some(unsafe { action.read() }) };
     if !old.is_null() {
         // SAFETY: the caller guarantees a valid pointer.
-        unsafe { old.write(disposition::program_action()) };
+        unsafe { old.write(disposition::program_action(signal)) };
     }
     if let Some(new_action) = new_action {
-        disposition::set_program_action(&new_action);
+        disposition::set_program_action(signal, &new_action);
     }
     0
 }
@@ -113,7 +115,7 @@ pub unsafe extern "C-unwind" fn signal(signal: c_int, handler: libc::sighandler_
     // SAFETY: all zeros is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     (action.sa_sigaction, action.sa_flags) = (handler, libc::SA_RESTART);
-    disposition::set_program_action(&action)
+    disposition::set_program_action(signal, &action)
 }
 
 /// Interposed `sigtimedwait(2)`.
@@ -195,9 +197,8 @@ pub unsafe extern "C-unwind" fn sigwait(set: *const SignalSet, number: *mut c_in
 /// # Safety
 /// Same contract as `signalfd(2)`.
 pub unsafe extern "C-unwind" fn signalfd(descriptor: c_int, set: *const SignalSet, flags: c_int) -> c_int {
-    let sampling_signal = sampling_signal();
-    let filtered_set =
-        (sampling_signal != 0 && contains(set, sampling_signal)).then(|| copy_set(set, sampling_signal, false));
+    let has_ours = sampling_signals().any(|signal| contains(set, signal));
+    let filtered_set = has_ours.then(|| copy_set(set, sampling_signals(), false));
     let set = filtered_set.as_ref().map_or(set, ptr::from_ref);
     // SAFETY: the arguments are the caller's, or equally valid ones.
     unsafe { next::signalfd(descriptor, set, flags) }
@@ -210,10 +211,11 @@ pub unsafe extern "C-unwind" fn signalfd(descriptor: c_int, set: *const SignalSe
 pub unsafe extern "C-unwind" fn sigpending(set: *mut SignalSet) -> c_int {
     // SAFETY: the arguments are the caller's, or equally valid ones.
     let result = unsafe { next::sigpending(set) };
-    let sampling_signal = sampling_signal();
-    if result == 0 && sampling_signal != 0 && contains(set, sampling_signal) {
-        // SAFETY: the caller guarantees a valid pointer, and the call has written to it.
-        unsafe { libc::sigdelset(set, sampling_signal) };
+    for signal in sampling_signals() {
+        if result == 0 && contains(set, signal) {
+            // SAFETY: the caller guarantees a valid pointer, and the call has written to it.
+            unsafe { libc::sigdelset(set, signal) };
+        }
     }
     result
 }
@@ -223,10 +225,9 @@ pub unsafe extern "C-unwind" fn sigpending(set: *mut SignalSet) -> c_int {
 /// # Safety
 /// Same contract as `sigsuspend(2)`.
 pub unsafe extern "C-unwind" fn sigsuspend(set: *const SignalSet) -> c_int {
-    let sampling_signal = sampling_signal();
-    let is_unused = matches!(disposition::program_action().sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-    let extended_set =
-        (sampling_signal != 0 && is_unused && !set.is_null()).then(|| copy_set(set, sampling_signal, true));
+    let is_unused =
+        |signal: &c_int| matches!(disposition::program_action(*signal).sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+    let extended_set = (!set.is_null()).then(|| copy_set(set, sampling_signals().filter(is_unused), true));
     let set = extended_set.as_ref().map_or(set, ptr::from_ref);
     // SAFETY: the arguments are the caller's, or equally valid ones.
     unsafe { next::sigsuspend(set) }

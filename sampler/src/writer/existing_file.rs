@@ -25,7 +25,7 @@ use wire::perf_data::{PERF_RECORD_AUXTRACE, PERF_RECORD_COMPRESSED, PERF_RECORD_
 use wire::recording::{images, old};
 
 use crate::writer::file_names::is_own_file;
-use crate::writer::output::{Owner, move_file_to_high_descriptor};
+use crate::writer::held_file::{Owner, move_file_to_high_descriptor};
 use crate::writer::perf_data::{DATA_SIZE_OFFSET, MAGIC};
 
 /// Header offset of the field that holds the file offset of the data.

@@ -10,6 +10,7 @@ pub(crate) mod existing_file;
 mod file;
 mod file_names;
 pub(crate) mod handle;
+pub(crate) mod held_file;
 pub(crate) mod mappings;
 pub(crate) mod output;
 pub(crate) mod perf_data;
@@ -35,6 +36,7 @@ use crate::recording::process::{self, Process};
 use crate::recording::process_name;
 use crate::thread::ring::MAX_NATIVE_FRAMES;
 use crate::thread::scan::Scan;
+use crate::thread::slot_state::State;
 use crate::thread::{arming, slots};
 use crate::unwind::Outcome;
 use existing_file::PinnedImages;
@@ -109,6 +111,8 @@ pub(crate) struct Writer {
     mapping_backoff_ns: u64,
     first_sample: u64,
     last_sample: u64,
+    /// Sum of the threads' recorded totals.
+    recorded_total: u64,
     stack: Vec<u64>,
     merged: Vec<u64>,
     /// Wall-clock mode: checks of waiting threads, and the time of the next one.
@@ -157,6 +161,7 @@ impl Writer {
             mapping_backoff_ns: 0,
             first_sample: 0,
             last_sample: 0,
+            recorded_total: 0,
             stack: Vec::with_capacity(MAX_NATIVE_FRAMES as usize),
             merged: Vec::new(),
             watch: uses_wall_clock.then(Watch::default),
@@ -274,7 +279,7 @@ impl Writer {
         let now = clock::monotonic();
         if let Some(mut watch) = self.watch.take_if(|_| now >= self.next_watch) {
             self.next_watch = watch.check(self.recording, now, |index, slot, remote_sample| {
-                self.drain_slot(index, slot, false);
+                let _ = self.drain_slot(index, slot, false);
                 self.write_idle_sample(index, slot);
                 let id = SampleId { pid: self.pid, tid: slot.state.tid(), time: now };
                 self.last_stacks.insert(index, (remote_sample.outcome, remote_sample.stack));
@@ -344,6 +349,10 @@ impl Writer {
             }
         }
         self.drain(false);
+        for (_, slot) in slots::iter().filter(|(_, slot)| slot.state.get() == State::Ended) {
+            self.write_thread_total(slot);
+        }
+        self.pass_on_unsampled_time();
         self.batch.finished_round();
         self.flush();
         if let Some(python) = self.python.take() {

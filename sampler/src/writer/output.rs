@@ -1,72 +1,22 @@
 //! The file of a recording, readable at any time, whatever happens to the process.
 //!
-//! Records are appended, and then the size in the header is updated. The descriptor has a high number, away from those
-//! that programs print or compare. If the program has closed it or reused its number, the file is opened again.
+//! Records are appended, and then the size in the header is updated. If the program has closed the descriptor or reused
+//! its number, the file is opened again.
 //!
 //! The file is locked, so that no other recorder writes to it or renames it (`existing_file.rs`).
 
+#![forbid(unsafe_code)]
+
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{FromRawFd as _, IntoRawFd as _};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use wire::perf_data::PERF_RECORD_COMM;
 
 use crate::writer::existing_file;
+use crate::writer::held_file::{HeldFile, Owner, identity, move_file_to_high_descriptor};
 use crate::writer::perf_data::{self, Attribute, Batch, DATA_OFFSET, DATA_SIZE_OFFSET, Features};
-
-/// An open file whose descriptor the program may close or reuse.
-#[derive(Debug)]
-struct HeldFile {
-    /// `None` once the program owns the descriptor.
-    file: Option<File>,
-    /// Device and inode.
-    identity: (u64, u64),
-}
-
-impl HeldFile {
-    fn new(file: File) -> io::Result<HeldFile> {
-        let identity = identity(&file.metadata()?);
-        Ok(HeldFile { file: Some(file), identity })
-    }
-
-    /// Returns the file, unless the program has closed or replaced the descriptor.
-    fn verified(&mut self) -> Option<&File> {
-        let is_ours = |file: &File| file.metadata().is_ok_and(|metadata| identity(&metadata) == self.identity);
-        if !self.file.as_ref().is_some_and(is_ours) {
-            // The program now owns the descriptor, so do not close it.
-            std::mem::forget(self.file.take());
-        }
-        self.file.as_ref()
-    }
-}
-
-impl Drop for HeldFile {
-    fn drop(&mut self) {
-        self.verified();
-    }
-}
-
-fn identity(metadata: &fs::Metadata) -> (u64, u64) {
-    (metadata.dev(), metadata.ino())
-}
-
-/// The process that writes a recording.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Owner {
-    pub(crate) pid: u32,
-    /// True for a tool that leaves its file to the program that it starts, and therefore does not lock it.
-    pub(crate) hands_over: bool,
-}
-
-impl Owner {
-    pub(crate) fn lock(self, file: &File) {
-        if !self.hands_over {
-            jitlisten_files::try_lock(file);
-        }
-    }
-}
 
 /// The open file of a recording, or one that is still to be created.
 #[derive(Debug)]
@@ -145,8 +95,8 @@ impl Output {
         for path in existing_file::names(path, owner.pid) {
             let create = || existing_file::create(&path, &bytes, &existing_file::claim(&path)?, owner);
             // Another recorder may create or rename the file between the two calls.
-            let attempts = (0..MAX_CREATE_ATTEMPTS).map(|_| create());
-            let result = attempts.skip_while(|result| has_kind(result, io::ErrorKind::AlreadyExists)).next();
+            let mut attempts = (0..MAX_CREATE_ATTEMPTS).map(|_| create());
+            let result = attempts.find(|result| !has_kind(result, io::ErrorKind::AlreadyExists));
             match result {
                 Some(result) if has_kind(&result, io::ErrorKind::ResourceBusy) => {}
                 Some(result) => return Output::from_file(&path, owner, result?, attribute, records.len() as u64),
@@ -264,33 +214,6 @@ fn has_kind<T>(result: &io::Result<T>, kind: io::ErrorKind) -> bool {
 
 /// Maximum number of attempts to create a file whose name others use meanwhile.
 const MAX_CREATE_ATTEMPTS: usize = 10;
-
-/// Maximum descriptor number that we choose.
-pub(crate) const MAX_DESCRIPTORS: usize = 1 << 16;
-
-/// Moves a file to a descriptor number that programs rarely reach. A larger number would enlarge the kernel's
-/// descriptor table, which each fork copies. The file must not be locked yet, because closing a descriptor unlocks it.
-pub(super) fn move_file_to_high_descriptor(file: File) -> File {
-    // SAFETY: only `file` owned this number.
-    unsafe { File::from_raw_fd(move_to_high_descriptor(file.into_raw_fd(), 1024)) }
-}
-
-/// Moves a descriptor above three quarters of the descriptor limit (or of `max_descriptors`, if that is less), and
-/// closes the old number. Returns the old one if none is free.
-pub(crate) fn move_to_high_descriptor(descriptor: libc::c_int, max_descriptors: usize) -> libc::c_int {
-    let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
-    // SAFETY: the call writes to `limit`.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    let lowest = (limit.rlim_cur.min(max_descriptors as u64) / 4 * 3) as libc::c_int;
-    // SAFETY: the descriptor is open.
-    let number = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, lowest) };
-    if number < 0 {
-        return descriptor;
-    }
-    // SAFETY: the caller no longer uses this descriptor.
-    unsafe { libc::close(descriptor) };
-    number
-}
 
 #[cfg(test)]
 mod tests {

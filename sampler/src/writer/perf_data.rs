@@ -247,6 +247,16 @@ impl Batch {
         });
     }
 
+    /// Appends a READ record: a thread's time in ns, or its counted events, since its previous record. perf writes such
+    /// records at the end of threads (`perf record -s`), and adds them up.
+    pub(crate) fn thread_total(&mut self, id: SampleId, value: u64) {
+        self.record_with_id(PERF_RECORD_READ, 0, id, |bytes| {
+            put_u32(bytes, id.pid);
+            put_u32(bytes, id.tid);
+            put_u64(bytes, value);
+        });
+    }
+
     /// Appends a LOST_SAMPLES record: the number of samples dropped for lack of space.
     pub(crate) fn lost_samples(&mut self, id: SampleId, samples: u64) {
         self.record_with_id(PERF_RECORD_LOST_SAMPLES, 0, id, |bytes| put_u64(bytes, samples));

@@ -6,11 +6,14 @@ use std::fs;
 use std::sync::atomic::Ordering;
 
 use super::{MAX_BATCH_BYTES, MAX_IDLE_NS, PASSES_PER_NAME_READ, Writer};
+use wire::recording::UNSAMPLED_PROCESSES;
+
 use crate::handler::clock;
-use crate::recording::process;
+use crate::recording::{family, process};
 use crate::thread::scan::{self, SMALL_THREAD_COUNT};
 use crate::thread::slot::Slot;
 use crate::thread::slot_state::State;
+use crate::thread::source::Measure;
 use crate::thread::{arming, slots};
 use crate::unwind::Outcome;
 use crate::writer::perf_data::{MAX_ADDRESSES, SampleId};
@@ -21,7 +24,9 @@ impl Writer {
         for (index, slot) in slots::iter() {
             let state = slot.state.get();
             if matches!(state, State::Armed | State::Ended) {
-                self.drain_slot(index, slot, may_wait);
+                if self.drain_slot(index, slot, may_wait) {
+                    self.write_thread_total(slot);
+                }
                 let max_idle_ns = MAX_IDLE_NS * (1 + self.last_stacks.len() as u64 / SMALL_THREAD_COUNT);
                 if slot.ring.is_drained() && (state == State::Ended || slot.wait.idle_ns() >= max_idle_ns) {
                     self.write_idle_sample(index, slot);
@@ -33,8 +38,9 @@ impl Writer {
             }
             if state == State::Ended && !scan::thread_exists(self.pid, tid) {
                 // The thread has exited: drain again, for samples added after the drain above.
-                self.drain_slot(index, slot, false);
+                let _ = self.drain_slot(index, slot, false);
                 self.write_idle_sample(index, slot);
+                self.write_thread_total(slot);
                 self.last_stacks.remove(&index);
                 if slot.comm_records.load(Ordering::Relaxed) != 0 && tid != self.pid {
                     self.batch.thread_ended(SampleId { tid, ..self.now() });
@@ -71,7 +77,8 @@ impl Writer {
     }
 
     /// Writes the samples of one ring. With `may_wait`, stops at a sample whose Python frames are not all defined yet.
-    pub(super) fn drain_slot(&mut self, index: usize, slot: &Slot, may_wait: bool) {
+    /// Returns true if it has written any.
+    pub(super) fn drain_slot(&mut self, index: usize, slot: &Slot, may_wait: bool) -> bool {
         let tid = slot.state.tid();
         let mut stack = std::mem::take(&mut self.stack);
         let mut is_first = true;
@@ -102,6 +109,32 @@ impl Writer {
         if lost > 0 {
             self.recording.counters.lost.add(lost);
             self.batch.lost_samples(SampleId { tid, ..self.now() }, lost);
+        }
+        !is_first
+    }
+
+    /// Writes the time, or the counted events, of the slot's thread since the last such record.
+    pub(super) fn write_thread_total(&mut self, slot: &Slot) {
+        let tid = slot.state.tid();
+        let value = if self.recording.uses_wall_clock() { 0 } else { slot.source.take_unrecorded(tid) };
+        if value != 0 {
+            self.recorded_total += value;
+            self.batch.thread_total(SampleId { tid, ..self.now() }, value);
+        }
+    }
+
+    /// Passes the time of this process on, if it has no sample; otherwise records what other processes have passed on.
+    pub(super) fn pass_on_unsampled_time(&mut self) {
+        if self.recording.measure() != Measure::CpuTime {
+            return;
+        }
+        if self.recording.counters.has_no_sample() {
+            family::add_unsampled(self.recorded_total);
+        } else {
+            let unsampled_ns = family::take_unsampled();
+            if unsampled_ns != 0 {
+                self.batch.thread_total(SampleId { tid: UNSAMPLED_PROCESSES, ..self.now() }, unsampled_ns);
+            }
         }
     }
 

@@ -81,12 +81,7 @@ fn documented_calls(rows: &[&str]) -> BTreeSet<String> {
 }
 
 fn rows<'a>(sinks: &'a str, recording: Option<&str>) -> Vec<&'a str> {
-    let recording_rows =
-        [("recording", recording.is_some()), ("events", recording.is_some_and(|options| options.contains("event=")))];
-    std::iter::once("all")
-        .chain(sinks.split(','))
-        .chain(recording_rows.into_iter().filter(|(_, is_on)| *is_on).map(|(row, _)| row))
-        .collect()
+    std::iter::once("all").chain(sinks.split(',')).chain(recording.map(|_| "recording")).collect()
 }
 
 fn add_recording(host: Host, options: Option<&str>) -> Host {

@@ -28,7 +28,9 @@ impl Table<'_> {
     /// Writes the time by activity, with details.
     pub(super) fn write_summary(&mut self) {
         self.lines.write("");
-        self.lines.write_coloured(&format!("  {:>7}        %  activity", self.unit()), "1");
+        let event = self.report.event().trim_end_matches(":u");
+        let samples = format!("{} of {event}", plural(self.report.profile.all.samples as usize, "sample"));
+        self.lines.write_coloured(&format!("  {:>7}        %  activity ({})", self.unit(), sanitize(&samples)), "1");
         let profile = &self.report.profile;
         let summary = &profile.summary;
         let mut rows = summary.rows();
