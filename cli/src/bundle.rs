@@ -25,13 +25,13 @@ use jitlisten_report::{Options, Report, bundle, sanitize};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::geteuid;
 
+use wire::recording::{COMPILATIONS, INTERPRETER};
+
 use crate::problem::Problem;
 
 const RECORDING: &str = "perf.data";
 const ROOT: &str = "root";
 const MARKER: &str = "jitlisten-bundle";
-/// Numba's compilations, in the image directory of a recording; written by `python/jitlisten/_compilations.py`.
-const COMPILATIONS: &str = "compilations.jsonl";
 const MARKER_VERSION: &str = "jitlisten bundle 1";
 /// Upper bound for the size of a marker file.
 const MAX_MARKER_BYTES: u64 = 64 << 20;
@@ -129,7 +129,9 @@ fn remove_old(folder: &Path) -> Result<(), Problem> {
     }
     for recording in bundle_recordings(folder) {
         let image_directory = image_directory(&recording);
-        let _ = fs::remove_file(image_directory.join(COMPILATIONS));
+        for name in [COMPILATIONS, INTERPRETER] {
+            let _ = fs::remove_file(image_directory.join(name));
+        }
         let _ = fs::remove_dir(image_directory);
         let _ = fs::remove_file(recording);
     }

@@ -7,9 +7,10 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -42,6 +43,8 @@ pub(crate) struct Recordings {
     pub(crate) files: Vec<PathBuf>,
     /// Exit status of the recorded command; 0 if no command was run.
     status: u8,
+    /// How the recorded command ended, if it failed.
+    failure: Option<String>,
     kept_path: Option<PathBuf>,
     _scratch: Option<Scratch>,
 }
@@ -62,7 +65,9 @@ impl Input {
             Some(first) if !first.exists() => {
                 Err(Problem::new(format!("{} is neither a recording nor a command", first.display())))
             }
-            _ => Ok(Recordings { files: self.files.clone(), status: 0, kept_path: None, _scratch: None }),
+            _ => {
+                Ok(Recordings { files: self.files.clone(), status: 0, failure: None, kept_path: None, _scratch: None })
+            }
         }
     }
 
@@ -89,6 +94,11 @@ impl Input {
         let mut files: Vec<PathBuf> =
             new_files.map(|(path, _)| path).filter(|path| bundle::is_recording(path)).collect();
         files.sort();
+        let failure = match (status.code(), status.signal()) {
+            (Some(0), _) => None,
+            (Some(code), _) => Some(format!("exit status {code}")),
+            (None, signal) => Some(format!("signal {}", signal.unwrap_or_default())),
+        };
         // Without -s, other new files are of another recorder that uses the same name.
         let is_own = |path: &PathBuf| first_process(path) == Some(pid);
         if !self.recorder.run_environment.subprocesses && files.iter().any(is_own) {
@@ -103,7 +113,7 @@ impl Input {
             Some(_) => None,
             None => Some(display_name(&name, &files)),
         };
-        Ok(Recordings { files, status, kept_path, _scratch: scratch })
+        Ok(Recordings { files, status, failure, kept_path, _scratch: scratch })
     }
 }
 
@@ -112,6 +122,27 @@ impl Recordings {
     pub(crate) fn show(&self, show: impl FnOnce(&Recordings) -> Result<(), Problem>) -> Result<ExitCode, Problem> {
         show(self).map_err(|problem| problem.with_program_status(self.status))?;
         Ok(ExitCode::from(self.status))
+    }
+
+    /// Returns how the recorded command ended, if it failed.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Returns the commands that show more of the recording. `None` if it is not kept, or if a program reads the report
+    /// of an earlier recording.
+    pub(crate) fn next_step(&self) -> Option<String> {
+        if self.kept_path.is_none() && !std::io::stdout().is_terminal() {
+            return None;
+        }
+        let (path, is_default) = match (&self.kept_path, self.files.as_slice()) {
+            (Some(path), _) => (path.clone(), path == Path::new(DEFAULT_OUTPUT)),
+            (None, [path]) if self._scratch.is_none() => (path.clone(), false),
+            (None, []) => (PathBuf::from(DEFAULT_OUTPUT), true),
+            _ => return None,
+        };
+        let name = if is_default { DEFAULT_OUTPUT.into() } else { path.display().to_string() };
+        Some(format!("{name}: jitlisten lines --html page.html · compiles · flamegraph"))
     }
 
     /// Prints where the recording was kept, and which other commands can show it.

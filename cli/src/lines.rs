@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Args;
 use jitlisten_report::{Style, to_html, to_json, to_text};
 
-use crate::input::Input;
+use crate::input::{Input, Recordings};
 use crate::problem::Problem;
 use crate::recording::{self, Colour, Reading, Recognition};
 
@@ -66,17 +66,17 @@ impl Lines {
     pub(crate) fn execute(mut self) -> Result<ExitCode, Problem> {
         let recordings = self.input.recordings(self.output.as_deref(), &mut self.reading.event)?;
         recordings.show(|recordings| {
-            self.show(&recordings.files)?;
-            if self.json.as_deref() != Some(Path::new("-")) {
+            self.show(recordings)?;
+            if self.html.is_some() || self.json.as_deref().is_some_and(|out| out != Path::new("-")) {
                 recordings.announce_kept();
             }
             Ok(())
         })
     }
 
-    fn show(&self, files: &[PathBuf]) -> Result<(), Problem> {
+    fn show(&self, recordings: &Recordings) -> Result<(), Problem> {
         // Only `--threads` and `--processes` need shares by thread: the HTML page derives them from the samples.
-        let report = self.reading.open(files, self.threads || self.processes, false)?;
+        let report = self.reading.open(&recordings.files, self.threads || self.processes, false)?;
         if let Some(out) = &self.html {
             recording::write(Some(out), to_html(&report).as_bytes(), Recognition::ByMark)?;
         }
@@ -86,6 +86,7 @@ impl Lines {
         if self.html.is_some() || self.json.is_some() {
             return Ok(());
         }
+        let next_step = recordings.next_step();
         let style = Style {
             width: recording::terminal_width(),
             colour: self.color.is_enabled(),
@@ -95,6 +96,8 @@ impl Lines {
             hosts: self.hosts,
             file: self.file.as_deref(),
             function: self.function.as_deref(),
+            failure: recordings.failure(),
+            next_step: next_step.as_deref(),
         };
         let text = to_text(&report, style);
         recording::print(text.as_bytes())

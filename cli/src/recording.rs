@@ -39,6 +39,9 @@ pub(crate) struct Reading {
     /// Exclude compilation; percentages are of the remaining samples
     #[arg(long)]
     no_compile: bool,
+    /// Files whose path contains PART are yours, although they are installed
+    #[arg(long, value_name = "PART")]
+    mine: Vec<String>,
 }
 
 /// When to use colour.
@@ -68,6 +71,7 @@ impl Reading {
             lookup: Lookup { roots: self.root.clone(), native_lines: self.native, kernel },
             by_thread,
             no_compile: self.no_compile,
+            mine: self.mine.clone(),
         };
         let progress = std::io::stderr().is_terminal().then(|| Progress::start(&files)).flatten();
         let report = Report::open_all(&files, &options);
@@ -107,11 +111,12 @@ fn default_file() -> Result<PathBuf, Problem> {
 
 /// Width of the terminal in columns; `None` if standard output is not a terminal.
 pub(crate) fn terminal_width() -> Option<usize> {
-    if !std::io::stdout().is_terminal() {
-        return None;
+    let columns =
+        std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|columns| *columns != 0);
+    match std::io::stdout().is_terminal() {
+        true => Some(columns.or_else(terminal_columns).unwrap_or(80).max(40)),
+        false => columns.map(|columns: usize| columns.max(40)),
     }
-    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    Some(columns.or_else(terminal_columns).unwrap_or(80).max(40))
 }
 
 fn terminal_columns() -> Option<usize> {

@@ -5,7 +5,7 @@ import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Iterator, Optional
 
-from . import SINKS, Error, Recording, RecordOptions, _compilations, _names, enable
+from . import SINKS, Error, Recording, RecordOptions, _compilations, _names, _owners, enable
 from ._library import check, library, statistics
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def start(
     check(call(os.fsencode(path), ctypes.byref(options)))
     _compilations.begin()
     _names.begin()
+    _owners.begin()
 
 
 def stop() -> Recording:

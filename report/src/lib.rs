@@ -7,6 +7,7 @@
 //!              lookup       the files that a recording names
 //!  analysis    profile      samples by line, by function and by activity
 //!              loops        loops of compiled code, and advice
+//!              answer       the user's lines by total time, and what helps: the first screen
 //!              report       combined results with their sources; comparison of two reports
 //!  output      render       text, JSON, page, flame graph, exports
 //! ```
@@ -15,6 +16,7 @@
 //! the requested output. It trusts no file: damaged or missing parts become notes, and the rest is read.
 #![forbid(unsafe_code)]
 
+mod answer;
 mod distinct;
 mod error;
 mod lookup;
@@ -28,6 +30,7 @@ mod sanitize;
 mod symbols;
 mod words;
 
+pub use answer::{Answer, AnswerRow, Help, RowKind};
 pub use error::Error;
 pub use lookup::Lookup;
 pub use lookup::source::{Compiled, SourceText};
@@ -35,12 +38,14 @@ pub use lookup::source_hashes::hash as source_hash;
 pub use loops::{Advice, Facts as LoopFacts, Gain, Instruction, Loop, Remark, Verdict, Version};
 pub use profile::activity::{Activities, Activity, StackActivity};
 pub use profile::hottest::{CallingLine, HotLine};
+pub use profile::owners::Owners;
 pub use profile::{
     Count, Detail, Extent, FunctionRow, Inlined, LibraryRow, Line, Profile, Shares, SourceLines, Summary, ThreadRow,
 };
 pub use recording::compilations::{Compilation, GrowingCompilations, Why};
 pub use recording::{
-    Event, Facts, FilePosition, Follower, Location, MappedFile, Origin, Recording, Sample, Selection, Stacks, Thread,
+    Event, Facts, FilePosition, Follower, Interpreter, Location, MappedFile, Origin, Recording, Sample, Selection,
+    Stacks, Thread,
 };
 pub use render::{
     SourceLine, Style, compilations_to_json, compilations_to_text, diff_to_json, diff_to_text, gzip, to_callgrind,

@@ -26,6 +26,12 @@ pub(crate) fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
+/// Returns the file name of a source. An `__init__.py` is shown with its package, because every package has one.
+pub(crate) fn source_name(path: &str) -> &str {
+    let package = path.strip_suffix("/__init__.py").and_then(|package| package.rsplit('/').next());
+    package.map_or_else(|| file_name(path), |package| &path[path.len() - package.len() - "/__init__.py".len()..])
+}
+
 /// Separates groups of three digits: `1,234,567` for 1234567.
 pub(crate) fn group_digits(number: u64) -> String {
     let digits = number.to_string();
@@ -39,14 +45,9 @@ pub(crate) fn group_digits(number: u64) -> String {
     grouped_digits
 }
 
-/// Returns the name of a Python function with its file name. An `__init__.py` is shown with its package, because every
-/// package has one.
+/// Returns the name of a Python function with its file name.
 pub(crate) fn python_name(function: &str, path: &str) -> String {
-    let package = path.strip_suffix("/__init__.py").and_then(|package| package.rsplit('/').next());
-    match package {
-        Some(package) => format!("{function} ({package}/__init__.py)"),
-        None => format!("{function} ({})", file_name(path)),
-    }
+    format!("{function} ({})", source_name(path))
 }
 
 /// Returns each note once. A note that differs only in numbers from an earlier one is counted with that.

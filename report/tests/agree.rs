@@ -100,12 +100,26 @@ fn parse_frames(lines: &[String]) -> Vec<Frames> {
                     None => (file, number),
                 };
             let number = if number == "0" { "?" } else { number };
+            let file = resolve(file);
             frames_by_address.last_mut().unwrap().push((function.clone(), format!("{file}:{number}")));
         } else {
             name = Some(line);
         }
     }
     frames_by_address
+}
+
+/// Removes repeated slashes and `..` from a path, as a report does.
+fn resolve(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." if !parts.is_empty() => {}
+            ".." if parts.last().is_some_and(|last| !["", ".."].contains(last)) => _ = parts.pop(),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
 }
 
 /// Returns the fixture's images, and the test program itself, which is Rust code with tens of thousands of inlined

@@ -192,6 +192,19 @@ def use_stacks(browser, used, save, page):
     share = lambda text: float(text.removesuffix(" %"))
     percents = [share(text) for text in texts("#hotlines tbody td:nth-child(2)")]
     assert 0 < len(percents) <= 10 and percents == sorted(percents, reverse=True), f"the hottest first: {percents}"
+    totals = [share(text) for text in texts("#answer tbody tr:not(.elsewhere) td:nth-child(2)")]
+    assert totals and totals[0] == max(totals), f"the widest line first: {totals}"
+    if browser.run("return document.querySelectorAll('#answer .flag button').length"):
+        used.append("advice")
+        browser.click("#answer .flag button")
+        (advice,) = texts("#answer tr.advice")
+        assert len(advice.strip()) > 20, advice
+        assert browser.run(
+            "const cell = document.querySelector('#answer tr.advice td:last-child');"
+            " return cell.scrollWidth <= cell.clientWidth"
+        ), "the advice is not cut off"
+        browser.click("#answer .flag button")
+        assert not texts("#answer tr.advice")
     yours, libraries = texts("#hotfunctions tbody td:nth-child(2)"), texts("#hotlibraries tbody td:nth-child(2)")
     assert yours and all(
         list(map(share, rows)) == sorted(map(share, rows), reverse=True) for rows in (yours, libraries)

@@ -70,7 +70,7 @@ fn what_is_outside_lost_or_without_a_line_has_a_row() {
     // The total of a line includes its callees.
     assert_eq!(lines(&report).iter().map(|row| row.2).sum::<u64>(), 2);
     let text = to_text(&report, Style { threads: true, all: true, ..Style::default() });
-    for row in ["compiled code", "libraries           [unknown]", "10  samples lost", "thread 11"] {
+    for row in ["compiled code", "libraries              [unknown]", "10  samples lost", "thread 11"] {
         assert!(text.contains(row), "{row} in\n{text}");
     }
     let json = to_json(&report);

@@ -5,6 +5,7 @@
 //!   FILE.images/image-PID-START-object-N.so     an image of compiled code
 //!   FILE.images/python-PID-TIME-N.so            functions that CPython interprets
 //!   FILE.images/compilations.jsonl              compilations by Numba
+//!   FILE.images/interpreter.json                whose files are whose, according to Python
 //!   FILE.old, FILE.old.images/                  the previous recording with the same name
 //! ```
 
@@ -16,6 +17,9 @@ pub const UNSAMPLED_PROCESSES: u32 = u32::MAX;
 
 /// Name of the file in [`images`] that lists Numba's compilations.
 pub const COMPILATIONS: &str = "compilations.jsonl";
+
+/// Name of the file in [`images`] with the interpreter's facts about the owners of files.
+pub const INTERPRETER: &str = "interpreter.json";
 
 /// Suffix that [`images`] appends to the name of a recording.
 pub const IMAGES: &str = ".images";

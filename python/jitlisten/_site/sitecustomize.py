@@ -91,11 +91,13 @@ class _NumbaFinder(object):
             from jitlisten import _compilations as compilations
             from jitlisten import _lines as lines
             from jitlisten import _names as names
+            from jitlisten import _owners as owners
 
             lines.install()
             if self.is_recorded:
                 compilations.begin()
                 names.begin()
+                owners.begin()
         except Exception:
             pass
 

@@ -72,6 +72,8 @@ def environment(tmp_path):
     variables = {
         name: value for name, value in os.environ.items() if not name.startswith(("JITLISTEN", "PYTHON", "LD_"))
     }
+    # pytest-xdist sets the width, and pipes have none.
+    variables.pop("COLUMNS", None)
     variables.update(
         NUMBA_CACHE_DIR=str(tmp_path / "cache"), NUMBA_THREADING_LAYER="workqueue", OPENBLAS_NUM_THREADS="1"
     )

@@ -206,7 +206,7 @@ def test_an_interrupted_command_is_reported(environment, tmp_path, send_signal, 
     with run_until_busy({**environment, "TMPDIR": str(scratch)}, tmp_path, "lines") as lines:
         send_signal(lines.pid, sent_signal)
         report, errors = lines.communicate(timeout=TEST_TIMEOUT_S)
-    assert "samples of task-clock" in report and "__main__.burn" in report, errors
+    assert " · task-clock" in report and "__main__.burn" in report, errors
     assert lines.returncode == 128 + sent_signal and not list(scratch.iterdir())
 
 

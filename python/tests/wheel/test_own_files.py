@@ -60,7 +60,7 @@ def test_a_recording_is_readable_by_its_user_alone(environment, run, tmp_path, u
     folder = tmp_path / "jitlisten.perf.data.images"
     assert (permissions(tmp_path / "jitlisten.perf.data"), permissions(folder)) == (0o600, 0o700)
     files = sorted(folder.iterdir())
-    assert {path.name.split("-")[0] for path in files} == {"image", "python", "compilations.jsonl"}
+    assert {path.name.split("-")[0] for path in files} == {"image", "python", "compilations.jsonl", "interpreter.json"}
     assert {permissions(path) for path in files} == {0o600}
 
 

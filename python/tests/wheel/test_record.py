@@ -182,7 +182,7 @@ def test_a_runtime_of_a_sanitizer_stays_the_first_library(run, tmp_path):
     for args in ("record", "-o", tmp_path / "f.data"), ("record", "-s", "-o", tmp_path / "s.data"), ("run",):
         result = run(command(), *args, "--", python(), "-c", program, **variables)
         assert (result.stdout, result.stderr) == (plain_result.stdout, plain_result.stderr), args
-    assert "samples of task-clock" in run(command(), "lines", tmp_path / "f.data").stdout
+    assert " · task-clock" in run(command(), "lines", tmp_path / "f.data").stdout
 
 
 def test_a_wrapper_that_takes_the_library_away_is_named(run, tmp_path):

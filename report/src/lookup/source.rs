@@ -4,8 +4,8 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::candidates;
 use super::source_hashes::hash as source_hash;
+use super::{candidates, find_respelled};
 use crate::sanitize::{MAX_LINE_CHARACTERS, sanitize};
 use jitlisten_files::open_regular;
 
@@ -58,7 +58,11 @@ impl SourceText {
         }
         let (mut last_error, mut changed) = (String::new(), None);
         for candidate in candidates(roots, Path::new(path)) {
-            match read_file(&candidate) {
+            let read = read_file(&candidate).or_else(|error| {
+                let respelled = find_respelled(&candidate).ok_or(error)?;
+                read_file(&respelled)
+            });
+            match read {
                 Ok((bytes, modified)) => {
                     let note = compiled.compare(&bytes, modified);
                     let is_unchanged = note.is_none();
@@ -73,6 +77,11 @@ impl SourceText {
             }
         }
         changed.unwrap_or_else(|| SourceText::missing(format!("cannot be read: {last_error}")))
+    }
+
+    /// Returns text that the recording itself contains.
+    pub(crate) fn from_text(text: &str) -> SourceText {
+        SourceText { lines: split_lines(text.as_bytes()), note: None }
     }
 
     fn missing(note: String) -> SourceText {
@@ -109,17 +118,19 @@ fn read_file(path: &Path) -> Result<(Vec<u8>, Option<SystemTime>), String> {
 fn split_lines(bytes: &[u8]) -> Vec<String> {
     let is_latin1 = declares_latin(bytes);
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let mut lines: Vec<String> = bytes
-        .split(|byte| *byte == b'\n')
-        .map(|line| {
-            let line = line.get(..MAX_LINE_CHARACTERS * 4).unwrap_or(line);
-            let text = match is_latin1 {
-                true => line.iter().map(|byte| char::from(*byte)).collect(),
-                false => String::from_utf8_lossy(line).into_owned(),
-            };
-            sanitize(text.strip_suffix('\r').unwrap_or(&text))
-        })
-        .collect();
+    let to_text = |line: &[u8]| {
+        let line = line.get(..MAX_LINE_CHARACTERS * 4).unwrap_or(line);
+        let text = match is_latin1 {
+            true => line.iter().map(|byte| char::from(*byte)).collect(),
+            false => String::from_utf8_lossy(line).into_owned(),
+        };
+        sanitize(&text)
+    };
+    // Python, too, accepts \n, \r\n and \r as the end of a line.
+    let mut lines: Vec<String> = Vec::new();
+    for part in bytes.split(|byte| *byte == b'\n') {
+        lines.extend(part.strip_suffix(b"\r").unwrap_or(part).split(|byte| *byte == b'\r').map(to_text));
+    }
     if lines.last().is_some_and(String::is_empty) {
         lines.pop();
     }
@@ -148,6 +159,7 @@ mod tests {
         assert_eq!(text, ["a\u{241b}[2Jb    c", "\u{fffd}\u{fffd}", "last"]);
         assert_eq!(split_lines("# -*- coding: latin-1 -*-\n\u{e9}".replace('\u{e9}', "e").as_bytes())[1], "e");
         assert_eq!(split_lines(b"# coding: latin-1\n\xe9")[1], "\u{e9}");
+        assert_eq!(split_lines(b"a\rb\r\nc\n\nd\r"), ["a", "b", "c", "", "d"]);
         let long_lines = split_lines(&vec![b'x'; 100_000]);
         assert_eq!(long_lines[0].chars().count(), MAX_LINE_CHARACTERS + 1);
     }

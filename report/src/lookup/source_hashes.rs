@@ -48,7 +48,7 @@ fn compiler_flags<R: gimli::Reader>(dwarf: &gimli::Dwarf<R>, header: gimli::Unit
 
 fn parse(line: &str) -> Option<(String, String)> {
     let (hash, path) = line.split_once(HASH_PREFIX)?.1.split_once(' ')?;
-    Some((path.to_owned(), hash.to_owned()))
+    Some((super::source_path(path), hash.to_owned()))
 }
 
 /// Returns the hash of a file's bytes in the form that images contain.

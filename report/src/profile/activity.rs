@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use rustc_hash::FxHashMap;
 
 use super::imports::Imports;
-use super::owners::{STANDARD_LIBRARY, is_generated, is_user_source, packages_of_files, python_library};
+use super::owners::{Owners, STANDARD_LIBRARY, is_generated, packages_of_files};
 use super::role::{Role, Roles, Wait, native_library};
 use crate::distinct::Distinct;
 use crate::recording::Recording;
@@ -106,6 +106,7 @@ pub struct StackActivity {
 pub struct Activities {
     /// Names of libraries, and reasons of waits.
     pub names: Vec<String>,
+    owners: Owners,
     /// Flag per source: true if the file is the user's, not part of a library or Python.
     is_user_source: Vec<bool>,
     /// Flag per source: true if the file is part of Numba.
@@ -164,16 +165,26 @@ struct LocationRole {
 impl Activities {
     /// Classifies each stack of the recording once. The texts of lines that import are searched below `roots` first.
     pub fn new(recording: &Recording, symbols: &Symbols, roots: &[PathBuf]) -> Activities {
+        Activities::with_owners(recording, symbols, roots, Owners::new(recording, &[]))
+    }
+
+    /// Same as [`new`](Activities::new), with known owners of files.
+    pub(crate) fn with_owners(
+        recording: &Recording,
+        symbols: &Symbols,
+        roots: &[PathBuf],
+        owners: Owners,
+    ) -> Activities {
+        let packages = packages_of_files(recording, &owners);
         let mut activities = Activities {
-            is_user_source: symbols.sources.iter().map(|path| is_user_source(path)).collect(),
-            is_from_numba: symbols.sources.iter().map(|path| python_library(path) == Some("numba")).collect(),
+            is_user_source: symbols.sources.iter().map(|path| owners.is_user_source(path)).collect(),
+            is_from_numba: symbols.sources.iter().map(|path| owners.package(path) == Some("numba")).collect(),
             ..Activities::default()
         };
         let mut names = Distinct::default();
-        let packages = packages_of_files(recording);
-        let role = |function| FunctionRole::new(function, &packages, &mut names);
+        let role = |function| FunctionRole::new(function, &owners, &packages, &mut names);
         let roles: Vec<FunctionRole> = symbols.functions.iter().map(role).collect();
-        let package = |path: &String| python_library(path).map(|name| names.number(name.to_owned()));
+        let package = |path: &String| owners.package(path).map(|name| names.number(name.to_owned()));
         activities.source_packages = symbols.sources.iter().map(package).collect();
         let is_python = |function: &Function| function.kind == Kind::Python;
         let package = |(function, role): (_, &FunctionRole)| {
@@ -185,17 +196,17 @@ impl Activities {
         let locations = 0..recording.locations.len() as u32;
         let location_role = |location: u32| LocationRole {
             is_function: recording.locations[location as usize].is_function,
-            ..activities.location_role(symbols, &roles, location)
+            ..activities.location_role(symbols, &owners, &roles, location)
         };
         let location_roles: Vec<LocationRole> = locations.map(location_role).collect();
         let is_wall = recording.is_wall();
-        let mut imports = Imports::new(recording, symbols, roots);
+        let mut imports = Imports::new(recording, symbols, &owners, roots);
         let stack = |stack: u32| {
             StackSummary::new(recording.stacks.get(stack).iter().map(|location| &location_roles[*location as usize]))
                 .classify(is_wall, &mut names, &mut imports)
         };
         activities.stacks = (0..recording.stacks.len() as u32).map(stack).collect();
-        activities.names = names.values;
+        (activities.names, activities.owners) = (names.values, owners);
         activities
     }
 
@@ -204,7 +215,7 @@ impl Activities {
         &self.stacks[stack as usize]
     }
 
-    fn location_role(&self, symbols: &Symbols, roles: &[FunctionRole], location: u32) -> LocationRole {
+    fn location_role(&self, symbols: &Symbols, owners: &Owners, roles: &[FunctionRole], location: u32) -> LocationRole {
         let mut merged = LocationRole::default();
         for frame in symbols.frames(location) {
             let (function, role) = (symbols.function(frame), roles[frame.function as usize]);
@@ -218,7 +229,7 @@ impl Activities {
             merged.has_file |= function.kind == Kind::Python && !is_generated(&function.module);
             let is_user_code = match frame.source {
                 Some(source) => self.is_user_source[source as usize],
-                None => function.kind == Kind::Python && is_user_source(&function.module),
+                None => function.kind == Kind::Python && owners.is_user_source(&function.module),
             };
             merged.is_user_code |= is_user_code;
             if let (None, Some((source, line)), false) =
@@ -236,6 +247,16 @@ impl Activities {
             }
         }
         merged
+    }
+
+    /// Returns the package of a source; `None` for the user's.
+    pub(crate) fn package_of_source(&self, source: u32) -> Option<&str> {
+        self.source_packages[source as usize].map(|name| self.names[name as usize].as_str())
+    }
+
+    /// Returns the owners of files.
+    pub fn owners(&self) -> &Owners {
+        &self.owners
     }
 
     /// Returns true if the thread waited for work. Only in recordings of wall-clock time.
@@ -268,9 +289,14 @@ impl Activities {
 }
 
 impl FunctionRole {
-    fn new(function: &Function, packages: &FxHashMap<&str, &str>, names: &mut Distinct<String>) -> FunctionRole {
+    fn new(
+        function: &Function,
+        owners: &Owners,
+        packages: &FxHashMap<&str, &str>,
+        names: &mut Distinct<String>,
+    ) -> FunctionRole {
         let library = match function.kind {
-            Kind::Python => python_library(&function.module).map(|name| Library {
+            Kind::Python => owners.package(&function.module).map(|name| Library {
                 name: names.number(name.to_owned()),
                 is_base: false,
                 is_package: name != STANDARD_LIBRARY && !is_import_hook(&function.module),

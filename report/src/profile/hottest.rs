@@ -1,6 +1,5 @@
 //! Hottest lines of the whole program.
 
-use super::owners::is_user_source;
 use super::{Count, Line, Profile, SourcePosition};
 use crate::symbols::Kind;
 
@@ -41,7 +40,7 @@ impl Profile {
         for (file, lines) in self.files.iter().enumerate() {
             for (number, line) in &lines.lines {
                 let compiled = self.is_compiled(line);
-                if !compiled && !is_user_source(&lines.path) && line.generated_by.is_none() {
+                if !compiled && !self.activities.owners().is_user_source(&lines.path) && line.generated_by.is_none() {
                     continue;
                 }
                 let self_count = line.hot;
@@ -66,7 +65,9 @@ impl Profile {
     /// compiler.
     pub fn calling_lines(&self, max_rows: usize) -> Vec<CallingLine> {
         let mut calling = Vec::new();
-        for (file, lines) in self.files.iter().enumerate().filter(|(_, lines)| is_user_source(&lines.path)) {
+        for (file, lines) in
+            self.files.iter().enumerate().filter(|(_, lines)| self.activities.owners().is_user_source(&lines.path))
+        {
             for (number, line) in &lines.lines {
                 let below_ns = line.below.weight.saturating_sub(line.hot.weight);
                 if below_ns as f64 * 100.0 >= MIN_BELOW_PERCENT * self.all.weight as f64 && below_ns != 0 {

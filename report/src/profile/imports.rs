@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashMap;
 
-use super::owners::{STANDARD_LIBRARY, python_library};
+use super::owners::{Owners, STANDARD_LIBRARY};
 use crate::lookup::source::{Compiled, SourceText};
 use crate::recording::Recording;
 use crate::symbols::{Kind, Symbols};
@@ -47,6 +47,7 @@ const STANDARD_MODULES: [&str; 216] = [
 pub(super) struct Imports<'a> {
     recording: &'a Recording,
     symbols: &'a Symbols,
+    owners: &'a Owners,
     roots: &'a [PathBuf],
     texts: FxHashMap<u32, SourceText>,
     names: FxHashMap<LineKey, Option<String>>,
@@ -55,8 +56,14 @@ pub(super) struct Imports<'a> {
 }
 
 impl<'a> Imports<'a> {
-    pub(super) fn new(recording: &'a Recording, symbols: &'a Symbols, roots: &'a [PathBuf]) -> Imports<'a> {
-        Imports { recording, symbols, roots, texts: FxHashMap::default(), names: FxHashMap::default(), observed: None }
+    pub(super) fn new(
+        recording: &'a Recording,
+        symbols: &'a Symbols,
+        owners: &'a Owners,
+        roots: &'a [PathBuf],
+    ) -> Imports<'a> {
+        let (texts, names) = (FxHashMap::default(), FxHashMap::default());
+        Imports { recording, symbols, owners, roots, texts, names, observed: None }
     }
 
     /// Returns the package that a user's line imports, if it is known.
@@ -74,19 +81,19 @@ impl<'a> Imports<'a> {
         let text = self.texts.entry(source).or_insert_with(|| SourceText::open(path, roots, &Compiled::Unknown));
         let names = imported_names(text.line(line)?);
         match names.iter().find(|name| STANDARD_MODULES.binary_search(name).is_err()) {
-            Some(&"") => package_of_module(path, ""),
+            Some(&"") => package_of_module(self.owners, path, ""),
             Some(name) => Some((*name).to_owned()),
             None => (!names.is_empty()).then(|| STANDARD_LIBRARY.to_owned()),
         }
     }
 
     fn observed_name(&mut self, line: LineKey) -> Option<String> {
-        let (recording, symbols) = (self.recording, self.symbols);
-        self.observed.get_or_insert_with(|| observe_modules(recording, symbols)).get(&line).cloned()
+        let (recording, symbols, owners) = (self.recording, self.symbols, self.owners);
+        self.observed.get_or_insert_with(|| observe_modules(recording, symbols, owners)).get(&line).cloned()
     }
 }
 
-fn observe_modules(recording: &Recording, symbols: &Symbols) -> FxHashMap<LineKey, String> {
+fn observe_modules(recording: &Recording, symbols: &Symbols, owners: &Owners) -> FxHashMap<LineKey, String> {
     let mut observed = FxHashMap::default();
     for stack in 0..recording.stacks.len() as u32 {
         let mut importing_line = None;
@@ -104,7 +111,7 @@ fn observe_modules(recording: &Recording, symbols: &Symbols) -> FxHashMap<LineKe
             if let (true, "<module>", Some(line)) = (is_importing, function.base.as_str(), importing_line) {
                 let (source, _): LineKey = line;
                 let importer = &symbols.sources[source as usize];
-                if let Some(name) = package_of_module(&function.module, importer) {
+                if let Some(name) = package_of_module(owners, &function.module, importer) {
                     observed.entry(line).or_insert(name);
                 }
             }
@@ -116,8 +123,8 @@ fn observe_modules(recording: &Recording, symbols: &Symbols) -> FxHashMap<LineKe
 }
 
 /// Returns the package of a module that another file imported: that of its directory, unless both share the directory.
-fn package_of_module(path: &str, importer: &str) -> Option<String> {
-    if let Some(library) = python_library(path) {
+fn package_of_module(owners: &Owners, path: &str, importer: &str) -> Option<String> {
+    if let Some(library) = owners.package(path) {
         return Some(library.to_owned());
     }
     let (path, importer) = (Path::new(path), Path::new(importer));
@@ -186,7 +193,7 @@ mod tests {
             ("/x/site-packages/numpy/core/x.py", "/a/prog.py", "numpy"),
             ("/usr/lib/python3.12/json/__init__.py", "/a/prog.py", STANDARD_LIBRARY),
         ] {
-            assert_eq!(package_of_module(path, importer).as_deref(), Some(package), "{path}");
+            assert_eq!(package_of_module(&Owners::default(), path, importer).as_deref(), Some(package), "{path}");
         }
     }
 }

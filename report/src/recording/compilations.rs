@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use wire::recording::{COMPILATIONS, images};
 
 use super::{Recording, Selection};
+use crate::lookup::source_path;
 use crate::sanitize::sanitize;
 use crate::words::{file_name, precise_duration};
 
@@ -202,7 +203,7 @@ impl Compilation {
         let lasted = Some(lasted).filter(|lasted| *lasted <= MAX_FIELD_VALUE)?;
         let compilation = Compilation {
             function: text("function")?,
-            file: text("file")?,
+            file: source_path(row.get("file")?.as_str()?),
             line: number_u32("line")?,
             signature: text("signature")?,
             pid,

@@ -53,6 +53,11 @@ impl Recording {
         self.short_processes.add(&other.short_processes, &threads);
         self.lost = self.lost.saturating_add(other.lost);
         self.parts += other.parts;
+        for interpreter in other.interpreters {
+            if !self.interpreters.contains(&interpreter) {
+                self.interpreters.push(interpreter);
+            }
+        }
         self.notes.extend(other.notes);
         let facts = &mut self.facts;
         if facts.host != other.facts.host {

@@ -11,6 +11,7 @@ mod event;
 mod follower;
 mod format;
 mod interner;
+mod interpreter;
 mod merge;
 mod moved_images;
 mod origin;
@@ -28,6 +29,7 @@ pub use event::Event;
 pub use follower::Follower;
 pub use format::Facts;
 pub use interner::{FilePosition, Location, Stacks};
+pub use interpreter::Interpreter;
 pub use origin::Origin;
 pub use tasks::{MappedFile, Thread};
 
@@ -92,6 +94,8 @@ pub struct Recording {
     pub stacks: Stacks,
     /// Samples in the order of the file.
     pub samples: Vec<Sample>,
+    /// Facts of the recorded Python interpreters, if known.
+    pub interpreters: Vec<Interpreter>,
     /// Samples that the recorder lost.
     pub lost: u64,
     /// Number of recordings that were merged.

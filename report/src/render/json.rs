@@ -7,6 +7,13 @@
 //!              "libraries": {NAME: {...}}, "compiling": {...}, "compiling_in_llvm": {...}, "first_use": {...},
 //!              "loading": {...}, "importing": {NAME: {...}}, "collecting": {...}, "ending": {...},
 //!              "waiting": {NAME: {...}}},
+//!  "answer":  {"samples": n, "weight": n, "idle": n, "shares": {WORD: {...}},
+//!              "rows": [{"depth": n, "kind": "python"|"compiled"|"compilation"|"function"|"imports", "path": p,
+//!              "line": l, "more_lines": [l], "callers": [{"path": p, "line": l}], "function": s, "source": s,
+//!              "total": n, "total_weight": n, "total_percent": p, "parts": {WORD: {...}}, "of_it": s,
+//!              "compilations": n, "advice": s or null}],
+//!              "elsewhere": {"samples": n, ..., "parts": {WORD: {...}}},
+//!              "helps": [{"rule": s, "text": s, "path": p, "line": l, "samples": n, "weight": n, "percent": p}]},
 //!  "hottest": [{"path": p, "line": l, "source": s, "kind": "compiled"|"python", "self": n, "total": n, "in_c": n,
 //!               ...}],
 //!  "files":   [{"path": p, "note": s, "lines": [{"line": l, "self": n, "self_weight": n, "in_c": n,
@@ -22,6 +29,10 @@
 //!  "imbalance": [{"path": p, "line": l, "gain": w, "min": w, "mean": w, "max": w, "slowest": {"pid": n, "host": s,
 //!                 "rank": n or null, "label": s}}], ...}
 //! ```
+//! `answer` is the first screen: the user's lines by total time, each followed by the rows below it (`depth`), and what
+//! helps. Its percentages are of its own `samples`, which exclude the `idle` threads of pools. `callers` are merged lines
+//! with nearly the same time, and `more_lines` are the last line of a function or the other lines of imports.
+//!
 //! The `self` of all `lines` plus `without_line` add up to `compiled` and `interpreted`; with `outside` they add up to
 //! `samples`. Line 0 is code to which the compiler assigned no line. The entries of `summary` without
 //! `compiling_in_llvm` also add up to `samples`. `self` of an interpreted line includes the C functions that it calls,
@@ -32,6 +43,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::answer::{AnswerRow, Help};
 use crate::lookup::source::SourceText;
 use crate::loops::Loop;
 use crate::profile::{Count, Inlined, Line, Shares, SourceLines};
@@ -60,6 +72,7 @@ pub fn to_json(report: &Report) -> Value {
         "command": report.recording.facts.command,
         "elapsed": report.elapsed(),
         "summary": summary(report),
+        "answer": answer(report),
         "hottest": hot_lines(report),
         "outside": outside(report),
         "files": files(report),
@@ -148,6 +161,57 @@ fn summary(report: &Report) -> Value {
     })
 }
 
+/// Width for the words that describe a row.
+const OF_IT_COLUMNS: usize = 60;
+
+fn answer(report: &Report) -> Value {
+    let answer = report.answer();
+    let count_value = |count: Count| json!({"samples": count.samples, "weight": count.weight, "percent": rounded(count.percent_of(answer.all))});
+    let named = |parts: &[(String, Count)]| -> Map<String, Value> {
+        parts.iter().map(|(word, count)| (word.clone(), count_value(*count))).collect()
+    };
+    let row = |row: &AnswerRow| {
+        let callers = row.callers.iter().map(|(path, line)| json!({"path": path, "line": line}));
+        json!({
+            "depth": row.depth,
+            "kind": row.kind.name(),
+            "path": row.path,
+            "line": row.line,
+            "more_lines": row.more_lines,
+            "callers": callers.collect::<Vec<_>>(),
+            "function": row.function,
+            "source": row.source,
+            "total": row.total.samples,
+            "total_weight": row.total.weight,
+            "total_percent": rounded(row.total.percent_of(answer.all)),
+            "parts": named(&row.parts),
+            "calls": named(&row.calls),
+            "of_it": row.of_it(OF_IT_COLUMNS),
+            "compilations": row.compilations,
+            "advice": row.advice,
+        })
+    };
+    let help = |help: &Help| {
+        let mut value = count_value(help.count);
+        value["rule"] = json!(help.rule);
+        value["text"] = json!(help.text);
+        value["path"] = json!(help.position.as_ref().map(|(path, _)| path));
+        value["line"] = json!(help.position.as_ref().map(|(_, line)| line));
+        value
+    };
+    let mut elsewhere = count_value(answer.elsewhere);
+    elsewhere["parts"] = json!(named(&answer.elsewhere_parts));
+    json!({
+        "samples": answer.all.samples,
+        "weight": answer.all.weight,
+        "idle": answer.idle.samples,
+        "shares": named(&answer.shares),
+        "rows": answer.rows.iter().map(row).collect::<Vec<_>>(),
+        "elsewhere": elsewhere,
+        "helps": answer.helps.iter().map(help).collect::<Vec<_>>(),
+    })
+}
+
 fn hot_lines(report: &Report) -> Vec<Value> {
     let rows = report.profile.hottest(usize::MAX);
     rows.iter()
@@ -177,7 +241,12 @@ fn outside(report: &Report) -> Vec<Value> {
 
 /// Returns the percentage of the total weight.
 fn percent(report: &Report, count: Count) -> f64 {
-    (count.percent_of(report.profile.all) * 1000.0).round() / 1000.0
+    rounded(count.percent_of(report.profile.all))
+}
+
+/// Rounds to three decimals.
+fn rounded(percent: f64) -> f64 {
+    (percent * 1000.0).round() / 1000.0
 }
 
 fn files(report: &Report) -> Vec<Value> {

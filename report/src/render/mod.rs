@@ -1,10 +1,11 @@
 //! Renderers: a report as text, as JSON, as a page, or in the format of another tool.
 //!
-//! Renderers read only a [`Report`](crate::report::Report), and do not depend on each other.
+//! Renderers read only a [`Report`](crate::report::Report), and share no more than the labels of rows (`rows`).
 
 mod export;
 mod html;
 mod json;
+mod rows;
 mod text;
 
 pub use export::{gzip, to_callgrind, to_collapsed, to_firefox, to_flamegraph, to_pprof, to_speedscope};

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::Report;
-use crate::profile::owners::is_user_source;
 use crate::profile::{Count, FunctionRow, Line, Shares};
 use crate::symbols::Kind;
 
@@ -95,7 +94,7 @@ pub fn diff(before: &Report, after: &Report) -> Difference {
         let is_shown = |row: &&FunctionRow| match row.kind {
             Kind::Compiled => true,
             Kind::Python => {
-                row.lines.is_some_and(|lines| is_user_source(&report.profile.files[lines.file as usize].path))
+                row.lines.is_some_and(|lines| report.is_user_source(&report.profile.files[lines.file as usize].path))
             }
             _ => false,
         };
@@ -108,7 +107,7 @@ pub fn diff(before: &Report, after: &Report) -> Difference {
         let files = report.profile.files.iter();
         files
             .flat_map(|file| file.lines.iter().map(move |line| (&file.path, line)))
-            .filter(|(path, (_, row))| is_user_source(path) || is_compiled(row))
+            .filter(|(path, (_, row))| report.is_user_source(path) || is_compiled(row))
             .map(|(path, (line, row))| (format!("{path}:{line}"), row.shares))
             .collect()
     });

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::{Group, Report};
-use crate::profile::owners::is_user_source;
 use crate::profile::{Count, Line};
 use crate::symbols::Kind;
 
@@ -59,7 +58,7 @@ impl Report {
             |line: &Line| line.functions.iter().any(|row| self.profile.functions[*row as usize].kind == Kind::Compiled);
         let mut rows = Vec::new();
         for (index, file) in self.profile.files.iter().enumerate() {
-            let is_user = is_user_source(&file.path);
+            let is_user = self.is_user_source(&file.path);
             for (number, line) in file.lines.iter().filter(|(_, line)| is_user || is_compiled(line)) {
                 let mut counts: BTreeMap<usize, Count> = BTreeMap::new();
                 for (thread, shares) in &line.by_thread {

@@ -18,14 +18,16 @@ pub use imbalance::Imbalance;
 pub(crate) use stacks::Unit;
 pub use title::Group;
 
+use crate::answer::{Answer, Evidence};
 use crate::error::Error;
 use crate::lookup::Lookup;
 use crate::lookup::source::{Compiled, SourceText};
 use crate::loops::{Loop, find_loops};
 use crate::profile::activity::Activities;
-use crate::profile::{Detail, FunctionRow, Profile, owners};
+use crate::profile::owners::{Owners, is_generated};
+use crate::profile::{Detail, FunctionRow, Profile};
 use crate::recording::compilations::{self, Compilation};
-use crate::recording::{Recording, Selection};
+use crate::recording::{Interpreter, Recording, Selection};
 use crate::symbols::{Kind, Roots, SymbolCache, Symbols, insert_missing_callers};
 use crate::words::{count_notes, group_digits, python_name};
 
@@ -40,6 +42,8 @@ pub struct Options {
     pub by_thread: bool,
     /// Drop samples of compiling, so that the rest is 100 %.
     pub no_compile: bool,
+    /// Files whose path contains one of these parts belong to the user.
+    pub mine: Vec<String>,
 }
 
 /// Recording on disk.
@@ -76,6 +80,7 @@ pub struct Report {
     pub recorded: Option<SystemTime>,
     pub(crate) roots: Roots,
     loops: OnceLock<Vec<Loop>>,
+    answer: OnceLock<Answer>,
     /// True if samples of compiling were dropped.
     pub(crate) no_compile: bool,
 }
@@ -105,6 +110,7 @@ impl Report {
                 error if files.len() == 1 => error,
                 error => Error::InFile { path: path.clone(), error: Box::new(error) },
             })?;
+            recording.interpreters.extend(Interpreter::read(path));
             recording.find_moved_images(path);
             if let Some(root) = root {
                 recording.set_root(root);
@@ -115,6 +121,9 @@ impl Report {
             recorded = recorded.map_or(modified, |earliest| modified.map(|modified| modified.min(earliest)));
         }
         let mut report = Report::new(Recording::merged(recordings)?, recorded, options);
+        for compilation in &mut compilations {
+            report.symbols.rename_main_text(&mut compilation.file);
+        }
         report.compilations = compilations;
         report.notes.extend(count_notes(notes));
         Ok(report)
@@ -136,7 +145,8 @@ impl Report {
         let symbols = Symbols::resolve_with(cache, &recording, &options.lookup);
         let detail = Detail { by_thread: options.by_thread, native_lines: options.lookup.native_lines };
         let roots = Roots::new(&recording, &options.lookup);
-        let activities = Activities::new(&recording, &symbols, &roots.all());
+        let owners = Owners::new(&recording, &options.mine);
+        let activities = Activities::with_owners(&recording, &symbols, &roots.all(), owners);
         if options.no_compile {
             recording.samples.retain(|sample| !activities.get(sample.stack).activity.is_for_compiled_code());
         }
@@ -158,13 +168,34 @@ impl Report {
         notes.extend(other_events(&recording));
         notes.retain(|note| !note.is_empty());
         let (compilations, no_compile) = (Vec::new(), options.no_compile);
-        let loops = OnceLock::new();
-        Report { recording, symbols, profile, sources, compilations, notes, recorded, roots, loops, no_compile }
+        let (loops, answer) = (OnceLock::new(), OnceLock::new());
+        Report { recording, symbols, profile, sources, compilations, notes, recorded, roots, loops, answer, no_compile }
+    }
+
+    /// Returns the content of the first screen.
+    pub fn answer(&self) -> &Answer {
+        self.answer.get_or_init(|| {
+            Answer::new(&Evidence {
+                recording: &self.recording,
+                symbols: &self.symbols,
+                profile: &self.profile,
+                sources: &self.sources,
+                compilations: &self.compilations,
+                loops: self.loops(),
+            })
+        })
     }
 
     /// Returns the loops of compiled code that ran, hottest first.
     pub fn loops(&self) -> &[Loop] {
-        self.loops.get_or_init(|| find_loops(&self.recording, &self.symbols, &self.profile, &self.roots))
+        self.loops.get_or_init(|| {
+            let mut loops = find_loops(&self.recording, &self.symbols, &self.profile, &self.roots);
+            for hot_loop in &mut loops {
+                self.symbols.rename_main_text(&mut hot_loop.path);
+                self.symbols.rename_main_text(&mut hot_loop.loop_path);
+            }
+            loops
+        })
     }
 
     /// Returns the loops whose hottest line this is.
@@ -185,7 +216,7 @@ impl Report {
 
     /// Returns true if a source belongs neither to a library nor to Python.
     pub fn is_user_source(&self, path: &str) -> bool {
-        owners::is_user_source(path)
+        self.profile.activities.owners().is_user_source(path)
     }
 
     /// Returns true for a function in the user's files, and for generated code without a file unless a library runs it.
@@ -196,7 +227,7 @@ impl Report {
             (Kind::Compiled | Kind::Python, Some(lines)) => {
                 let path = &self.profile.files[lines.file as usize].path;
                 self.is_user_source(path)
-                    || owners::is_generated(path) && !row.shares.self_count.is_zero() && !row.is_library_function
+                    || is_generated(path) && !row.shares.self_count.is_zero() && !row.is_library_function
             }
             _ => false,
         }
@@ -228,7 +259,11 @@ fn load_sources(
         Some(hashes) => Compiled::From(hashes.clone()),
         None => recorded.map_or(Compiled::Unknown, Compiled::Before),
     };
-    profile.files.iter().map(|file| SourceText::open(&file.path, roots, &compiled_text(&file.path))).collect()
+    let source_text = |path: &str| match &symbols.main_text {
+        Some((main_path, text)) if *main_path == path => SourceText::from_text(text),
+        _ => SourceText::open(path, roots, &compiled_text(path)),
+    };
+    profile.files.iter().map(|file| source_text(&file.path)).collect()
 }
 
 fn other_events(recording: &Recording) -> Option<String> {

@@ -60,7 +60,41 @@ impl Report {
         })
     }
 
-    /// Returns a line that describes the recording.
+    /// Returns the first line of a report: program, CPU time and elapsed time, threads, clock.
+    pub fn headline(&self) -> String {
+        let idle = self.profile.threads.iter().filter(|row| !row.ran);
+        let idle_ns = idle.fold(0_u64, |sum, row| sum.saturating_add(row.all.weight));
+        let mut parts = vec![self.program()];
+        let elapsed = self.elapsed().filter(|elapsed| *elapsed > 0).map(|elapsed| format!("in {}", duration(elapsed)));
+        let time = self.is_time().then(|| {
+            let unit = if self.recording.is_wall() { "of threads' time" } else { "of CPU time" };
+            format!("{} {unit}", duration(self.profile.all.weight.saturating_sub(idle_ns)))
+        });
+        let time: Vec<String> = time.into_iter().chain(elapsed).collect();
+        parts.extend((!time.is_empty()).then(|| time.join(" ")));
+        if self.recording.parts > 1 {
+            parts.push(plural(self.recording.parts, "recording"));
+        }
+        let mut threads = plural(self.threads_that_ran(), "thread");
+        match self.processes().len() {
+            0 | 1 => {}
+            count => threads.push_str(&format!(" in {count} processes")),
+        }
+        parts.push(threads);
+        match self.hosts().len() {
+            0 | 1 => {}
+            count => parts.push(format!("{count} machines")),
+        }
+        let event = self.event().trim_end_matches(":u");
+        parts.push(match self.is_time() {
+            true => event.to_owned(),
+            false => format!("{} of {event}", plural(self.profile.all.samples as usize, "sample")),
+        });
+        parts.retain(|part| !part.is_empty());
+        parts.join(" · ")
+    }
+
+    /// Returns a line that describes the recording, its machine and its interpreter.
     pub fn title(&self) -> String {
         let facts = &self.recording.facts;
         let mut parts = vec![self.program()];
@@ -70,7 +104,7 @@ impl Report {
             self.elapsed().filter(|elapsed| *elapsed > 0).map(|elapsed| format!(" in {}", duration(elapsed)));
         let elapsed_text = elapsed_text.unwrap_or_default();
         if self.is_time() {
-            let unit = if self.recording.is_wall() { "of threads' time" } else { "of processor time" };
+            let unit = if self.recording.is_wall() { "of threads' time" } else { "of CPU time" };
             parts.push(format!("{} {unit}{elapsed_text}", duration(all.weight)));
         } else if !elapsed_text.is_empty() {
             parts.push(elapsed_text.trim_start().to_owned());

@@ -16,6 +16,7 @@ use super::line_zero::{Blocks, is_line_zero};
 use super::source_frame::SourceFrame;
 use crate::lookup::segments::Segments;
 use crate::lookup::source_hashes;
+use crate::lookup::source_path;
 use crate::machine::{CallTarget, Machine};
 
 type Slice = EndianArcSlice<RunTimeEndian>;
@@ -223,10 +224,11 @@ impl Symbols {
     }
 }
 
-/// Removes the directory of the compile unit from a name that is not a file, such as `<string>`.
-fn without_directory(path: &str) -> &str {
+/// Returns the path of a source, or the name of code without a file, such as `<string>`, without the directory of the
+/// compile unit.
+fn source_name(path: &str) -> String {
     let name = path.rsplit('/').next().unwrap_or(path);
-    if name.starts_with('<') && name.ends_with('>') { name } else { path }
+    if name.starts_with('<') && name.ends_with('>') { name.to_owned() } else { source_path(path) }
 }
 
 /// Line table, if there is one.
@@ -261,7 +263,7 @@ impl Lines {
             let location = frame.location.as_ref();
             source_frames.push(SourceFrame {
                 linkage_name: name.map(Cow::into_owned),
-                file: location.and_then(|location| location.file).map(|path| without_directory(path).to_owned()),
+                file: location.and_then(|location| location.file).map(source_name),
                 line: location.and_then(|location| location.line),
             });
         }

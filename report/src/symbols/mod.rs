@@ -5,6 +5,7 @@ mod files;
 mod generated;
 mod kernel;
 mod line_zero;
+mod main_text;
 mod names;
 mod perf_map;
 mod roots;
@@ -22,11 +23,12 @@ pub(crate) use skipped::insert_missing_callers;
 pub use source_frame::SourceFrame;
 
 use crate::distinct::Distinct;
-use crate::lookup::Lookup;
+use crate::lookup::{Lookup, source_path};
 use crate::recording::{Location, Recording};
 use files::Files;
 use generated::NamedFrame;
 use kernel::KernelSymbols;
+use main_text::MainText;
 pub(crate) use perf_map::MAX_MAP_BYTES;
 use perf_map::{MapFiles, PerfMap};
 
@@ -96,6 +98,8 @@ pub struct Symbols {
     pub sources: Vec<String>,
     /// Source hashes at the time of compilation, by path. A source has several if it changed.
     pub source_hashes: FxHashMap<String, Vec<String>>,
+    /// Text of a program that is in no file, and the path that stands for it in [`sources`](Symbols::sources).
+    pub main_text: Option<(&'static str, String)>,
     /// Notes about symbols that could not be found.
     pub notes: Vec<String>,
     frames: Vec<Frame>,
@@ -111,7 +115,7 @@ impl Symbols {
     /// Same as [`resolve`](Symbols::resolve), with a cache of open files.
     pub fn resolve_with(cache: &mut SymbolCache, recording: &Recording, lookup: &Lookup) -> Symbols {
         cache.prepare(recording, lookup);
-        let mut resolver = Resolver::new(cache, lookup, MapFiles::new(recording, lookup));
+        let mut resolver = Resolver::new(cache, lookup, MapFiles::new(recording, lookup), MainText::new(recording));
         for location in &recording.locations {
             resolver.resolve_location(location);
             let end = resolver.symbols.frames.len() as u32;
@@ -125,6 +129,14 @@ impl Symbols {
         let index = location as usize;
         let start = index.checked_sub(1).map_or(0, |previous| self.ends[previous]);
         &self.frames[start as usize..self.ends[index] as usize]
+    }
+
+    /// Replaces Python's name of a program that is in no file by the path that stands for it.
+    pub(crate) fn rename_main_text(&self, path: &mut String) {
+        match &self.main_text {
+            Some((main_path, _)) if main_text::python_name(main_path) == path => *path = (*main_path).to_owned(),
+            _ => {}
+        }
     }
 
     /// Returns the function of a frame.
@@ -167,17 +179,19 @@ struct Resolver<'a> {
     lookup: &'a Lookup,
     cache: &'a mut SymbolCache,
     maps: MapFiles<'a>,
+    main_text: MainText,
     symbols: Symbols,
     functions: Distinct<Function>,
     sources: Distinct<String>,
 }
 
 impl<'a> Resolver<'a> {
-    fn new(cache: &'a mut SymbolCache, lookup: &'a Lookup, maps: MapFiles<'a>) -> Resolver<'a> {
+    fn new(cache: &'a mut SymbolCache, lookup: &'a Lookup, maps: MapFiles<'a>, main_text: MainText) -> Resolver<'a> {
         Resolver {
             lookup,
             cache,
             maps,
+            main_text,
             symbols: Symbols::default(),
             functions: Distinct::default(),
             sources: Distinct::default(),
@@ -222,12 +236,13 @@ impl<'a> Resolver<'a> {
     fn push_perf_map_frame(&mut self, name: &str) {
         match names::parse_python_name(name) {
             Some((function, file)) => {
-                let source = self.sources.number(file.to_owned());
+                let file = self.source(file, &function, None);
+                let source = self.sources.number(file.clone());
                 let function = Function {
                     base: function.clone().into_owned(),
                     name: function.into_owned(),
                     kind: Kind::Python,
-                    module: file.to_owned(),
+                    module: file,
                 };
                 let function = self.functions.number(function);
                 self.push(function, Some(source), None);
@@ -266,8 +281,9 @@ impl<'a> Resolver<'a> {
         let outermost = frames.len() - 1;
         for (index, NamedFrame { name, file, line }) in frames.into_iter().enumerate() {
             let base = names::base(&name).to_owned();
+            let source = file.map(|path| self.source(&path, &base, line));
+            let source = source.map(|path| self.sources.number(path));
             let function = self.functions.number(Function { name, base, kind, module: module.clone() });
-            let source = file.map(|path| self.sources.number(path));
             let line = line.or(source.map(|_| 0));
             let approximate = symbolized.approximate && index == 0;
             self.symbols.frames.push(Frame { function, source, line, inlined: index != outermost, approximate });
@@ -278,13 +294,20 @@ impl<'a> Resolver<'a> {
     /// Adds a Python frame with its line, from an image that `jitlisten record` wrote (`sampler/src/python`).
     fn push_interpreted(&mut self, symbolized: &files::Symbolized) -> bool {
         let Some((name, file)) = symbolized.symbol.as_deref().and_then(names::parse_python_name) else { return false };
-        let (name, module) = (name.into_owned(), file.to_owned());
         let frame = symbolized.frames.last();
+        let line = frame.and_then(|frame| frame.line);
+        let (name, module) = (name.clone().into_owned(), self.source(file, &name, line));
         let source = frame.and_then(|frame| frame.file.as_deref()).unwrap_or(file);
-        let source = self.sources.number(source.to_owned());
+        let source = self.source(source, &name, line);
+        let source = self.sources.number(source);
         let function = self.functions.number(Function { base: name.clone(), name, kind: Kind::Python, module });
-        self.push(function, Some(source), frame.and_then(|frame| frame.line));
+        self.push(function, Some(source), line);
         true
+    }
+
+    /// Returns the path of a source. A program that is in no file has a path of its own.
+    fn source(&self, path: &str, function: &str, line: Option<u32>) -> String {
+        self.main_text.path(path, function, line).map_or_else(|| source_path(path), str::to_owned)
     }
 
     /// Returns the symbol table's name of an inlined function.
@@ -320,6 +343,7 @@ impl<'a> Resolver<'a> {
 
     fn finish(self) -> Symbols {
         let mut symbols = self.symbols;
+        symbols.main_text = self.main_text.into_text();
         (symbols.functions, symbols.sources) = (self.functions.values, self.sources.values);
         join_inlined(&mut symbols);
         symbols.notes = self.cache.files.notes();

@@ -3,12 +3,12 @@
 #![forbid(unsafe_code)]
 
 use jitlisten_files::FileName;
-use wire::recording::COMPILATIONS;
+use wire::recording::{COMPILATIONS, INTERPRETER};
 
 /// Returns true if a file name in [`images`](wire::recording::images) has exactly a form that the recorder creates.
 pub(crate) fn is_own_file(name: &str) -> bool {
     let is_image = matches!(FileName::parse(name), Some(FileName::KeptImage { .. }));
-    name == COMPILATIONS || is_image || is_python_file(name) || is_unfinished(name)
+    [COMPILATIONS, INTERPRETER].contains(&name) || is_image || is_python_file(name) || is_unfinished(name)
 }
 
 /// Returns true for the temporary file of a process that was killed before completing it: `.jitlisten-PID-WORD.new`.
@@ -37,6 +37,7 @@ mod tests {
     fn only_exact_names_are_recognised() {
         let own_names = [
             "compilations.jsonl",
+            "interpreter.json",
             "image-4711-90345-object-0.so",
             "image-4711-90345-2-object-17.so",
             "python-28412-11549863aae-0.so",

@@ -6,10 +6,11 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 
+use crate::answer::RowKind;
 use crate::lookup::source::SourceText;
-use crate::profile::owners::python_library;
 use crate::profile::{Count, FunctionRow, Inlined, Line, Shares, SourceLines};
 use crate::recording::compilations::Compilation;
+use crate::render::rows::shown_rows;
 use crate::report::Report;
 use crate::sanitize::sanitize;
 use crate::symbols::Kind;
@@ -50,8 +51,48 @@ pub(super) fn data(report: &Report) -> Value {
         "files": profile.files.iter().zip(&report.sources).map(|(file, source)| {
             file_value(report, &assembly, file, source)
         }).collect::<Vec<_>>(),
+        "answer": answer(report),
         "stacks": stacks(report),
         "compiling": compiling(report),
+    })
+}
+
+/// Width for the words that describe a row.
+const OF_IT_COLUMNS: usize = 40;
+
+/// Returns the first screen: rows with their text, and what helps.
+fn answer(report: &Report) -> Value {
+    let answer = report.answer();
+    let files = || report.profile.files.iter();
+    let position = |path: &str, line: u32| {
+        let file = files().position(|file| file.path == path)?;
+        Some(json!([file, line]))
+    };
+    let rows = answer.rows.iter().zip(shown_rows(&answer.rows)).map(|(row, shown)| {
+        json!({
+            "branches": shown.branches,
+            "label": sanitize(&shown.label),
+            "text": sanitize(&shown.text),
+            "code": !matches!(row.kind, RowKind::Compilation | RowKind::Function | RowKind::Imports),
+            "at": position(&row.path, row.line),
+            "path": sanitize(&row.path),
+            "weight": row.total.weight,
+            "of": sanitize(&row.of_it(OF_IT_COLUMNS)),
+            "advice": row.advice.as_deref().map(sanitize),
+        })
+    });
+    let helps = answer.helps.iter().map(|help| {
+        let at = help.position.as_ref().and_then(|(path, line)| position(path, *line));
+        json!({"weight": help.count.weight, "text": sanitize(&help.text), "at": at})
+    });
+    let elsewhere = answer.elsewhere_parts.iter().map(|(word, count)| json!([sanitize(word), count.weight]));
+    json!({
+        "weight": answer.all.weight,
+        "idle": answer.idle.weight,
+        "head": sanitize(&report.headline()),
+        "rows": rows.collect::<Vec<_>>(),
+        "elsewhere": [answer.elsewhere.weight, elsewhere.collect::<Vec<_>>()],
+        "helps": helps.collect::<Vec<_>>(),
     })
 }
 
@@ -75,7 +116,8 @@ fn functions(report: &Report) -> Vec<Value> {
     let profile = &report.profile;
     let mut modules = vec![""; profile.functions.len()];
     // Compiled code belongs to the package of its source.
-    let package = |row: &FunctionRow| python_library(&profile.files[row.lines?.file as usize].path);
+    let package =
+        |row: &FunctionRow| profile.activities.owners().package(&profile.files[row.lines?.file as usize].path);
     let mut libraries: Vec<Option<&str>> = profile.functions.iter().map(package).collect();
     for (index, (function, row)) in report.symbols.functions.iter().zip(&profile.rows).enumerate() {
         let row = *row as usize;

@@ -76,7 +76,7 @@
     time.mark();
     show();
   }
-  function show() { showSummary(); showHottest(); table.show(); graphs.show(); compiled.show(); }
+  function show() { showSummary(); showAnswer(); showHottest(); table.show(); graphs.show(); compiled.show(); }
   function showView(name) {
     if (view === name) return;
     view = name;
@@ -93,7 +93,7 @@
   // Page elements outside of the views.
 
   function showSummary() {
-    const total = element('span', '', `${amount(selection.all)} ${clock ? data.stacks.unit.startsWith('wall') ? 'of wall time' : 'of processor time' : data.stacks.unit}`);
+    const total = element('span', '', `${amount(selection.all)} ${clock ? data.stacks.unit.startsWith('wall') ? 'of wall time' : 'of CPU time' : data.stacks.unit}`);
     const parts = data.stacks.activities.map((label, activity) => [label, selection.activities[activity], activity]).filter(([, weight]) => !isSmall(weight));
     $('summary').replaceChildren(total, ...parts.map(([label, weight, activity]) => {
       const part = element('span', 'activity'), colour = element('span', 'colour');
@@ -102,6 +102,61 @@
       part.title = amount(weight);
       return part;
     }), ...(isFiltered() ? [] : data.facts.map(([label, samples, weight]) => element('span', 'faint', `${weight ? percent(weight) : count(samples)} ${label}`))));
+  }
+  /** Returns a cell with ⚑, which opens the advice below its row. */
+  function flagCell(tr, advice) {
+    const cell = element('td', 'flag');
+    if (!advice || !advice.length) return cell;
+    const flag = element('button', '', '⚑');
+    flag.title = advice.join('\n');
+    flag.setAttribute('aria-expanded', 'false');
+    flag.addEventListener('click', (event) => {
+      event.stopPropagation();
+      const open = tr.nextElementSibling, isOpen = open && open.className === 'advice';
+      flag.setAttribute('aria-expanded', String(!isOpen));
+      if (isOpen) { open.remove(); return; }
+      const row = element('tr', 'advice'), text = element('td');
+      text.colSpan = tr.cells.length - 3;
+      advice.forEach((sentence) => text.append(element('div', '', sentence)));
+      const gap = element('td');
+      gap.colSpan = 3;
+      row.append(gap, text);
+      tr.after(row);
+    });
+    cell.append(flag);
+    return cell;
+  }
+  /** Shows the tree of the user's lines, and what helps. They are about the whole recording. */
+  function showAnswer() {
+    const { rows, helps, elsewhere, weight: whole } = data.answer, isShown = !isFiltered() && rows.length > 0;
+    const ofWhole = (weight) => `${(weight / (whole || 1) * 100).toFixed(1)} %`;
+    $('answer').hidden = !isShown;
+    $('helps').hidden = $('helpstitle').hidden = !isShown || !helps.length;
+    if (!isShown) return;
+    const numbers = (tr, weight) => tr.append(element('td', 'n', amount(weight)), element('td', 'n', ofWhole(weight)));
+    $('answer').tBodies[0].replaceChildren(...rows.map((row) => {
+      const tr = element('tr'), what = element('td', 'what'), label = element('button', 'link', row.label), code = element('span');
+      numbers(tr, row.weight);
+      label.title = row.path;
+      if (row.code) page.highlight(code, row.text, ''); else code.append(row.text);
+      what.append(element('span', 'branches', row.branches), label, '  ', code);
+      tr.append(flagCell(tr, row.advice && [row.advice]), what, element('td', 'faint', row.of));
+      tr.cells[4].title = row.of;
+      if (row.at) tr.addEventListener('click', () => table.goToLine(row.at[0], row.at[1]));
+      return tr;
+    }));
+    if (elsewhere[0] >= whole / 20) {
+      const tr = element('tr', 'elsewhere'), words = elsewhere[1].slice(0, 3).map(([word, weight]) => `${word} ${(weight / elsewhere[0] * 100).toFixed(0)}`);
+      numbers(tr, elsewhere[0]);
+      tr.append(element('td'), element('td', 'what', 'below no line of yours'), element('td', 'faint', words[0] || ''));
+      tr.cells[4].title = words.join(', ');
+      $('answer').tBodies[0].append(tr);
+    }
+    $('helps').replaceChildren(...helps.map((help) => {
+      const item = element('li');
+      item.append(element('span', '', amount(help.weight)), element('span', '', help.text));
+      return item;
+    }));
   }
   function showHottest() {
     const lines = data.stacks.hot.map((hotLine, number) => [selection.hot[number], hotLine]).filter(([hot]) => hot[0]).sort((a, b) => b[0][0] - a[0][0]);
@@ -114,8 +169,9 @@
       const text = sourceText || (caller ? textOf(data.files[caller[0]], caller[1]) : '');
       if (line && (isPython(file) || caller)) page.highlight(source, text.trim(), ''); else source.append(text);
       const tr = tableRow(hot[0], hot[1], [formatPosition(hotLine) + (caller ? ' by ' + formatPosition(caller) : ''), caller ? data.files[caller[0]].path : file.path], source, () => table.goToLine(fileIndex, line));
-      const inC = hot[2] / hot[0], entry = file.lines[line], advised = entry && (entry.o || []).some((loop) => loop.advice.some(([, , mark]) => mark === '⚑'));
-      tr.append(element('td', 'faint', (isCompiled ? 'compiled' : 'Python') + (inC >= 0.1 ? `, ${(inC * 100).toFixed(0)} % in C` : '') + (advised ? ' ⚑' : '')));
+      const inC = hot[2] / hot[0], entry = file.lines[line], advice = entry ? (entry.o || []).flatMap((loop) => loop.advice.filter(([, , mark]) => mark === '⚑').map(([, text]) => text)) : [];
+      tr.append(element('td', 'faint', (isCompiled ? 'compiled' : 'Python') + (inC >= 0.1 ? `, ${(inC * 100).toFixed(0)} % in C` : '')));
+      tr.cells[2].after(flagCell(tr, advice));
       return tr;
     }));
     const sum = lines.reduce((total, [hot]) => total + hot[0], 0);
@@ -229,5 +285,9 @@
   showView('hottest');
   theme(window.matchMedia('(prefers-color-scheme: dark)').matches);
   show();
-  if (data.files.length) { const first = data.functions.findIndex((row) => row.listed && row.at); if (first >= 0) { table.goToFunction(first); showView('hottest'); } }
+  // "Source" opens at the hottest line of the user, or else of compiled code.
+  const hottest = data.stacks.hot.map((hotLine, number) => [selection.hot[number][0], hotLine]).filter(([weight, [, line]]) => weight && line);
+  hottest.sort((a, b) => b[0] - a[0]);
+  const first = hottest.find(([, [file]]) => !data.files[file].library) || hottest[0];
+  if (first) { table.goToLine(first[1][0], first[1][1]); showView('hottest'); }
 })();

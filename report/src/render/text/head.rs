@@ -1,19 +1,17 @@
-//! First screen: the summary, and the hottest lines of the whole program.
+//! Time by activity, and with [`Style::all`](super::Style::all) the hottest lines of the whole program.
 
-use super::lines::{truncate, wrap};
+use super::lines::truncate;
 use super::{Table, heat_colour, percent};
 use crate::loops::Loop;
 use crate::profile::activity::Activity;
-use crate::profile::hottest::{CallingLine, HotLine};
+use crate::profile::hottest::HotLine;
 use crate::profile::{Count, SourcePosition};
 use crate::recording::compilations::{Compilation, Why};
 use crate::sanitize::sanitize;
 use crate::words::{duration, file_name, group_digits, plural};
 
 /// Maximum number of hottest lines.
-const MAX_HOT_LINES: usize = 10;
-/// Maximum number of user lines with expensive callees.
-const MAX_CALLING_LINES: usize = 5;
+const MAX_HOT_LINES: usize = 30;
 /// Maximum number of libraries named in a row.
 const MAX_NAMED_LIBRARIES: usize = 4;
 /// Maximum number of compiled functions; those with less than 1/50 of the compile time are omitted.
@@ -21,32 +19,18 @@ const MAX_COMPILED_FUNCTIONS: usize = 5;
 const COMPILED_SHARE_DIVISOR: u64 = 50;
 /// Time off the processor is reported if it exceeds 1/20 of the elapsed time.
 const IDLE_SHARE_DIVISOR: u64 = 20;
+/// Minimum share of C functions in a line's time that is mentioned.
+pub(super) const MIN_C_PERCENT: f64 = 20.0;
 /// Maximum width of `file:line`.
 const MAX_POSITION_COLUMNS: usize = 32;
 
 impl Table<'_> {
-    pub(super) fn write_head(&mut self) {
-        let report = self.report;
-        let columns = self.style.width.unwrap_or(usize::MAX);
-        for line in wrap(&sanitize(&report.title()), " · ", columns) {
-            self.lines.write_coloured(&line, "1");
-        }
-        let command = report.recording.facts.command.join(" ");
-        if self.style.all && !command.is_empty() {
-            self.lines.write_coloured(&sanitize(&format!("recorded by: {command}")), "2");
-        }
-        for note in &report.notes {
-            for (index, line) in wrap(&sanitize(note), " ", columns.saturating_sub(6).max(20)).iter().enumerate() {
-                self.lines.write_coloured(&format!("{} {line}", if index == 0 { "note:" } else { "     " }), "33");
-            }
-        }
-        self.write_summary();
-        self.write_hottest();
-        self.write_calling();
-    }
-
-    fn write_summary(&mut self) {
+    /// Writes the time by activity, with details.
+    pub(super) fn write_summary(&mut self) {
         self.lines.write("");
+        let event = self.report.event().trim_end_matches(":u");
+        let samples = format!("{} of {event}", plural(self.report.profile.all.samples as usize, "sample"));
+        self.lines.write_coloured(&format!("  {:>7}        %  activity ({})", self.unit(), sanitize(&samples)), "1");
         let profile = &self.report.profile;
         let summary = &profile.summary;
         let mut rows = summary.rows();
@@ -156,7 +140,8 @@ impl Table<'_> {
             let times = if function.count <= 1 { String::new() } else { format!(", and {} more", function.count - 1) };
             let row =
                 format!("{:>18}  {:<18}  ", duration(function.cpu_ns), format!("LLVM {}", duration(function.llvm)));
-            let name = format!("{}{}{times}", function.function, function.signature);
+            let name = format!("{}{}", function.function, function.signature);
+            let name = if self.style.all { name } else { self.lines.shorten(&name) } + &times;
             self.lines.write_coloured(&sanitize(&format!("{row}{name}")), "2");
         }
         self.write_next_run();
@@ -181,7 +166,7 @@ impl Table<'_> {
     }
 
     /// Returns the elapsed time that the busiest thread was off the processor: waiting, or preempted.
-    fn idle_ns(&self) -> Option<u64> {
+    pub(super) fn idle_ns(&self) -> Option<u64> {
         let report = self.report;
         if report.recording.is_wall() || !report.is_time() || report.no_compile || report.processes().len() != 1 {
             return None;
@@ -192,8 +177,8 @@ impl Table<'_> {
         (idle > elapsed / IDLE_SHARE_DIVISOR).then_some(idle)
     }
 
-    fn write_hottest(&mut self) {
-        let lines = self.report.profile.hottest(if self.style.all { MAX_HOT_LINES * 3 } else { MAX_HOT_LINES });
+    pub(super) fn write_hottest(&mut self) {
+        let lines = self.report.profile.hottest(MAX_HOT_LINES);
         if lines.is_empty() {
             return;
         }
@@ -217,28 +202,6 @@ impl Table<'_> {
         }
     }
 
-    fn write_calling(&mut self) {
-        let lines = self.report.profile.calling_lines(MAX_CALLING_LINES);
-        if lines.is_empty() {
-            return;
-        }
-        let positions: Vec<String> = lines.iter().map(|line| self.format_position(line.position)).collect();
-        let columns = max_columns(&positions);
-        self.lines.write("");
-        self.lines.write_coloured(
-            &format!("  {:>7}        %  your lines, with what they called in libraries", self.unit()),
-            "1",
-        );
-        for (line, position) in lines.iter().zip(&positions) {
-            let CallingLine { below, compiling, .. } = *line;
-            let row = format!("{} {}  {position:<columns$}  ", self.seconds(below), self.percent(below));
-            let share = compiling.percent_of(below);
-            let remark = if share >= 10.0 { format!("{share:.0} % compiling") } else { String::new() };
-            let row = self.append_source(&row, line.position, &remark);
-            self.lines.write(&row);
-        }
-    }
-
     fn unit(&self) -> &'static str {
         if self.report.is_time() { "seconds" } else { "" }
     }
@@ -249,7 +212,7 @@ impl Table<'_> {
 
     /// Returns the position of a line, as in `prog.py:12`. For generated code without a file, adds the user line that
     /// ran it.
-    fn format_position(&self, (file, line): SourcePosition) -> String {
+    pub(super) fn format_position(&self, (file, line): SourcePosition) -> String {
         let path = self.report.profile.files.get(file as usize).map_or("", |file| file.path.as_str());
         let position = format!("{}:{line}", sanitize(file_name(path)));
         let line = self.report.profile.files.get(file as usize).and_then(|file| file.lines.get(&line));
@@ -262,19 +225,23 @@ impl Table<'_> {
     /// Returns remarks on a line: time in C functions, and a flag for advice.
     fn remark(&self, line: &HotLine) -> String {
         let share = line.in_c.percent_of(line.self_count);
-        let in_c_remark = match share {
-            _ if !self.lines.is_wide() => "",
-            90.0.. => "nearly all in C",
-            40.0.. => "half in C",
-            _ => "",
-        };
+        let in_c_remark = if share >= MIN_C_PERCENT { format!("{share:.0} % in C") } else { String::new() };
+        [in_c_remark.as_str(), self.flag(line).trim()]
+            .iter()
+            .filter(|word| !word.is_empty())
+            .copied()
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    /// Returns ⚑ if there is advice for a loop at the line, otherwise a blank.
+    pub(super) fn flag(&self, line: &HotLine) -> &'static str {
         let path = &self.report.profile.files[line.position.0 as usize].path;
-        let flag = if self.report.loops_at(path, line.position.1).any(Loop::has_change) { "⚑" } else { "" };
-        [in_c_remark, flag].iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ")
+        if self.report.loops_at(path, line.position.1).any(Loop::has_change) { "⚑" } else { " " }
     }
 
     /// Appends the source of a line, which is truncated so that the remark fits at the end.
-    fn append_source(&self, row: &str, (file, line): SourcePosition, remark: &str) -> String {
+    pub(super) fn append_source(&self, row: &str, (file, line): SourcePosition, remark: &str) -> String {
         let source_line =
             |(file, line): SourcePosition| self.report.sources.get(file as usize).and_then(|source| source.line(line));
         // Generated code has no file, so show the user line that ran it.

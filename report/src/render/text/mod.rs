@@ -1,5 +1,6 @@
 //! Report for a terminal or a pipe.
 
+mod answer;
 mod compilations;
 mod diff;
 mod head;
@@ -40,6 +41,10 @@ pub struct Style<'a> {
     pub file: Option<&'a str>,
     /// Show only functions whose name contains this string, regardless of their share.
     pub function: Option<&'a str>,
+    /// How the program ended, if it failed.
+    pub failure: Option<&'a str>,
+    /// Commands that show more of the recording.
+    pub next_step: Option<&'a str>,
 }
 
 impl Style<'_> {
@@ -65,13 +70,19 @@ const MAX_PROCESSES: usize = 10;
 /// Maximum number of unbalanced lines without [`Style::all`].
 const MAX_IMBALANCES: usize = 10;
 /// Minimum share of a function in all samples.
-const MIN_PERCENT: f64 = 0.5;
+const MIN_PERCENT: f64 = 2.0;
 /// Minimum share of a compiled function in the samples of compiled code.
 const MIN_COMPILED_PERCENT: f64 = 1.0;
 /// Returns the whole report.
 pub fn to_text(report: &Report, style: Style<'_>) -> String {
     let mut table = Table { report, style, lines: Lines::new(style.width, style.colour) };
-    table.write_head();
+    table.write_answer();
+    if !style.is_selected() {
+        table.write_summary();
+    }
+    if style.all {
+        table.write_hottest();
+    }
     table.write_functions();
     if style.hosts {
         table.write_groups("machine", &report.hosts());
@@ -108,9 +119,7 @@ impl Table<'_> {
             self.lines.write(match report.profile.all.samples {
                 0 => "no samples",
                 _ if is_selected => "no function of such a file or name",
-                _ if report.profile.functions.iter().any(FunctionRow::is_listed) => {
-                    "no hot function of yours (use --all)"
-                }
+                _ if report.profile.functions.iter().any(FunctionRow::is_listed) => "no hot function of yours (-a)",
                 _ => "no function has a name; below perf, run the program by `jitlisten run`",
             });
         }
@@ -120,7 +129,7 @@ impl Table<'_> {
         let hidden = report.profile.functions.iter().filter(|row| row.is_listed() && report.is_user_function(row));
         let hidden = hidden.count().saturating_sub(yours.len());
         if hidden != 0 && !yours.is_empty() {
-            self.lines.write_coloured(&format!("{hidden} more functions with smaller shares (use --all)"), "2");
+            self.lines.write_coloured(&format!("{} with smaller shares (-a)", plural(hidden, "more function")), "2");
         }
         self.write_libraries();
         if style.all && !theirs.is_empty() {
@@ -139,6 +148,7 @@ impl Table<'_> {
             false => &[],
         };
         for (name, shares) in compilations.iter().filter(|_| row.compilations.len() > 1) {
+            let name = if self.style.all { name.clone() } else { self.lines.shorten(name) };
             self.lines.write_coloured(&sanitize(&format!("{} |   {name}", self.columns(shares))), "2");
         }
     }

@@ -1,0 +1,184 @@
+"""Facts of the interpreter that say whose file is whose, written once per recorded process, next to the recording:
+
+    RECORDING.images/interpreter.json
+        {"library": ["/usr/lib/python3.12", ...], "scripts": ["/usr/bin", ...], "site": [".../site-packages", ...],
+         "installed": {"/opt/python": ["numba", "numpy", ...]}, "editable": ["/home/me/project"], "frozen": [...],
+         "frozen_library": [...], "stdin": "..."}
+
+`library` is Python's standard library, and `scripts` the directories of installed commands. Everything in `site` is
+installed. In another directory of `sys.path`, as made by `pip install --target`, only the modules are installed that
+belong to a distribution (`*.dist-info`); the user's own may lie beside them. `editable` are the directories of
+projects that `pip install -e` uses in place. In a frozen program, whose modules have relative names, `frozen` lists
+installed modules and `frozen_library` those of Python. `stdin` is the text of a program that Python reads from standard
+input. `report/src/profile/owners.rs` reads the file.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import stat
+import sys
+from typing import Any, Dict, List, Optional, Set
+
+from ._files import Directory
+
+#: Name of the file.
+FILE = "interpreter.json"
+#: Maximum number of distributions that are read in a directory, and of bytes of each list of files.
+_MAX_DISTRIBUTIONS, _MAX_LIST_BYTES = 2000, 4 << 20
+#: Maximum size of a program on standard input.
+_MAX_PROGRAM_BYTES = 1 << 20
+_STANDARD_MODULES = frozenset(getattr(sys, "stdlib_module_names", sys.builtin_module_names))
+_DISTRIBUTION_SUFFIXES = (".dist-info", ".egg-info")
+
+
+def begin() -> None:
+    """Writes the facts. If the path of the recording is not final yet, they are written when the program ends."""
+    if not _write():
+        atexit.register(_write)
+
+
+def _write() -> bool:
+    try:
+        from ._library import recording
+
+        path = recording()
+        if not path:
+            return path is None
+        data = json.dumps(facts()).encode("utf-8", "surrogateescape")
+        with Directory(path + ".images") as directory:
+            directory.write(FILE, data)
+    except Exception:
+        pass
+    return True
+
+
+def facts() -> Dict[str, Any]:
+    site = _site_directories()
+    installed = {}
+    for directory in sys.path:
+        if directory and directory not in site:
+            modules = _installed_modules(directory)
+            if modules:
+                installed[directory] = sorted(modules)
+    return {
+        "library": _library_directories(),
+        "scripts": _existing([os.path.dirname(sys.executable or ""), os.path.join(sys.prefix, "bin")]),
+        "site": site,
+        "installed": installed,
+        "editable": [path for directory in site for path in _editable_directories(directory)],
+        "frozen": _frozen_modules(),
+        "stdin": _standard_input(),
+        "frozen_library": sorted(_STANDARD_MODULES) if _is_frozen() else [],
+    }
+
+
+def _existing(directories: List[str]) -> List[str]:
+    return sorted({directory for directory in directories if directory and os.path.isdir(directory)})
+
+
+def _library_directories() -> List[str]:
+    # Importing `sysconfig` could import a module of the program that has the name of one of its imports.
+    sysconfig = sys.modules.get("sysconfig")
+    directories = [os.path.dirname(os.__file__)] if getattr(os, "__file__", None) else []
+    if sysconfig is not None:
+        directories += [sysconfig.get_path(name) or "" for name in ("stdlib", "platstdlib")]
+    return _existing(directories) + [path for path in sys.path if path.endswith(".zip") and "python" in path]
+
+
+def _site_directories() -> List[str]:
+    site = sys.modules.get("site")
+    directories = []
+    if site is not None:
+        directories += site.getsitepackages() if hasattr(site, "getsitepackages") else []
+        directories.append(getattr(site, "USER_SITE", None) or "")
+    directories += [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
+    return _existing(directories)
+
+
+def _distributions(directory: str) -> List[str]:
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    return [name for name in sorted(names) if name.endswith(_DISTRIBUTION_SUFFIXES)][:_MAX_DISTRIBUTIONS]
+
+
+def _installed_modules(directory: str) -> Set[str]:
+    """Returns the top-level modules of a directory that belong to its distributions."""
+    modules: Set[str] = set()
+    for distribution in _distributions(directory):
+        path = os.path.join(directory, distribution)
+        rows = (_read(os.path.join(path, "RECORD")) or _read(os.path.join(path, "top_level.txt")) or "").splitlines()
+        tops = {row.split(",")[0].split("/")[0] for row in rows}
+        modules.update(top[:-3] if top.endswith(".py") else top for top in tops)
+    return {name for name in modules if name and name != ".." and not name.endswith(_DISTRIBUTION_SUFFIXES)}
+
+
+def _editable_directories(site: str) -> List[str]:
+    """Returns the projects that are installed in place, and their links in the directory (`flit install -s`)."""
+    directories = []
+    for distribution in _distributions(site):
+        text = _read(os.path.join(site, distribution, "direct_url.json"))
+        try:
+            origin = json.loads(text) if text else {}
+            url = str(origin.get("url", "")) if origin.get("dir_info", {}).get("editable") else ""
+        except Exception:
+            continue
+        if url.startswith("file://"):
+            directories.append(_unquote(url[len("file://") :]))
+    links = (os.path.join(site, name) for name in (os.listdir(site) if directories else []))
+    directories += [
+        link
+        for link in links
+        if os.path.islink(link) and any(os.path.realpath(link).startswith(path + "/") for path in directories)
+    ]
+    return directories
+
+
+def _unquote(url: str) -> str:
+    parts = url.encode().split(b"%")
+    decoded = parts[:1]
+    for part in parts[1:]:
+        try:
+            decoded.append(bytes([int(part[:2], 16)]) + part[2:])
+        except ValueError:
+            decoded.append(b"%" + part)
+    return os.fsdecode(b"".join(decoded)).rstrip("/")
+
+
+def _is_frozen() -> bool:
+    return bool(getattr(sys, "frozen", False))
+
+
+def _frozen_modules() -> List[str]:
+    """Returns the modules of a frozen program (PyInstaller, cx_Freeze) that have a directory or a distribution beside
+    the program: those with files that an archive cannot hold, such as C libraries."""
+    if not _is_frozen():
+        return []
+    modules: Set[str] = set()
+    for directory in {getattr(sys, "_MEIPASS", ""), *sys.path}:
+        if os.path.isdir(directory):
+            modules |= _installed_modules(directory)
+            modules.update(name for name in os.listdir(directory) if os.path.isdir(os.path.join(directory, name)))
+    return sorted(modules)
+
+
+def _standard_input() -> Optional[str]:
+    """Returns the program's text if it is a file that Python reads from standard input."""
+    try:
+        if sys.argv[:1] not in ([""], ["-"]) or not stat.S_ISREG(os.fstat(0).st_mode):
+            return None
+        return os.pread(0, _MAX_PROGRAM_BYTES, 0).decode("utf-8", "replace")
+    except (OSError, AttributeError):
+        return None
+
+
+def _read(path: str) -> Optional[str]:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MAX_LIST_BYTES).decode("utf-8", "surrogateescape")
+    except OSError:
+        return None

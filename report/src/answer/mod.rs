@@ -1,0 +1,25 @@
+//! The answer to "where does the time go, and what can I do?": the first screen of all outputs.
+//!
+//! ```text
+//!  path      lines of the user on each stack
+//!  samples   samples grouped by path and by what they did
+//!  tree      the lines by total time
+//!  rows      the rows that are shown
+//!  help      what helps
+//!  build     all together
+//! ```
+//! A row is a line of the user's Python, or a compiled line of any file except Numba's and Python's own. The frames of
+//! libraries are folded into the words at the end of the row.
+
+mod build;
+mod help;
+mod path;
+mod row;
+mod rows;
+mod samples;
+mod tree;
+
+pub use build::Answer;
+pub(crate) use build::{Evidence, call_of};
+pub use help::Help;
+pub use row::{AnswerRow, RowKind};

@@ -1,0 +1,186 @@
+//! Path of a stack through the user's code: the lines that become rows of the tree.
+
+use rustc_hash::FxHashMap;
+
+use crate::profile::Profile;
+use crate::profile::owners::{STANDARD_LIBRARY, is_generated};
+use crate::recording::Recording;
+use crate::symbols::{Frame, Kind, Symbols, is_entry};
+
+/// Line on the path of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Step {
+    /// Index into [`Symbols::sources`].
+    pub(super) source: u32,
+    pub(super) line: u32,
+    /// Function, as an index into [`Profile::functions`].
+    pub(super) row: u32,
+    pub(super) is_compiled: bool,
+    pub(super) is_module: bool,
+}
+
+impl Step {
+    fn is_same_line(&self, other: &Step) -> bool {
+        (self.source, self.line) == (other.source, other.line)
+    }
+
+    fn is_same_function(&self, other: &Step) -> bool {
+        (self.source, self.row) == (other.source, other.row)
+    }
+}
+
+/// Stack as the tree sees it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StackPath {
+    /// Lines, outermost first: lines of the user's Python, and compiled lines of any file except Numba's and Python's.
+    pub(super) steps: Vec<Step>,
+    /// True if any frame is a Python function.
+    pub(super) has_python: bool,
+    /// Outermost C function that the innermost Python or compiled function called, as an index into
+    /// [`Symbols::functions`].
+    pub(super) callee: Option<u32>,
+    /// Library for parallel loops that compiled code called.
+    pub(super) pool: Option<&'static str>,
+    /// Innermost package among the C functions that the innermost Python or compiled function called, as an index into
+    /// [`Symbols::functions`].
+    pub(super) package: Option<u32>,
+}
+
+impl StackPath {
+    /// Returns the interpreted lines before the first compiled one.
+    pub(super) fn python_steps(&self) -> &[Step] {
+        let end = self.steps.iter().position(|step| step.is_compiled).unwrap_or(self.steps.len());
+        &self.steps[..end]
+    }
+
+    /// Returns true if compiled code runs below an interpreted line of the user.
+    fn is_called_from_python(&self) -> bool {
+        self.steps.first().is_some_and(|step| !step.is_compiled)
+    }
+}
+
+/// Returns the path of each stack.
+pub(super) fn stack_paths(recording: &Recording, symbols: &Symbols, profile: &Profile) -> Vec<StackPath> {
+    let path = |stack| path_of_stack(recording.stacks.get(stack), symbols, profile);
+    (0..recording.stacks.len() as u32).map(path).collect()
+}
+
+fn path_of_stack(locations: &[u32], symbols: &Symbols, profile: &Profile) -> StackPath {
+    let activities = &profile.activities;
+    let mut path = StackPath::default();
+    let mut has_owner = false;
+    let mut inner_to_outer: Vec<Step> = Vec::new();
+    let mut entry = None;
+    for frame in locations.iter().flat_map(|location| symbols.frames(*location)) {
+        let function = symbols.function(frame);
+        match function.kind {
+            Kind::Python => path.has_python = true,
+            Kind::Compiled => {}
+            _ if !has_owner => {
+                path.callee = Some(frame.function);
+                path.pool = path.pool.or_else(|| pool_word(&function.module));
+                let is_package = || {
+                    let library = activities.library_of_function(frame.function as usize);
+                    library.is_some_and(|library| library != STANDARD_LIBRARY && !is_python_library(library))
+                };
+                path.package = path.package.or_else(|| is_package().then_some(frame.function));
+                continue;
+            }
+            _ => continue,
+        }
+        has_owner = true;
+        match step(frame, symbols, profile) {
+            Some(step) if is_entry(&function.name) => entry = entry.or(Some(step)),
+            step => inner_to_outer.extend(step),
+        }
+    }
+    // Without lines of Python, as in a recording of perf, an entry point may be all that is known.
+    if inner_to_outer.is_empty() {
+        inner_to_outer.extend(entry);
+    }
+    for step in inner_to_outer.into_iter().rev() {
+        if path.steps.last().is_some_and(|last| last.is_same_line(&step)) {
+            continue;
+        }
+        // A recursive function continues at its first place, so that the tree stays flat.
+        if let Some(first) = path.steps.iter().position(|other| !other.is_module && other.is_same_function(&step)) {
+            path.steps.truncate(first);
+        }
+        path.steps.push(step);
+    }
+    path
+}
+
+fn step(frame: &Frame, symbols: &Symbols, profile: &Profile) -> Option<Step> {
+    let function = symbols.function(frame);
+    let (source, line) = frame.source.zip(frame.line.filter(|line| *line != 0))?;
+    let activities = &profile.activities;
+    let is_compiled = function.kind == Kind::Compiled;
+    let package = activities.package_of_source(source);
+    let is_shown = match package {
+        _ if is_generated(&symbols.sources[source as usize]) => false,
+        None => true,
+        Some(package) => is_compiled && package != "numba" && package != STANDARD_LIBRARY,
+    };
+    is_shown.then(|| Step {
+        source,
+        line,
+        row: profile.rows[frame.function as usize],
+        is_compiled,
+        is_module: function.name == "<module>",
+    })
+}
+
+/// Libraries that run parallel loops, with the word for each. Numba's own modules call the libraries.
+const POOLS: [(&str, &str); 7] = [
+    ("libgomp", "libgomp"),
+    ("libomp", "libomp"),
+    ("libiomp5", "libiomp5"),
+    ("libtbb", "tbb"),
+    ("omppool", "libgomp"),
+    ("tbbpool", "tbb"),
+    ("workqueue", "workqueue"),
+];
+
+/// Returns the word for a library that runs parallel loops.
+pub(super) fn pool_word(library: &str) -> Option<&'static str> {
+    // A copy in a wheel has a hash in its name: `libgomp-a34b3233.so.1.0.0`.
+    let name = library.split(['-', '.']).next().unwrap_or(library);
+    POOLS.iter().find(|(prefix, _)| *prefix == name).map(|(_, word)| *word)
+}
+
+fn is_python_library(library: &str) -> bool {
+    library.starts_with("libpython") || library.starts_with("python")
+}
+
+/// Callers of compiled code that a worker thread ran: the path above the same function, or above the same file, in
+/// threads that Python called.
+#[derive(Default)]
+pub(super) struct Callers {
+    by_function: FxHashMap<(u32, u32), FxHashMap<Vec<Step>, u64>>,
+    by_source: FxHashMap<u32, FxHashMap<Vec<Step>, u64>>,
+}
+
+impl Callers {
+    pub(super) fn add(&mut self, path: &StackPath, weight: u64) {
+        if !path.is_called_from_python() {
+            return;
+        }
+        let above = path.python_steps();
+        for step in path.steps.iter().filter(|step| step.is_compiled) {
+            *self.by_function.entry((step.source, step.row)).or_default().entry(above.to_vec()).or_default() += weight;
+            *self.by_source.entry(step.source).or_default().entry(above.to_vec()).or_default() += weight;
+        }
+    }
+
+    /// Returns the most frequent path above the outermost compiled function of a stack without a Python caller.
+    pub(super) fn find(&self, path: &StackPath) -> Option<&[Step]> {
+        let outermost = path.steps.first().filter(|step| step.is_compiled)?;
+        let by_function = self.by_function.get(&(outermost.source, outermost.row));
+        let callers = by_function.or_else(|| self.by_source.get(&outermost.source))?;
+        let order = |(path, weight): &(&Vec<Step>, &u64)| {
+            (**weight, std::cmp::Reverse(path.iter().map(|step| (step.source, step.line)).collect::<Vec<_>>()))
+        };
+        callers.iter().max_by_key(order).map(|(path, _)| path.as_slice())
+    }
+}

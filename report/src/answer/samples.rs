@@ -1,0 +1,238 @@
+//! Samples of the tree: the path of each, what it did, and where the time of worker threads belongs.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::path::{Callers, StackPath, Step, pool_word, stack_paths};
+use crate::distinct::Distinct;
+use crate::profile::activity::Activity;
+use crate::profile::{Count, Profile};
+use crate::recording::compilations::Compilation;
+use crate::recording::{Recording, Sample};
+use crate::symbols::{Kind, Symbols};
+
+/// Words for the time in a library that runs parallel loops.
+pub(super) const POOL_WORDS: [&str; 5] = ["libgomp", "libomp", "libiomp5", "tbb", "workqueue"];
+/// Word for the time in Numba's C code between Python and compiled code.
+pub(super) const CALLING: &str = "calling Numba";
+/// Word for garbage collection.
+pub(super) const COLLECTING: &str = "garbage collection";
+/// Word for waits for Python's global lock.
+pub(super) const WAITING_FOR_GIL: &str = "waiting for the GIL";
+/// Word for the time of threads that run no Python.
+const OTHER_THREADS: &str = "other threads";
+
+/// Samples with the same path that did the same.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    /// Lines of the user, outermost first.
+    pub(super) steps: Vec<Step>,
+    /// Compilation that ran, as an index into the compilations.
+    pub(super) compilation: Option<u32>,
+    pub(super) activity: Activity,
+    /// What the samples did, as an index into [`Samples::words`].
+    pub(super) word: u32,
+    /// C function that compiled code called, as an index into [`Samples::words`].
+    pub(super) call: Option<u32>,
+    pub(super) count: Count,
+}
+
+/// All samples of a recording.
+#[derive(Debug, Default)]
+pub(super) struct Samples {
+    pub(super) groups: Vec<Group>,
+    pub(super) words: Vec<String>,
+    /// Time of idle threads of pools, which is in no group.
+    pub(super) idle: Count,
+}
+
+/// Difference between samples of one stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Context {
+    Plain,
+    Compilation(u32),
+    /// The thread runs no Python. Its time belongs to the line at this stack of the thread that does.
+    BelowStack(u32),
+}
+
+/// A sample's period may begin before a compilation and end in it, and the timer may be late.
+const TOLERANCE_NS: u64 = 10_000_000;
+
+pub(super) fn collect(
+    recording: &Recording,
+    symbols: &Symbols,
+    profile: &Profile,
+    compilations: &[Compilation],
+) -> Samples {
+    let paths = stack_paths(recording, symbols, profile);
+    let spans = Spans::new(compilations);
+    let python_threads = PythonThreads::new(recording, &paths);
+    let mut counts: FxHashMap<(u32, Context), Count> = FxHashMap::default();
+    for sample in &recording.samples {
+        let stack_activity = profile.activities.get(sample.stack);
+        let thread = &recording.threads[sample.thread as usize];
+        let context = if stack_activity.activity == Activity::Compiling {
+            spans.find(thread.pid, thread.tid, sample.time).map(Context::Compilation)
+        } else {
+            python_threads.line_below(sample, thread.pid, &paths).map(Context::BelowStack)
+        };
+        *counts.entry((sample.stack, context.unwrap_or(Context::Plain))).or_default() += Count::of(sample);
+    }
+    let mut callers = Callers::default();
+    for ((stack, _), count) in &counts {
+        callers.add(&paths[*stack as usize], count.weight);
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_unstable_by_key(|(key, _)| *key);
+    let mut words = Distinct::default();
+    let mut samples = Samples::default();
+    for ((stack, context), count) in counts {
+        let path = &paths[stack as usize];
+        let stack_activity = profile.activities.get(stack);
+        let name = &profile.activities.names[stack_activity.name as usize];
+        if profile.activities.is_idle(stack_activity) {
+            samples.idle += count;
+            continue;
+        }
+        let call = match (path.pool, path.callee) {
+            (Some(pool), _) => Some(pool.to_owned()),
+            (None, callee) => callee.map(|function| function_word(symbols, function)),
+        };
+        let is_compiled = stack_activity.activity == Activity::Compiled;
+        let word = match stack_activity.activity {
+            Activity::Compiled if path.pool.is_some() => path.pool.unwrap_or_default().to_owned(),
+            Activity::Compiled => "compiled".to_owned(),
+            Activity::Interpreted => interpreted_word(path, symbols, profile),
+            Activity::Library if pool_word(name).is_some() => pool_word(name).unwrap_or_default().to_owned(),
+            Activity::Library if !path.has_python && context != Context::Plain => OTHER_THREADS.to_owned(),
+            Activity::Library => name.clone(),
+            Activity::Waiting => waiting_word(name),
+            Activity::Collecting => COLLECTING.to_owned(),
+            activity => activity.words().to_owned(),
+        };
+        let mut steps = match context {
+            Context::BelowStack(stack) => paths[stack as usize].python_steps().to_vec(),
+            Context::Compilation(_) => path.python_steps().to_vec(),
+            Context::Plain => callers.find(path).unwrap_or_default().to_vec(),
+        };
+        if context == Context::Plain {
+            steps.extend(&path.steps);
+        }
+        samples.groups.push(Group {
+            steps,
+            compilation: match context {
+                Context::Compilation(compilation) => Some(compilation),
+                _ => None,
+            },
+            activity: stack_activity.activity,
+            word: words.number(word),
+            call: call.filter(|_| is_compiled).map(|call| words.number(call)),
+            count,
+        });
+    }
+    samples.words = words.values;
+    samples
+}
+
+/// Returns the word for a C function that compiled code called: `exp (libm)`, or the library if it has no name.
+fn function_word(symbols: &Symbols, function: u32) -> String {
+    let function = &symbols.functions[function as usize];
+    let library = function.module.split('.').next().unwrap_or_default();
+    match function.kind {
+        Kind::Native if library == "libm" && !function.base.starts_with('[') => {
+            let name = function.base.trim_matches('_');
+            let variant = ["_fma4", "_fma", "_avx2", "_avx", "_sse41", "_sse2"].iter();
+            let name = variant.fold(name, |name, suffix| name.strip_suffix(suffix).unwrap_or(name));
+            format!("{name} (libm)")
+        }
+        Kind::Native if function.base.starts_with('[') => library.split('-').next().unwrap_or(library).to_owned(),
+        Kind::Kernel => "kernel".to_owned(),
+        _ => function.base.clone(),
+    }
+}
+
+/// Returns the word for C code that a line of the user's Python called.
+fn interpreted_word(path: &StackPath, symbols: &Symbols, profile: &Profile) -> String {
+    let module = path.callee.map(|function| symbols.functions[function as usize].module.as_str());
+    if module.is_some_and(|module| module.starts_with("_dispatcher.")) {
+        return CALLING.to_owned();
+    }
+    let package = path.package.and_then(|function| profile.activities.library_of_function(function as usize));
+    package.unwrap_or("Python").to_owned()
+}
+
+fn waiting_word(reason: &str) -> String {
+    if reason == "sleep" { "sleeping".to_owned() } else { format!("waiting for {reason}") }
+}
+
+/// Outermost compilations, by process and thread.
+struct Spans(FxHashMap<(u32, u32), Vec<Span>>);
+
+/// Begin and end of a compilation, and its index.
+type Span = (u64, u64, u32);
+
+impl Spans {
+    fn new(compilations: &[Compilation]) -> Spans {
+        let mut spans: FxHashMap<(u32, u32), Vec<Span>> = FxHashMap::default();
+        for (index, row) in compilations.iter().enumerate().filter(|(_, row)| row.is_outermost()) {
+            let span = (row.begin, row.begin.saturating_add(row.lasted), index as u32);
+            spans.entry((row.pid, row.tid)).or_default().push(span);
+        }
+        spans.values_mut().for_each(|spans| spans.sort_unstable());
+        Spans(spans)
+    }
+
+    /// Returns the compilation at a time.
+    fn find(&self, pid: u32, tid: u32, time: u64) -> Option<u32> {
+        let spans = self.0.get(&(pid, tid))?;
+        let end = spans.partition_point(|(begin, ..)| *begin <= time);
+        let before = end.checked_sub(1).map(|index| spans[index]);
+        let after = spans.get(end);
+        let within = before.filter(|(_, end, _)| time <= end.saturating_add(TOLERANCE_NS));
+        let next = after.filter(|(begin, ..)| *begin <= time.saturating_add(TOLERANCE_NS));
+        within.as_ref().or(next).map(|(.., index)| *index)
+    }
+}
+
+/// Threads that run Python.
+struct PythonThreads {
+    /// Time and stack of each sample with a line of the user, by process. If several threads of a process run the
+    /// user's Python, the line that its other threads work for is unknown.
+    lines: FxHashMap<u32, Vec<(u64, u32)>>,
+    threads: FxHashSet<u32>,
+}
+
+impl PythonThreads {
+    fn new(recording: &Recording, paths: &[StackPath]) -> PythonThreads {
+        let mut threads = FxHashSet::default();
+        let mut by_process: FxHashMap<u32, FxHashSet<u32>> = FxHashMap::default();
+        for sample in &recording.samples {
+            let path = &paths[sample.stack as usize];
+            if path.has_python {
+                threads.insert(sample.thread);
+            }
+            if !path.python_steps().is_empty() {
+                by_process.entry(recording.threads[sample.thread as usize].pid).or_default().insert(sample.thread);
+            }
+        }
+        let mut lines: FxHashMap<u32, Vec<(u64, u32)>> = FxHashMap::default();
+        for sample in &recording.samples {
+            let pid = recording.threads[sample.thread as usize].pid;
+            let is_only_thread = by_process.get(&pid).is_some_and(|threads| threads.len() == 1);
+            if is_only_thread && !paths[sample.stack as usize].python_steps().is_empty() {
+                lines.entry(pid).or_default().push((sample.time, sample.stack));
+            }
+        }
+        lines.values_mut().for_each(|lines| lines.sort_unstable());
+        PythonThreads { lines, threads }
+    }
+
+    /// Returns the last stack with a line of the user before a sample of a thread that runs no Python.
+    fn line_below(&self, sample: &Sample, pid: u32, paths: &[StackPath]) -> Option<u32> {
+        if self.threads.contains(&sample.thread) || !paths[sample.stack as usize].steps.is_empty() {
+            return None;
+        }
+        let lines = self.lines.get(&pid)?;
+        let end = lines.partition_point(|(time, _)| *time <= sample.time);
+        end.checked_sub(1).map(|index| lines[index].1)
+    }
+}

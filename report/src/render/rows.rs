@@ -1,0 +1,125 @@
+//! Labels of the first screen's rows, shared by text and page.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::answer::{AnswerRow, RowKind, call_of};
+use crate::words::file_name;
+
+/// Row of the tree as it is shown.
+pub(super) struct ShownRow {
+    /// Branches of the tree.
+    pub(super) branches: String,
+    /// Position: `prog.py:12`.
+    pub(super) label: String,
+    /// Source, or the function.
+    pub(super) text: String,
+}
+
+/// Returns what is shown of each row.
+pub(super) fn shown_rows(rows: &[AnswerRow]) -> Vec<ShownRow> {
+    let names = FileNames::new(rows.iter().map(|row| row.path.as_str()));
+    let mut parent_paths: Vec<&str> = Vec::new();
+    let mut shown = Vec::new();
+    for (row, branches) in rows.iter().zip(tree_branches(rows)) {
+        parent_paths.truncate(row.depth);
+        let label = row_label(row, parent_paths.last().copied(), &names);
+        parent_paths.push(&row.path);
+        let text = match row.kind {
+            RowKind::Compilation if row.compilations > 1 => format!("{} ×{}", call_of(row), row.compilations),
+            RowKind::Compilation | RowKind::Function => call_of(row),
+            _ if row.source.is_empty() => format!("({})", call_of(row)),
+            _ => row.source.clone(),
+        };
+        shown.push(ShownRow { branches, label, text });
+    }
+    shown
+}
+
+/// File names of a table. Files that share a name are shown with their directory.
+pub(super) struct FileNames<'a> {
+    ambiguous: FxHashSet<&'a str>,
+}
+
+impl<'a> FileNames<'a> {
+    pub(super) fn new(paths: impl Iterator<Item = &'a str>) -> FileNames<'a> {
+        let mut first_paths: FxHashMap<&str, &str> = FxHashMap::default();
+        let mut ambiguous = FxHashSet::from_iter(["__init__.py"]);
+        for path in paths {
+            let name = file_name(path);
+            if *first_paths.entry(name).or_insert(path) != path {
+                ambiguous.insert(name);
+            }
+        }
+        FileNames { ambiguous }
+    }
+
+    pub(super) fn name<'b>(&self, path: &'b str) -> &'b str {
+        let name = file_name(path);
+        if !self.ambiguous.contains(name) {
+            return name;
+        }
+        let directory_start = path.strip_suffix(name).and_then(|directory| directory.trim_end_matches('/').rfind('/'));
+        directory_start.map_or(path, |start| &path[start + 1..])
+    }
+}
+
+/// Returns the label of a row: `prog.py:12`, `:12` below a row of the same file, `prog.py:2›7` for merged lines.
+fn row_label(row: &AnswerRow, parent: Option<&str>, names: &FileNames<'_>) -> String {
+    let at = |path: &str, line: u32| format!("{}:{line}", names.name(path));
+    let is_in_parent_file = parent == Some(&row.path) && row.callers.iter().all(|(path, _)| *path == row.path);
+    let place = |path: &str, line: u32| if is_in_parent_file { format!(":{line}") } else { at(path, line) };
+    match (row.kind, row.callers.first()) {
+        (RowKind::Function, _) => {
+            let last = row.more_lines.first().copied().unwrap_or(row.line);
+            format!("{}-{last}", place(&row.path, row.line))
+        }
+        (RowKind::Imports, _) => {
+            let more: Vec<String> = row.more_lines.iter().map(u32::to_string).collect();
+            [vec![at(&row.path, row.line)], more].concat().join(",")
+        }
+        (RowKind::Compilation, _) => at(&row.path, row.line),
+        (_, None) => place(&row.path, row.line),
+        (_, Some((path, line))) => {
+            let separator = if row.callers.len() == 1 { '›' } else { '»' };
+            let is_one_file = row.callers.iter().all(|(path, _)| *path == row.path);
+            let innermost = if is_one_file { row.line.to_string() } else { at(&row.path, row.line) };
+            format!("{}{separator}{innermost}", place(path, *line))
+        }
+    }
+}
+
+/// Returns the branches of the tree before each row.
+fn tree_branches(rows: &[AnswerRow]) -> Vec<String> {
+    let is_last = |index: usize| {
+        let depth = rows[index].depth;
+        rows[index + 1..].iter().take_while(|row| row.depth >= depth).all(|row| row.depth != depth)
+    };
+    // Whether the row at each depth above the current one is the last of its siblings.
+    let mut lasts: Vec<bool> = Vec::new();
+    let mut prefixes = Vec::new();
+    for (index, row) in rows.iter().enumerate() {
+        lasts.truncate(row.depth);
+        let above: String = lasts.iter().skip(1).map(|last| if *last { "  " } else { "│ " }).collect();
+        let own = match (row.depth, is_last(index)) {
+            (0, _) => "",
+            (_, true) => "└ ",
+            (_, false) => "├ ",
+        };
+        prefixes.push(above + own);
+        lasts.push(is_last(index));
+    }
+    prefixes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_one_name_are_shown_with_their_directory() {
+        let paths = ["/a/interpolation/interpn.py", "/a/resampy/interpn.py", "/a/b.py", "/a/pkg/__init__.py", "x.py"];
+        let names = FileNames::new(paths.into_iter());
+        let shown: Vec<&str> = paths.iter().map(|path| names.name(path)).collect();
+        assert_eq!(shown, ["interpolation/interpn.py", "resampy/interpn.py", "b.py", "pkg/__init__.py", "x.py"]);
+    }
+}
