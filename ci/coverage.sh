@@ -5,6 +5,7 @@
 #   ci/coverage.sh older    an old Numba with an old coverage.py
 #   ci/coverage.sh all      every Numba with line tables (the list of ci/lines.sh without 0.56): lines, branches and the
 #                           cache; an hour. Fails if a release cannot be installed here
+#   ci/coverage.sh random   2,000 random functions on each of Python 3.9 to 3.13; hours
 #   ci/coverage.sh suites   parts of three third-party test suites, into records/coverage.tsv; half an hour
 #
 # Environments are created under target/venv-coverage.
@@ -38,6 +39,20 @@ all)
     done < <(sed -n "/<<'MATRIX'/,/^MATRIX/p" ci/lines.sh | grep -E '^0\.[0-9]+\.[0-9]' | grep -v '^0\.56')
     echo "coverage: ${#failed[@]} failed: ${failed[*]}; ${#skipped[@]} skipped: ${skipped[*]}"
     [ ${#failed[@]} = 0 ] && [ ${#skipped[@]} = 0 ]
+    ;;
+random)
+    while read -r name version requirements; do
+        # shellcheck disable=SC2086
+        make_venv "random-$name" "$version" $requirements $tools
+        # Optimization does not affect what is measured, but most of the time it takes.
+        NUMBA_OPT=0 COVERAGE_FUNCTIONS=2000 test_with "random-$name" -n 2 python/tests/test_coverage_random.py </dev/null
+    done <<'PYTHONS'
+3.9 3.9 numba==0.60.0 coverage==7.10.7
+3.10 3.10 numba==0.65.1 coverage==7.10.7
+3.11 3.11 numba==0.68.1 coverage==7.17.3
+3.12 3.12 numba==0.68.1 coverage==7.17.3
+3.13 3.13 numba==0.68.1 coverage==7.17.3
+PYTHONS
     ;;
 suites)
     # shellcheck disable=SC2086

@@ -147,9 +147,9 @@ class Process:
             pathlib.Path(f"/proc/{self.child.pid}/maps").read_text(encoding="utf-8", errors="replace")
         ):
             if self.child.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(
-                    f"docs: the program of docs/gdb.md has not compiled its function; exit status: {self.child.poll()}"
-                )
+                status = self.child.poll()
+                self.__exit__()
+                raise SystemExit(f"docs: the program of docs/gdb.md has not compiled its function; exit status: {status}")
             time.sleep(0.1)
         return self.child.pid
 

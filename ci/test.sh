@@ -231,6 +231,7 @@ long_lane() {
     later 60 step aarch64 ci/aarch64.sh
     later 90 step suites ci/suites.sh
     later 90 step 'coverage of every Numba' ci/coverage.sh all
+    later 240 step 'coverage of random functions' ci/coverage.sh random
     later 240 step 'lines of every Numba' ci/lines.sh all
 }
 

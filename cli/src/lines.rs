@@ -38,7 +38,7 @@ pub(crate) struct Lines {
     /// Show shares by thread
     #[arg(long)]
     threads: bool,
-    /// Show shares by process
+    /// Show shares by process, and lines whose time differs between processes
     #[arg(long)]
     processes: bool,
     /// Show shares by machine
@@ -75,8 +75,8 @@ impl Lines {
     }
 
     fn show(&self, files: &[PathBuf]) -> Result<(), Problem> {
-        // Only `--threads` needs shares by thread: the HTML page derives them from the samples.
-        let report = self.reading.open(files, self.threads, false)?;
+        // Only `--threads` and `--processes` need shares by thread: the HTML page derives them from the samples.
+        let report = self.reading.open(files, self.threads || self.processes, false)?;
         if let Some(out) = &self.html {
             recording::write(Some(out), to_html(&report).as_bytes(), Recognition::ByMark)?;
         }

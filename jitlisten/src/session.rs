@@ -33,7 +33,7 @@ mod reported;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use once_cell::race::OnceBox;
 
@@ -217,12 +217,12 @@ impl Session {
         }
     }
 
-    /// Releases the lock, and then sleeps for as long as it was held if other threads are waiting for it. The mutex is
-    /// unfair, so without this sleep, a program that enables and disables sinks in a loop would starve threads that
-    /// report code.
-    fn yield_to_waiters(&self, state: MutexGuard<'_, State>, locked_at: Instant) {
+    /// Releases the lock, and then sleeps for as long as it was held (since `locked_at`) if other threads are waiting
+    /// for it. The mutex is unfair, so without this sleep, a program that enables and disables sinks in a loop would
+    /// starve threads that report code.
+    fn yield_to_waiters(&self, state: MutexGuard<'_, State>, locked_at: u64) {
         let has_waiters = self.waiting_threads.load(Ordering::Relaxed) > 0;
-        let held = locked_at.elapsed();
+        let held = Duration::from_nanos(clock::monotonic().saturating_sub(locked_at));
         drop(state);
         if has_waiters {
             std::thread::sleep(held.clamp(MIN_YIELD, MAX_YIELD));

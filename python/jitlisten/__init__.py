@@ -14,6 +14,7 @@ from typing import (
     Any,
     ContextManager,
     Dict,
+    Iterable,
     List,
     NamedTuple,
     Optional,
@@ -213,18 +214,24 @@ def record(path: "Union[str, os.PathLike[str]]", **options: "Unpack[RecordOption
     return _record.during(os.fspath(path), **options)
 
 
-def read(path: Union[str, "os.PathLike[str]"], *other_paths: Union[str, "os.PathLike[str]"]) -> "Report":
+def read(
+    path: Union[str, "os.PathLike[str]", Iterable[Union[str, "os.PathLike[str]"]]],
+    *other_paths: Union[str, "os.PathLike[str]"],
+    by_thread: bool = False,
+) -> "Report":
     """Reads recordings of ``jitlisten record`` or ``perf record``; several recordings are merged.
 
     >>> jitlisten.read("jitlisten.perf.data").lines().groupby("file").seconds.sum()
 
-    ``.lines()`` and ``.functions()`` return pandas tables, if pandas is installed. ``.rows()`` returns a list of dicts.
+    The path may be a folder of recordings, or a list. ``.lines()``, ``.functions()`` and ``.processes()`` return pandas
+    tables, if pandas is installed; so does ``.by_thread()``, with host, rank, process and thread of each line, if
+    ``by_thread`` is true. ``.rows()`` and ``.thread_rows()`` return lists of dicts.
     ``.summary()`` returns the time per activity. ``.data`` is the complete output of ``jitlisten lines --json``. Raises
     :class:`Error` if a recording cannot be read.
     """
     from ._read import read
 
-    return read(path, *other_paths)
+    return read(path, *other_paths, by_thread=by_thread)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any, Dict, List, Union
+from typing import Any, Dict, Iterable, List, Union
 
 from . import Error
 from .__main__ import command
@@ -31,6 +31,31 @@ class Report:
                 rows.append(row)
         return rows
 
+    def thread_rows(self) -> List[Dict[str, Any]]:
+        """Returns one dict for each line and thread: ``file``, ``line``, ``host``, ``rank``, ``process`` (the name of a
+        worker), ``pid``, ``tid``, ``thread``, and ``self`` and ``total`` in samples and percent. Needs
+        ``read(..., by_thread=True)``."""
+        threads = {(thread["host"], thread["pid"], thread["tid"]): thread for thread in self.data["threads"]}
+        rows: List[Dict[str, Any]] = []
+        for file in self.data["files"]:
+            for line in file["lines"]:
+                for part in line.get("threads", ()):
+                    thread = threads[part["host"], part["pid"], part["tid"]]
+                    row = {"file": file["path"], "line": line["line"], "thread": thread["name"]}
+                    row.update((name, thread[name]) for name in ("host", "rank", "process", "pid", "tid"))
+                    row.update((name, part[name]) for name in ("self", "total", "self_percent", "total_percent"))
+                    rows.append(row)
+        return rows
+
+    def by_thread(self) -> Any:
+        """Returns :meth:`thread_rows` as a ``pandas.DataFrame``."""
+        return _make_data_frame(self.thread_rows())
+
+    def processes(self) -> Any:
+        """Returns a ``pandas.DataFrame`` with one row for each process: ``host``, ``pid``, ``rank``, ``label``
+        (rank and name of a worker), ``threads``, ``samples``, ``compiled``, ``percent``."""
+        return _make_data_frame(self.data["processes"])
+
     def lines(self) -> Any:
         """Returns a ``pandas.DataFrame`` with one row for each line with samples.
 
@@ -51,17 +76,25 @@ class Report:
         return dict(self.data["summary"])
 
 
-def read(path: Union[str, "os.PathLike[str]"], *other_paths: Union[str, "os.PathLike[str]"]) -> Report:
-    """Reads recordings of ``jitlisten record`` or ``perf record``; several recordings are merged. Raises
-    :class:`Error` if a recording cannot be read."""
-    files = [os.fspath(file) for file in (path, *other_paths)]
+Path = Union[str, "os.PathLike[str]"]
+
+
+def read(path: Union[Path, Iterable[Path]], *other_paths: Path, by_thread: bool = False) -> Report:
+    """Reads recordings of ``jitlisten record`` or ``perf record``; several recordings are merged. A folder stands for
+    the recordings in it. ``by_thread`` keeps the lines of each thread apart. Raises :class:`Error` if a recording
+    cannot be read."""
+    paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    files = [os.fspath(file) for file in (*paths, *other_paths)]
+    if not files:
+        raise Error("no recording is named")
     for file in files:
         if not os.path.exists(file):
             raise Error(f"no such file: {file}")
     program = command()
     if program is None:
         raise Error("the command jitlisten is not installed beside this package")
-    arguments = [program, "lines", "--json", "-", *(os.path.abspath(file) for file in files)]
+    flags = ["--threads"] if by_thread else []
+    arguments = [program, "lines", "--json", "-", *flags, *(os.path.abspath(file) for file in files)]
     completed = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
     if completed.returncode != 0:
         raise Error(

@@ -46,6 +46,8 @@ pub use render::{
     SourceLine, Style, compilations_to_json, compilations_to_text, diff_to_json, diff_to_text, gzip, to_callgrind,
     to_collapsed, to_firefox, to_flamegraph, to_html, to_json, to_pprof, to_speedscope, to_text, why_to_text,
 };
-pub use report::{Bundled, Change, CompiledFunction, Difference, Group, Options, RecordingFile, Report, bundle, diff};
+pub use report::{
+    Bundled, Change, CompiledFunction, Difference, Group, Imbalance, Options, RecordingFile, Report, bundle, diff,
+};
 pub use sanitize::sanitize;
 pub use symbols::{FileSymbols, Frame, Function, Kind, SourceFrame, SymbolCache, Symbols};

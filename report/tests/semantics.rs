@@ -391,6 +391,39 @@ fn several_recordings_are_merged_and_distinguished() {
 }
 
 #[test]
+fn lines_whose_time_differs_between_ranks_are_listed() {
+    // The facts of the process, which its COMM records have.
+    const RANK_TID: u32 = u32::MAX - 1;
+    const MS: u64 = 1_000_000;
+    let recording = |rank: u32, samples: u64| {
+        let mut writer = Writer { host: Some("one".to_owned()), ..Writer::default() };
+        let pid = rank + 10;
+        writer.comm(pid, pid, "python", true, 1).mmap(pid, (BASE, BASE + 0x2000), 0, IMAGE, 2);
+        writer.comm(pid, RANK_TID, &rank.to_string(), false, 3);
+        for time in 0..samples {
+            writer.sample((pid, pid), 10 + time, 5 * MS, &[FIRST, CALL]);
+        }
+        read(&writer.file()).unwrap()
+    };
+    let report_of = |samples: &dyn Fn(u32) -> u64| {
+        let merged = Recording::merged((0..30).map(|rank| recording(rank, samples(rank))).collect()).unwrap();
+        Report::new(merged, None, &Options { by_thread: true, ..common::fixture_options() })
+    };
+    let report = report_of(&|rank| if rank == 7 { 400 } else { 100 });
+    let [row] = report.imbalance().try_into().unwrap();
+    // 29 ranks of 0.5 s and one of 2 s.
+    assert_eq!((row.min, row.mean, row.max, row.gain()), (500 * MS, 550 * MS, 2000 * MS, 1450 * MS));
+    assert_eq!((row.slowest.rank, row.slowest.label.as_str()), (Some(7), "rank 7"));
+    let text = to_text(&report, Style { processes: true, ..Style::default() });
+    assert!(text.contains("rank 7 (process 17), 1 thread") && text.contains("10 more processes with "), "{text}");
+    assert_eq!(text.lines().filter(|line| line.contains("(process ")).count(), 20, "{text}");
+    assert!(text.contains("    1.45 s     500 ms     550 ms     2.00 s | sides.py:"), "{text}");
+    assert_eq!(to_json(&report)["imbalance"][0]["slowest"]["rank"], 7);
+    // A difference that sampling explains is not listed.
+    assert!(report_of(&|rank| if rank == 7 { 110 } else { 100 }).imbalance().is_empty());
+}
+
+#[test]
 fn recordings_of_different_events_are_not_merged() {
     let recording_of = |config: u64| {
         let mut writer = Writer { events: vec![(0, config, 7)], ..Writer::default() };

@@ -40,6 +40,12 @@ const PYTHON_ADVICE: &str = "this Python has no frame pointers, so the stack end
 const TRACE_ADVICE: &str = "start the program with the tool, or allow ptrace, see above";
 const GDB_ADVICE: &str = "gdb 14, or 16 and newer, or its images: docs/gdb.md";
 
+/// Tools that follow frame pointers.
+const PERF_FRAME_POINTERS: &str = "perf record -g";
+const EBPF: &str = "bpftrace, other eBPF profilers";
+const MISSING_CALLER_ADVICE: &str =
+    "no line for calls of C code without frame pointers, often libm: perf record --call-graph dwarf";
+
 pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
     let perf: Requirement = (machine.can_use_perf, PERF_ADVICE);
     let loaded: Requirement = (program.has_library, if program.is_static { STATIC_ADVICE } else { LIBRARY_ADVICE });
@@ -56,10 +62,10 @@ pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
     let gdb: Requirement = (machine.gdb.is_some_and(|version| version != 15), GDB_ADVICE);
     let can_record: Requirement =
         (program.has_library || program.is_started_by_tool || machine.can_trace, TRACE_ADVICE);
-    vec![
+    let mut tools = vec![
         tool("jitlisten record", &[can_record, loaded], &[], &[lines, complete_lines]),
         tool(
-            "perf record -g",
+            PERF_FRAME_POINTERS,
             &[perf, loaded, names_available],
             &[code_frame_pointers, python_frame_pointers],
             &[image, lines, complete_lines],
@@ -72,12 +78,7 @@ pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
         ),
         tool("py-spy --native, pystack", &[tracing, loaded, image], &[], &[lines, complete_lines]),
         tool("gdb", &[tracing, gdb, loaded], &[(program.unwind, NAMES_ADVICE)], &[lines, complete_lines]),
-        tool(
-            "bpftrace, other eBPF profilers",
-            &[loaded, image],
-            &[code_frame_pointers, python_frame_pointers],
-            &[lines, complete_lines],
-        ),
+        tool(EBPF, &[loaded, image], &[code_frame_pointers, python_frame_pointers], &[lines, complete_lines]),
         tool("valgrind --tool=callgrind", &[loaded, image], &[], &[lines, complete_lines]),
         tool("libunwind, backtrace(3)", &[loaded, image], &[(program.unwind, NAMES_ADVICE)], &[lines, complete_lines]),
         tool(
@@ -87,7 +88,11 @@ pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
             &[lines, complete_lines],
         ),
         tool("heaptrack", &[loaded, image, modules], &[(program.unwind, NAMES_ADVICE)], &[lines, complete_lines]),
-    ]
+    ];
+    for tool in tools.iter_mut().filter(|tool| [PERF_FRAME_POINTERS, EBPF].contains(&tool.tool) && tool.stacks) {
+        tool.todo.get_or_insert_with(|| MISSING_CALLER_ADVICE.to_owned());
+    }
+    tools
 }
 
 /// Evaluates the conditions of a tool. Stacks and lines also require names.

@@ -98,7 +98,7 @@ pub(super) fn find_mistakes(code: &Code<'_>) -> Vec<String> {
     // A row at the end of a function marks the end of its lines.
     let is_outside = |address: Address| {
         let next = outermost.partition_point(|range| range.start() <= address);
-        !outermost[..next].last().is_some_and(|range| address <= range.end())
+        outermost[..next].last().is_none_or(|range| address > range.end())
     };
     let outside: Vec<Address> = code.lines.iter().map(|line| line.address).filter(|&row| is_outside(row)).collect();
     if let Some(first) = outside.first() {

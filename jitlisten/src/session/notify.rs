@@ -2,15 +2,13 @@
 
 #![forbid(unsafe_code)]
 
-use std::time::Instant;
-
 use super::record::neighbours;
 use super::{Record, Session, State};
 use crate::code_snapshot::CodeSnapshot;
 use crate::log::LogEvent;
 use crate::log_line;
 use crate::options::SinkKind;
-use crate::process::fork_gate;
+use crate::process::{clock, fork_gate};
 use crate::sink::{self, Neighbours, SinkError, UnwinderSearch};
 use crate::{Address, AddressRange, ObjectId, observer};
 
@@ -19,7 +17,7 @@ impl Session {
     /// a fork: there it writes the inherited objects now.
     pub fn enable(&self, kind: SinkKind) {
         let mut state = self.lock_for_this_process();
-        let locked_at = Instant::now();
+        let locked_at = clock::monotonic();
         if std::mem::take(&mut state.replay_inherited[kind as usize]) {
             self.replay_live_objects(&mut state, kind);
         } else if state.sinks[kind as usize].is_none() {
@@ -33,7 +31,7 @@ impl Session {
     /// Disables a sink. Its files are closed and kept.
     pub fn disable(&self, kind: SinkKind) {
         let mut state = self.lock();
-        let locked_at = Instant::now();
+        let locked_at = clock::monotonic();
         self.end_sink(&mut state, kind);
         state.sinks[kind as usize] = None;
         state.replay_inherited[kind as usize] = false;

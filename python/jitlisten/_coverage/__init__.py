@@ -1,21 +1,22 @@
 """Coverage of code compiled by Numba, for coverage.py: the same lines and branches as if it ran as Python.
 
-While Numba lowers a function, a store is added for each line, or for each arc between two lines. The code therefore
-differs from the code that runs without coverage: never measure time with it. It may have line tables, for debuggers.
+What coverage.py measures is a function of the bytecode that ran. So when Numba has translated a function's bytecode, a
+statement is inserted for each step from one line to the next. Numba compiles it to a store. The code therefore differs
+from the code that runs without coverage: never measure time with it. It may have line tables, for debuggers.
 `jitlisten.coverage` is the plugin of coverage.py.
 
-    plan.py         chooses the marks of a function, from Numba's intermediate representation
+    bytecode.py     lines and steps of a function, from its bytecode
+    statements.py   inserts the steps into Numba's intermediate representation
     lowering.py     emits the stores
     loops.py        finds loops whose marks are stored when they exit
     marks.py        the bytes that are stored to, and their meaning; code in Numba's cache
     patches.py      whether coverage is on
     hooks.py        hooks in Numba's functions (`_numba/seams.py`)
     paths.py        measured files
-    infer.py        coverage of statements without code
     collect.py      adds the marks to coverage.py's data
     unmeasured.py   names of functions that cannot be measured
 
-`jitlisten._numba.locations` provides the locations of inlined calls.
+`jitlisten._numba.inlined` provides the calls that an exception leaves.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _flush_marks(collector: Any) -> bool:
     for mark in pending:
         by_path.setdefault(mark.path, set()).add((mark.from_line, mark.to_line))
     measured = {
-        path: _lines_or_arcs(path, pairs, collector.branch)
+        path: _lines_or_arcs(pairs, collector.branch)
         for path, pairs in by_path.items()
         if _is_measured(collector, path)
     }
@@ -103,21 +103,11 @@ def _flush_marks(collector: Any) -> bool:
     return True
 
 
-def _lines_or_arcs(path: str, pairs: Iterable[Any], branch: bool) -> Any:
+def _lines_or_arcs(pairs: Iterable[Any], branch: bool) -> Any:
     """Returns the arcs of a file if branches are measured, otherwise the lines of the file."""
-    from . import infer
-
-    lines = {line for pair in pairs for line in pair if line > 0}
-    graph = infer.source_graph(path, _marks_module().digest(path) or "")
-    executed = graph.lines(lines) if graph is not None else lines
-    if not branch:
-        return executed | lines
-    arcs = {(source, target) for source, target in pairs if source}
-    if graph is not None:
-        arcs |= graph.arcs(arcs, executed, _marks_module().lines_with_code(path))
-    endpoints = {line for arc in arcs for line in arc}
-    arcs.update((line, line) for line in executed | lines if line not in endpoints)
-    return arcs
+    if branch:
+        return {(source or target, target) for source, target in pairs}
+    return {line for pair in pairs for line in pair if line > 0}
 
 
 def _is_measured(collector: Any, path: str) -> bool:

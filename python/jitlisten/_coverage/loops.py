@@ -13,6 +13,10 @@ from typing import Any, Dict, FrozenSet, Optional
 from numba.core import ir
 from numba.core.analysis import compute_cfg_from_blocks
 
+from .statements import MarkStatement
+
+_SIMPLE_TYPES = (ir.Assign, ir.Jump, ir.Branch, ir.Del, ir.SetItem, ir.StaticSetItem, MarkStatement)
+
 
 def find_short_loops(blocks: Dict[int, Any]) -> Dict[int, FrozenSet[int]]:
     """Finds short innermost loops. Maps the label of each block in one to the labels of all blocks of its loop."""
@@ -46,7 +50,7 @@ def _find_constants(blocks: Dict[int, Any]) -> Dict[str, Any]:
 
 
 def _is_simple(statement: Any, values: Dict[str, Any]) -> bool:
-    if type(statement) not in (ir.Assign, ir.Jump, ir.Branch, ir.Del, ir.SetItem, ir.StaticSetItem):
+    if type(statement) not in _SIMPLE_TYPES:
         return False
     value = getattr(statement, "value", None) if isinstance(statement, ir.Assign) else None
     if isinstance(value, ir.Yield):

@@ -172,11 +172,6 @@ def register_all(data: bytes) -> None:
         register(name.decode("ascii"))
 
 
-def lines_with_code(path: str) -> Set[int]:
-    """Returns all lines of a file that have marks, whether they have run or not."""
-    return {line for region in _regions for mark in region.marks if mark.path == path for line in mark[1:] if line > 0}
-
-
 def take() -> Set[Mark]:
     """Returns all marks that were set since the last call."""
     taken: Set[Mark] = set()

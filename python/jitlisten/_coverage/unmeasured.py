@@ -19,9 +19,9 @@ def add(reason: str, lowerer: Any) -> None:
 
 
 def add_name(reason: str, name: str) -> None:
-    names = _names_by_reason.setdefault(reason, [])
-    if name not in _reported and name not in names:
-        names.append(name)
+    is_known = name in _reported or any(name in names for names in _names_by_reason.values())
+    if not is_known:
+        _names_by_reason.setdefault(reason, []).append(name)
 
 
 def add_all(reason: str) -> None:

@@ -62,13 +62,6 @@ def show_at(statement: Any, loc: Any) -> None:
     statement.loc.__dict__[_SHOWN] = shown(loc)
 
 
-def measure_at(statement: Any, loc: Any) -> None:
-    """Makes coverage measure a statement at another location; line tables still show the old one."""
-    shown_loc = shown(statement.loc)
-    statement.loc = _copy_location(loc)
-    statement.loc.__dict__[_SHOWN] = shown_loc
-
-
 def _getstate(loc: Any) -> Dict[str, Any]:
     """Returns the state without our attributes."""
     return {name: value for name, value in loc.__dict__.items() if name not in (FRAME, _SHOWN)}

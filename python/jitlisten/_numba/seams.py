@@ -39,6 +39,8 @@ class Seam(enum.Enum):
     LOAD_OVERLOAD = "numba.core.caching", "Cache.load_overload"
     LOAD_NO_OVERLOAD = "numba.core.caching", "NullCache.load_overload"
     LOAD_OBJECT = "numba.core.codegen", "CPUCodeLibrary._unserialize"
+    # Translation of bytecode
+    INTERPRET = "numba.core.interpreter", "Interpreter.interpret"
     # Compilation
     COMPILE = "numba.core.compiler", "CompilerBase._compile_core"
     ADD_MODULE = "numba.core.codegen", "CPUCodeLibrary.add_ir_module"
@@ -53,19 +55,14 @@ class Seam(enum.Enum):
     LOWER_BLOCK = "numba.core.lowering", "BaseLower.lower_block"
     LOWER_STATEMENT = "numba.core.lowering", "Lower.lower_inst"
     LOWER_OBJECT_MODE = "numba.core.pylowering", "PyLower.lower_inst"
-    LOWER_PARALLEL = "numba.parfors.parfor_lowering", "ParforLower.lower_inst"
     SERIALIZE = "numba.core.pythonapi", "PythonAPI.serialize_object"
     SUSPEND_LOCATIONS = "numba.core.debuginfo", "suspend_emission"
     # Passes before lowering
     STRIP_PHIS = "numba.core.typed_passes", "PreLowerStripPhis._strip_phi_nodes"
     INLINE_FUNCTION = "numba.core.inline_closurecall", "InlineWorker.inline_ir"
     INLINE_CLOSURE = "numba.core.inline_closurecall", "inline_closure_call"
-    INIT_LIFTED = "numba.core.dispatcher", "LiftedCode.__init__"
     # Parallel loops and stencils
     COMPILE_KERNEL = "numba.parfors.parfor_lowering", "_create_gufunc_for_parfor_body"
-    HOIST = "numba.parfors.parfor_lowering", "_hoist_internal"
-    FUSE = "numba.parfors.parfor", "try_fuse"
-    INIT_STENCIL = "numba.stencils.stencil", "StencilFunc.__init__"
     PARALLEL_STENCIL = "numba.stencils.stencilparfor", "StencilPass._mk_stencil_parfor"
     # Text of LLVM modules
     FORMAT_METADATA = "llvmlite.ir._utils", "_HasMetadata._stringify_metadata"

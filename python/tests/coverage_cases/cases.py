@@ -664,6 +664,209 @@ def array_expressions(a, b, flag):
     )
     return d.sum()
 
+@njit
+def finds(values, limit):
+    for i in range(values.shape[0]):
+        if values[i] > limit:
+            break
+    return i
+
+
+@njit
+def breaks_at_once(n):
+    while n < 10:
+        n += 1
+        break
+    n += 3
+    return n
+
+
+@njit
+def breaks_after_and(x, z):
+    for i in range(3):
+        if x < 1:
+            if x > -6 and z > 1:
+                break
+        else:
+            x = 1
+    return x
+
+
+@njit
+def breaks_in_else(x, y):
+    for i in range(x):
+        for j in range(0):
+            y += 1
+        else:
+            break
+        y = 3
+    else:
+        return 5
+    y += 2
+    return y
+
+
+@njit
+def passes(x):
+    if x > 1:
+        pass
+    try:
+        if x > 2:
+            raise ValueError
+    except Exception:
+        pass
+    return x
+
+
+@njit
+def pruned_by_type(x):
+    s = 1
+    if isinstance(x, int):
+        s = 2
+    if x > 10:
+        return s
+    return x
+
+
+@njit
+def pruned_by_constant(x):
+    i = 0
+    while i < 4:
+        i += 1
+        for k in range(2):
+            x += 1
+    if x == 8:
+        assert x < 1000
+    else:
+        x -= 1
+    c = 0
+    for j in range(2):
+        if c > 1:
+            x = 5
+    while False:
+        x = 6
+    if not True:
+        x = 7
+    return x
+
+
+@njit
+def nested_after_while(x):
+    w = 0
+    while w < 4:
+        w += 1
+        for i in range(1):
+            x = x + 1
+    for j in range(2):
+        for k in range(3):
+            x += 1
+    return x
+
+
+@njit(parallel=True)
+def parallel_copies(n, a):
+    if n > 3:
+        z = np.ones(n)
+    else:
+        z = a
+    f = 1.0
+    if n > 100:
+        f = 2.0
+    t = f
+    w = t
+    for i in prange(n):
+        b = z[i]
+        c = b
+        if c > 100:
+            c = w
+        best = -1
+        for j in range(n):
+            if z[j] > 1:
+                best = j
+        first = best
+        if first >= 0:
+            val = first
+        else:
+            val = n
+        z[i] = c * t + val
+    return z
+
+
+@njit(inline="always")
+def corners(x):
+    a = np.empty(2)
+    a[0] = x
+    a[1] = x + 1
+    return a
+
+
+@njit(parallel=True)
+def parallel_inlined(n):
+    out = np.zeros(n)
+    for i in prange(n):
+        c = corners(i)
+        out[i] = c[0] + c[1]
+    return out
+
+
+@njit
+def raised_at_the_end(a, i):
+    b = 0
+    return (b +
+            raises(i) +
+            a[0])
+
+
+@njit(inline="always")
+def inlined_end(x):
+    y = x * 2
+    return 10 // (x - y)
+
+
+@njit
+def raised_in_an_inlined_call(x):
+    x += 1
+    return inlined_end(x)
+
+
+@njit
+def ends_with_a_call(x):
+    if raises(x) > 100:
+        x = 1
+
+
+@njit
+def conditions(n):
+    s = 0
+    k = 0
+    while (k + n) > 2 and (n := n - 1) > 0:
+        s += 1
+    if (s > 1 and
+            k > 0 or
+            0 < n < 3):
+        s = (1
+             if s > 3 else
+             2)
+    return s
+
+
+@njit
+def asserts(a, b):
+    assert (5 <= a and
+            b <= 1)
+    return a
+
+
+@njit
+def raises_at_the_end_of_a_branch(x, z):
+    for i in range(2):
+        if x == 1:
+            if x > z:
+                raise ValueError("text")
+        elif x == 2:
+            z += 1
+    return z
+
 
 def drive():
     array_expressions(np.ones(3), np.ones(3), False)
@@ -721,3 +924,31 @@ def drive():
     implicit_return_after_no_loop(np.ones(0))
     finishes(3)
     long_header(1)
+    finds(np.arange(6.0), 3)
+    breaks_at_once(3)
+    breaks_after_and(0, 1)
+    breaks_in_else(1, 2)
+    passes(3)
+    pruned_by_type(1)
+    pruned_by_constant(1)
+    nested_after_while(1)
+    parallel_copies(3, np.ones(3))
+    parallel_inlined(3)
+    for function, argument in (
+        (raised_in_an_inlined_call, -1),
+        (ends_with_a_call, 0),
+    ):
+        try:
+            function(argument)
+        except (ValueError, ZeroDivisionError):
+            pass
+    try:
+        raised_at_the_end(np.ones(2), 0)
+    except ValueError:
+        pass
+    conditions(5)
+    try:
+        asserts(1, 2)
+    except AssertionError:
+        pass
+    raises_at_the_end_of_a_branch(1, 2)

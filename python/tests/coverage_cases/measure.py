@@ -1,6 +1,7 @@
 """Measures a module with coverage.py and writes the results as JSON:  measure.py MODULE OUT [branch]
 
-With COVERAGE_TRUTH set, the module's functions run as Python. Otherwise, Numba compiles them and the plugin is enabled.
+MODULE is a path without `.py`. With COVERAGE_TRUTH set, the module's functions run as Python. Otherwise, Numba compiles
+them and the plugin is enabled.
 """
 
 import importlib
@@ -10,12 +11,12 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE]
 import coverage
 
 
 def main(module, out, branch=""):
     target = os.path.join(HERE, module + ".py")
+    sys.path[:0] = [os.path.dirname(target)]
     with tempfile.NamedTemporaryFile("w", suffix=".ini") as file:
         file.write("[run]\nbranch = %s\n" % bool(branch))
         if not os.environ.get("COVERAGE_TRUTH"):
@@ -23,7 +24,7 @@ def main(module, out, branch=""):
         file.flush()
         measurement = coverage.Coverage(data_file=None, include=[target], config_file=file.name)
         measurement.start()
-        importlib.import_module(module).drive()
+        importlib.import_module(os.path.basename(module)).drive()
         measurement.stop()
         _, statements, _, missing, _ = measurement.analysis2(target)
         results = {"statements": statements, "missing": missing, "numba": "numba" in sys.modules}

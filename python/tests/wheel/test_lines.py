@@ -12,7 +12,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import PROGRAMS, TEST_TIMEOUT_S, command, python
+from conftest import PROGRAMS, TEST_TIMEOUT_S, command, python, require_tool
 
 
 #: Timeout in seconds of a recording that takes two CPU seconds on an idle machine.
@@ -266,3 +266,103 @@ def test_a_bundle_is_filled_when_its_command_is_ended(environment, run, tmp_path
     assert record.returncode == 128 + signal.SIGTERM and "folder: " in errors, errors
     report = json.loads(run(command(), "lines", "--json", "-", tmp_path / "folder").stdout)
     assert report["compiled"] > 0
+
+
+#: Functions for which Numba generates branches of its own. `spin` runs each for the same time.
+BRANCHES = """
+import time
+import numpy as np
+from numba import literal_unroll, njit
+
+indices, values = np.random.randint(0, 4, 2000), np.random.rand(2000)
+
+@njit
+def variable(items, indices):
+    total = 0.0
+    for i in range(indices.size):
+        total += items[indices[i]]  # variable
+    return total
+
+@njit
+def unrolled(items, values):
+    total = 0.0
+    for i in range(values.size):
+        for item in literal_unroll(items):
+            total += item.real * values[i]  # unrolled
+    return total
+
+@njit
+def zipped(items, others, values):
+    total = 0.0
+    for i in range(values.size):
+        for item, (k, other) in zip(items, enumerate(others)):
+            total += item * other * values[i]  # zipped
+    return total
+
+@njit
+def raising(values, step):
+    total = 0.0
+    for i in range(0, values.size, step):
+        if values[i] < 0:
+            raise ValueError("negative")
+        total += values[i]  # raising
+    return total
+
+def spin(function, *arguments):
+    function(*arguments)
+    end = time.thread_time() + 0.5
+    while time.thread_time() < end:
+        function(*arguments)
+
+items = (1.0, 2.0, 3.0, 4.0)
+spin(variable, items, indices)
+spin(unrolled, (1, 2.5, 3.0, 4 + 0j), values)
+spin(zipped, items, items, values)
+spin(raising, values, 1)
+"""
+
+
+def test_branches_of_numba_have_the_line_of_their_expression(run, tmp_path):
+    program = tmp_path / "prog.py"
+    program.write_text(BRANCHES)
+    run(command(), "record", "-r", "499", "--", python(), program)
+    report = json.loads(run(command(), "lines", "--json", "-").stdout)
+    # LLVM gives no line to the copies in the cases of a `switch`.
+    assert report["line_zero"] < 0.03 * report["compiled"], report["line_zero"]
+    lines = next(file for file in report["files"] if file["path"] == str(program))["lines"]
+    samples = {row["line"]: row["self"] for row in lines}
+    number = next(number for number, line in enumerate(BRANCHES.splitlines(), 1) if line.endswith("# variable"))
+    assert samples[number] > 9 * (samples.get(number - 1, 0) + samples.get(number - 3, 0)), samples
+    assert "loop " in run(command(), "why", f"prog.py:{number}").stdout
+
+
+#: Spends its time in a C function that keeps no frame pointer in most distributions.
+CALLING = """
+import math
+from numba import njit
+
+@njit
+def cosines(n):
+    total = 0.0
+    for i in range(n):
+        total += math.cos(i * 0.1)
+    return total
+
+cosines(60_000_000)
+"""
+
+
+def test_frame_pointers_of_perf_skip_no_caller(run, tmp_path):
+    perf = require_tool("perf")
+    (tmp_path / "prog.py").write_text(CALLING)
+    record = [perf, "record", "-q", "-g", "-F", "499", "-e", "cpu-clock:u", "-o", "perf.data"]
+    if run(*record, "true", status=None).returncode:
+        pytest.skip("perf may not record here")
+    run(*record, command(), "run", "--", python(), "prog.py")
+    report = json.loads(run(command(), "lines", "--json", "-", "perf.data").stdout)
+    hot = {row["line"]: row["self_percent"] for row in report["hottest"] if row["path"] == str(tmp_path / "prog.py")}
+    note = next((note for note in report["notes"] if "without a frame pointer" in note), None)
+    assert hot.get(6, 0) < 1, (hot, note)
+    # The call has a line only if libm keeps frame pointers.
+    cosines = next(row for row in report["functions"] if row["name"] == "__main__.cosines")
+    assert cosines["total_percent"] > 10 and (note is not None or hot[9] > 10), (cosines, hot, note)

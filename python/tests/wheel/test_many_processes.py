@@ -194,6 +194,17 @@ def test_the_ranks_of_an_mpirun(run, tmp_path, name, expected):
     assert len(report["hosts"]) == 1
     assert "rank 3 (process" in run(command(), "lines", "--processes", *files).stdout
     assert min(seconds_in_kernel(read_report(run, file)) for file in files) > 0.4
+    # As data: a folder, and a list of files.
+    script = f"""
+import jitlisten
+folder = jitlisten.read({str(moved_directory)!r}, by_thread=True)
+files = jitlisten.read({[str(file) for file in files]!r})
+assert folder.data["samples"] == files.data["samples"]
+kernel = [row for row in folder.thread_rows() if row["file"].endswith("kernel.py") and row["self"]]
+assert {{row["rank"] for row in kernel}} == {{0, 1, 2, 3}}, kernel
+assert all(row["host"] and row["tid"] for row in kernel)
+"""
+    run(python(), "-c", script)
 
 
 BUSY = """

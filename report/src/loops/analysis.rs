@@ -48,7 +48,7 @@ fn raises_exception(instructions: &[Instruction], mut index: usize) -> bool {
                 }
             }
             Flow::Leave => return status == Some(1),
-            Flow::Jump(None) | Flow::Branch(_) => return false,
+            Flow::Jump(None) | Flow::Switch | Flow::Branch(_) => return false,
         };
     }
     false
@@ -57,7 +57,7 @@ fn raises_exception(instructions: &[Instruction], mut index: usize) -> bool {
 fn count_instruction(facts: &mut Facts, elements: &mut Elements, instruction: &Instruction) {
     facts.instructions += 1;
     facts.wraparounds += u32::from(instruction.spreads_sign);
-    facts.table_jumps += u32::from(instruction.step.flow == Flow::Jump(None));
+    facts.table_jumps += u32::from(matches!(instruction.step.flow, Flow::Switch | Flow::Jump(None)));
     facts.has_avx |= instruction.is_avx;
     match instruction.class {
         Class::Packed(bits, element) => {

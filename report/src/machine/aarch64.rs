@@ -68,7 +68,8 @@ fn decode_step(instructions: &[(u64, Option<Decoded>)], index: usize) -> Step {
         Some(O::RET | O::RETAA | O::RETAB | O::ERET | O::ERETAA | O::ERETAB | O::BRK | O::HLT | O::UDF) => Flow::Leave,
         _ => Flow::Next,
     };
-    Step { address, end: address.wrapping_add(INSTRUCTION_BYTES as u64), flow }
+    let is_padding = decoded.is_some_and(|decoded| decoded.opcode == O::HINT);
+    Step { address, end: address.wrapping_add(INSTRUCTION_BYTES as u64), flow, is_padding }
 }
 
 /// Returns true for a jump to a register that holds a constant, which is the address of another function.

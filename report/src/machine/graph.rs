@@ -193,30 +193,22 @@ impl Graph {
             blocks.iter().enumerate().map(|(block, range)| (range.start, block)).collect();
         let target = |address: Option<u64>| address.and_then(|address| block_at.get(index.get(&address)?).copied());
         let (mut successors, mut predecessors) = (vec![Vec::new(); blocks.len()], vec![Vec::new(); blocks.len()]);
-        let mut table_jumps = Vec::new();
         for (block, range) in blocks.iter().enumerate() {
             let fallthrough = (block + 1 < blocks.len()).then_some(block + 1);
             let targets = match steps[range.end - 1].flow {
                 Flow::Next => [None, fallthrough],
                 Flow::Jump(address) => [target(address), None],
                 Flow::Branch(address) => [target(address), fallthrough],
-                Flow::Leave => [None, None],
+                Flow::Switch | Flow::Leave => [None, None],
             };
-            if steps[range.end - 1].flow == Flow::Jump(None) {
-                table_jumps.push(block);
-            }
             for target in targets.into_iter().flatten() {
                 successors[block].push(target);
                 predecessors[target].push(block);
             }
         }
-        // The cases of a jump table follow it, and nothing else leads there.
-        for (block, predecessors) in predecessors.iter_mut().enumerate().skip(1) {
-            let position = table_jumps.partition_point(|jump| *jump < block).checked_sub(1);
-            if let Some(jump) = position.map(|position| table_jumps[position]).filter(|_| predecessors.is_empty()) {
-                successors[jump].push(block);
-                predecessors.push(jump);
-            }
+        for (switch, target) in find_cases(steps, &blocks, &predecessors) {
+            successors[switch].push(target);
+            predecessors[target].push(switch);
         }
         let order = reverse_postorder(&successors);
         let mut position = vec![UNREACHED; blocks.len()];
@@ -225,6 +217,21 @@ impl Graph {
         }
         Graph { blocks, successors, predecessors, order, position }
     }
+}
+
+/// Returns the edges of jumps by a table, and of jumps to an address that is computed from one. The tables are not read:
+/// their targets are the blocks that nothing else jumps to. With several tables, a block belongs to the nearest jump
+/// before it.
+fn find_cases(steps: &[Step], blocks: &[Range<usize>], predecessors: &[Vec<usize>]) -> Vec<(usize, usize)> {
+    let is_switch = |range: &Range<usize>| matches!(steps[range.end - 1].flow, Flow::Switch | Flow::Jump(None));
+    let switches: Vec<usize> =
+        blocks.iter().enumerate().filter(|(_, range)| is_switch(range)).map(|(block, _)| block).collect();
+    let Some(first) = switches.first() else { return Vec::new() };
+    let is_case = |block: &usize| {
+        predecessors[*block].is_empty() && !blocks[*block].clone().all(|number| steps[number].is_padding)
+    };
+    let nearest = |block: usize| switches[..switches.partition_point(|switch| *switch < block)].last().unwrap_or(first);
+    (1..blocks.len()).filter(is_case).map(|block| (*nearest(block), block)).collect()
 }
 
 /// Blocks at which branches diverge and join.
@@ -267,6 +274,34 @@ impl Branches {
         }
         let range = |block: usize| blocks[block].clone();
         Some((predecessors.into_iter().map(range).collect(), range(self.immediate_dominator[block])))
+    }
+}
+
+/// Direction of a search in the control flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Backward,
+    Forward,
+}
+
+impl Branches {
+    /// Returns the block of an instruction.
+    pub(crate) fn block_of(&self, instruction: usize) -> Option<usize> {
+        let block = self.graph.blocks.partition_point(|range| range.end <= instruction);
+        (block < self.graph.blocks.len()).then_some(block)
+    }
+
+    /// Returns the instructions of a block.
+    pub(crate) fn instructions(&self, block: usize) -> Range<usize> {
+        self.graph.blocks[block].clone()
+    }
+
+    /// Returns the blocks directly before or after a block.
+    pub(crate) fn neighbours(&self, block: usize, direction: Direction) -> &[usize] {
+        match direction {
+            Direction::Backward => &self.graph.predecessors[block],
+            Direction::Forward => &self.graph.successors[block],
+        }
     }
 }
 
@@ -420,8 +455,10 @@ mod tests {
 
     /// Builds instructions at addresses 0, 1, 2, ...
     fn steps(flows: &[Flow]) -> Vec<Step> {
-        let step =
-            |(address, flow): (usize, &Flow)| Step { address: address as u64, end: address as u64 + 1, flow: *flow };
+        let step = |(address, flow): (usize, &Flow)| {
+            let address = address as u64;
+            Step { address, end: address + 1, flow: *flow, is_padding: false }
+        };
         flows.iter().enumerate().map(step).collect()
     }
 
@@ -465,6 +502,22 @@ mod tests {
             natural_loops,
             [NaturalLoop { own_blocks: vec![0..2, 2..4], exits: vec![4], is_innermost: true, parent: None }]
         );
+    }
+
+    /// The cases of a `switch` are reached by a table.
+    #[test]
+    fn a_loop_with_a_switch_is_a_loop() {
+        use Flow::{Branch, Jump, Leave, Next, Switch};
+        let flows = [Next, Next, Switch, Jump(Some(5)), Jump(Some(5)), Branch(Some(1)), Leave];
+        let natural_loops = find_loops(&steps(&flows));
+        assert_eq!(natural_loops.len(), 1);
+        assert_eq!(natural_loops[0].instructions().collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        let branches = Branches::new(&steps(&flows)).expect("a graph");
+        let block = branches.block_of(4).expect("a block");
+        let neighbours = [Direction::Backward, Direction::Forward].map(|direction| {
+            branches.neighbours(block, direction).iter().map(|block| branches.instructions(*block)).collect::<Vec<_>>()
+        });
+        assert_eq!(neighbours, [vec![1..3], vec![5..6]]);
     }
 
     #[test]

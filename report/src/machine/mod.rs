@@ -23,6 +23,8 @@ pub(crate) enum Flow {
     Next,
     /// Jumps to the target, if it is known.
     Jump(Option<u64>),
+    /// Jumps to one of the targets in a table.
+    Switch,
     /// Jumps to the target or continues with the next instruction.
     Branch(Option<u64>),
     /// Leaves the function.
@@ -36,6 +38,17 @@ pub(crate) struct Step {
     /// Address of the next instruction.
     pub(crate) end: u64,
     pub(crate) flow: Flow,
+    /// True for an instruction without effect, which fills the space before an aligned block.
+    pub(crate) is_padding: bool,
+}
+
+/// Target of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallTarget {
+    /// Address in the file's address space.
+    Relative(u64),
+    /// Address in the process.
+    Absolute(u64),
 }
 
 /// Set of registers. A partial register counts as the whole register.
@@ -134,6 +147,14 @@ impl Machine {
         match self {
             Machine::X86_64 => x86_64::steps(code, address),
             Machine::Aarch64 => aarch64::steps(code, address),
+        }
+    }
+
+    /// Returns the target of the call at the end of the code, if it is constant. Known for x86-64 only.
+    pub(crate) fn call_target(self, code: &[u8], address: u64) -> Option<CallTarget> {
+        match self {
+            Machine::X86_64 => x86_64::call_target(code, address),
+            Machine::Aarch64 => None,
         }
     }
 

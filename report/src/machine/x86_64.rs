@@ -5,7 +5,7 @@ use iced_x86::{
     Mnemonic, OpAccess, OpKind, Register,
 };
 
-use super::{Class, FIRST_MASK, FIRST_VECTOR, Flow, Instruction, Memory, Operation, Registers, Step};
+use super::{CallTarget, Class, FIRST_MASK, FIRST_VECTOR, Flow, Instruction, Memory, Operation, Registers, Step};
 
 /// Maximum number of instructions between a constant and the tail call that uses it. The instructions in between
 /// restore registers.
@@ -39,10 +39,32 @@ fn decode_step(instructions: &[Decoded], index: usize) -> Step {
         FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => Flow::Next,
         FlowControl::UnconditionalBranch => Flow::Jump(target()),
         FlowControl::ConditionalBranch => Flow::Branch(target()),
+        // A table of targets is indexed by a register.
+        FlowControl::IndirectBranch if decoded.memory_index() != Register::None => Flow::Switch,
         FlowControl::IndirectBranch if !is_tail_call(&instructions[..index], decoded) => Flow::Jump(None),
         _ => Flow::Leave,
     };
-    Step { address: decoded.ip(), end: decoded.next_ip(), flow }
+    let is_padding = matches!(decoded.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
+    Step { address: decoded.ip(), end: decoded.next_ip(), flow, is_padding }
+}
+
+/// Returns the target of the call at the end of the code, if it is constant.
+pub(super) fn call_target(code: &[u8], address: u64) -> Option<CallTarget> {
+    let decoded: Vec<Decoded> = decoder(code, address).into_iter().collect();
+    let (call, preceding) = decoded.split_last()?;
+    match call.flow_control() {
+        FlowControl::Call => Some(CallTarget::Relative(call.near_branch_target())).filter(|_| call.is_call_near()),
+        FlowControl::IndirectCall if call.op0_kind() == OpKind::Register => {
+            let sets = |setter: &&Decoded| {
+                setter.op0_kind() == OpKind::Register
+                    && setter.op0_register() == call.op0_register()
+                    && setter.mnemonic() != Mnemonic::Push
+            };
+            let setter = preceding.iter().rev().find(sets)?;
+            (setter.op1_kind() == OpKind::Immediate64).then(|| CallTarget::Absolute(setter.immediate64()))
+        }
+        _ => None,
+    }
 }
 
 /// Returns true for a jump to a register that holds a constant, which is the address of another function.

@@ -157,6 +157,8 @@ struct LocationRole {
     is_user_code: bool,
     has_file: bool,
     line: Option<Line>,
+    /// True if the line is unknown.
+    is_function: bool,
 }
 
 impl Activities {
@@ -181,8 +183,11 @@ impl Activities {
         let library = |role: &FunctionRole| role.library.filter(|library| !library.is_base).map(|library| library.name);
         activities.function_libraries = roles.iter().map(library).collect();
         let locations = 0..recording.locations.len() as u32;
-        let location_roles: Vec<LocationRole> =
-            locations.map(|location| activities.location_role(symbols, &roles, location)).collect();
+        let location_role = |location: u32| LocationRole {
+            is_function: recording.locations[location as usize].is_function,
+            ..activities.location_role(symbols, &roles, location)
+        };
+        let location_roles: Vec<LocationRole> = locations.map(location_role).collect();
         let is_wall = recording.is_wall();
         let mut imports = Imports::new(recording, symbols, roots);
         let stack = |stack: u32| {
@@ -320,6 +325,8 @@ impl StackSummary {
     fn new<'a>(locations: impl Iterator<Item = &'a LocationRole>) -> StackSummary {
         let mut summary = StackSummary::default();
         let mut calls_condition = false;
+        // The wrapper that called a function has another line.
+        let mut hides_lines = false;
         for location in locations {
             let role = &location.role;
             summary.roles.add(role.roles);
@@ -350,8 +357,12 @@ impl StackSummary {
             // Time in the user's own files during an import is charged to those files.
             summary.imports |= role.roles.contains(Role::Importer) && summary.user.is_none();
             summary.ends |= role.roles.contains(Role::Finalizer) && summary.user.is_none();
-            summary.user = summary.user.or(location.user);
-            summary.line = summary.line.or(location.line);
+            let is_python = matches!(location.owner, Some((_, Kind::Python)));
+            hides_lines = (hides_lines || location.is_function) && !is_python;
+            if !hides_lines {
+                summary.user = summary.user.or(location.user);
+                summary.line = summary.line.or(location.line);
+            }
         }
         summary
     }

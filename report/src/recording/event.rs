@@ -115,7 +115,7 @@ impl Event {
     }
 
     /// Returns true if samples have copies of registers and stack that need to be unwound.
-    pub(super) fn has_stack_copies(&self) -> bool {
+    pub(crate) fn has_stack_copies(&self) -> bool {
         self.has_field(PERF_SAMPLE_STACK_USER) && self.has_field(PERF_SAMPLE_REGS_USER)
     }
 }

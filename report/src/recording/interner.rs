@@ -27,6 +27,8 @@ pub struct Location {
     pub address: u64,
     /// Position in the file that was mapped at the address when the sample was taken.
     pub position: Option<FilePosition>,
+    /// True if only the function is known, not the instruction.
+    pub is_function: bool,
 }
 
 /// Position in a mapped file.
@@ -63,6 +65,25 @@ impl Stacks {
         let first = self.locations.len() as u32;
         self.locations.extend(other.locations.iter().map(|location| location + first_location));
         self.ends.extend(other.ends.iter().map(|end| end + first));
+    }
+
+    /// Inserts a location after the innermost one outside of the kernel, in the given stacks.
+    pub(crate) fn insert_callers(&mut self, all: &[Location], callers: &FxHashMap<u32, u32>) {
+        if callers.is_empty() {
+            return;
+        }
+        let (mut locations, mut ends) = (Vec::with_capacity(self.locations.len() + callers.len()), Vec::new());
+        for stack in 0..self.len() as u32 {
+            let stack_locations = self.get(stack);
+            let is_user = |location: &u32| all[*location as usize].pid.is_some();
+            let kernel_count = stack_locations.iter().position(is_user).unwrap_or(stack_locations.len());
+            let (inner, outer) = stack_locations.split_at((kernel_count + 1).min(stack_locations.len()));
+            locations.extend(inner);
+            locations.extend(callers.get(&stack));
+            locations.extend(outer);
+            ends.push(locations.len() as u32);
+        }
+        (self.locations, self.ends) = (locations, ends);
     }
 
     /// Returns the location indices of one stack, innermost first.
@@ -196,7 +217,8 @@ impl Interner {
             offset: mapping.offset.wrapping_add(address - mapping.start),
         });
         let location = self.locations.len() as u32;
-        self.locations.push(Location { origin: 0, pid: (space != KERNEL).then_some(space), address, position });
+        let pid = (space != KERNEL).then_some(space);
+        self.locations.push(Location { origin: 0, pid, address, position, is_function: false });
         self.validity.push(Validity { from: mapping_at.from, to: mapping_at.to, next: first });
         self.by_address.insert((space, address), location);
         location

@@ -19,8 +19,8 @@ impl Recording {
         for recording in remaining {
             merged.add(recording, &mut indices)?;
         }
-        merged.notes = count_notes(merged.notes);
         merged.scale_short_processes();
+        merged.notes = count_notes(merged.notes);
         Ok(merged)
     }
 

@@ -18,7 +18,9 @@
 //!               "compiled": n, "percent": p}],
 //!  "processes": [{"pid": n, "name": s, "label": s, "rank": n or null, "host": s, "threads": n, "samples": n,
 //!                 "compiled": n, "percent": p}],
-//!  "hosts": [...], ...}
+//!  "hosts": [...],
+//!  "imbalance": [{"path": p, "line": l, "gain": w, "min": w, "mean": w, "max": w, "slowest": {"pid": n, "host": s,
+//!                 "rank": n or null, "label": s}}], ...}
 //! ```
 //! The `self` of all `lines` plus `without_line` add up to `compiled` and `interpreted`; with `outside` they add up to
 //! `samples`. Line 0 is code to which the compiler assigned no line. The entries of `summary` without
@@ -65,6 +67,7 @@ pub fn to_json(report: &Report) -> Value {
         "threads": threads(report),
         "processes": groups(report, &report.processes(), true),
         "hosts": groups(report, &report.hosts(), false),
+        "imbalance": imbalance(report),
         "recordings": report.recording.parts,
         "compilations": compilations_to_json(report),
         "notes": report.notes,
@@ -313,6 +316,25 @@ fn threads(report: &Report) -> Vec<Value> {
         })
     })
     .collect()
+}
+
+/// Returns the lines whose self time differs between processes, if the report is by thread.
+fn imbalance(report: &Report) -> Vec<Value> {
+    let rows = report.imbalance();
+    rows.iter()
+        .map(|row| {
+            json!({
+                "path": report.profile.files[row.file].path,
+                "line": row.line,
+                "gain": row.gain(),
+                "min": row.min,
+                "mean": row.mean,
+                "max": row.max,
+                "slowest": {"pid": row.slowest.pid, "host": row.slowest.host, "rank": row.slowest.rank,
+                            "label": row.slowest.label},
+            })
+        })
+        .collect()
 }
 
 fn groups(report: &Report, groups: &[Group], are_processes: bool) -> Vec<Value> {

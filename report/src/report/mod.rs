@@ -3,6 +3,7 @@
 mod bundle;
 mod compiling;
 mod diff;
+mod imbalance;
 mod stacks;
 mod title;
 
@@ -13,6 +14,7 @@ use std::time::SystemTime;
 pub use bundle::{Bundled, bundle};
 pub use compiling::CompiledFunction;
 pub use diff::{Change, Difference, diff};
+pub use imbalance::Imbalance;
 pub(crate) use stacks::Unit;
 pub use title::Group;
 
@@ -24,7 +26,7 @@ use crate::profile::activity::Activities;
 use crate::profile::{Detail, FunctionRow, Profile, owners};
 use crate::recording::compilations::{self, Compilation};
 use crate::recording::{Recording, Selection};
-use crate::symbols::{Kind, Roots, SymbolCache, Symbols};
+use crate::symbols::{Kind, Roots, SymbolCache, Symbols, insert_missing_callers};
 use crate::words::{count_notes, group_digits, python_name};
 
 /// Options for reading a recording.
@@ -130,6 +132,7 @@ impl Report {
         recorded: Option<SystemTime>,
         options: &Options,
     ) -> Report {
+        let missing_callers = insert_missing_callers(cache, &mut recording, &options.lookup);
         let symbols = Symbols::resolve_with(cache, &recording, &options.lookup);
         let detail = Detail { by_thread: options.by_thread, native_lines: options.lookup.native_lines };
         let roots = Roots::new(&recording, &options.lookup);
@@ -140,6 +143,7 @@ impl Report {
         let profile = Profile::with_activities(&recording, &symbols, activities, detail);
         let sources = load_sources(&profile, &symbols, &roots.all(), recorded);
         let mut notes = recording.notes.clone();
+        notes.extend(missing_callers);
         notes.extend(symbols.notes.iter().cloned());
         if recording.samples.is_empty() {
             let count = recording.events.get(recording.event).map_or(0, |(_, count)| *count);

@@ -16,7 +16,7 @@ use super::line_zero::{Blocks, is_line_zero};
 use super::source_frame::SourceFrame;
 use crate::lookup::segments::Segments;
 use crate::lookup::source_hashes;
-use crate::machine::Machine;
+use crate::machine::{CallTarget, Machine};
 
 type Slice = EndianArcSlice<RunTimeEndian>;
 type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
@@ -69,6 +69,16 @@ impl Elf {
     /// Returns name and address range of the function at an address.
     pub(super) fn function(&self, address: u64) -> Option<(&str, std::ops::Range<u64>)> {
         self.symbols.find(address)
+    }
+
+    /// Returns the target of a call, whose last byte is at `call_end` and in the process at `process_address`.
+    pub(super) fn call_target(&self, call_end: u64, process_address: u64) -> Option<u64> {
+        let (_, function) = self.function(call_end)?;
+        let code = self.code(function.start, (call_end + 1).checked_sub(function.start)? as usize);
+        match self.machine?.call_target(&code, function.start)? {
+            CallTarget::Relative(target) => Some(target),
+            CallTarget::Absolute(target) => Some(target.wrapping_sub(process_address.wrapping_sub(call_end))),
+        }
     }
 
     /// Returns the names of all symbols that cover an address.

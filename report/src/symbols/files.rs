@@ -9,7 +9,7 @@ use super::roots::Roots;
 use super::source_frame::SourceFrame;
 use crate::lookup::{Lookup, build_ids_match, candidates};
 use crate::machine::Machine;
-use crate::recording::{MappedFile, Recording};
+use crate::recording::{FilePosition, MappedFile, Recording};
 
 /// Files of a recording, by index.
 #[derive(Default)]
@@ -87,14 +87,47 @@ impl Files {
         }
     }
 
-    pub(super) fn find(&mut self, file: u32, offset: u64, native_lines: bool) -> Option<Symbolized> {
+    fn open(&mut self, file: u32) -> Option<(&MappedFile, &mut Elf)> {
         let roots = &self.roots;
         let entry = self.files.get_mut(file as usize)?;
         if matches!(entry.state, State::Unopened) {
             entry.state = open(roots, &entry.file);
         }
-        let is_image = is_image_path(&entry.file.path);
-        let State::Open(elf) = &mut entry.state else { return None };
+        match &mut entry.state {
+            State::Open(elf) => Some((&entry.file, elf)),
+            _ => None,
+        }
+    }
+
+    /// Returns true for a file with code that was compiled ahead of time.
+    pub(super) fn is_library(&mut self, file: u32) -> bool {
+        self.open(file).is_some_and(|(mapped, elf)| !elf.is_image && !is_image_path(&mapped.path))
+    }
+
+    /// Returns the start of the compiled function that a call calls, if it is in the same image. `call` is the position
+    /// of the last byte of the call, and `address` its address in the process.
+    pub(super) fn compiled_callee(&mut self, call: FilePosition, address: u64) -> Option<FilePosition> {
+        let (mapped, elf) = self.open(call.file)?;
+        if !elf.is_image && !is_image_path(&mapped.path) {
+            return None;
+        }
+        let call_address = elf.address_of_offset(call.offset)?;
+        let target = elf.call_target(call_address, address)?;
+        let (_, function) = elf.function(target).filter(|(_, function)| function.start == target)?;
+        let offset = call.offset.wrapping_add(function.start.wrapping_sub(call_address));
+        Some(FilePosition { file: call.file, offset })
+    }
+
+    /// Returns the name of the function at a position.
+    pub(super) fn symbol(&mut self, position: FilePosition) -> Option<String> {
+        let (_, elf) = self.open(position.file)?;
+        let address = elf.address_of_offset(position.offset)?;
+        elf.function(address).map(|(name, _)| name.to_owned())
+    }
+
+    pub(super) fn find(&mut self, file: u32, offset: u64, native_lines: bool) -> Option<Symbolized> {
+        let (mapped, elf) = self.open(file)?;
+        let is_image = is_image_path(&mapped.path);
         let is_image = is_image || elf.is_image;
         let address = elf.address_of_offset(offset)?;
         let (frames, approximate) = if is_image || native_lines { elf.locate(address) } else { Default::default() };

@@ -7,7 +7,12 @@
 //!
 //! If a block has no line at all and is entered only from above, it gets the line shared by the nearest located
 //! instructions before and after it, up to the point where other code joins. An example is the checks before a
-//! vectorised loop. The same holds for a block of a single instruction.
+//! vectorised loop. The same holds for a block of a single instruction. A block that is reached by jumps gets the line
+//! shared by the ends of all blocks before it and the starts of all blocks after it. An example is a case of a `switch`
+//! that only copies a value, as for `t[i]` with a tuple `t`.
+//!
+//! If the neighbours disagree and the instruction directly follows the first of them, it gets that line, because a
+//! sample there usually waited for it.
 //!
 //! If the neighbours disagree, a neighbour in the same inlined call decides. If neither neighbour is in that call, the
 //! line of the call itself is used. LLVM merges common code of the branches of an `if`, for example a store to `a[i]`
@@ -18,13 +23,15 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::source_frame::SourceFrame;
-use crate::machine::graph::Branches;
+use crate::machine::graph::{Branches, Direction};
 use crate::machine::{Flow, Step};
 
 /// Maximum number of code bytes to decode per function; the rest is skipped.
 const MAX_FUNCTION_BYTES: u64 = 256 << 10;
 /// Maximum number of instructions to search, in each direction, for a neighbour that has a line.
 const MAX_SEARCHED_INSTRUCTIONS: usize = 400;
+/// Maximum number of blocks to search, in each direction.
+const MAX_SEARCHED_BLOCKS: usize = 64;
 
 /// Instructions of a function, and the starts of its basic blocks.
 pub(super) struct Blocks {
@@ -52,7 +59,7 @@ impl Blocks {
             match step.flow {
                 Flow::Next => continue,
                 Flow::Branch(_) => {}
-                Flow::Jump(_) | Flow::Leave => drop(joins.insert(step.end)),
+                Flow::Jump(_) | Flow::Switch | Flow::Leave => drop(joins.insert(step.end)),
             }
             starts.insert(step.end);
         }
@@ -87,7 +94,11 @@ impl Blocks {
                 let shared = common_callers(&preceding, &following);
                 // A line shared outside of the inlined call is less precise than a line in that call.
                 let is_less_precise = shared.as_ref().is_none_or(|shared| shared.len() < own_frames.len());
-                is_less_precise.then(|| line_in_same_call(&own_frames, &preceding, &following)).flatten().or(shared)
+                let directly_preceding = next_index.checked_sub(2).map(|index| self.instructions[index]);
+                let directly_preceding = directly_preceding.filter(|start| block.contains(start));
+                let adjacent = directly_preceding.and_then(|start| line_in_call(&own_frames, &located(&start)?));
+                let in_same_call = is_less_precise.then(|| line_in_same_call(&own_frames, &preceding, &following));
+                in_same_call.flatten().or(shared).or(adjacent)
             }
             (None, None) => {
                 let shared_by_neighbours = self.surrounding_code(&block).and_then(|(preceding, following)| {
@@ -98,11 +109,57 @@ impl Blocks {
                     )
                 });
                 shared_by_neighbours
+                    .or_else(|| self.infer_from_neighbours(next_index.checked_sub(1)?, &mut located))
                     .or_else(|| self.infer_from_branches(next_index.checked_sub(1)?, &own_frames, located))
             }
             (preceding, following) => preceding.or(following),
         };
         inferred.or_else(|| own_frames.get(1..).filter(|call| has_line(call)).map(<[SourceFrame]>::to_vec))
+    }
+
+    /// Returns the line that the ends of all blocks before an instruction's block share with the starts of all blocks
+    /// after it. The search continues beyond blocks without a line.
+    fn infer_from_neighbours(
+        &self,
+        instruction: usize,
+        mut located: impl FnMut(&u64) -> Option<Vec<SourceFrame>>,
+    ) -> Option<Vec<SourceFrame>> {
+        let branches = self.branches.as_ref()?;
+        let block = branches.block_of(instruction)?;
+        let mut shared: Option<Vec<SourceFrame>> = None;
+        for direction in [Direction::Backward, Direction::Forward] {
+            let mut seen = BTreeSet::from([block]);
+            let mut pending = branches.neighbours(block, direction).to_vec();
+            // A path that ends here may have come from any line.
+            if pending.is_empty() {
+                return None;
+            }
+            while let Some(next) = pending.pop() {
+                // A loop without a line is not part of the code around it.
+                if next == block {
+                    return None;
+                }
+                if !seen.insert(next) {
+                    continue;
+                }
+                let instructions = self.instructions[branches.instructions(next)].iter();
+                let frames = match direction {
+                    Direction::Backward => instructions.rev().take(MAX_SEARCHED_INSTRUCTIONS).find_map(&mut located),
+                    Direction::Forward => instructions.take(MAX_SEARCHED_INSTRUCTIONS).find_map(&mut located),
+                };
+                match frames {
+                    Some(frames) => {
+                        let common = shared.map_or(Some(frames.clone()), |shared| common_callers(&shared, &frames));
+                        shared = Some(common?);
+                    }
+                    None if seen.len() > MAX_SEARCHED_BLOCKS || branches.neighbours(next, direction).is_empty() => {
+                        return None;
+                    }
+                    None => pending.extend(branches.neighbours(next, direction)),
+                }
+            }
+        }
+        shared
     }
 
     /// Returns the last line of the branches that join at an instruction's block if they agree, otherwise the line of
@@ -215,7 +272,10 @@ mod tests {
         assert_eq!(line_of(0x102, &[(0x101, seven.clone()), (0x103, seven.clone())]), Some(seven.clone()));
         // The first and the last instruction of a block have only one neighbour in it.
         assert_eq!(line_of(0x102, &[(0x103, seven.clone())]), Some(seven.clone()));
-        assert_eq!(line_of(0x102, &[(0x101, seven.clone()), (0x103, vec![frame("f", 8)])]), None);
+        let eight = vec![frame("f", 8)];
+        assert_eq!(line_of(0x102, &[(0x100, seven.clone()), (0x103, eight.clone())]), Some(eight.clone()));
+        // The instruction directly after one with a line, which it waits for.
+        assert_eq!(line_of(0x102, &[(0x101, seven.clone()), (0x103, eight)]), Some(seven.clone()));
         // The looked-up address is inside an instruction, as for a call.
         assert_eq!(line_of(0x104, &[(0x102, seven.clone())]), Some(seven));
     }
@@ -273,6 +333,19 @@ mod tests {
         assert_eq!(line(&g(0, 9), [g(20, 9), g(21, 9), g(23, 9)]), Some(g(20, 9)));
         assert_eq!(line(&g(0, 9), [f(7), f(8), f(10)]), Some(f(9)));
         assert_eq!(line(&f(0), [f(0), f(8), f(10)]), None);
+    }
+
+    /// Machine code: `jmp *0x0(,%rax,8)`, two cases of `nop` and `jmp` to the `ret`, which is aligned by a `nop`.
+    #[test]
+    fn cases_of_a_switch_get_the_line_of_their_neighbours() {
+        let code = [0xff, 0x24, 0xc5, 0, 0, 0, 0, 0x97, 0xeb, 0x04, 0x97, 0xeb, 0x01, 0x90, 0xc3];
+        let line = |address, last| {
+            let lines = [(0x100, vec![frame("f", 7)]), (0x10e, vec![frame("f", last)])];
+            line_in(&code, address, vec![frame("f", 0)], &lines)
+        };
+        for address in [0x107, 0x108, 0x10a, 0x10b] {
+            assert_eq!((line(address, 7), line(address, 8)), (Some(vec![frame("f", 7)]), None), "{address:x}");
+        }
     }
 
     #[test]

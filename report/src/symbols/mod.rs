@@ -8,6 +8,7 @@ mod line_zero;
 mod names;
 mod perf_map;
 mod roots;
+mod skipped;
 mod source_frame;
 
 use rustc_hash::FxHashMap;
@@ -17,6 +18,7 @@ pub use files::FileSymbols;
 pub(crate) use files::ImageCode;
 pub(crate) use names::is_entry;
 pub(crate) use roots::Roots;
+pub(crate) use skipped::insert_missing_callers;
 pub use source_frame::SourceFrame;
 
 use crate::distinct::Distinct;
@@ -184,6 +186,12 @@ impl<'a> Resolver<'a> {
 
     fn resolve_location(&mut self, location: &Location) {
         let Some(pid) = location.pid else { return self.push_kernel_frame(location.address) };
+        if let Some(position) = location.position.filter(|_| location.is_function) {
+            let name = self.cache.files.symbol(position).unwrap_or_else(|| "[unknown]".to_owned());
+            let module = self.cache.files.name(position.file).to_owned();
+            let name = self.readable_name(position.file, &name);
+            return self.push_named_frame(name, Kind::Compiled, module);
+        }
         if let Some(position) = location.position
             && self.push_file_frames(position.file, position.offset)
         {

@@ -77,7 +77,7 @@ impl Counter {
         Ok(Counter { name: event.to_owned(), kind, config, user_only, period: None })
     }
 
-    /// Returns a clock of high resolution, which does not sample a thread in the kernel. A signal at such a sample would
+    /// Returns a clock of high resolution, which does not sample a thread in the kernel, because the signal would
     /// interrupt system calls.
     pub(crate) fn user_clock(hz: u32) -> Self {
         let period = Some(1_000_000_000 / u64::from(hz.max(1)));

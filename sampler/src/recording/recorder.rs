@@ -211,9 +211,6 @@ fn start_in(
         without_write_signals(|| Output::open(&path, owner, continued.as_deref(), attribute))
             .map_err(|error| Error::Output(path.clone(), error))?
     };
-    if !start.is_child && continued.is_none() && output.path() != path {
-        log_line!(Error, "another recorder is writing {}: recording into {}", path.display(), output.path().display());
-    }
     if options.children {
         family::begin();
     }
@@ -221,6 +218,9 @@ fn start_in(
         choose_signal(if counter.is_some() { Sender::Counter } else { Sender::Timer }).ok_or(Error::NoSignal)?;
     let user_clock = user_clock(&options);
     exempt_signals([Sender::Timer, Sender::Counter].map(disposition::sampling_signal));
+    if !start.is_child && continued.is_none() && output.path() != path {
+        log_line!(Error, "another recorder is writing {}: recording into {}", path.display(), output.path().display());
+    }
     follow_forks::<HeldLocks>();
     slots::discard_unread_samples();
     code_map::forget_unknown_code();

@@ -1,8 +1,8 @@
 //! Chooses the clock that samples a thread: the kernel's tick, or perf's `cpu-clock`.
 //!
 //! Threads that often wait are woken by timers that are in step with the tick, so the tick finds some of their work too
-//! often and some never. `cpu-clock` expires when it should. Its price is a timer that the kernel programs at each context
-//! switch, about 2 us, so a thread that switches more than a few thousand times per second stays on the tick.
+//! often and some never. `cpu-clock` expires when it should. Its price is a timer that the kernel programs at each
+//! context switch, so a thread that switches more than a few thousand times per second stays on the tick.
 //!
 //! A signal of a counter that overflows in a system call would interrupt the call, so the clock leaves the kernel out.
 //! The rest of the thread's time is sampled at the tick (`Ticks::count_rest`).

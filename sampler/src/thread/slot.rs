@@ -126,8 +126,8 @@ impl Slot {
         }
     }
 
-    /// Stores the thread's total. The time since the last sample is charged to no stack: the stack of an exit is not where
-    /// the thread has spent it. Only a thread that has blocked signals all the time gets a sample of its function.
+    /// Stores the thread's total. The time since the last sample is charged to no stack, because the thread has not
+    /// spent it where it exits. Only a thread that has blocked signals all the time gets a sample of its function.
     ///
     /// # Safety
     /// Only call in the slot's thread, when its handler can no longer run.

@@ -1,13 +1,14 @@
 //! Samples of a thread's CPU time at the kernel's clock tick.
 //!
-//! The kernel checks CPU timers at its tick only, 100 to 1,000 times per second (`CONFIG_HZ`). A timer with the period of
-//! the samples would expire late, at a tick that follows the expiry, and so prefer the end of short threads and bursts.
+//! The kernel checks CPU timers only at its tick, 100 to 1,000 times per second (`CONFIG_HZ`). A timer with the period
+//! of the samples would expire late, at the next tick, and so prefer the end of short threads and bursts.
 //! Therefore each tick that finds the thread running sends a signal, and the handler keeps every tick with the same
 //! probability. A kept tick stands for the same time wherever it is. In expectation, a thread that is shorter than a
 //! tick gets its CPU time, although most such threads have no sample.
 //!
-//! On a busy machine, threads begin to run at ticks, so that fewer ticks find them. The timer tells how much CPU time has
-//! passed, and the time of a long thread's ticks is scaled to it. Short threads use the sums of those that have ended.
+//! On a busy machine, threads begin to run at ticks, so that fewer ticks find them. The timer tells how much CPU time
+//! has passed, and the time of a long thread's ticks is scaled to it. Short threads use the sums of
+//! those that have ended.
 
 #![forbid(unsafe_code)]
 
@@ -17,8 +18,8 @@ use crate::handler::clock;
 
 /// Range of plausible ticks, in ns. Outside, the timer is assumed to expire when it should.
 const PLAUSIBLE_TICKS_NS: std::ops::RangeInclusive<u64> = 500_000..=20_000_000;
-/// The interval of the timer is a tick divided by this number: short enough for each tick to find the timer expired, and
-/// bounded for a kernel whose timers are more precise than its clock claims.
+/// The interval of the timer is a tick divided by this number: short enough for each tick to find the timer expired,
+/// and bounded for a kernel whose timers are more precise than its clock claims.
 const INTERVALS_PER_TICK: u64 = 16;
 
 /// Number of ticks after which the time of a tick is known well enough.
@@ -150,9 +151,9 @@ impl Ticks {
         self.rest_ns.store(0, Relaxed);
     }
 
-    /// Counts a tick of a thread with a user clock. Returns the time that a sample of it stands for; 0 if the tick is not
-    /// kept. Ticks are kept as long as the samples add up to less than the thread's CPU time. What is missing is time in
-    /// the kernel, so ticks in system calls are preferred; page faults cannot be told from other code.
+    /// Counts a tick of a thread with a user clock. Returns the time that a sample of it stands for; 0 if the tick is
+    /// not kept. Ticks are kept as long as the samples add up to less than the thread's CPU time. What is missing is
+    /// time in the kernel, so ticks in system calls are preferred; page faults cannot be told from other code.
     pub(crate) fn count_rest(&self, clock: TickClock, overrun: u64, is_in_system_call: bool) -> u64 {
         let elapsed_ns = i64::try_from(clock.interval_ns.saturating_mul(overrun + 1)).unwrap_or(i64::MAX);
         let sample_ns = clock.sample_ns as i64;

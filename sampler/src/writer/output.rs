@@ -95,8 +95,8 @@ impl Output {
         for path in existing_file::names(path, owner.pid) {
             let create = || existing_file::create(&path, &bytes, &existing_file::claim(&path)?, owner);
             // Another recorder may create or rename the file between the two calls.
-            let attempts = (0..MAX_CREATE_ATTEMPTS).map(|_| create());
-            let result = attempts.skip_while(|result| has_kind(result, io::ErrorKind::AlreadyExists)).next();
+            let mut attempts = (0..MAX_CREATE_ATTEMPTS).map(|_| create());
+            let result = attempts.find(|result| !has_kind(result, io::ErrorKind::AlreadyExists));
             match result {
                 Some(result) if has_kind(&result, io::ErrorKind::ResourceBusy) => {}
                 Some(result) => return Output::from_file(&path, owner, result?, attribute, records.len() as u64),

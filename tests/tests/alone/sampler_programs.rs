@@ -291,7 +291,7 @@ fn child_files(data: &Path) -> Vec<PathBuf> {
 #[test]
 fn children_of_20_ms_are_recorded() {
     let waiting_ends = ["exits", "as-c", "quickly", "executes", "fails", "terminated", "aborts", "crashes"];
-    for (end, min_ms) in waiting_ends.map(|end| (end, 560)).into_iter().chain([("killed", 200)]) {
+    for (end, min_ms) in waiting_ends.map(|end| (end, 400)).into_iter().chain([("killed", 200)]) {
         let Some(host) = scenario(&["short-lived", end]) else { return };
         let (host, data) = with_recording(host, ",children");
         let _ = host.run(Preload::Library).expect_success();

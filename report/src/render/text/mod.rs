@@ -17,7 +17,7 @@ use crate::profile::{Count, FunctionRow, LibraryRow, Shares};
 use crate::report::{Group, Report};
 use crate::sanitize::sanitize;
 use crate::symbols::Kind;
-use crate::words::{group_digits, plural};
+use crate::words::{file_name, group_digits, plural, precise_duration};
 
 use lines::Lines;
 
@@ -60,6 +60,10 @@ const MAX_FUNCTIONS: usize = 15;
 const MAX_LIBRARIES: usize = 8;
 /// Maximum number of functions named for each library.
 const MAX_LIBRARY_FUNCTIONS: usize = 3;
+/// Maximum number of the slowest and of the fastest processes without [`Style::all`].
+const MAX_PROCESSES: usize = 10;
+/// Maximum number of unbalanced lines without [`Style::all`].
+const MAX_IMBALANCES: usize = 10;
 /// Minimum share of a function in all samples.
 const MIN_PERCENT: f64 = 0.5;
 /// Minimum share of a compiled function in the samples of compiled code.
@@ -73,7 +77,7 @@ pub fn to_text(report: &Report, style: Style<'_>) -> String {
         table.write_groups("machine", &report.hosts());
     }
     if style.processes {
-        table.write_groups("process", &report.processes());
+        table.write_processes();
     }
     if style.threads {
         table.write_threads();
@@ -190,9 +194,52 @@ impl Table<'_> {
         " ".repeat(self.columns(&Shares::default()).width())
     }
 
+    /// Writes the slowest and the fastest processes, and the lines whose time differs between them.
+    fn write_processes(&mut self) {
+        let processes = self.report.processes();
+        if self.style.all || processes.len() <= 2 * MAX_PROCESSES + 1 {
+            self.write_groups("process", &processes);
+        } else {
+            let (slowest, rest) = processes.split_at(MAX_PROCESSES);
+            let (middle, fastest) = rest.split_at(rest.len() - MAX_PROCESSES);
+            self.write_groups("process", slowest);
+            let shares =
+                [&middle[0], &middle[middle.len() - 1]].map(|group| group.all.percent_of(self.report.profile.all));
+            let count = group_digits(middle.len() as u64);
+            self.lines
+                .write(&format!("{count} more processes with {:.1} % to {:.1} % (use --all)", shares[0], shares[1]));
+            self.write_group_rows(fastest);
+        }
+        let rows = self.report.imbalance();
+        if rows.is_empty() {
+            return;
+        }
+        self.lines.write("");
+        let amount = |weight: u64| {
+            if self.report.is_time() { precise_duration(weight) } else { group_digits(weight) }
+        };
+        let title =
+            format!("{:>10} {:>10} {:>10} {:>10} | line, and its slowest process", "gain", "min", "mean", "max");
+        self.lines.write_coloured(&title, "1");
+        for row in rows.iter().take(if self.style.all { usize::MAX } else { MAX_IMBALANCES }) {
+            let path = sanitize(file_name(&self.report.profile.files[row.file].path));
+            let slowest = match row.slowest.label.as_str() {
+                "" => format!("process {}", row.slowest.pid),
+                label => sanitize(label),
+            };
+            let columns =
+                [row.gain(), row.min, row.mean, row.max].map(|weight| format!("{:>10}", amount(weight))).join(" ");
+            self.lines.write(&format!("{columns} | {path}:{}  {slowest}", row.line));
+        }
+    }
+
     fn write_groups(&mut self, heading: &str, groups: &[Group]) {
         self.lines.write("");
         self.lines.write_coloured(&format!("  self %  in compiled code   samples | {heading}"), "1");
+        self.write_group_rows(groups);
+    }
+
+    fn write_group_rows(&mut self, groups: &[Group]) {
         let has_hosts = self.report.hosts().len() > 1;
         for group in groups {
             let (name, host) = (sanitize(&group.name), sanitize(&group.host));

@@ -1,0 +1,172 @@
+"""Marks as statements of Numba's intermediate representation.
+
+They are inserted when Numba has translated a function's bytecode. From then on, Numba's passes treat them as any other
+statement: an inlined function brings its marks, a pruned branch loses them, the body of a parallel loop takes them into
+its kernel. A block that contains a mark is never removed as a mere jump.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Set, Tuple
+
+from numba.core import ir, typeinfer
+
+from .bytecode import BlockLines, Flow, LineTable, Step, Steps, can_raise
+from .marks import Mark
+
+# Functions that have been translated with marks, by path and first line.
+translated: Set[Tuple[str, int]] = set()
+
+
+class MarkStatement(ir.Stmt):  # type: ignore[misc]
+    """Stores a mark."""
+
+    def __init__(self, mark: Mark, loc: Any) -> None:
+        self.mark, self.loc = mark, loc
+
+    def list_vars(self) -> List[Any]:
+        return []
+
+    def __str__(self) -> str:
+        return "mark %d>%d" % self.mark[1:]
+
+
+def _infer_nothing(statement: MarkStatement, inferer: Any) -> None:
+    pass
+
+
+typeinfer.typeinfer_extensions[MarkStatement] = _infer_nothing
+
+
+class Offsets:
+    """Bytecode offset of each statement, by its location: each instruction has a location of its own."""
+
+    def __init__(self) -> None:
+        self._offsets: Dict[int, int] = {}
+        # Kept alive, so that identities stay unique.
+        self._locs: List[Any] = []
+
+    def add(self, loc: Any, offset: int) -> None:
+        self._locs.append(loc)
+        self._offsets[id(loc)] = offset
+
+    def of(self, statement: Any) -> int:
+        """Returns -1 for a statement that Numba adds."""
+        return self._offsets.get(id(statement.loc), -1)
+
+
+def insert_marks(interpreter: Any, func_ir: Any, path: str, offsets: Offsets) -> None:
+    """Inserts the marks of a function that Numba has just translated."""
+    inserter = _Inserter(interpreter, func_ir, path, offsets)
+    func_ir.blocks.update(inserter.make_blocks())
+    translated.add((path, interpreter.func_id.firstlineno))
+
+
+class _Inserter:
+    def __init__(self, interpreter: Any, func_ir: Any, path: str, offsets: Offsets) -> None:
+        code = interpreter.func_id.code
+        self._blocks: Mapping[int, Any] = func_ir.blocks
+        self._loc, self._path, self._offsets = func_ir.loc, path, offsets
+        table, labels, instructions = LineTable(code), interpreter.cfa.blocks, interpreter.bytecode.table
+        self._successors: Dict[int, List[int]] = {}
+        for label, block in self._blocks.items():
+            terminator = block.body[-1]
+            self._successors[label] = list(dict.fromkeys(terminator.get_targets()))
+            # In a `try`, Numba adds a branch to the handler to each block.
+            if _is_exception_check(terminator) and label in labels and not can_raise(instructions, label, labels):
+                self._successors[label] = [terminator.falsebr]
+        # Numba splits blocks at the end of a `with`. The new blocks have labels of their own.
+        lines = {
+            label: table.lines_of_block(instructions, label, labels) if label in labels else BlockLines()
+            for label in self._blocks
+        }
+        self._entry = min(self._blocks)
+        self._flow = Flow(code.co_firstlineno, self._entry, lines, self._successors)
+
+    def make_blocks(self) -> Dict[int, Any]:
+        """Returns the changed and the new blocks."""
+        at_start: Dict[int, Steps] = {self._entry: self._flow.steps_at_entry()}
+        at_end: Dict[int, Steps] = {label: self._flow.step_at_exit(label) for label in self._blocks}
+        on_edge: Dict[Tuple[int, int], Steps] = {}
+        edges_into: Dict[int, List[Tuple[int, int]]] = {}
+        for source, targets in self._successors.items():
+            for target in targets:
+                edges_into.setdefault(target, []).append((source, target))
+        for target, edges in edges_into.items():
+            steps = {edge: self._flow.steps_on_edge(*edge) for edge in edges}
+            begins_with = _begins_with(self._blocks[target])
+            if begins_with:
+                within = tuple(step for _, step in self._flow.steps_within(target))
+                steps = {edge: path + within for edge, path in steps.items()}
+            if len(set(steps.values())) == 1 and target != self._entry and not begins_with:
+                at_start[target] = steps[edges[0]]
+                continue
+            for source, _ in edges:
+                if len(self._successors[source]) == 1 and not _begins_with(self._blocks[source]):
+                    at_end[source] += steps[source, target]
+                elif steps[source, target]:
+                    on_edge[source, target] = steps[source, target]
+        changed = {label: self._make_block(label, at_start.get(label, ()), at_end[label]) for label in self._blocks}
+        free = max(self._blocks) + 1
+        for (source, target), steps_of_edge in on_edge.items():
+            branch = changed[source].body[-1]
+            edge = ir.Block(self._blocks[source].scope, branch.loc)
+            edge.body = [*map(self._make_mark, steps_of_edge), ir.Jump(target, branch.loc)]
+            changed[free] = edge
+            changed[source].body[-1] = _redirect(branch, target, free)
+            free += 1
+        return changed
+
+    def _make_block(self, label: int, at_start: Steps, at_end: Steps) -> Any:
+        """Returns the block with its marks. Numba's passes expect that nothing is between a call of `range` and its
+        `getiter`, and between a `cast` and its `return`."""
+        block = self._blocks[label]
+        body: List[Any] = []
+        pending = [] if _begins_with(block) else self._flow.steps_within(label)
+        starts_pending = True
+        for statement in block.body[:-1]:
+            if starts_pending and not _is_argument(statement):
+                body += map(self._make_mark, at_start)
+                starts_pending = False
+            offset = self._offsets.of(statement)
+            place = len(body) - 1 if body and _is_expression(statement, "getiter") else len(body)
+            while pending and offset >= pending[0][0]:
+                body.insert(place, self._make_mark(pending.pop(0)[1]))
+                place += 1
+            body.append(statement)
+        rest = (at_start if starts_pending else ()) + tuple(step for _, step in pending) + at_end
+        place = len(body) - 1 if body and _is_expression(body[-1], "cast") else len(body)
+        body[place:place] = map(self._make_mark, rest)
+        changed = ir.Block(block.scope, block.loc)
+        changed.body = body + block.body[-1:]
+        return changed
+
+    def _make_mark(self, step: Step) -> MarkStatement:
+        source, target = step
+        return MarkStatement(Mark(self._path, source, target), self._loc.with_lineno(target if target > 0 else source))
+
+
+def _begins_with(block: Any) -> bool:
+    """Returns true for the first block of a `with`, which Numba requires to contain nothing else."""
+    return any(isinstance(statement, ir.EnterWith) for statement in block.body)
+
+
+def _is_exception_check(terminator: Any) -> bool:
+    return isinstance(terminator, ir.Branch) and terminator.cond.name.startswith("$exception_check")
+
+
+def _is_argument(statement: Any) -> bool:
+    return isinstance(statement, ir.Assign) and isinstance(statement.value, ir.Arg)
+
+
+def _is_expression(statement: Any, operator: str) -> bool:
+    value = getattr(statement, "value", None)
+    return isinstance(statement, ir.Assign) and isinstance(value, ir.Expr) and value.op == operator
+
+
+def _redirect(terminator: Any, target: int, label: int) -> Any:
+    """Returns a terminator that goes to another block instead of the target."""
+    if isinstance(terminator, ir.Jump):
+        return ir.Jump(label, terminator.loc)
+    sides = [label if side == target else side for side in (terminator.truebr, terminator.falsebr)]
+    return ir.Branch(terminator.cond, *sides, terminator.loc)

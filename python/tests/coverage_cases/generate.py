@@ -1,0 +1,360 @@
+"""Writes a module of random functions for Numba:  generate.py SEED COUNT > MODULE
+
+The functions use every kind of control flow that Numba compiles. Values are small integers, so that compiled and
+interpreted results are equal. `drive` calls each function several times and prints the results, or "refused" for a
+function that Numba does not compile. With GENERATED_ONLY, it calls only the functions named there.
+"""
+
+import random
+import sys
+
+HEADER = '''
+import os
+import numpy as np
+from numba import njit, objmode, prange
+from numba.core.errors import NumbaError
+
+ON = 1
+OFF = False
+NOTHING = None
+
+'''
+
+DRIVER = '''
+def call(name, *arguments):
+    if name not in os.environ.get("GENERATED_ONLY", name).split():
+        return
+    function = globals()[name]
+    try:
+        result = function(*arguments)
+        if hasattr(result, "__next__"):
+            result = list(result)
+    except NumbaError as error:
+        result = "refused " + str(error)[:200]
+    except Exception as error:
+        result = type(error).__name__
+    print(name, str(arguments).replace(" ", ""), str(result).replace("\\n", " "), flush=True)
+
+
+def drive():
+'''
+
+
+class Function:
+    """Writer of one function."""
+
+    def __init__(self, source, name, callees):
+        self.random = random.Random("%s %s" % (source, name))
+        self.name, self.callees = name, callees
+        self.lines = []
+        self.counters = 0
+        self.budget = self.random.randint(3, 12)
+        self.kind = self.random.choice(
+            ["plain"] * 5 + ["parallel", "inline", "generator", "objmode", "cached", "optional"]
+        )
+        if self.kind == "inline":
+            self.callees = []
+
+    # Expressions
+
+    def atom(self):
+        return self.random.choice(["x", "y", "z", "a", "b", str(self.random.randint(-2, 6)), "ON"])
+
+    def value(self, depth=0):
+        r = self.random
+        kind = r.randint(0, 15 if depth < 2 else 5)
+        if kind <= 3:
+            return self.atom()
+        if kind <= 7:
+            return "(%s %s %s) %% %d" % (self.atom(), r.choice("+-*"), self.atom(), r.randint(3, 9))
+        if kind == 8:
+            return "(%s if %s else %s)" % (self.value(depth + 1), self.condition(depth + 1), self.value(depth + 1))
+        if kind == 9:
+            return "abs(\n        %s\n        - %s)" % (self.atom(), self.value(depth + 1))
+        if kind == 10 and self.callees and not self.in_parallel:
+            return "%s(%s, %s)" % (r.choice(self.callees), self.atom(), self.atom())
+        if kind == 11:
+            return "len([k for k in range(%s) if k %s %s])" % (
+                r.choice(["3", "abs(x) % 4"]),
+                r.choice(["<", ">", "!="]),
+                self.atom(),
+            )
+        if kind == 12:
+            return "(%s and %s or %s)" % (self.atom(), self.atom(), self.atom())
+        if kind == 13 and not self.in_parallel:
+            return "(x := (%s) %% 7)" % self.atom()
+        if kind == 14:
+            return "max(%s,\n        %s)" % (self.atom(), self.value(depth + 1))
+        if kind == 15 and not self.in_parallel:
+            return "(%s) // %s" % (self.atom(), self.atom())
+        return self.atom()
+
+    def condition(self, depth=0):
+        r = self.random
+        kind = r.randint(0, 17 if depth < 2 else 4)
+        if kind <= 4:
+            return "%s %s %s" % (self.atom(), r.choice(["<", ">", "==", "!=", "<=", ">="]), self.atom())
+        if kind <= 6:
+            return "%s and %s" % (self.condition(depth + 1), self.condition(depth + 1))
+        if kind <= 8:
+            return "%s or %s" % (self.condition(depth + 1), self.condition(depth + 1))
+        if kind == 9:
+            return "%s < %s <= %s" % (self.atom(), self.atom(), self.atom())
+        if kind == 10:
+            return "(%s and\n            %s)" % (self.condition(depth + 1), self.condition(depth + 1))
+        if kind == 11:
+            return "not (%s)" % self.condition(depth + 1)
+        if kind == 12:
+            return r.choice(["True", "False", "0", "1", "not True", "OFF", "ON == 1", "ON > 1", "not OFF"])
+        if kind == 13:
+            return r.choice(["isinstance(x, int)", "isinstance(y, float)", "NOTHING is None", "NOTHING is not None"])
+        if kind == 14:
+            return "(\n        %s\n        %s %s\n    )" % (self.atom(), r.choice(["<", ">"]), self.atom())
+        if kind == 15 and not self.in_parallel:
+            return "(y := %s) > %s" % (self.value(2), self.atom())
+        if kind == 16:
+            return r.choice(["c0 > 1", "c0 == 0", "c0", "not c0"])
+        if kind == 17 and self.kind == "optional":
+            return r.choice(["extra is None", "extra is not None"])
+        return self.atom()
+
+    # Statements
+
+    def write(self, depth, text):
+        self.lines.append("    " * depth + text)
+
+    def block(self, depth, **context):
+        saved = self.context
+        self.context = dict(saved, **context)
+        for _ in range(self.random.choice([1, 1, 2, 2, 3])):
+            self.statement(depth)
+            if self.lines[-1].strip().split(" ")[0] in ("return", "break", "continue", "raise"):
+                break
+        self.context = saved
+
+    def suite(self, depth, header, **context):
+        """Writes a compound statement: its header, and a block or a simple statement on the same line."""
+        if self.random.random() < 0.12 and not context.get("prefix"):
+            self.write(depth, header + " " + self.simple())
+            return
+        self.write(depth, header)
+        prefix = context.pop("prefix", None)
+        if prefix:
+            self.write(depth + 1, prefix)
+        self.block(depth + 1, **context)
+
+    def simple(self):
+        r = self.random
+        target = r.choice("xyz") if not self.in_parallel else "x"
+        return r.choice(
+            [
+                "%s = %s" % (target, self.value(1)),
+                "%s += %s" % (target, self.atom()),
+                "%s = %s" % (target, self.atom()),
+                "pass",
+            ]
+        ).replace("\n", "")
+
+    @property
+    def in_parallel(self):
+        return self.context.get("parallel", False)
+
+    def fresh(self, prefix):
+        self.counters += 1
+        return "%s%d" % (prefix, self.counters)
+
+    def statement(self, depth):
+        r, context = self.random, self.context
+        self.budget -= 1
+        if self.budget < 0 or depth > 6:
+            self.write(depth, self.simple())
+            return
+        kinds = ["simple"] * 4 + ["if"] * 6 + ["for"] * 4 + ["while"] * 3 + ["pass", "assert", "swap", "two", "match"]
+        if context["loop"]:
+            kinds += ["break"] * 3 + (["continue"] * 3)
+        if not context["loop_only"]:
+            kinds += ["return"] * 2 + ["try"] * 3 + ["raise"] + ["closure"]
+            if self.kind == "objmode" and not context["try"]:
+                kinds += ["objmode"] * 4
+        if self.kind == "generator" and not context["loop_only"] and not context["try"]:
+            kinds += ["yield"] * 5
+        if self.kind == "parallel" and not context["loop_only"] and not context["try"]:
+            kinds += ["prange"] * 5
+        if context["try"]:
+            # Numba loses exceptions after a jump out of `try`.
+            kinds = [kind for kind in kinds if kind not in ("break", "continue", "return")] + ["raise"] * 3
+        if self.in_parallel:
+            kinds = [kind for kind in kinds if kind not in ("assert", "swap")]
+        getattr(self, "write_" + r.choice(kinds))(depth)
+
+    def write_simple(self, depth):
+        target = self.random.choice("xyz") if not self.in_parallel else "x"
+        self.write(depth, "%s %s %s" % (target, self.random.choice(["=", "=", "+="]), self.value()))
+        self.write(depth, "%s %%= 11" % target) if self.random.random() < 0.2 else None
+
+    def write_pass(self, depth):
+        self.write(depth, "pass")
+
+    def write_assert(self, depth):
+        self.write(depth, "assert %s%s" % (self.condition(1), self.random.choice([", 'text'", ""])))
+
+    def write_swap(self, depth):
+        self.write(depth, self.random.choice(["x, y = y, x", "(x,\n    y) = (y,\n    x)", "x = y = z"]))
+
+    def write_two(self, depth):
+        self.write(depth, "%s; %s" % (self.simple(), self.simple()))
+
+    def write_if(self, depth):
+        self.suite(depth, "if %s:" % self.condition())
+        while self.random.random() < 0.3:
+            self.suite(depth, "elif %s:" % self.condition())
+        if self.random.random() < 0.45:
+            self.suite(depth, "else:")
+
+    def write_match(self, depth):
+        if not self.has_match:
+            self.write_if(depth)
+            return
+        self.write(depth, "match %s:" % self.random.choice(["x", "y", "x % 3"]))
+        for _ in range(self.random.randint(1, 3)):
+            pattern = self.random.choice(["0", "1", "2", "1 | 3", "-1"])
+            guard = " if %s" % self.condition(1).replace("\n", " ") if self.random.random() < 0.25 else ""
+            self.suite(depth + 1, "case %s%s:" % (pattern, guard))
+        if self.random.random() < 0.5:
+            self.suite(depth + 1, "case _:")
+
+    def write_for(self, depth):
+        name = self.fresh("i")
+        count = self.random.choice(["2", "3", "0", "1", "abs(x) % 4", "abs(y) % 3", "a"])
+        self.suite(depth, "for %s in range(%s):" % (name, count), loop=True)
+        if self.random.random() < 0.3:
+            self.suite(depth, "else:")
+        if count in "123" and self.random.random() < 0.3 and not self.in_parallel:
+            self.write(depth, "x += %s" % name)
+
+    def write_while(self, depth):
+        name = self.fresh("w")
+        self.write(depth, "%s = 0" % name)
+        limit = self.random.randint(0, 4)
+        condition = self.random.choice(
+            [
+                "%s < %d" % (name, limit),
+                "%s < %d" % (name, limit),
+                "%s < %d and (%s)" % (name, limit, self.condition(1)),
+                "True",
+                "True",
+                "1",
+                "False",
+                "not True",
+            ]
+        )
+        if condition in ("True", "1"):
+            step = "%s += 1\n%sif %s > %d:\n%sbreak" % (name, "    " * (depth + 1), name, limit, "    " * (depth + 2))
+        else:
+            step = "%s += 1" % name
+        self.suite(depth, "while %s:" % condition, loop=True, prefix=step)
+        if self.random.random() < 0.25:
+            self.suite(depth, "else:")
+
+    def write_break(self, depth):
+        self.write(depth, "break")
+
+    def write_continue(self, depth):
+        self.write(depth, "continue")
+
+    def write_return(self, depth):
+        if self.kind == "generator":
+            self.write(depth, "return")
+        else:
+            self.write(depth, "return %s" % self.value())
+
+    def write_raise(self, depth):
+        self.write(depth, self.random.choice(["raise ValueError", "raise ValueError('text')", "raise IndexError(1)"]))
+
+    def write_try(self, depth):
+        if self.context["try"] or self.kind == "generator":
+            self.write_if(depth)
+            return
+        self.write(depth, "try:")
+        self.block(depth + 1, **{"try": True, "loop": False})
+        # Numba supports either `except` or `finally`.
+        if self.random.random() < 0.8:
+            self.write(depth, self.random.choice(["except Exception:", "except:"]))
+            self.block(depth + 1, loop_only=True, loop=False)
+            if self.random.random() < 0.3:
+                self.write(depth, "else:")
+                self.block(depth + 1, loop_only=True, loop=False)
+        else:
+            self.write(depth, "finally:")
+            self.block(depth + 1, loop_only=True, loop=False)
+
+    def write_closure(self, depth):
+        name = self.fresh("inner")
+        if self.random.random() < 0.4:
+            self.write(depth, "%s = lambda q: q + 1 if q > %s else %s" % (name, self.atom(), self.atom()))
+        else:
+            self.write(depth, "def %s(q):" % name)
+            self.write(depth + 1, "if q > %d:" % self.random.randint(-2, 4))
+            self.write(depth + 2, "return q - 1" if self.random.random() < 0.6 else "q = 0")
+            self.write(depth + 1, "return q")
+        self.write(depth, "x = %s(%s)" % (name, self.atom()))
+
+    def write_objmode(self, depth):
+        self.write(depth, "with objmode(x='int64'):")
+        self.block(depth + 1, loop=False, loop_only=True)
+        self.write(depth + 1, "x = int(x)")
+
+    def write_yield(self, depth):
+        self.write(depth, "yield %s" % self.atom())
+
+    def write_prange(self, depth):
+        name = self.fresh("p")
+        self.write(depth, "for %s in prange(%s):" % (name, self.random.choice(["3", "abs(a) % 4", "4"])))
+        self.write(depth + 1, "x = %s + %s" % (name, self.random.choice(["a", "b", "1"])))
+        self.block(depth + 1, parallel=True, loop_only=True, loop=False)
+        self.write(depth + 1, "out[%s] = x" % name)
+        # `x` is private to each iteration.
+        self.write(depth, "x = out[0] % 5")
+
+    def text(self):
+        self.context = {"loop": False, "loop_only": False, "try": False, "parallel": False}
+        self.has_match = sys.version_info >= (3, 10)
+        options = {"parallel": "(parallel=True)", "inline": "(inline='always')", "cached": "(cache=True)"}
+        extra = ", extra=None" if self.kind == "optional" else ""
+        self.write(0, "@njit" + options.get(self.kind, ""))
+        self.write(0, "def %s(a, b%s):" % (self.name, extra))
+        if self.random.random() < 0.2:
+            self.write(1, '"""A docstring."""')
+        for line in ("x = a", "y = b", "z = %d" % self.random.randint(0, 3), "c0 = 0"):
+            self.write(1, line)
+        if self.kind == "parallel":
+            self.write(1, "out = np.zeros(8, np.int64)")
+        if self.kind == "generator":
+            self.write(1, "yield x")
+        while self.budget > 0:
+            self.statement(1)
+        if self.kind != "generator":
+            if self.random.random() < 0.9:
+                self.write(1, "return x + y * 3 + z")
+            else:
+                self.write(1, "if y > 2:")
+                self.write(2, "return x")
+                self.write(1, "return %s" % self.atom())
+        return "\n".join(self.lines) + "\n\n\n"
+
+
+def generate(seed, count):
+    parts, callees, calls = [HEADER], [], []
+    chosen = random.Random(seed)
+    for number in range(count):
+        function = Function(seed, "f%d" % number, callees[-3:])
+        parts.append(function.text())
+        for _ in range(chosen.choice([1, 2, 2, 3])):
+            calls.append("    call(%r, %d, %d)\n" % (function.name, chosen.randint(-2, 5), chosen.randint(-2, 5)))
+        if function.kind in ("plain", "inline"):
+            callees.append(function.name)
+    return "".join(parts + [DRIVER] + calls)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(generate(int(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,119 @@
+"""Coverage of random functions must equal coverage.py's measurement of the same functions in the interpreter.
+
+COVERAGE_FUNCTIONS is the number of functions, COVERAGE_SEED the first seed. `coverage_cases/generate.py` writes them.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from test_coverage_equal import PACKAGE, PROGRAM
+
+GENERATE = os.path.join(os.path.dirname(PROGRAM), "generate.py")
+FUNCTIONS_PER_MODULE = 20
+MODULES = max(1, int(os.environ.get("COVERAGE_FUNCTIONS", "20")) // FUNCTIONS_PER_MODULE)
+FIRST_SEED = int(os.environ.get("COVERAGE_SEED", "1"))
+
+
+def measure(module, mode, only=None):
+    """Returns what coverage.py measured, and the printed results: `mode` is truth, plain or compiled."""
+    environment = dict(
+        os.environ,
+        PYTHONPATH=os.path.dirname(PACKAGE),
+        PYTHONDONTWRITEBYTECODE="1",
+        PYTHONWARNINGS="ignore",
+        NUMBA_CACHE_DIR=module + ".cache",
+        COVERAGE_TRUTH="" if mode == "compiled" else "1",
+        NUMBA_DISABLE_JIT="1" if mode == "truth" else "0",
+    )
+    if only is not None:
+        environment["GENERATED_ONLY"] = " ".join(only)
+    output = module + "." + mode
+    command = [sys.executable, PROGRAM, module, output, "branch"]
+    result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if "_analyze_ast" in result.stderr:
+        pytest.skip("this coverage.py cannot analyse the module")
+    assert result.returncode == 0, result.stderr
+    with open(output) as file:
+        return json.load(file), result.stdout.splitlines()
+
+
+def names_of(lines):
+    return {line.split()[0] for line in lines}
+
+
+def without_reason(line):
+    """Numba's messages contain numbers that differ from run to run."""
+    return line.partition(" refused ")[0]
+
+
+class Module:
+    """Module of random functions."""
+
+    def __init__(self, directory, seed):
+        self.path = os.path.join(str(directory), "m%d" % seed)
+        command = [sys.executable, GENERATE, str(seed), str(FUNCTIONS_PER_MODULE)]
+        self.text = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+        with open(self.path + ".py", "w") as file:
+            file.write(self.text)
+        self.lines = self.text.splitlines()
+        self._first_lines, self._callees = {}, {}
+        for number, line in enumerate(self.lines):
+            match = re.match(r"def (\w+)", line)
+            if match:
+                name = match[1]
+                self._first_lines[number] = name
+                self._callees[name] = set()
+            elif self._first_lines:
+                self._callees[name] |= set(re.findall(r"\b(f[0-9]+)\(", line))
+
+    def with_callees(self, names):
+        found = set()
+        while names:
+            found |= names
+            names = set().union(*(self._callees[name] for name in names)) - found
+        return found
+
+    def function_at(self, line):
+        starts = [start for start in self._first_lines if start < abs(line)]
+        return self._first_lines[max(starts)] if starts else ""
+
+
+def differences(directory, seed):
+    """Returns the differences between compiled and interpreted functions, and the number of functions compared."""
+    module = Module(directory, seed)
+    truth, expected = measure(module.path, "truth")
+    compiled, results = measure(module.path, "compiled")
+    found = []
+    # Numba refuses some functions, and others compute another result, for example because they overflow.
+    different = names_of(set(expected) ^ set(results))
+    if different:
+        plain = set(map(without_reason, measure(module.path, "plain", different)[1]))
+        found += [
+            "result: " + line
+            for line in results
+            if line.split()[0] in different and without_reason(line) not in plain
+        ]
+    excluded = module.with_callees(different)
+
+    def describe(kind, line, where):
+        if module.function_at(line) not in excluded | {"call", "drive"}:
+            found.append("%d: %s %s: %s" % (seed, kind, where, module.lines[abs(line) - 1].strip()))
+
+    for first, second, kind in ((truth, compiled, "missing"), (compiled, truth, "false")):
+        for line in sorted(set(second["missing"]) - set(first["missing"])):
+            describe(kind + " line", line, line)
+        for arc in sorted(set(map(tuple, first["arcs"])) - set(map(tuple, second["arcs"]))):
+            describe(kind + " arc", arc[0], "%d>%d" % arc)
+    return found, FUNCTIONS_PER_MODULE - len(excluded)
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + MODULES))
+def test_equal(tmp_path, seed):
+    found, compared = differences(tmp_path, seed)
+    print("%d: %d functions are equal" % (seed, compared))
+    assert not found, "\n".join(found)
+    assert compared >= FUNCTIONS_PER_MODULE // 2
