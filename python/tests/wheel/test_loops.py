@@ -67,7 +67,10 @@ def test_each_kernel_has_the_advice_that_makes_it_faster(run, tmp_path, environm
     # `why` explains one line: advice, loop exits and calls. A line without a loop gets an error message.
     hot_lines = {name: (line, rule) for name, line, rule in expected}
     for name, expected_text in (
-        ("total", "addsd"), ("total", "(CantReorderFPOps, line "), ("ratio", "1 exception"), ("bell", "calls")
+        ("total", "addsd"),
+        ("total", "(CantReorderFPOps, line "),
+        ("ratio", "1 exception"),
+        ("bell", "calls"),
     ):
         line, rule = hot_lines[name]
         output = run(command(), "why", f"{KERNELS.name}:{line}", data, timeout=RUN_TIMEOUT_S).stdout
@@ -75,7 +78,8 @@ def test_each_kernel_has_the_advice_that_makes_it_faster(run, tmp_path, environm
         mark = "·" if name == "bell" else "⚑"
         assert f"{mark} {rule}: " in output and expected_text in output and f"__main__.{name}" in output, output
     messages = {
-        "no.py:1": "no samples in no.py", "kernels.py:1": "no samples at kernels.py:1",
+        "no.py:1": "no samples in no.py",
+        "kernels.py:1": "no samples at kernels.py:1",
         "kernels.py": "lines with a loop",
     }
     for location, message in messages.items():
