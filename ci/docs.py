@@ -149,7 +149,9 @@ class Process:
             if self.child.poll() is not None or time.monotonic() > deadline:
                 status = self.child.poll()
                 self.__exit__()
-                raise SystemExit(f"docs: the program of docs/gdb.md has not compiled its function; exit status: {status}")
+                raise SystemExit(
+                    f"docs: the program of docs/gdb.md has not compiled its function; exit status: {status}"
+                )
             time.sleep(0.1)
         return self.child.pid
 
