@@ -8,7 +8,8 @@ use wire::perf_data::{PERF_CONTEXT_KERNEL, PERF_CONTEXT_MAX, PERF_CONTEXT_USER};
 use super::Recording;
 use super::address_space::{KERNEL, Space};
 use super::sample::RawSample;
-use super::tasks::{MappedFile, Thread};
+use super::tasks::MappedFile;
+use super::thread::Thread;
 use super::unwind::MappedAddress;
 
 const NO_ENTRY: u32 = u32::MAX;

@@ -19,6 +19,7 @@ mod record;
 mod records;
 mod sample;
 mod tasks;
+mod thread;
 mod totals;
 mod unwind;
 
@@ -31,7 +32,8 @@ pub use format::Facts;
 pub use interner::{FilePosition, Location, Stacks};
 pub use interpreter::Interpreter;
 pub use origin::Origin;
-pub use tasks::{MappedFile, Thread};
+pub use tasks::MappedFile;
+pub use thread::Thread;
 
 use jitlisten_files::open_regular;
 use rustc_hash::FxHashMap;

@@ -9,7 +9,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 use wire::recording::UNSAMPLED_PROCESSES;
 
-use super::tasks::Thread;
+use super::thread::Thread;
 use super::{Recording, Sample};
 
 /// Number of samples that a thread needs to be scaled by itself.
