@@ -515,9 +515,14 @@ mod tests {
         let branches = Branches::new(&steps(&flows)).expect("a graph");
         let block = branches.block_of(4).expect("a block");
         let neighbours = [Direction::Backward, Direction::Forward].map(|direction| {
-            branches.neighbours(block, direction).iter().map(|block| branches.instructions(*block)).collect::<Vec<_>>()
+            let blocks = branches.neighbours(block, direction);
+            blocks
+                .iter()
+                .map(|block| branches.instructions(*block))
+                .map(|range| (range.start, range.end))
+                .collect::<Vec<_>>()
         });
-        assert_eq!(neighbours, [vec![1..3], vec![5..6]]);
+        assert_eq!(neighbours, [vec![(1, 3)], vec![(5, 6)]]);
     }
 
     #[test]

@@ -10,7 +10,6 @@ use super::address_space::{Change, History, KERNEL, Mapping};
 use super::bytes::Bytes;
 use super::event::Event;
 use super::record::Record;
-use super::thread::Thread;
 use super::totals::{ThreadKey, Totals};
 
 /// Protection bit `PROT_EXEC`.
