@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::samples::{CALLING, COLLECTING, Group, POOL_WORDS, Samples, WAITING_FOR_GIL};
-use crate::loops::Loop;
+use crate::loops::{Loop, SMALL_PARALLEL};
 use crate::profile::{Count, Profile};
 use crate::recording::compilations::{Compilation, Why};
 use crate::symbols::Symbols;
@@ -12,7 +12,7 @@ use crate::words::{plural, source_name};
 /// Sentence that says what to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Help {
-    /// Time that the sentence is about.
+    /// Time of what the sentence names; for a loop, the time that the smallest promised gain saves.
     pub count: Count,
     /// Stable id of the rule.
     pub rule: &'static str,
@@ -24,7 +24,7 @@ pub struct Help {
 
 /// Maximum number of sentences.
 const MAX_SENTENCES: usize = 3;
-/// Minimum share of the time that a sentence is about.
+/// Minimum share of [`Help::count`].
 const MIN_PERCENT: f64 = 3.0;
 /// Minimum share of threads that wait for each other, of calls, of garbage collection, and of the GIL.
 const MIN_OVERHEAD_PERCENT: f64 = 10.0;
@@ -109,11 +109,12 @@ fn loop_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     let mut helps: Vec<Help> = Vec::new();
     let mut mentioned: Vec<&Loop> = Vec::new();
     for hot_loop in evidence.loops {
-        let Some(advice) = hot_loop.advice.iter().find(|advice| advice.change.is_some()) else { continue };
+        let Some((advice, saved)) = hot_loop.saved() else { continue };
         let overlaps = |other: &&Loop| {
             other.loop_path == hot_loop.loop_path && other.first <= hot_loop.last && hot_loop.first <= other.last
         };
-        if hot_loop.total.percent_of(evidence.all) < MIN_PERCENT || mentioned.iter().any(overlaps) {
+        // `pool_help` names the call.
+        if advice.rule == SMALL_PARALLEL || mentioned.iter().any(overlaps) {
             continue;
         }
         mentioned.push(hot_loop);
@@ -122,7 +123,7 @@ fn loop_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
             last => format!("{}-{last}", hot_loop.first),
         };
         helps.push(Help {
-            count: hot_loop.total,
+            count: saved,
             rule: advice.rule,
             position: Some((hot_loop.path.clone(), hot_loop.line)),
             text: format!("{}:{lines}: {}", source_name(&hot_loop.loop_path), advice.text()),

@@ -219,9 +219,12 @@ impl Loop {
         }
     }
 
-    /// Returns the first advice whose gain is known, and the part of the loop's time that its change saves at least.
-    pub fn saved(&self) -> Option<(&Advice, u64)> {
-        self.advice.iter().find_map(|advice| Some((advice, advice.gain?.saved(self.total.weight))))
+    /// Returns the first advice that has a change, and the part of the loop's time that the change saves at least: all of
+    /// it if the gain is unknown.
+    pub fn saved(&self) -> Option<(&Advice, Count)> {
+        let advice = self.advice.iter().find(|advice| advice.change.is_some())?;
+        let saved = |amount| advice.gain.map_or(amount, |gain| gain.saved(amount));
+        Some((advice, Count { weight: saved(self.total.weight), samples: saved(self.total.samples) }))
     }
 
     /// Returns true if a change is known to make the loop faster.

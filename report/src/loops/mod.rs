@@ -32,6 +32,7 @@ pub use facts::Facts;
 use hot_loop::Surroundings;
 pub use hot_loop::{Instruction, Loop, Remark, Verdict, Version};
 use remarks::Remarks;
+pub(crate) use rules::SMALL_PARALLEL;
 
 use crate::machine::graph;
 use crate::machine::{self, Machine};

@@ -73,12 +73,15 @@ fn is_numba_source(path: &str) -> bool {
     path.contains("/site-packages/numba/") || path.contains("/dist-packages/numba/")
 }
 
+/// Rule for parallel regions whose threads mostly wait.
+pub(crate) const SMALL_PARALLEL: &str = "small-parallel";
+
 fn small_parallel(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let overhead = |(callee, leaf): &(String, String)| is_parallel_loop(callee) && is_thread_runtime(leaf);
     let share = hot_loop.share_where(overhead);
     let cause = format!("{share:.0} % of it starts parallel regions and waits for their threads");
     (share > 90.0).then(|| {
-        Advice::because("small-parallel", cause)
+        Advice::because(SMALL_PARALLEL, cause)
             .change("without parallel=True, or with one region for many calls, nothing waits")
             .gain(3.0, 1000.0)
     })
