@@ -49,6 +49,8 @@ pub struct Facts {
     pub rank: Option<u32>,
     /// Name that the program gave to its process; empty if it gave none.
     pub process: String,
+    /// True if threads that often wait were sampled by perf's `cpu-clock`, the others by CPU timers.
+    pub uses_cpu_clock: bool,
 }
 
 /// Position of the records, and all information that precedes them.
@@ -187,7 +189,12 @@ impl Container {
             HEADER_ARCH => self.facts.architecture = sanitize(&string(bytes)),
             HEADER_CMDLINE => self.facts.command = strings(bytes).unwrap_or_default(),
             HEADER_EVENT_DESC => self.add_event_names(bytes),
-            counters::FEATURE => self.notes.extend(Counters::decode(bytes.0).iter().flat_map(recorder_notes)),
+            counters::FEATURE => {
+                if let Some(counters) = Counters::decode(bytes.0) {
+                    self.facts.uses_cpu_clock = counters.by_user_clock > 0;
+                    self.notes.extend(recorder_notes(&counters));
+                }
+            }
             _ => {}
         }
     }
@@ -233,10 +240,9 @@ fn is_used_feature(feature: u32) -> bool {
 }
 
 /// Returns notes from the counters of our own recorder: if more than one stack in a hundred is incomplete, a thread was
-/// not sampled, or more than one sample in a hundred was skipped. Lost samples have records of their own.
+/// not sampled, more than one sample in a hundred was skipped, or more than one in four is inexact. Lost samples have records of their own.
 fn recorder_notes(counters: &Counters) -> Vec<String> {
-    let Counters { samples, incomplete, truncated, skipped, threads_without_timer, by_user_clock, inexact, .. } =
-        *counters;
+    let Counters { samples, incomplete, truncated, skipped, threads_without_timer, inexact, .. } = *counters;
     let mut notes = Vec::new();
     let partial = incomplete.saturating_add(truncated);
     if partial > samples / 100 {
@@ -255,18 +261,11 @@ fn recorder_notes(counters: &Counters) -> Vec<String> {
              Record longer, or with a lower rate (-r)"
         ));
     }
-    if by_user_clock > 0 {
+    if inexact > samples / 4 {
         notes.push(format!(
-            "{by_user_clock} of {samples} samples are by perf's cpu-clock, in threads that often wait; the others by CPU \
-             timers"
-        ));
-    }
-    if inexact > samples / 10 {
-        notes.push(format!(
-            "{inexact} of {samples} samples are of threads that often wait, taken at the kernel's clock tick: what such \
-             a thread does in the milliseconds after it resumes may have a third of all time too much or too little. \
-             perf's cpu-clock, which is exact, is not permitted (/proc/sys/kernel/perf_event_paranoid above 2, or a \
-             container's seccomp), or the threads wait too often for it"
+            "{inexact} of {samples} samples are of threads that often wait, taken at the kernel's clock tick: the first \
+             milliseconds after each wait may have up to a third of that time too much or too little. perf's cpu-clock \
+             is exact, but not permitted (perf_event_paranoid above 2, or seccomp), or too slow for so many waits"
         ));
     }
     notes
@@ -359,8 +358,7 @@ mod tests {
             (counters(9, 0, 0), "11 of 1000 stacks are incomplete (2 of them too deep)"),
             (counters(0, 0, 1), "not in the recording: 1"),
             (counters(0, 11, 0), "11 samples were skipped beside 1000"),
-            (Counters { inexact: 101, ..counters(0, 0, 0) }, "101 of 1000 samples are of threads that often wait"),
-            (Counters { by_user_clock: 1, ..counters(0, 0, 0) }, "1 of 1000 samples are by perf's cpu-clock"),
+            (Counters { inexact: 251, ..counters(0, 0, 0) }, "251 of 1000 samples are of threads that often wait"),
         ] {
             let notes = recorder_notes(&counters);
             assert!(notes.len() == 1 && notes[0].contains(note), "{notes:?}");

@@ -60,6 +60,7 @@ impl Recording {
         }
         self.notes.extend(other.notes);
         let facts = &mut self.facts;
+        facts.uses_cpu_clock |= other.facts.uses_cpu_clock;
         if facts.host != other.facts.host {
             facts.host.clear();
         }

@@ -87,6 +87,7 @@ impl Report {
         }
         let event = self.event().trim_end_matches(":u");
         parts.push(match self.is_time() {
+            true if self.recording.facts.uses_cpu_clock => format!("{event}, cpu-clock"),
             true => event.to_owned(),
             false => format!("{} of {event}", plural(self.profile.all.samples as usize, "sample")),
         });
