@@ -90,7 +90,7 @@ def _library_directories() -> List[str]:
 
 def _site_directories() -> List[str]:
     site = sys.modules.get("site")
-    directories = []
+    directories: List[str] = []
     if site is not None:
         directories += site.getsitepackages() if hasattr(site, "getsitepackages") else []
         directories.append(getattr(site, "USER_SITE", None) or "")

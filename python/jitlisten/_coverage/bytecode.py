@@ -112,7 +112,7 @@ def can_raise(instructions: Mapping[int, Any], label: int, labels: Collection[in
 def _follows_loop(instructions: Mapping[int, Any], label: int, offset: int) -> bool:
     """Returns true for the `POP_TOP` that `FOR_ITER` skips when the loop ends."""
     first = instructions[label]
-    return first.opname == "END_FOR" and offset == first.next
+    return bool(first.opname == "END_FOR" and offset == first.next)
 
 
 class Flow:

@@ -62,8 +62,7 @@ impl Report {
 
     /// Returns the first line of a report: program, CPU time and elapsed time, threads, clock.
     pub fn headline(&self) -> String {
-        let idle = self.profile.threads.iter().filter(|row| !row.ran);
-        let idle_ns = idle.fold(0_u64, |sum, row| sum.saturating_add(row.all.weight));
+        let idle_ns = self.answer().idle.weight;
         let mut parts = vec![self.program()];
         let elapsed = self.elapsed().filter(|elapsed| *elapsed > 0).map(|elapsed| format!("in {}", duration(elapsed)));
         let time = self.is_time().then(|| {

@@ -64,18 +64,17 @@ impl Table<'_> {
         let shares = answer.shares.iter().filter(|(_, count)| count.percent_of(answer.all) >= MIN_SHARE_PERCENT);
         let mut parts: Vec<String> =
             shares.map(|(word, count)| format!("{word} {:.0} %", count.percent_of(answer.all))).collect();
-        let waiting = self.idle_ns().map(|idle| format!("{} waiting (--wall)", duration(idle)));
+        let waiting = self.idle_ns().map(|idle| format!("{} waiting", duration(idle)));
+        let hint = waiting.as_ref().map(|waiting| format!("{waiting} (--wall)"));
         let columns = self.lines.columns();
-        for separator in ["  ·  ", " · "] {
-            let text = |parts: &[String]| parts.iter().chain(&waiting).cloned().collect::<Vec<_>>().join(separator);
-            while separator == " · " && parts.len() > 1 && text(&parts).width() > columns {
-                parts.pop();
-            }
-            if text(&parts).width() <= columns || separator == " · " {
-                self.lines.write(&sanitize(&text(&parts)));
-                return;
+        for (separator, waiting) in [("  ·  ", &hint), (" · ", &hint), (" · ", &waiting)] {
+            let text = parts.iter().chain(waiting).cloned().collect::<Vec<_>>().join(separator);
+            if text.width() <= columns {
+                return self.lines.write(&sanitize(&text));
             }
         }
+        parts.extend(waiting);
+        self.lines.write_wrapped(&sanitize(&parts.join(" · ")), " · ", "");
     }
 
     fn write_rows(&mut self, answer: &Answer) {
