@@ -232,12 +232,8 @@ pub fn assert_sums(report: &Report) {
         profile.all.samples,
         "compiled and outside are all"
     );
-    let summary = &profile.summary;
-    let by_name = [&summary.libraries, &summary.importing, &summary.waiting].into_iter().flatten();
-    let by_name: u64 = by_name.map(|(_, count)| count.samples).sum();
-    let unnamed = [summary.compiled, summary.interpreted, summary.compiling, summary.collecting];
     assert_eq!(
-        by_name + unnamed.map(|count| count.samples).iter().sum::<u64>(),
+        profile.summary.rows().map(|(_, count)| count.samples).iter().sum::<u64>(),
         profile.all.samples,
         "the summary is all"
     );
