@@ -155,17 +155,17 @@ def _compile(original: Original, compiler: Any) -> Any:
         enclosing.result = original(compiler)
         return enclosing.result
     compilation = _begin_compilation(_describe_state, compiler.state)
-    failure: Optional[BaseException] = None
+    failure: Optional[type] = None
     try:
         result = original(compiler)
         if compilation is not None:
             compilation.result = result
         return result
     except BaseException as error:
-        failure = error
+        failure = type(error)
         raise
     finally:
-        _end_compilation(compilation, type(failure))
+        _end_compilation(compilation, failure)
 
 
 def _build_wrapper(original: Original, cres: Any, signature: Any) -> Any:
@@ -180,14 +180,14 @@ def _log_wrapper(build: Any, cres: Any) -> Any:
     if _recording() is None:
         return build()
     compilation = _begin_compilation(_describe_wrapper, cres)
-    failure: Optional[BaseException] = None
+    failure: Optional[type] = None
     try:
         return build()
     except BaseException as error:
-        failure = error
+        failure = type(error)
         raise
     finally:
-        _end_compilation(compilation, type(failure))
+        _end_compilation(compilation, failure)
 
 
 def _load_overload(original: Original, cache: Any, sig: Any, target_context: Any) -> Any:
@@ -392,7 +392,7 @@ def _begin_compilation(describe: Any, details: Any) -> Optional[_Compilation]:
         return None
 
 
-def _end_compilation(compilation: Optional[_Compilation], failure: Any) -> None:
+def _end_compilation(compilation: Optional[_Compilation], failure: Optional[type]) -> None:
     """Ends a compilation. `failure` is the type of the exception that ended it."""
     try:
         thread_state = _thread_state
@@ -559,7 +559,9 @@ def _append_rows(descriptor: int, rows: List[Row], is_new: bool) -> None:
             header = b""
         else:
             os.ftruncate(descriptor, 0)
-    os.write(descriptor, header + "".join(json.dumps(row) + "\n" for row in rows).encode())
+    # JSON has no escape for a name that is not UTF-8.
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    os.write(descriptor, header + lines.encode("utf-8", "replace"))
     _state.row_count += len(rows)
 
 

@@ -11,10 +11,15 @@ from typing import Any
 from ._library import library
 from ._numba.imports import Watch
 
+_has_begun = False
+
 
 def begin() -> None:
-    """Names this process, and the workers that it starts. Never raises."""
-    Watch({"multiprocessing.process": _name_processes, "distributed.worker": _name_dask_workers}).start()
+    """Names this process, and the workers that it starts, also in later recordings. Never raises."""
+    global _has_begun
+    if not _has_begun:
+        _has_begun = True
+        Watch({"multiprocessing.process": _name_processes, "distributed.worker": _name_dask_workers}).start()
 
 
 def _name_dask_workers(module: ModuleType) -> None:

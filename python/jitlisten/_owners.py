@@ -47,7 +47,7 @@ def _write() -> bool:
         path = recording()
         if not path:
             return path is None
-        data = json.dumps(facts()).encode("utf-8", "surrogateescape")
+        data = json.dumps(facts(), ensure_ascii=False).encode("utf-8", "replace")
         with Directory(path + ".images") as directory:
             directory.write(FILE, data)
     except Exception:
@@ -58,7 +58,7 @@ def _write() -> bool:
 def facts() -> Dict[str, Any]:
     site = _site_directories()
     installed = {}
-    for directory in sys.path:
+    for directory in map(str, sys.path):
         if directory and directory not in site:
             modules = _installed_modules(directory)
             if modules:
@@ -85,7 +85,7 @@ def _library_directories() -> List[str]:
     directories = [os.path.dirname(os.__file__)] if getattr(os, "__file__", None) else []
     if sysconfig is not None:
         directories += [sysconfig.get_path(name) or "" for name in ("stdlib", "platstdlib")]
-    return _existing(directories) + [path for path in sys.path if path.endswith(".zip") and "python" in path]
+    return _existing(directories) + [path for path in map(str, sys.path) if path.endswith(".zip") and "python" in path]
 
 
 def _site_directories() -> List[str]:
@@ -94,7 +94,7 @@ def _site_directories() -> List[str]:
     if site is not None:
         directories += site.getsitepackages() if hasattr(site, "getsitepackages") else []
         directories.append(getattr(site, "USER_SITE", None) or "")
-    directories += [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
+    directories += [path for path in map(str, sys.path) if os.path.basename(path) in ("site-packages", "dist-packages")]
     return _existing(directories)
 
 
@@ -159,7 +159,7 @@ def _frozen_modules() -> List[str]:
     if not _is_frozen():
         return []
     modules: Set[str] = set()
-    for directory in {getattr(sys, "_MEIPASS", ""), *sys.path}:
+    for directory in {getattr(sys, "_MEIPASS", ""), *map(str, sys.path)}:
         if os.path.isdir(directory):
             modules |= _installed_modules(directory)
             modules.update(name for name in os.listdir(directory) if os.path.isdir(os.path.join(directory, name)))

@@ -26,6 +26,15 @@ pub(crate) fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
+/// Returns true for the program perf, which distributions install as `perf_6.1`, too.
+pub(crate) fn is_perf(program: &str) -> bool {
+    let version = file_name(program).strip_prefix("perf");
+    version.is_some_and(|version| {
+        version.is_empty()
+            || version.strip_prefix('_').is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
+    })
+}
+
 /// Returns the file name of a source. An `__init__.py` is shown with its package, because every package has one.
 pub(crate) fn source_name(path: &str) -> &str {
     let package = path.strip_suffix("/__init__.py").and_then(|package| package.rsplit('/').next());

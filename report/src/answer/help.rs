@@ -144,17 +144,22 @@ fn positions(group: &Group) -> Option<(Place, Option<Place>)> {
 
 /// Returns the parallel loop whose threads mostly wait for each other.
 fn pool_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
-    let (count, compiled) = sum_of_words(evidence, &POOL_WORDS, |group| {
+    let (_, compiled) = sum_of_words(evidence, &POOL_WORDS, |group| {
         let (line, caller) = positions(group)?;
         group.steps.last()?.is_compiled.then_some((line, caller))
     });
+    let ((line, caller), _) = compiled.into_iter().max_by_key(|(_, count)| *count)?;
+    // Threads that run no code of the loop belong to the line that called it.
+    let word_below_caller = |group: &Group| positions(group).filter(|(_, other)| *other == caller).map(|_| group.word);
+    let (_, by_word) = sum_of_words(evidence, &POOL_WORDS, word_below_caller);
+    let mut count = Count::default();
+    by_word.values().for_each(|part| count += *part);
     if count.percent_of(evidence.all) < MIN_OVERHEAD_PERCENT {
         return None;
     }
-    let ((line, caller), _) = compiled.into_iter().max_by_key(|(_, count)| *count)?;
+    let word = by_word.into_iter().max_by_key(|(_, count)| *count)?.0;
+    let library = &evidence.samples.words[word as usize];
     let path = &evidence.symbols.sources[line.0 as usize];
-    let words = POOL_WORDS.iter().filter(|word| evidence.samples.words.iter().any(|other| other == *word));
-    let library = words.copied().next().unwrap_or_default();
     let package = evidence.profile.activities.package_of_source(line.0);
     let of_package = package.map(|package| format!(" of {package}")).unwrap_or_default();
     let called = caller.map(|(source, line)| {

@@ -7,7 +7,7 @@ use crate::distinct::Distinct;
 use crate::profile::activity::Activity;
 use crate::profile::{Count, Profile};
 use crate::recording::compilations::Compilation;
-use crate::recording::{Recording, Sample};
+use crate::recording::{Recording, Sample, Thread};
 use crate::symbols::{Kind, Symbols};
 
 /// Words for the time in a library that runs parallel loops.
@@ -71,9 +71,9 @@ pub(super) fn collect(
         let stack_activity = profile.activities.get(sample.stack);
         let thread = &recording.threads[sample.thread as usize];
         let context = if stack_activity.activity == Activity::Compiling {
-            spans.find(thread.pid, thread.tid, sample.time).map(Context::Compilation)
+            spans.find(thread, sample.time).map(Context::Compilation)
         } else {
-            python_threads.line_below(sample, thread.pid, &paths).map(Context::BelowStack)
+            python_threads.line_below(sample, thread, &paths).map(Context::BelowStack)
         };
         *counts.entry((sample.stack, context.unwrap_or(Context::Plain))).or_default() += Count::of(sample);
     }
@@ -164,26 +164,26 @@ fn waiting_word(reason: &str) -> String {
     if reason == "sleep" { "sleeping".to_owned() } else { format!("waiting for {reason}") }
 }
 
-/// Outermost compilations, by process and thread.
-struct Spans(FxHashMap<(u32, u32), Vec<Span>>);
+/// Outermost compilations, by machine, process and thread.
+struct Spans<'a>(FxHashMap<(&'a str, u32, u32), Vec<Span>>);
 
 /// Begin and end of a compilation, and its index.
 type Span = (u64, u64, u32);
 
-impl Spans {
-    fn new(compilations: &[Compilation]) -> Spans {
-        let mut spans: FxHashMap<(u32, u32), Vec<Span>> = FxHashMap::default();
+impl<'a> Spans<'a> {
+    fn new(compilations: &'a [Compilation]) -> Spans<'a> {
+        let mut spans: FxHashMap<(&str, u32, u32), Vec<Span>> = FxHashMap::default();
         for (index, row) in compilations.iter().enumerate().filter(|(_, row)| row.is_outermost()) {
             let span = (row.begin, row.begin.saturating_add(row.lasted), index as u32);
-            spans.entry((row.pid, row.tid)).or_default().push(span);
+            spans.entry((row.host.as_str(), row.pid, row.tid)).or_default().push(span);
         }
         spans.values_mut().for_each(|spans| spans.sort_unstable());
         Spans(spans)
     }
 
     /// Returns the compilation at a time.
-    fn find(&self, pid: u32, tid: u32, time: u64) -> Option<u32> {
-        let spans = self.0.get(&(pid, tid))?;
+    fn find(&self, thread: &'a Thread, time: u64) -> Option<u32> {
+        let spans = self.0.get(&(thread.host.as_str(), thread.pid, thread.tid))?;
         let end = spans.partition_point(|(begin, ..)| *begin <= time);
         let before = end.checked_sub(1).map(|index| spans[index]);
         let after = spans.get(end);
@@ -194,32 +194,35 @@ impl Spans {
 }
 
 /// Threads that run Python.
-struct PythonThreads {
-    /// Time and stack of each sample with a line of the user, by process. If several threads of a process run the
+struct PythonThreads<'a> {
+    /// Time and stack of each sample with a line of the user, by machine and process. If several threads of a process run the
     /// user's Python, the line that its other threads work for is unknown.
-    lines: FxHashMap<u32, Vec<(u64, u32)>>,
+    lines: FxHashMap<(&'a str, u32), Vec<(u64, u32)>>,
     threads: FxHashSet<u32>,
 }
 
-impl PythonThreads {
-    fn new(recording: &Recording, paths: &[StackPath]) -> PythonThreads {
+impl<'a> PythonThreads<'a> {
+    fn new(recording: &'a Recording, paths: &[StackPath]) -> PythonThreads<'a> {
+        let process = |sample: &Sample| {
+            let thread = &recording.threads[sample.thread as usize];
+            (thread.host.as_str(), thread.pid)
+        };
         let mut threads = FxHashSet::default();
-        let mut by_process: FxHashMap<u32, FxHashSet<u32>> = FxHashMap::default();
+        let mut by_process: FxHashMap<(&str, u32), FxHashSet<u32>> = FxHashMap::default();
         for sample in &recording.samples {
             let path = &paths[sample.stack as usize];
             if path.has_python {
                 threads.insert(sample.thread);
             }
             if !path.python_steps().is_empty() {
-                by_process.entry(recording.threads[sample.thread as usize].pid).or_default().insert(sample.thread);
+                by_process.entry(process(sample)).or_default().insert(sample.thread);
             }
         }
-        let mut lines: FxHashMap<u32, Vec<(u64, u32)>> = FxHashMap::default();
+        let mut lines: FxHashMap<(&str, u32), Vec<(u64, u32)>> = FxHashMap::default();
         for sample in &recording.samples {
-            let pid = recording.threads[sample.thread as usize].pid;
-            let is_only_thread = by_process.get(&pid).is_some_and(|threads| threads.len() == 1);
+            let is_only_thread = by_process.get(&process(sample)).is_some_and(|threads| threads.len() == 1);
             if is_only_thread && !paths[sample.stack as usize].python_steps().is_empty() {
-                lines.entry(pid).or_default().push((sample.time, sample.stack));
+                lines.entry(process(sample)).or_default().push((sample.time, sample.stack));
             }
         }
         lines.values_mut().for_each(|lines| lines.sort_unstable());
@@ -227,11 +230,11 @@ impl PythonThreads {
     }
 
     /// Returns the last stack with a line of the user before a sample of a thread that runs no Python.
-    fn line_below(&self, sample: &Sample, pid: u32, paths: &[StackPath]) -> Option<u32> {
+    fn line_below(&self, sample: &Sample, thread: &Thread, paths: &[StackPath]) -> Option<u32> {
         if self.threads.contains(&sample.thread) || !paths[sample.stack as usize].steps.is_empty() {
             return None;
         }
-        let lines = self.lines.get(&pid)?;
+        let lines = self.lines.get(&(thread.host.as_str(), thread.pid))?;
         let end = lines.partition_point(|(time, _)| *time <= sample.time);
         end.checked_sub(1).map(|index| lines[index].1)
     }

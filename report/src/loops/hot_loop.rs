@@ -219,12 +219,12 @@ impl Loop {
         }
     }
 
-    /// Returns the first advice that has a change, and the part of the loop's time that the change saves at least: all of
-    /// it if the gain is unknown.
+    /// Returns the first advice with a change, and the part of the loop's time that the change saves at least. `None` if
+    /// its gain is unknown.
     pub fn saved(&self) -> Option<(&Advice, Count)> {
         let advice = self.advice.iter().find(|advice| advice.change.is_some())?;
-        let saved = |amount| advice.gain.map_or(amount, |gain| gain.saved(amount));
-        Some((advice, Count { weight: saved(self.total.weight), samples: saved(self.total.samples) }))
+        let gain = advice.gain?;
+        Some((advice, Count { weight: gain.saved(self.total.weight), samples: gain.saved(self.total.samples) }))
     }
 
     /// Returns true if a change is known to make the loop faster.

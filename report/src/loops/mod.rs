@@ -88,7 +88,9 @@ pub(crate) fn find_loops(recording: &Recording, symbols: &Symbols, profile: &Pro
             add_image_loops(&mut code, machine, functions, is_hot, &mut hot_loops);
         }
     }
-    for hot_loop in &mut hot_loops {
+    // Users cannot change Numba's own code or its options.
+    let owners = profile.activities.owners();
+    for hot_loop in hot_loops.iter_mut().filter(|hot_loop| owners.package(&hot_loop.loop_path) != Some("numba")) {
         hot_loop.advice = rules::advice(hot_loop);
     }
     hot_loops.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| (&a.path, a.line).cmp(&(&b.path, b.line))));

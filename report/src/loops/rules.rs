@@ -57,20 +57,14 @@ const RULES: [Rule; 31] = [
 
 /// Returns the advice of the first rule that knows a change. Without one, returns the first reason, if there is any.
 pub(super) fn advice(hot_loop: &Loop) -> Vec<Advice> {
-    // Users cannot change Numba's own code or its options. No rule applies if the decoder does not know all
-    // instructions, because an unknown one may be the cause.
-    if is_numba_source(&hot_loop.loop_path) || hot_loop.facts.unknown != 0 {
+    // An instruction that the decoder does not know may be the cause.
+    if hot_loop.facts.unknown != 0 {
         return Vec::new();
     }
     let dialect = Dialect::of(&hot_loop.function, &hot_loop.loop_path);
     let matching: Vec<Advice> = RULES.iter().filter_map(|rule| rule(hot_loop, dialect)).collect();
     let best = matching.iter().position(|advice| advice.change.is_some()).unwrap_or(0);
     matching.into_iter().nth(best).into_iter().collect()
-}
-
-/// Returns true if the loop's file is part of Numba.
-fn is_numba_source(path: &str) -> bool {
-    path.contains("/site-packages/numba/") || path.contains("/dist-packages/numba/")
 }
 
 /// Rule for parallel regions whose threads mostly wait.
@@ -611,16 +605,5 @@ mod tests {
         assert!(!text("prog.stencil", sum).contains("stencil"));
         let running = Facts { scalar: 1, recurrences: 1, ..Facts::default() };
         assert!(!text("stencil prog.py:9", running).contains("stencil"));
-    }
-
-    #[test]
-    fn loops_of_numba_itself_get_no_advice() {
-        let facts = Facts { scalar: 1, accumulators: 1, ..Facts::default() };
-        let rules = |loop_path: &str| {
-            let hot_loop = Loop { loop_path: loop_path.to_owned(), ..Loop::from_facts(facts.clone()) };
-            advice(&hot_loop).iter().map(|advice| advice.rule).collect::<Vec<_>>()
-        };
-        assert_eq!(rules("/home/me/numba/prog.py"), ["fp-order"]);
-        assert!(rules("/venv/lib/python3.11/site-packages/numba/np/arraymath.py").is_empty());
     }
 }

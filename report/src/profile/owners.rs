@@ -45,7 +45,14 @@ impl Owners {
             return None;
         }
         let interpreters = || self.interpreters.iter();
-        if interpreters().flat_map(|facts| &facts.editable).any(|project| below(path, project).is_some()) {
+        // A project may contain its environment, so the innermost directory decides.
+        let innermost = |directories: fn(&Interpreter) -> &[String]| {
+            let around = interpreters().flat_map(directories).filter(|directory| below(path, directory).is_some());
+            around.map(|directory| directory.trim_end_matches('/').len()).max()
+        };
+        let installed: [fn(&Interpreter) -> &[String]; 3] =
+            [|facts| &facts.site, |facts| &facts.library, |facts| &facts.scripts];
+        if innermost(|facts| &facts.editable) > installed.into_iter().filter_map(innermost).max() {
             return None;
         }
         let in_site = interpreters().flat_map(|facts| &facts.site).filter_map(|site| below(path, site));
@@ -135,7 +142,7 @@ mod tests {
         let interpreter = Interpreter {
             library: list(&["/opt/py/stdlib"]),
             scripts: list(&["/opt/py/bin"]),
-            site: list(&["/opt/py/stdlib/site-packages"]),
+            site: list(&["/opt/py/stdlib/site-packages", "/home/me/project/.venv/lib/python3.12/site-packages"]),
             installed: vec![("/var/task".to_owned(), list(&["numba", "six"]))],
             editable: list(&["/opt/py/stdlib/site-packages/mine", "/home/me/project"]),
             ..Interpreter::default()
@@ -149,6 +156,7 @@ mod tests {
             ("/var/task/six.py", Some("six")),
             ("/var/task/handler.py", None),
             ("/home/me/project/src/a.py", None),
+            ("/home/me/project/.venv/lib/python3.12/site-packages/numpy/x.py", Some("numpy")),
             ("/home/me/lib/python3/a.py", None),
             ("/opt/py/bin/pytest", Some("pytest")),
             ("/opt/py/bin/prog.py", None),

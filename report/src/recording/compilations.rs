@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use wire::recording::{COMPILATIONS, images};
 
-use super::{Recording, Selection};
+use super::{Recording, Sample, Selection};
 use crate::lookup::source_path;
 use crate::sanitize::sanitize;
 use crate::words::{file_name, precise_duration};
@@ -41,6 +41,8 @@ pub struct Compilation {
     pub line: u32,
     /// Argument types.
     pub signature: String,
+    /// Machine on which the function was compiled.
+    pub host: String,
     /// Process in which the function was compiled.
     pub pid: u32,
     /// Thread that compiled the function.
@@ -206,6 +208,7 @@ impl Compilation {
             file: source_path(row.get("file")?.as_str()?),
             line: number_u32("line")?,
             signature: text("signature")?,
+            host: String::new(),
             pid,
             tid: number_u32("thread")?,
             depth: number_u32("depth")?,
@@ -335,6 +338,7 @@ pub(crate) fn read(
         }
     }
     let mut rows = rows.rows;
+    rows.iter_mut().for_each(|row| row.host.clone_from(&recording.facts.host));
     end_interrupted(&mut rows, recording);
     rows.retain(|row| row.begin <= *accepted_times.end() && row.begin + row.lasted >= *accepted_times.start());
     if damaged > 0 {
@@ -348,11 +352,24 @@ pub(crate) fn read(
     rows
 }
 
+/// Maximum number of compilations without an end.
+const MAX_INTERRUPTED: usize = 1 << 10;
+
 /// Ends compilations without an end at the last sample of their thread.
 fn end_interrupted(rows: &mut [Compilation], recording: &Recording) {
-    for row in rows.iter_mut().filter(|row| !row.is_finished && row.lasted == 0) {
+    let mut interrupted: Vec<_> = rows.iter_mut().filter(|row| !row.is_finished && row.lasted == 0).collect();
+    // A thread has few, unless the file is damaged.
+    interrupted.truncate(MAX_INTERRUPTED);
+    if interrupted.is_empty() {
+        return;
+    }
+    let mut by_thread: FxHashMap<u32, Vec<&Sample>> = FxHashMap::default();
+    for sample in &recording.samples {
+        by_thread.entry(sample.thread).or_default().push(sample);
+    }
+    for row in interrupted {
         let thread = recording.threads.iter().position(|thread| thread.pid == row.pid && thread.tid == row.tid);
-        let samples = recording.samples.iter().filter(|sample| Some(sample.thread as usize) == thread);
+        let samples = thread.and_then(|thread| by_thread.get(&(thread as u32))).into_iter().flatten();
         for sample in samples.filter(|sample| sample.time > row.begin) {
             row.lasted = row.lasted.max(sample.time - row.begin).min(MAX_FIELD_VALUE);
             if !recording.is_wall() {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::Report;
 use crate::profile::{Count, FunctionRow, Line, Shares};
 use crate::symbols::Kind;
+use crate::words::python_name;
 
 /// Shares of an activity, a function or a line in both recordings.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,7 +99,12 @@ pub fn diff(before: &Report, after: &Report) -> Difference {
             }
             _ => false,
         };
-        report.profile.functions.iter().filter(is_shown).map(|row| (row.name.clone(), row.shares)).collect()
+        // Python functions of several files may have one name.
+        let name = |row: &FunctionRow| match row.lines.filter(|_| row.kind == Kind::Python) {
+            Some(lines) => python_name(&row.name, &report.profile.files[lines.file as usize].path),
+            None => row.name.clone(),
+        };
+        report.profile.functions.iter().filter(is_shown).map(|row| (name(row), row.shares)).collect()
     });
     let mut lines = compare_rows(before, after, |report| {
         let is_compiled = |line: &Line| {
@@ -159,15 +165,17 @@ fn compare_rows(before: &Report, after: &Report, rows: impl Fn(&Report) -> Vec<(
     let in_seconds = |shares: &Shares| shares.self_count.weight as f64 / 1e9;
     for (name, shares) in rows(before) {
         let entry = changes_by_name.entry(name.clone()).or_insert_with(|| change(&name));
-        (entry.self_percent.0, entry.total.0) = percents(before, &shares);
         entry.counts.0.add(shares);
-        entry.seconds.iter_mut().for_each(|seconds| seconds.0 = in_seconds(&shares));
+        let sum = entry.counts.0;
+        (entry.self_percent.0, entry.total.0) = percents(before, &sum);
+        entry.seconds.iter_mut().for_each(|seconds| seconds.0 = in_seconds(&sum));
     }
     for (name, shares) in rows(after) {
         let entry = changes_by_name.entry(name.clone()).or_insert_with(|| change(&name));
-        (entry.self_percent.1, entry.total.1) = percents(after, &shares);
         entry.counts.1.add(shares);
-        entry.seconds.iter_mut().for_each(|seconds| seconds.1 = in_seconds(&shares));
+        let sum = entry.counts.1;
+        (entry.self_percent.1, entry.total.1) = percents(after, &sum);
+        entry.seconds.iter_mut().for_each(|seconds| seconds.1 = in_seconds(&sum));
     }
     let mut changes: Vec<Change> = changes_by_name.into_values().filter(|change| change.total != (0.0, 0.0)).collect();
     changes.sort_by(|a, b| b.size().total_cmp(&a.size()).then_with(|| a.name.cmp(&b.name)));

@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use super::Report;
 use crate::profile::Count;
 use crate::recording::Thread;
-use crate::words::{duration, file_name, group_digits, plural};
+use crate::words::{duration, file_name, group_digits, is_perf, plural};
 
 /// Totals of the threads of a process or of a machine.
 #[derive(Clone, Debug, Default)]
@@ -206,7 +206,7 @@ fn program_name(command: &[String]) -> String {
     let words: Vec<&str> = command.iter().map(String::as_str).collect();
     let has_prefix = |word: &str, name: &str| file_name(word).starts_with(name);
     match words.as_slice() {
-        [first, ..] if has_prefix(first, "perf") => match words.iter().position(|word| *word == "--") {
+        [first, ..] if is_perf(first) => match words.iter().position(|word| *word == "--") {
             Some(separator) => program_name(&command[separator + 1..]),
             None => "perf record".to_owned(),
         },

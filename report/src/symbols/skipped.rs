@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use super::SymbolCache;
 use crate::lookup::Lookup;
 use crate::recording::{FilePosition, Location, Recording};
-use crate::words::{file_name, group_digits};
+use crate::words::{file_name, group_digits, is_perf};
 
 /// Inserts the missing callers into the stacks of perf. Returns a note if there are any.
 pub(crate) fn insert_missing_callers(
@@ -72,7 +72,7 @@ pub(crate) fn insert_missing_callers(
 impl Recording {
     /// Returns true if the stacks are perf's, from frame pointers.
     fn has_frame_pointer_stacks(&self) -> bool {
-        let is_perf = self.facts.command.first().is_some_and(|program| file_name(program).starts_with("perf"));
+        let is_perf = self.facts.command.first().is_some_and(|program| is_perf(program));
         is_perf && self.events.get(self.event).is_some_and(|(event, _)| !event.has_stack_copies())
     }
 

@@ -107,8 +107,9 @@ impl Table<'_> {
                 .elsewhere_parts
                 .iter()
                 .take(3)
-                .filter(|(_, count)| count.percent_of(answer.elsewhere) >= 10.0)
-                .map(|(word, count)| match count.percent_of(answer.elsewhere) {
+                .enumerate()
+                .filter(|(index, (_, count))| *index == 0 || count.percent_of(answer.elsewhere) >= 10.0)
+                .map(|(_, (word, count))| match count.percent_of(answer.elsewhere) {
                     95.0.. => word.clone(),
                     share => format!("{word} {share:.0} %"),
                 })
