@@ -257,13 +257,13 @@ def _replace_match(cell: str, match: "re.Match[str]") -> str:
 
 
 def _hints(text: str) -> str:
-    """Returns a hint if the table has few samples, or mostly time spent compiling."""
+    """Returns a hint if the table has few samples, or mostly time that only a first run spends."""
     samples = re.search(r"([\d,]+) samples? of", text)
     count = int(samples[1].replace(",", "")) if samples else 0
     if count < _MIN_SAMPLES:
         return f"too few samples ({count}) to tell much: give the cell more to do, or use -r 999\n"
-    compiling = re.search(r"([\d.]+) %  compiling", text)
-    if compiling and float(compiling[1]) > 50:
+    first_run = re.findall(r"([\d.]+) %  (?:compiling|Numba's first use)\b", text)
+    if sum(map(float, first_run)) > 50:
         return "most of the time was compilation: run the cell once more to see the compiled code\n"
     return ""
 

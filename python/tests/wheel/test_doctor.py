@@ -372,7 +372,8 @@ def test_every_no_has_one_thing_to_do(run, start):
     program = start(python(), KERNEL)
     for args in [[], [program.pid]]:
         for tool in parse_report(run(command(), "doctor", "--json", *args))[0].values():
-            assert (tool["names"] and tool["stacks"] and tool["lines"]) == ("todo" not in tool)
+            # A tool that sees everything may still have a limit that something can be done about.
+            assert (tool["names"] and tool["stacks"] and tool["lines"]) or "todo" in tool
 
 
 @pytest.mark.parametrize("trap_command", ["mkfifo {0}.log", "ln -s /dev/zero {0}.log"])

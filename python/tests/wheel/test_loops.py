@@ -121,7 +121,7 @@ def test_a_loop_that_was_inlined_has_its_own_lines(run, tmp_path):
     (tmp_path / "inlined.py").write_text(INLINED_PROGRAM)
     run(command(), "record", "-o", "inlined.data", "--", python(), "inlined.py")
     text = run(command(), "lines", "inlined.data").stdout
-    assert "⚑ loop 5-6: one value at a time" in text and "loop 11" not in text, text
+    assert "· loop 5-6: one value at a time" in text and "loop 11" not in text, text
     output = run(command(), "why", "inlined.py:6", "inlined.data").stdout
     assert "loop 5-6 (inlined.py), inlined into __main__.outer" in output, output
 
