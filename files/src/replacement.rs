@@ -140,8 +140,19 @@ impl Replacement {
             match retry_on_intr(rename) {
                 // Some file systems support only links.
                 Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
-                    rustix::fs::linkat(directory, temporary, directory, name, AtFlags::empty())?;
-                    rustix::fs::unlinkat(directory, temporary, AtFlags::empty())?;
+                    match rustix::fs::linkat(directory, temporary, directory, name, AtFlags::empty()) {
+                        // Others do not even support links, so another process may create the file between two calls.
+                        Err(Errno::PERM | Errno::NOSYS | Errno::NOTSUP) => {
+                            if rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+                                return Err(io::ErrorKind::AlreadyExists.into());
+                            }
+                            retry_on_intr(|| rustix::fs::renameat(directory, temporary, directory, name))?;
+                        }
+                        result => {
+                            result?;
+                            rustix::fs::unlinkat(directory, temporary, AtFlags::empty())?;
+                        }
+                    }
                 }
                 result => result?,
             }

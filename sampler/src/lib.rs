@@ -11,7 +11,7 @@
 //! lines` can read. It uses no ptrace and no root privileges, and `perf_event_open` only where it is permitted
 //! (`thread/clock_choice.rs`). It supports x86_64 and AArch64.
 //!
-//! The handler allocates nothing, takes no lock and is bounded ([`unwind`]). The host can see one real-time signal in
+//! The handler allocates nothing, takes no lock and is bounded ([`unwind`]). The host can see two signals in
 //! use and a thread named `jitlisten`. Lock order: this crate's locks come before the session's, and the session's
 //! callbacks take none of ours (`writer/code_events.rs`).
 //!

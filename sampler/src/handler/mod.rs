@@ -1,9 +1,9 @@
 //! The signal handler, which stores a stack sample in the thread's ring.
 //!
 //! It allocates nothing, takes no lock and uses no thread-local variable except `errno`. It reads its slot, published
-//! tables, and the stack. In steady state it makes no system call: it reads the time through the vDSO, takes the
-//! sample's period from the signal, and knows the bounds of the thread's stack. With a perf counter, it makes four
-//! system calls. One more call wakes the writer, if the ring is more than half full or the recording is younger than
+//! tables, and the stack. In steady state a sample takes one system call, `getrusage`, which tells how often the thread
+//! waits: the time comes through the vDSO, and the bounds of the thread's stack are known. With a perf counter, it makes
+//! four more, and a few others when a thread changes its clock. One more call wakes the writer, if the ring is more than half full or the recording is younger than
 //! 0.1 s. If the stack bounds are unknown, `stack_memory` makes at most two calls.
 
 pub(crate) mod clock;
@@ -17,12 +17,13 @@ use std::mem::MaybeUninit;
 use crate::python::{EVALUATOR_MARK, Evaluators};
 use crate::recording::current::{self, Recording};
 use crate::thread::clock_choice::Choice;
+use crate::thread::counter::OpenCounter;
 use crate::thread::ring::{MAX_NATIVE_FRAMES, Sample};
 use crate::thread::slot::Slot;
 use crate::thread::source::Measure;
 use crate::thread::timer::{self, SI_TIMER};
 use crate::thread::{arming, counter, slots};
-use crate::transparency::disposition;
+use crate::transparency::disposition::{self, Sender};
 use crate::unwind::{self, Outcome, REGISTERS, Registers};
 use crate::writer::wall_clock;
 use clock::ThreadUsage;
@@ -80,7 +81,11 @@ unsafe fn signal_source(info: *const libc::siginfo_t) -> SignalSource {
         (SI_TIMER, Some((index, generation))) => {
             SignalSource::Timer { index, generation, overrun: u64::try_from(timer.overrun).unwrap_or(0) }
         }
-        (code, _) if counter::SIGNAL_CODES.contains(&code) => {
+        // The program may use the timer's signal for its own descriptors.
+        (code, _)
+            if timer.signal == disposition::sampling_signal(Sender::Counter)
+                && counter::SIGNAL_CODES.contains(&code) =>
+        {
             SignalSource::Counter(counter::find_slot(code, poll.descriptor))
         }
         _ => SignalSource::Elsewhere,
@@ -235,6 +240,10 @@ fn choose_clock(recording: &Recording, index: usize, slot: &Slot) {
     let has_user_clock = slot.source.counter().is_some();
     match slot.clock_choice.update(usage) {
         Some(Choice::UserClock) if !has_user_clock => arming::start_user_clock(recording, index, slot),
+        // The program has closed the descriptor. The next decision opens another.
+        Some(Choice::UserClock) if !slot.source.counter().is_some_and(OpenCounter::is_open) => {
+            arming::end_user_clock(slot);
+        }
         Some(Choice::Tick | Choice::TickDespiteWaits) if has_user_clock => arming::end_user_clock(slot),
         _ => {}
     }

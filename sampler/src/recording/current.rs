@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use crate::recording::counters::Counters;
 use crate::recording::event_name::Counter;
 use crate::recording::options::Clock;
+use crate::thread::counter::UnusedCounter;
 use crate::thread::source::Measure;
 use crate::thread::stack_bounds::StackBounds;
 use crate::thread::ticks::{ShortThreads, TickClock};
@@ -34,6 +35,8 @@ pub(crate) struct Recording {
     pub(crate) counter: Option<Counter>,
     /// Clock for threads that often wait (`clock_choice.rs`); `None` if the kernel does not permit it.
     pub(crate) user_clock: Option<Counter>,
+    /// Keeps the kernel's perf events enabled while user clocks may be opened in a handler.
+    pub(crate) unused_clock: Option<UnusedCounter>,
     /// True if new threads may get a signal stack: see `sanitizer.rs`.
     pub(crate) gives_signal_stacks: bool,
     /// Thread-specific key whose destructor reports a thread's exit; `None` if no key was available.
@@ -98,8 +101,9 @@ impl Recording {
             short_threads: ShortThreads::default(),
             counter,
             user_clock: None,
+            unused_clock: None,
             gives_signal_stacks,
-            exit_key: None,
+            exit_key: last().and_then(|last| last.exit_key),
             main_stack,
             counters: Counters::default(),
             code_events: EventQueue::default(),

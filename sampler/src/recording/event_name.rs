@@ -84,6 +84,11 @@ impl Counter {
         Counter { name: "cpu-clock".to_owned(), kind: SOFTWARE, config: 0, user_only: true, period }
     }
 
+    /// True for a clock, which the kernel counts with a timer of its own: `cpu-clock` and `task-clock`.
+    pub(crate) fn is_clock(&self) -> bool {
+        self.kind == SOFTWARE && self.config <= 1
+    }
+
     /// Returns a copy that does not count events in the kernel.
     pub(crate) fn excluding_kernel(self) -> Self {
         Counter { user_only: true, ..self }

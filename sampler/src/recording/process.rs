@@ -36,6 +36,13 @@ impl Process {
     }
 }
 
+/// Returns the major and minor number of the running kernel, such as 6 and 17.
+pub(crate) fn kernel_version() -> Option<(u32, u32)> {
+    let (_, release) = host_and_release();
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(|number| number.parse().ok());
+    numbers.next().flatten().zip(numbers.next().flatten())
+}
+
 /// Returns a section of this library or libc in place; `None` if `code` belongs to another library. The address comes
 /// from the library's own headers. No copy is needed, because our handlers never run after either library is unmapped.
 pub(crate) fn section_in_place(code: &Range<u64>, address: u64, size: u64) -> Option<&'static [u8]> {

@@ -9,6 +9,7 @@ use crate::thread::slot_state::State;
 use crate::thread::timer::{self, Timer};
 use crate::thread::{counter, slots};
 use crate::transparency::disposition::{self, Sender};
+use crate::writer::held_file;
 
 /// Maximum number of user clocks, because each takes a descriptor.
 const MAX_USER_CLOCKS: u32 = 64;
@@ -97,7 +98,9 @@ fn start_counter(counter: &Counter, hz: u32, index: usize, slot: &'static Slot, 
 
 /// Opens the user clock of the calling thread, whose slot has this index, if there are not too many.
 pub(crate) fn start_user_clock(recording: &Recording, index: usize, slot: &Slot) {
-    let Some(clock) = recording.user_clock.as_ref().filter(|_| counter::open_count() < MAX_USER_CLOCKS) else { return };
+    let max_clocks = u64::from(MAX_USER_CLOCKS).min(held_file::descriptor_limit() / 16);
+    let has_space = u64::from(counter::open_count()) < max_clocks;
+    let Some(clock) = recording.user_clock.as_ref().filter(|_| has_space) else { return };
     let signal = disposition::sampling_signal(Sender::Counter);
     let Ok(running) = clock.prepare(slot.state.tid(), signal, index, recording.hz) else { return };
     slot.ticks.begin_rest();
@@ -157,6 +160,10 @@ pub(crate) fn flush_caller() {
     // SAFETY: this is the slot's thread, and its handler checks the state first.
     unsafe { slot.flush_idle(clock::monotonic()) };
     slot.state.set(State::Armed);
+    // The recording may have ended in the meantime.
+    if current::sampling().is_none() {
+        disarm(slot);
+    }
 }
 
 /// Stops the signals of the calling thread's counter until [`unmute_caller`].

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use wire::perf_data::{ATTR_DISABLED, ATTR_EXCLUDE_HV, ATTR_EXCLUDE_KERNEL, ATTR_FREQ};
 
 use crate::recording::event_name::Counter;
+use crate::recording::process;
 use crate::writer::held_file;
 
 /// Request numbers `PERF_EVENT_IOC_*` of `linux/perf_event.h`.
@@ -85,6 +86,11 @@ impl Counter {
     /// # Errors
     /// The error of `perf_event_open(2)`, if the event cannot be counted for a thread.
     pub fn permitted(self, hz: u32) -> io::Result<Counter> {
+        // These kernels may hang the machine when `PERF_EVENT_IOC_REFRESH` disables a clock within its own timer. Linux
+        // 6.18 has "perf/core: Fix system hang caused by cpu-clock usage"; see issue 1578 of async-profiler.
+        if self.is_clock() && matches!(process::kernel_version(), Some((6, 16 | 17))) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         match self.open(0, hz) {
             Ok(descriptor) => {
                 close(descriptor);
@@ -107,6 +113,9 @@ impl Counter {
             Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::EINVAL) => {
                 "this machine does not have that counter, as many virtual machines have none; page-faults and other \
                  software events are everywhere"
+            }
+            _ if error.kind() == io::ErrorKind::Unsupported => {
+                "Linux 6.16 and 6.17 may hang when a program uses such a clock; recording without an event needs none"
             }
             _ => "recording without an event needs no counter",
         }
@@ -135,7 +144,7 @@ impl Counter {
         if descriptor < 0 {
             Err(io::Error::last_os_error())
         } else {
-            Ok(held_file::move_to_high_descriptor(descriptor as c_int, held_file::MAX_DESCRIPTORS))
+            Ok(held_file::move_to_high_descriptor(descriptor as c_int))
         }
     }
 
@@ -147,6 +156,28 @@ impl Counter {
             close(descriptor);
         }
         prepared
+    }
+}
+
+impl Counter {
+    /// Opens a counter that never counts. While it is open, the kernel opens others without waiting for a grace period
+    /// of RCU, which would delay the handler.
+    pub(crate) fn open_unused(&self, hz: u32) -> Option<UnusedCounter> {
+        let descriptor = self.open(0, hz).ok()?;
+        Some(UnusedCounter(OpenCounter { descriptor, id: read_id(descriptor)? }))
+    }
+}
+
+/// Counter that never counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnusedCounter(OpenCounter);
+
+impl UnusedCounter {
+    /// Closes the descriptor, if it is still ours.
+    pub(crate) fn close(self) {
+        if self.0.is_open() {
+            close(self.0.descriptor);
+        }
     }
 }
 
@@ -187,7 +218,8 @@ fn read_id(descriptor: c_int) -> Option<u64> {
 }
 
 impl OpenCounter {
-    fn is_open(self) -> bool {
+    /// True unless the program has closed the descriptor.
+    pub(crate) fn is_open(self) -> bool {
         read_id(self.descriptor) == Some(self.id)
     }
 
@@ -228,11 +260,11 @@ impl OpenCounter {
 
     /// Closes the descriptor, if it is still ours. No handler may be using it.
     pub(crate) fn close(self) {
+        OPEN_COUNTERS.fetch_sub(1, Ordering::Relaxed);
         if self.is_open() {
             if let Some(slot) = SLOT_BY_DESCRIPTOR.get(self.descriptor as usize) {
                 slot.store(0, Ordering::Release);
             }
-            OPEN_COUNTERS.fetch_sub(1, Ordering::Relaxed);
             close(self.descriptor);
         }
     }

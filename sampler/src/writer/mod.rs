@@ -34,6 +34,7 @@ use crate::recording::launcher::Rank;
 use crate::recording::options::Options;
 use crate::recording::process::{self, Process};
 use crate::recording::process_name;
+use crate::thread::counter::UnusedCounter;
 use crate::thread::ring::MAX_NATIVE_FRAMES;
 use crate::thread::scan::Scan;
 use crate::thread::slot_state::State;
@@ -334,6 +335,7 @@ impl Writer {
             std::thread::yield_now();
         }
         slots::iter().for_each(|(_, slot)| arming::close_counter(slot));
+        self.recording.unused_clock.into_iter().for_each(UnusedCounter::close);
     }
 
     /// Ends the recording: drains everything, and finishes or discards the file.

@@ -35,6 +35,8 @@ pub(crate) struct Output {
 struct Deferral {
     /// True if an existing recording will be continued.
     append: bool,
+    /// Identity of an existing recording that will be renamed.
+    existing: Option<(u64, u64)>,
     /// An existing recording that will be renamed, locked.
     lock: Option<HeldFile>,
 }
@@ -58,8 +60,9 @@ impl Output {
             match existing_file::claim(&path) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
                 Ok(claim) if claim.has_recording() => {
-                    let lock = claim.lock.filter(|_| !owner.hands_over).map(HeldFile::new).transpose()?;
-                    let deferral = Deferral { append: false, lock };
+                    let held = claim.lock.map(HeldFile::new).transpose()?;
+                    let existing = held.as_ref().map(|held| held.identity);
+                    let deferral = Deferral { append: false, existing, lock: held.filter(|_| !owner.hands_over) };
                     return Ok(Output { deferral: Some(deferral), ..Output::deferred(&path, owner, false, attribute) });
                 }
                 Ok(_) => return Output::create(&path, owner, attribute, &[]),
@@ -113,7 +116,7 @@ impl Output {
 
     /// Returns an output whose file is created with its first records.
     pub(crate) fn deferred(path: &Path, owner: Owner, append: bool, attribute: Attribute) -> Output {
-        let deferral = Some(Deferral { append, lock: None });
+        let deferral = Some(Deferral { append, existing: None, lock: None });
         Output { path: path.to_owned(), owner, file: None, attribute, data_size: 0, deferral }
     }
 
@@ -152,9 +155,15 @@ impl Output {
 
     /// Appends records and makes them visible to readers.
     pub(crate) fn append(&mut self, batch: &Batch) -> io::Result<()> {
-        if let Some(Deferral { append, lock }) = self.deferral.take() {
+        if let Some(Deferral { append, existing, lock }) = self.deferral.take() {
             // The lock of an existing recording ends here: `create` claims the name again.
             drop(lock);
+            // The program that this tool has started may have written its own recording there.
+            let current = fs::metadata(&self.path).ok().map(|metadata| identity(&metadata));
+            if self.owner.hands_over && current != existing {
+                let other_name = existing_file::names(&self.path, self.owner.pid).nth(1);
+                self.path = other_name.ok_or(io::ErrorKind::ResourceBusy)?;
+            }
             let continued =
                 if append { Output::continue_existing(&self.path, self.owner, &self.attribute)? } else { None };
             match continued {
