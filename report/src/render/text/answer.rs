@@ -18,8 +18,11 @@ const MAX_PARTS_COLUMNS: (usize, usize) = (25, 36);
 const WIDE_COLUMNS: usize = 100;
 /// Maximum width of a row's line without a terminal.
 const MAX_PIPE_COLUMNS: usize = 100;
-/// Minimum share of an activity in the head, and of the row for time below no line of the user.
+/// Minimum share of an activity in the head.
 const MIN_SHARE_PERCENT: f64 = 1.0;
+/// Minimum share of an activity in a head that would be too long.
+const SMALL_SHARE_PERCENT: f64 = 5.0;
+/// Minimum share of the row for time below no line of the user.
 const MIN_ELSEWHERE_PERCENT: f64 = 5.0;
 /// Maximum number of lines of one sentence, and of notes.
 const MAX_HELP_LINES: usize = 3;
@@ -61,20 +64,27 @@ impl Table<'_> {
     }
 
     fn write_shares(&mut self, answer: &Answer) {
-        let shares = answer.shares.iter().filter(|(_, count)| count.percent_of(answer.all) >= MIN_SHARE_PERCENT);
-        let mut parts: Vec<String> =
-            shares.map(|(word, count)| format!("{word} {:.0} %", count.percent_of(answer.all))).collect();
         let waiting = self.idle_ns().map(|idle| format!("{} waiting", duration(idle)));
         let hint = waiting.as_ref().map(|waiting| format!("{waiting} (--wall)"));
         let columns = self.lines.columns();
-        for (separator, waiting) in [("  ·  ", &hint), (" · ", &hint), (" · ", &waiting)] {
-            let text = parts.iter().chain(waiting).cloned().collect::<Vec<_>>().join(separator);
+        // If the line is too long, small shares are left out.
+        for (min_percent, separator, waiting) in [
+            (MIN_SHARE_PERCENT, "  ·  ", &hint),
+            (MIN_SHARE_PERCENT, " · ", &hint),
+            (MIN_SHARE_PERCENT, " · ", &waiting),
+            (SMALL_SHARE_PERCENT, " · ", &waiting),
+        ] {
+            let shares = answer.shares.iter().map(|(word, count)| (word, count.percent_of(answer.all)));
+            let shares = shares.filter(|(_, percent)| *percent >= min_percent);
+            let parts = shares.map(|(word, percent)| format!("{word} {percent:.0} %")).chain(waiting.clone());
+            let text = sanitize(&parts.collect::<Vec<_>>().join(separator));
             if text.width() <= columns {
-                return self.lines.write(&sanitize(&text));
+                return self.lines.write(&text);
+            }
+            if min_percent == SMALL_SHARE_PERCENT {
+                self.lines.write_wrapped(&text, separator, "");
             }
         }
-        parts.extend(waiting);
-        self.lines.write_wrapped(&sanitize(&parts.join(" · ")), " · ", "");
     }
 
     fn write_rows(&mut self, answer: &Answer) {
