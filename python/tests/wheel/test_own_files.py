@@ -97,12 +97,16 @@ def test_a_program_without_a_sample_replaces_nothing(run, tmp_path, command_line
         paths = [path for path in tmp_path.rglob("*") if "jitlisten.perf.data" in str(path) and path.is_file()]
         return {str(path): path.read_bytes() for path in paths}
 
-    before = recording_contents()
-    assert len(before) >= 4
-    # One sample per CPU second is too few to hit such a short program.
-    run(command(), "record", "-r", "1", "--", *command_line, status=None)
-    run(command(), "lines", "-r", "1", "--", *command_line, status=None)
-    assert recording_contents() == before
+    assert len(recording_contents()) >= 4
+    # One sample per CPU second rarely hits such a short program.
+    for _ in range(5):
+        before = recording_contents()
+        run(command(), "record", "-r", "1", "--", *command_line, status=None)
+        run(command(), "lines", "-r", "1", "--", *command_line, status=None)
+        if recording_contents() == before:
+            return
+        assert read_report(run, "jitlisten.perf.data", "lines")["samples"] > 0
+    pytest.fail("five programs had samples")
 
 
 @pytest.mark.parametrize("limit", [0, 1, 600, 5000])
