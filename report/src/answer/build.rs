@@ -14,7 +14,7 @@ use crate::lookup::source::SourceText;
 use crate::loops::{Advice, Loop};
 use crate::profile::activity::Activity;
 use crate::profile::hottest::HotLine;
-use crate::profile::{Count, Profile};
+use crate::profile::{Count, Profile, heaviest_first};
 use crate::recording::Recording;
 use crate::recording::compilations::{Compilation, Why};
 use crate::symbols::Symbols;
@@ -108,7 +108,7 @@ impl<'a> Builder<'a> {
             }
         }
         self.answer.idle = self.samples.idle;
-        self.answer.shares = longest_first(shares.into_iter().map(|(word, count)| (word.to_owned(), count)));
+        self.answer.shares = heaviest_first(shares.into_iter().map(|(word, count)| (word.to_owned(), count)));
         self.answer.elsewhere_parts = self.name_words(&elsewhere);
         let chosen = choose(&mut self.tree, self.answer.all);
         self.answer.rows = chosen.iter().map(|chosen| self.row(chosen)).collect();
@@ -154,7 +154,7 @@ impl<'a> Builder<'a> {
     }
 
     fn name_words(&self, parts: &BTreeMap<u32, Count>) -> Vec<(String, Count)> {
-        longest_first(parts.iter().map(|(word, count)| (self.samples.words[*word as usize].clone(), *count)))
+        heaviest_first(parts.iter().map(|(word, count)| (self.samples.words[*word as usize].clone(), *count)))
     }
 
     fn row(&self, chosen: &Chosen) -> AnswerRow {
@@ -273,12 +273,6 @@ fn when_again(why: impl Iterator<Item = Why>) -> &'static str {
     again
 }
 
-fn longest_first(parts: impl Iterator<Item = (String, Count)>) -> Vec<(String, Count)> {
-    let mut parts: Vec<(String, Count)> = parts.collect();
-    parts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    parts
-}
-
 /// Merges imports with small shares into one row.
 fn merge_imports(answer: &mut Answer) {
     let is_import = |rows: &[AnswerRow], index: usize| {
@@ -308,7 +302,7 @@ fn merge_imports(answer: &mut Answer) {
     }
     lines.sort_unstable();
     merged.line = lines.remove(0);
-    (merged.more_lines, merged.parts) = (lines, longest_first(parts.into_iter()));
+    (merged.more_lines, merged.parts) = (lines, heaviest_first(parts));
     merged.source = format!("{} imports", imports.len());
     let mut index = 0;
     answer.rows.retain(|_| {

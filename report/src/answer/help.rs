@@ -152,8 +152,7 @@ fn pool_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     // Threads that run no code of the loop belong to the line that called it.
     let word_below_caller = |group: &Group| positions(group).filter(|(_, other)| *other == caller).map(|_| group.word);
     let (_, by_word) = sum_of_words(evidence, &POOL_WORDS, word_below_caller);
-    let mut count = Count::default();
-    by_word.values().for_each(|part| count += *part);
+    let count: Count = by_word.values().sum();
     if count.percent_of(evidence.all) < MIN_OVERHEAD_PERCENT {
         return None;
     }
@@ -213,8 +212,7 @@ fn overhead_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     ];
     let help = |(word, rule, text): (&str, &'static str, &str)| {
         let (_, lines) = sum_of_words(evidence, &[word], |group| Some(positions(group)?.0));
-        let mut count = Count::default();
-        lines.values().for_each(|line| count += *line);
+        let count: Count = lines.values().sum();
         let ((source, line), _) = lines.into_iter().max_by_key(|(_, count)| *count)?;
         let path = &evidence.symbols.sources[source as usize];
         let text = format!("{}:{line}: {text}", source_name(path));

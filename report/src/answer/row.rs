@@ -81,8 +81,7 @@ impl AnswerRow {
         if self.kind == RowKind::Compilation {
             return if self.again.is_empty() { "compiling".to_owned() } else { format!("compiling, {}", self.again) };
         }
-        let mut every = Count::default();
-        self.parts.iter().for_each(|(_, count)| every += *count);
+        let every: Count = self.parts.iter().map(|(_, count)| count).sum();
         let share = |count: &Count| count.percent_of(every);
         let with_percent = |(word, count): &(String, Count)| format!("{} {:.0}", self.word(word), share(count));
         if let Some(call) = self.calls.first().filter(|(_, count)| share(count) >= MIN_CALL_PERCENT)

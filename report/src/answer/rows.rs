@@ -106,17 +106,14 @@ fn show_below(
     // The order in which rows were chosen is that of their times.
     for (index, (chain, depth, _)) in rows.iter().enumerate().filter(|(_, row)| row.2 == parent) {
         let below: Vec<NodeId> = rows.iter().filter(|row| row.2 == Some(index)).map(|row| row.0[0]).collect();
-        let mut below_total = Count::default();
-        below.iter().for_each(|node| below_total += tree.node(*node).total);
+        let below_total: Count = below.iter().map(|node| tree.node(*node).total).sum();
         let last = chain[chain.len() - 1];
-        let all_below = tree.rows_below(last);
-        let hidden = all_below.iter().filter(|node| !below.contains(node));
-        let mut hidden_total = Count::default();
-        let mut hidden_lines = 0;
-        for node in hidden.filter(|node| matches!(tree.node(**node).key, Key::Line { .. } | Key::Function { .. })) {
-            hidden_total += tree.node(*node).total;
-            hidden_lines += 1;
-        }
+        let mut hidden = tree.rows_below(last);
+        hidden.retain(|node| {
+            !below.contains(node) && matches!(tree.node(*node).key, Key::Line { .. } | Key::Function { .. })
+        });
+        let hidden_total: Count = hidden.iter().map(|node| tree.node(*node).total).sum();
+        let hidden_lines = hidden.len();
         let is_half = hidden_total.percent_of(tree.node(last).total) >= 50.0;
         shown.push(Chosen {
             chain: chain.clone(),

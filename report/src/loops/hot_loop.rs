@@ -298,9 +298,8 @@ impl Loop {
 
     /// Returns true if the function has a vector loop for the same lines that received almost no samples.
     pub fn vector_version_did_not_run(&self) -> bool {
-        let mut vector_total = Count::default();
-        let vectors = self.versions.iter().filter(|version| version.facts.is_vectorised());
-        let count = vectors.map(|version| vector_total += version.total).count();
+        let vectors = || self.versions.iter().filter(|version| version.facts.is_vectorised());
+        let (count, vector_total) = (vectors().count(), vectors().map(|version| version.total).sum::<Count>());
         self.is_one_at_a_time() && count != 0 && vector_total.samples * DID_NOT_RUN_RATIO <= self.total.samples
     }
 
@@ -323,9 +322,8 @@ impl Loop {
 
     /// Returns the percentage of the loop's samples in direct calls to matching functions.
     pub(super) fn share_of_calls(&self, matches: fn(&str) -> bool) -> f64 {
-        let mut sum = Count::default();
-        self.calls.iter().filter(|(name, _)| matches(name)).for_each(|(_, count)| sum += *count);
-        sum.percent_of(self.total)
+        let calls = self.calls.iter().filter(|(name, _)| matches(name));
+        calls.map(|(_, count)| count).sum::<Count>().percent_of(self.total)
     }
 
     /// Returns the percentage of the loop's samples in calls to matching functions, or in calls whose innermost
@@ -336,9 +334,8 @@ impl Loop {
 
     /// Returns the percentage of the loop's samples whose called function and innermost function match.
     pub(super) fn share_where(&self, matches: impl Fn(&(String, String)) -> bool) -> f64 {
-        let mut sum = Count::default();
-        self.below.iter().filter(|(names, _)| matches(names)).for_each(|(_, count)| sum += *count);
-        sum.percent_of(self.total)
+        let below = self.below.iter().filter(|(names, _)| matches(names));
+        below.map(|(_, count)| count).sum::<Count>().percent_of(self.total)
     }
 
     pub(super) fn largest_call(&self, matches: fn(&str) -> bool) -> Option<&str> {

@@ -36,7 +36,7 @@ pub(crate) use rules::SMALL_PARALLEL;
 
 use crate::machine::graph;
 use crate::machine::{self, Machine};
-use crate::profile::{Count, Profile, stack_counts};
+use crate::profile::{Count, Profile, heaviest_first, stack_counts};
 use crate::recording::Recording;
 use crate::symbols::Roots;
 use crate::symbols::{ImageCode, Kind, Symbols};
@@ -108,9 +108,7 @@ struct SampledFunction {
 
 impl SampledFunction {
     fn total(&self) -> Count {
-        let mut total = Count::default();
-        self.instructions.values().for_each(|instruction| total += instruction.total);
-        total
+        self.instructions.values().map(|instruction| instruction.total).sum()
     }
 }
 
@@ -348,12 +346,6 @@ fn shared_callers(origins: &[&Origin]) -> usize {
         first.is_some() && origins.iter().all(|origin| caller(origin) == first)
     };
     (0..).take_while(|depth| shared(*depth)).count()
-}
-
-fn heaviest_first<T: Ord>(counts: FxHashMap<T, Count>) -> Vec<(T, Count)> {
-    let mut counts: Vec<(T, Count)> = counts.into_iter().collect();
-    counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    counts
 }
 
 #[cfg(test)]

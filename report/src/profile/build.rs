@@ -10,7 +10,8 @@ use super::owners::is_generated;
 use super::summary::Sums;
 use super::tree::{Parent, Trees};
 use super::{
-    Count, Detail, Extent, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow, thread_stack_counts,
+    Count, Detail, Extent, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow, heaviest_first,
+    thread_stack_counts,
 };
 use crate::recording::Recording;
 use crate::symbols::{Frame, Kind, Symbols, is_entry};
@@ -356,8 +357,7 @@ impl<'a> Builder<'a> {
     fn finish(mut self, recording: &Recording) -> Profile {
         let mut profile = std::mem::take(&mut self.profile);
         profile.lost = recording.lost;
-        profile.outside = std::mem::take(&mut self.outside).into_iter().collect();
-        profile.outside.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        profile.outside = heaviest_first(std::mem::take(&mut self.outside));
         profile.threads = recording
             .threads
             .iter()
@@ -406,8 +406,7 @@ impl<'a> Builder<'a> {
             renumber(&mut line.inlined, &new_rows);
             line.functions.iter_mut().for_each(|row| *row = new_rows[row]);
             line.functions.sort_unstable();
-            line.calls = calls.remove(&line_key).map(|calls| calls.into_iter().collect()).unwrap_or_default();
-            line.calls.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+            line.calls = heaviest_first(calls.remove(&line_key).into_iter().flatten());
             let Some(file) = file_of(Some(line_key.0)) else { continue };
             profile.files[file as usize].lines.insert(line_key.1, line);
         }

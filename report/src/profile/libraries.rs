@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::activity::{Activities, Activity, StackActivity};
-use super::{Count, Shares};
+use super::{Count, Shares, heaviest_first};
 use crate::symbols::{Frame, Symbols};
 
 /// Library, with the time in its compiled and interpreted code.
@@ -85,7 +85,7 @@ impl Libraries {
             functions.entry(name).or_default().extend(new_row.get(&row).map(|row| (*row, count)));
         }
         let row = |(key, shares): (RowKey, Shares)| {
-            let (name, mut functions) = match key {
+            let (name, functions) = match key {
                 RowKey::Compiler(name) => (activities.compiler(name), Vec::new()),
                 RowKey::FirstUse => (Activity::FirstUse.words().to_owned(), Vec::new()),
                 RowKey::Loading => (Activity::Loading.words().to_owned(), Vec::new()),
@@ -94,8 +94,7 @@ impl Libraries {
                     (activities.names[name as usize].clone(), functions.remove(&name).unwrap_or_default())
                 }
             };
-            functions.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
-            LibraryRow { name, shares, functions }
+            LibraryRow { name, shares, functions: heaviest_first(functions) }
         };
         let mut rows: Vec<LibraryRow> = self.shares.into_iter().map(row).collect();
         let order = |row: &LibraryRow| (row.shares.self_count, row.shares.total);

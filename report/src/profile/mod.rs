@@ -20,6 +20,7 @@ mod summary;
 mod tree;
 
 use std::collections::BTreeMap;
+use std::iter::Sum;
 use std::ops::AddAssign;
 
 use rustc_hash::FxHashMap;
@@ -62,6 +63,27 @@ impl AddAssign for Count {
         self.weight = self.weight.saturating_add(other.weight);
         self.samples += other.samples;
     }
+}
+
+impl Sum for Count {
+    fn sum<I: Iterator<Item = Count>>(counts: I) -> Count {
+        let mut total = Count::default();
+        counts.for_each(|count| total += count);
+        total
+    }
+}
+
+impl<'a> Sum<&'a Count> for Count {
+    fn sum<I: Iterator<Item = &'a Count>>(counts: I) -> Count {
+        counts.copied().sum()
+    }
+}
+
+/// Sorts what was counted, the heaviest first.
+pub(crate) fn heaviest_first<T: Ord>(counts: impl IntoIterator<Item = (T, Count)>) -> Vec<(T, Count)> {
+    let mut counts: Vec<(T, Count)> = counts.into_iter().collect();
+    counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    counts
 }
 
 /// Self and total time.
@@ -243,11 +265,7 @@ impl Profile {
 
     /// Returns the samples outside of compiled and interpreted code.
     pub fn outside_all(&self) -> Count {
-        let mut all = Count::default();
-        for (_, count) in &self.outside {
-            all += *count;
-        }
-        all
+        self.outside.iter().map(|(_, count)| count).sum()
     }
 }
 

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::activity::{Activities, Activity, StackActivity};
-use super::{Count, SourcePosition};
+use super::{Count, SourcePosition, heaviest_first};
 
 /// Samples by activity. The fields add up to all samples.
 #[derive(Clone, Debug, Default)]
@@ -99,21 +99,16 @@ impl Sums {
             rows.push((activities.names[name as usize].clone(), count));
         }
         for rows in [&mut summary.libraries, &mut summary.importing, &mut summary.waiting] {
-            rows.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+            *rows = heaviest_first(std::mem::take(rows));
         }
         let lines = self.compiling_for.into_iter();
         summary.compiling_for =
-            lines.filter_map(|((source, line), count)| Some(((file_of(Some(source))?, line), count))).collect();
-        summary.compiling_for.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+            heaviest_first(lines.filter_map(|((source, line), count)| Some(((file_of(Some(source))?, line), count))));
         summary
     }
 }
 
 /// Returns the sum over a list.
-fn sum<'a>(counts: impl IntoIterator<Item = &'a (String, Count)>) -> Count {
-    let mut total = Count::default();
-    for (_, count) in counts {
-        total += *count;
-    }
-    total
+fn sum(counts: &[(String, Count)]) -> Count {
+    counts.iter().map(|(_, count)| count).sum()
 }

@@ -59,9 +59,7 @@ impl Assembly {
                 };
                 let Some((file, line)) = code.line(address) else { continue };
                 let text = machine.text(&bytes[(address - range.start) as usize..], address);
-                let sampled = counts.range(address..end.max(address));
-                let mut count = Count::default();
-                sampled.for_each(|(_, sampled)| count += *sampled);
+                let count = counts.range(address..end.max(address)).map(|(_, count)| count).sum();
                 let block = self.lines.entry((file, line)).or_default().entry(name.clone()).or_default();
                 block.push((address, count, text));
             }

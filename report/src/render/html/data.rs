@@ -189,10 +189,7 @@ fn compiling(report: &Report) -> Value {
 }
 
 fn file_value(report: &Report, assembly: &Assembly, file: &SourceLines, source: &SourceText) -> Value {
-    let mut self_count = Count::default();
-    for line in file.lines.values() {
-        self_count += line.shares.self_count;
-    }
+    let self_count: Count = file.lines.values().map(|line| line.shares.self_count).sum();
     let lines: Map<String, Value> = file
         .lines
         .iter()

@@ -294,10 +294,7 @@ impl Table<'_> {
                 host_suffix(has_hosts, &thread.host)
             ));
         }
-        let mut idle = Count::default();
-        for row in threads.iter().filter(|row| !row.ran) {
-            idle += row.all;
-        }
+        let idle: Count = threads.iter().filter(|row| !row.ran).map(|row| row.all).sum();
         if !idle.is_zero() {
             let samples = group_digits(idle.samples);
             let count = plural(threads.iter().filter(|row| !row.ran && !row.all.is_zero()).count(), "idle thread");
