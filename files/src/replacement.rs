@@ -127,9 +127,7 @@ impl Replacement {
         }
         Ok(self.file)
     }
-}
 
-impl Replacement {
     /// Gives the file its final name, if nothing has that name, and returns the open file.
     ///
     /// # Errors

@@ -60,9 +60,11 @@ struct SignalTarget {
     tid: c_int,
 }
 
+/// Descriptors of counters are below this number.
+const MAX_DESCRIPTORS: usize = 1 << 16;
+
 /// Slot index plus one, by file descriptor; 0 if none. A signal carries the descriptor, not the slot.
-static SLOT_BY_DESCRIPTOR: [AtomicU32; held_file::MAX_DESCRIPTORS] =
-    [const { AtomicU32::new(0) }; held_file::MAX_DESCRIPTORS];
+static SLOT_BY_DESCRIPTOR: [AtomicU32; MAX_DESCRIPTORS] = [const { AtomicU32::new(0) }; MAX_DESCRIPTORS];
 
 /// Number of open counters.
 static OPEN_COUNTERS: AtomicU32 = AtomicU32::new(0);
@@ -157,14 +159,16 @@ impl Counter {
         }
         prepared
     }
-}
 
-impl Counter {
     /// Opens a counter that never counts. While it is open, the kernel opens others without waiting for a grace period
     /// of RCU, which would delay the handler.
     pub(crate) fn open_unused(&self, hz: u32) -> Option<UnusedCounter> {
         let descriptor = self.open(0, hz).ok()?;
-        Some(UnusedCounter(OpenCounter { descriptor, id: read_id(descriptor)? }))
+        let id = read_id(descriptor);
+        if id.is_none() {
+            close(descriptor);
+        }
+        id.map(|id| UnusedCounter(OpenCounter { descriptor, id }))
     }
 }
 

@@ -59,10 +59,8 @@ impl Owner {
     }
 }
 
-/// Maximum descriptor number that we choose.
-pub(crate) const MAX_DESCRIPTORS: usize = 1 << 16;
-
-/// Moves a file to a descriptor number that programs rarely reach. The file must not be locked yet, because closing a descriptor unlocks it.
+/// Moves a file to a descriptor number that programs rarely reach. The file must not be locked yet, because closing a
+/// descriptor unlocks it.
 pub(super) fn move_file_to_high_descriptor(file: File) -> File {
     // SAFETY: only `file` owned this number.
     unsafe { File::from_raw_fd(move_to_high_descriptor(file.into_raw_fd())) }
