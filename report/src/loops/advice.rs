@@ -51,6 +51,14 @@ impl Advice {
         Advice { gain: Some(Gain { lower, upper }), ..self }
     }
 
+    /// Sets the gain of a change that makes a part of the loop faster, from the percentage of that part. Up to half of the
+    /// rest may become unnecessary, too.
+    pub(super) fn gain_of_part(self, percent: f64, lower: f64, upper: f64) -> Advice {
+        let whole = |part: f64, factor: f64| 1.0 / (1.0 - part + part / factor);
+        let part = (percent / 100.0).min(1.0);
+        self.gain(whole(part, lower), whole((part + 1.0) / 2.0, upper))
+    }
+
     pub(super) fn changing(self, effect: &'static str) -> Advice {
         Advice { changes_results: Some(effect), ..self }
     }

@@ -24,10 +24,17 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     (facts.spread, facts.unrolled) = measure_spread(&body);
     count_invariant_divisions(&mut facts, &body, changed);
     facts.counted_exits = count_counted_exits(natural_loop, instructions);
-    // Values are tracked only in loops of a single block, because the effect of another path is unknown.
+    facts.constant_arguments = count_constant_arguments(instructions, natural_loop);
+    // Values are tracked only in loops with a single path, because the effect of another path is unknown.
     if let [_] = natural_loop.own_blocks.as_slice() {
         classify_carried_values(&mut facts, &body, changed);
+        facts.carried = Some(facts.accumulators + facts.recurrences + facts.choices);
+    } else if natural_loop.is_innermost && has_single_path(instructions, natural_loop) {
+        let mut carried = Facts::default();
+        classify_carried_values(&mut carried, &body, changed);
+        facts.carried = Some(carried.accumulators + carried.recurrences + carried.choices);
     }
+    facts.sums_in_memory = count_sums_in_memory(&body, changed);
     facts
 }
 
@@ -140,6 +147,85 @@ fn count_counted_exits(natural_loop: &NaturalLoop, instructions: &[Instruction])
         }
     };
     natural_loop.own_blocks.iter().filter(leaves).filter(|range| is_counted(range)).count() as u32
+}
+
+/// Returns true if every iteration passes the same blocks, in the order of their addresses. Blocks that only branch, as
+/// for the second half of a comparison, may be skipped.
+fn has_single_path(instructions: &[Instruction], natural_loop: &NaturalLoop) -> bool {
+    let start = |block: &Range<usize>| instructions[block.start].step.address;
+    let only_branches = |block: &Range<usize>| {
+        let mut body = instructions[block.clone()].iter();
+        body.all(|instruction| instruction.written == Registers::default() && instruction.memory.is_none())
+    };
+    let is_inside = |address: &u64| natural_loop.own_blocks.iter().any(|block| start(block) == *address);
+    let blocks: Vec<&Range<usize>> = natural_loop.own_blocks.iter().filter(|block| !only_branches(block)).collect();
+    let is_skipped = |address: &u64| is_inside(address) && !blocks.iter().any(|block| start(block) == *address);
+    let leads_to = |block: &Range<usize>, next: u64| {
+        let Some(step) = block.end.checked_sub(1).map(|last| instructions[last].step) else { return false };
+        let targets = match step.flow {
+            Flow::Next => [Some(step.end), None],
+            Flow::Jump(target) => [target, None],
+            Flow::Branch(target) => [target, Some(step.end)],
+            Flow::Switch | Flow::Leave => return false,
+        };
+        let inside: Vec<u64> = targets.into_iter().flatten().filter(is_inside).collect();
+        !inside.is_empty() && inside.iter().all(|target| *target == next || is_skipped(target))
+    };
+    let nexts = blocks.iter().skip(1).chain(blocks.first());
+    blocks.iter().zip(nexts).all(|(block, next)| leads_to(block, start(next)))
+}
+
+/// Counts sums that each iteration loads from the same address and stores there again.
+fn count_sums_in_memory(body: &[&Instruction], changed: Registers) -> u32 {
+    let place = |memory: Memory| (memory.parts, memory.offset);
+    let is_fixed =
+        |memory: &Memory| !memory.is_stack && memory.parts != [None; 2] && !memory.address.intersects(changed);
+    let with_memory = |instruction: &&Instruction| Some((**instruction, instruction.memory.filter(is_fixed)?));
+    let stores = body.iter().filter_map(with_memory).filter(|(instruction, memory)| {
+        memory.is_store && instruction.has_vectors() && instruction.operation != Operation::Scatter
+    });
+    let is_loaded = |stored: Memory| {
+        let loads = body.iter().filter_map(with_memory).filter(|(_, memory)| !memory.is_store);
+        loads.filter(|(instruction, _)| instruction.has_vectors()).any(|(_, memory)| place(memory) == place(stored))
+    };
+    stores.filter(|(_, stored)| is_loaded(*stored)).count() as u32
+}
+
+/// Counts calls whose second floating-point argument is a constant.
+fn count_constant_arguments(instructions: &[Instruction], natural_loop: &NaturalLoop) -> u32 {
+    const SECOND_ARGUMENT: u8 = FIRST_VECTOR + 1;
+    let calls = natural_loop.instructions().filter(|index| instructions[*index].operation == Operation::Call);
+    calls.filter(|call| is_constant(instructions, *call, SECOND_ARGUMENT, 0)).count() as u32
+}
+
+/// Returns true if a register holds a constant at an instruction. Follows moves backwards in the order of addresses, and
+/// through the stack, where compilers keep constants during calls.
+fn is_constant(instructions: &[Instruction], index: usize, register: u8, depth: u32) -> bool {
+    const MAX_DEPTH: u32 = 4;
+    let writer = instructions[..index].iter().rposition(|instruction| instruction.written.contains(register));
+    let Some(writer) = writer.filter(|_| depth < MAX_DEPTH) else { return false };
+    let Instruction { operation, class, memory, read, .. } = instructions[writer];
+    let is_constant_before = |index, registers: Registers| {
+        let mut all = (0..2 * FIRST_VECTOR).filter(|register| registers.contains(*register));
+        all.all(|register| is_constant(instructions, index, register, depth + 1))
+    };
+    match memory {
+        None if operation == Operation::Call => false,
+        // A constant in the instruction, or a copy.
+        None => read == Registers::default() || operation == Operation::Move && is_constant_before(writer, read),
+        // Arrays are read at more than one address, and therefore through an index or a register that changes.
+        Some(_) if class != Class::Other || !matches!(operation, Operation::Move | Operation::Other) => false,
+        Some(memory) if !memory.is_stack => is_constant_before(writer, memory.address),
+        Some(slot) => {
+            let is_store = |(_, instruction): &(usize, &Instruction)| {
+                let stored = instruction.memory.filter(|stored| stored.is_store && stored.is_stack);
+                stored.is_some_and(|stored| (stored.parts, stored.offset) == (slot.parts, slot.offset))
+            };
+            let mut stores = instructions.iter().enumerate().filter(is_store).peekable();
+            stores.peek().is_some()
+                && stores.all(|(index, store)| is_constant_before(index, store.read.and(Registers::VECTORS)))
+        }
+    }
 }
 
 /// Counts divisions by a register that the loop also compares, as in a check for a zero divisor.
@@ -292,6 +378,13 @@ fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Re
             used_otherwise |= combine(sum_bit);
             if instruction.operation == Operation::Choose {
                 value.choice_inputs |= from;
+                // A conditional sum selects between the sum before and after the addition. If only one alternative
+                // contains the sum, the next iteration depends on the selection, as in `max(0, s + x)`.
+                let (_, several) = read.iter().fold((0, 0), |(any, several), register| {
+                    let from = values[*register].from;
+                    (any | from, several | any & from)
+                });
+                value.other_inputs |= value.addition_inputs & !several;
             } else {
                 value.other_inputs |= from;
             }
@@ -417,6 +510,13 @@ mod tests {
             b"\xc5\xfb\x10\x0c\xc7\xc5\xfb\x58\xd1\xc4\xe3\x69\x4b\xc0\x30\x48\xff\xc0\x48\x39\xf0\x7c\xe9\xc3",
         );
         assert_eq!((facts.choices, facts.conditional_sums, facts.recurrences, facts.accumulators), (0, 1, 0, 0));
+    }
+
+    #[test]
+    fn a_sum_that_is_bounded_in_each_round_is_a_recurrence() {
+        // vaddsd xmm0, xmm0, [rdi+rax*8]; vmaxsd xmm0, xmm0, xmm1; inc rax; cmp rax, rsi; jl; ret
+        let facts = facts_of(b"\xc5\xfb\x58\x04\xc7\xc5\xfb\x5f\xc1\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
+        assert_eq!((facts.conditional_sums, facts.recurrences, facts.carried), (0, 1, Some(1)));
     }
 
     #[test]

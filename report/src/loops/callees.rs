@@ -24,7 +24,26 @@ pub(super) fn is_dict(name: &str) -> bool {
 
 /// Product of vectors or matrices through BLAS.
 pub(super) fn is_product(name: &str) -> bool {
-    name.starts_with("numba_xxdot") || name.starts_with("numba_xxgem")
+    name.starts_with("numba_xxdot") || name.starts_with("numba_xxgem") || name.starts_with("numba.np.linalg.dot_")
+}
+
+/// Norm of a vector through BLAS.
+pub(super) fn is_norm(name: &str) -> bool {
+    name.starts_with("numba.np.linalg._oneD_norm")
+}
+
+/// Function of Numba that returns a new array, computed from every value of others.
+pub(super) fn is_array_expression(name: &str) -> bool {
+    name.starts_with("numba.np.arraymath._where_")
+}
+
+/// Function of Numba that returns a longer copy of an array.
+pub(super) fn is_array_growth(name: &str) -> bool {
+    ["np_append", "np_concatenate"].iter().any(|function| name.contains(&format!("numba.np.arrayobj.{function}")))
+}
+
+pub(super) fn is_typed_list_growth(name: &str) -> bool {
+    name.starts_with("numba.typed.listobject.impl_append") || name.starts_with("numba_list_append")
 }
 
 pub(super) fn is_concatenation(name: &str) -> bool {

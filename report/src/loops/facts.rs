@@ -40,6 +40,8 @@ pub struct Facts {
     pub narrowings: u32,
     /// Number of calls.
     pub calls: u32,
+    /// Calls whose second floating-point argument is a constant, such as `pow` with a constant exponent.
+    pub constant_arguments: u32,
     /// Atomic operations, such as those of reference counting.
     pub atomics: u32,
     /// Loads and stores on the stack.
@@ -63,6 +65,11 @@ pub struct Facts {
     pub has_avx: bool,
     /// Sums and products that are carried between iterations and used for nothing else in the loop.
     pub accumulators: u32,
+    /// Sums and other floating-point values that are carried between iterations; `None` unless each iteration takes the
+    /// same path.
+    pub carried: Option<u32>,
+    /// Sums that each iteration loads from the same address and stores there again.
+    pub sums_in_memory: u32,
     /// Sums that only some iterations add to.
     pub conditional_sums: u32,
     /// Running maxima and minima, and other values that each iteration selects.

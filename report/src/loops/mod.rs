@@ -250,6 +250,10 @@ fn describe_surroundings(
     for (instruction, _) in instructions.iter().zip(is_outside).filter(|(_, is_outside)| *is_outside) {
         let machine::Step { address, end, .. } = instruction.step;
         surroundings.instructions += 1;
+        surroundings.is_slow |= matches!(
+            instruction.operation,
+            machine::Operation::Divide(_) | machine::Operation::SquareRoot | machine::Operation::Call
+        );
         for (_, sampled) in sampled.range(address..end.max(address)) {
             surroundings.self_count += sampled.self_count;
         }

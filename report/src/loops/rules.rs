@@ -5,8 +5,9 @@
 
 use super::advice::{Advice, Dialect};
 use super::callees::{
-    is_allocation, is_concatenation, is_dict, is_float_remainder, is_hypot, is_list_growth, is_math, is_object_mode,
-    is_parallel_loop, is_power, is_product, is_reference_count, is_string, is_thread_runtime,
+    is_allocation, is_array_expression, is_array_growth, is_concatenation, is_dict, is_float_remainder, is_hypot,
+    is_list_growth, is_math, is_norm, is_object_mode, is_parallel_loop, is_power, is_product, is_reference_count,
+    is_string, is_thread_runtime, is_typed_list_growth,
 };
 use super::facts::Facts;
 use super::hot_loop::{Loop, Rounds};
@@ -21,13 +22,16 @@ const FAR_APART: u32 = 8;
 type Rule = fn(&Loop, Dialect) -> Option<Advice>;
 
 /// All rules, the most relevant first.
-const RULES: [Rule; 31] = [
+const RULES: [Rule; 35] = [
     small_parallel,
     object_mode,
     list_growth,
+    typed_list_growth,
+    array_growth,
     string_join,
     string_compare,
     row_product,
+    row_norm,
     allocation,
     typed_dict,
     float_remainder,
@@ -43,6 +47,7 @@ const RULES: [Rule; 31] = [
     strided_sum,
     gathered_sum,
     few_rounds,
+    sum_in_memory,
     integer_power,
     tuple_index,
     wraparound,
@@ -98,6 +103,24 @@ fn list_growth(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     })
 }
 
+fn typed_list_growth(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
+    let share = hot_loop.share_of_calls(is_typed_list_growth);
+    (share > 50.0).then(|| {
+        Advice::because("list-growth", format!("{share:.0} % of it appends to a typed list"))
+            .change("fill an array that is large enough by index")
+            .gain(10.0, 60.0)
+    })
+}
+
+fn array_growth(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
+    let share = hot_loop.share_of_calls(is_array_growth);
+    (share > 50.0).then(|| {
+        Advice::because("allocation", format!("{share:.0} % of it copies an array to append to it"))
+            .change("fill an array that is large enough by index, the more so the longer it gets")
+            .gain(5.0, 300.0)
+    })
+}
+
 fn string_join(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_concatenation);
     (share > 50.0).then(|| {
@@ -123,17 +146,37 @@ fn row_product(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     (has_product && share > 50.0).then(|| {
         Advice::because("row-product", format!("{share:.0} % of it prepares and calls np.dot for short rows"))
             .change("one np.dot of all rows, or a loop over the elements")
-            .gain(4.0, 9.0)
+            .gain(2.0, 30.0)
             .changing("rounding")
+    })
+}
+
+fn row_norm(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
+    let share = hot_loop.share_of_calls(is_norm);
+    (share > 50.0).then(|| {
+        Advice::because(
+            "row-product",
+            format!("{share:.0} % of it prepares and calls BLAS for the norm of a short row"),
+        )
+        .change("a loop over the elements, and math.sqrt")
+        .gain(3.0, 40.0)
+        .changing("rounding")
     })
 }
 
 fn allocation(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_allocation);
+    let share_of_arrays = hot_loop.share_of_calls(is_array_expression);
+    if share_of_arrays > 50.0 {
+        let cause = format!("{share_of_arrays:.0} % of it makes an array, as np.where does");
+        let advice =
+            Advice::because("allocation", cause).change("write the expression as a loop, with a conditional value");
+        return Some(advice.gain(3.0, 35.0));
+    }
     (share > 20.0 && !handles_strings(hot_loop)).then(|| {
         Advice::because("allocation", format!("{share:.0} % of it allocates and frees memory"))
             .change("make the array before the loop, or write the expression as a loop")
-            .gain(3.0, 35.0)
+            .gain(1.0 / (1.0 - 0.8 * share.min(100.0) / 100.0), 35.0)
     })
 }
 
@@ -148,11 +191,15 @@ fn typed_dict(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 
 fn float_remainder(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_float_remainder);
-    let change = if dialect.is_python() { "`x - math.floor(x / c) * c` for `x % c`" } else { "`x - floor(x / c) * c`" };
+    let change = if dialect.is_python() {
+        "`math.floor(x / c)` for `x // c`, and `x - math.floor(x / c) * c` for `x % c`"
+    } else {
+        "`x - floor(x / c) * c`"
+    };
     (share > 50.0).then(|| {
         Advice::because("float-remainder", format!("{share:.0} % of it is in fmod, which divides bit by bit"))
             .change(change)
-            .gain(6.0, 18.0)
+            .gain_of_part(share, 6.0, 20.0)
             .changing("rounding")
     })
 }
@@ -166,7 +213,7 @@ fn hypot(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     (share > 50.0).then(|| {
         Advice::because("hypot", format!("{share:.0} % of it is in hypot, for each value by itself"))
             .change(change)
-            .gain(if hot_loop.facts.has_avx { 6.0 } else { 1.8 }, 9.0)
+            .gain_of_part(share, if hot_loop.facts.has_avx { 7.0 } else { 1.8 }, 20.0)
             .changing("rounding, and overflows from 1e154 on")
     })
 }
@@ -174,14 +221,14 @@ fn hypot(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 fn power(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_power);
     let change = match dialect {
-        Dialect::Numba | Dialect::Stencil => "fastmath=True for a constant exponent such as 1.5",
-        Dialect::C | Dialect::Julia | Dialect::Other => "products and square roots for a constant exponent such as 1.5",
+        Dialect::Numba | Dialect::Stencil => "fastmath=True, if the exponent is a multiple of 0.5 such as 1.5",
+        Dialect::C | Dialect::Julia | Dialect::Other => {
+            "products and square roots, if the exponent is a multiple of 0.5 such as 1.5"
+        }
     };
-    (share > 50.0).then(|| {
-        Advice::because("math-call", format!("pow is called for each value ({share:.0} % of this loop)"))
-            .change(change)
-            .gain(10.0, 19.0)
-            .changing("rounding")
+    (share > 50.0 && hot_loop.facts.constant_arguments != 0).then(|| {
+        let cause = format!("pow is called for each value, with a constant ({share:.0} % of this loop)");
+        Advice::because("math-call", cause).change(change).gain_of_part(share, 10.0, 20.0).changing("rounding")
     })
 }
 
@@ -239,20 +286,29 @@ fn integer_division(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     applies.then(|| {
         Advice::because("integer-division", format!("{divisions} by a variable"))
             .change("a constant divisor, best a power of two, or a counter that wraps around")
-            .gain(1.4, 12.0)
+            .gain(1.2, 17.0)
     })
 }
 
 fn division_check(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    (hot_loop.is_one_at_a_time() && is_small(hot_loop) && hot_loop.facts.checked_divisions != 0).then(|| {
+    let Facts { checked_divisions, carried, .. } = hot_loop.facts;
+    // Another branch may be what keeps the loop from several values at a time.
+    let carried = carried?;
+    (hot_loop.is_one_at_a_time() && is_small(hot_loop) && checked_divisions != 0).then(|| {
         let cause = match dialect {
             Dialect::Numba | Dialect::Stencil => "one value at a time: a division by zero must raise",
             Dialect::C | Dialect::Julia | Dialect::Other => "one value at a time: each division checks for zero",
         };
-        Advice::because("division-check", cause)
-            .change(dialect.unchecked_division())
+        let advice = Advice::because("division-check", cause);
+        let change = dialect.unchecked_division();
+        if carried == 0 {
+            return advice.change(change).gain(1.9, 6.0).changing("a division by zero");
+        }
+        // Without the check, the sum still keeps its order.
+        advice
+            .change(format!("{change}, and with {} it allows several", dialect.reassociate()))
             .gain(1.9, 6.0)
-            .changing("a division by zero")
+            .changing("rounding and a division by zero")
     })
 }
 
@@ -269,9 +325,18 @@ fn invariant_divisor(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 }
 
 fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { strided, spread, .. } = hot_loop.facts;
-    if !is_sum(hot_loop) || strided != 0 {
+    let Facts { strided, spread, wraparounds, .. } = hot_loop.facts;
+    // A loop whose index may be negative advances by a step that is not constant if it has no spread.
+    if !is_sum(hot_loop) || strided != 0 || wraparounds != 0 && spread == 0 {
         return None;
+    }
+    if wraparounds != 0 {
+        let cause = "one value at a time: the sum keeps its order, and an index may be negative in each round";
+        let change = format!("slices (a[k:] instead of a[i + k]) with {} allow several", dialect.reassociate());
+        return (hot_loop.rounds() != Rounds::Few && dialect.is_python()).then(|| {
+            let advice = Advice::because("fp-order", cause).change(change).gain(1.5, 14.0);
+            advice.changing("rounding, and what negative indices read")
+        });
     }
     let advice = Advice::because("fp-order", "one value at a time: the sum keeps its order");
     let change = format!("{} allows several", dialect.reassociate());
@@ -281,21 +346,21 @@ fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         (Rounds::Some, _) => {
             Some(advice.change(format!("{change}, from about 30 rounds on")).gain(1.2, 14.0).changing("rounding"))
         }
-        (Rounds::Many, 2..) => Some(advice.change(change).gain(1.7, 6.0).changing("rounding")),
-        (Rounds::Many, _) => Some(advice.change(change).gain(2.0, 14.0).changing("rounding")),
+        (Rounds::Many, 2..) => Some(advice.change(change).gain(1.2, 6.0).changing("rounding")),
+        (Rounds::Many, _) => Some(advice.change(change).gain(2.0, 18.0).changing("rounding")),
     }
 }
 
 fn strided_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let Facts { strided, spread, wraparounds, .. } = hot_loop.facts;
-    if !is_sum(hot_loop) || strided == 0 && spread < FAR_APART {
+    let has_few = hot_loop.rounds() == Rounds::Few;
+    if !is_sum(hot_loop) || strided == 0 && spread < FAR_APART && (wraparounds == 0 || spread != 0 && has_few) {
         return None;
     }
-    let is_matrix = [" 2d,", " 3d,", " 4d,"].iter().any(|dimensions| hot_loop.function.contains(dimensions));
     // The code computes the index itself, or takes columns of a matrix without a loop over its rows.
-    let is_fixed = spread >= FAR_APART || wraparounds != 0 || is_matrix && !hot_loop.surroundings.is_loop;
-    if is_fixed || hot_loop.rounds() == Rounds::Few {
-        let cause = "one value at a time, from places far apart in memory; options do not help";
+    let is_fixed = spread >= FAR_APART || wraparounds != 0 || is_matrix(hot_loop) && !hot_loop.surroundings.is_loop;
+    if is_fixed || has_few {
+        let cause = "one value at a time, from places apart in memory; options gain little";
         return Some(Advice::because("strided-sum", cause));
     }
     let cause = "one value at a time: the sum keeps its order, and its values are not known to be neighbours in memory";
@@ -303,7 +368,7 @@ fn strided_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     Some(
         Advice::because("strided-sum", cause)
             .change(format!("{change} {}", dialect.reassociate()))
-            .gain(3.0, 30.0)
+            .gain(2.0, 30.0)
             .changing("rounding"),
     )
 }
@@ -322,9 +387,14 @@ fn gathered_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 fn few_rounds(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let is_scalar_sum = is_sum(hot_loop) && hot_loop.facts.strided == 0;
     (is_scalar_sum && hot_loop.rounds() == Rounds::Few).then(|| {
-        // A loop that ran without being unrolled has fewer rounds than the unrolled one takes.
-        if hot_loop.facts.unrolled != 1 || !dialect.is_python() {
-            return Advice::because("few-rounds", "the loop has few rounds each time; options do not help");
+        // Where only the version that is not unrolled ran, there are fewer rounds than the unrolled one takes.
+        let is_remainder = hot_loop.versions.iter().any(|version| version.total.samples > hot_loop.total.samples);
+        let is_minor = hot_loop.surroundings.is_slow;
+        // Otherwise the number of rounds may differ each time, as for lists of different lengths.
+        let has_rows = is_matrix(hot_loop);
+        if hot_loop.facts.unrolled != 1 || is_remainder || is_minor || !has_rows || !dialect.is_python() {
+            let cause = "the loop has few rounds each time; options gain little, a constant number of rounds may more";
+            return Advice::because("few-rounds", cause);
         }
         Advice::because("few-rounds", "the loop has few rounds each time, and their number is not a constant")
             .change("range(3) instead of range(x.shape[1]), if it is always 3")
@@ -350,19 +420,21 @@ fn tuple_index(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     (hot_loop.facts.table_jumps != 0 && has_tuple && hot_loop.is_innermost).then(|| {
         Advice::because("tuple-index", "a variable index of a tuple jumps to the code of each element")
             .change("make an array of the tuple before the loop")
-            .gain(6.0, 10.0)
+            .gain(6.0, 14.0)
     })
 }
 
 fn wraparound(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let Facts { wraparounds, indirect, accumulators, recurrences, calls, unrolled, integer_divisions, .. } =
         hot_loop.facts;
+    let has_choices = hot_loop.facts.carried.is_none() || hot_loop.facts.integer_choices != 0;
     let needs_last_round = accumulators != 0 || recurrences != 0 && hot_loop.is_one_at_a_time();
     let applies = wraparounds != 0
         && unrolled != 0
         && indirect + calls + integer_divisions == 0
         && hot_loop.is_innermost
-        && !needs_last_round;
+        && !needs_last_round
+        && !has_choices;
     (applies && dialect.is_python()).then(|| {
         Advice::because("wraparound", "each round checks whether an index is negative, which counts from the end")
             .change("slices instead of differences: out[k:] and a[:-k] instead of a[i - k]")
@@ -393,11 +465,29 @@ fn stride(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
         && hot_loop.facts.exits < 2
         && hot_loop.rounds() != Rounds::Few;
     applies.then(|| {
+        let Facts { strided, spread, .. } = hot_loop.facts;
+        if strided == 0 && spread == 1 {
+            let cause =
+                "one value at a time, although there is a vector version: what it writes may overlap what it reads";
+            return Advice::because("stride", cause);
+        }
         let cause = "one value at a time, although there is a vector version: the stride is not known to be 1 before \
                      it runs";
         Advice::because("stride", cause)
             .change("C-contiguous arrays by index, the last index in the inner loop, help")
             .gain(1.1, 21.0)
+    })
+}
+
+fn sum_in_memory(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let applies = hot_loop.is_one_at_a_time() && is_small(hot_loop) && hot_loop.facts.sums_in_memory != 0;
+    (applies && hot_loop.rounds() == Rounds::Many).then(|| {
+        let cause =
+            "one value at a time: a sum is loaded and stored in each round, as an attribute or an array element";
+        Advice::because("fp-order", cause)
+            .change(format!("a local variable until after the loop, and {}", dialect.reassociate()))
+            .gain(1.5, 25.0)
+            .changing("rounding")
     })
 }
 
@@ -423,10 +513,11 @@ fn maximum(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     // minimum) mean that the advice has already been followed.
     let Facts { choices, recurrences, conditional_sums, integer_choices, .. } = hot_loop.facts;
     let other_carried = recurrences + conditional_sums + integer_choices;
-    (hot_loop.is_one_at_a_time() && (1..=2).contains(&choices) && other_carried == 0).then(|| {
+    let applies = (1..=2).contains(&choices) && other_carried == 0 && hot_loop.rounds() != Rounds::Few;
+    (hot_loop.is_one_at_a_time() && applies).then(|| {
         Advice::because("maximum", "one value at a time: each round keeps the larger or smaller")
             .change("keep 4 and join them after the loop, as no option does")
-            .gain(2.0, 4.0)
+            .gain(1.7, 4.0)
             .changing("the order in which NaN are met")
     })
 }
@@ -449,7 +540,7 @@ fn exception_exit(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
                 format!("one value at a time: an exception may leave the loop ({origin})"),
             )
             .change("check in a loop before this one")
-            .gain(1.4, 2.0)
+            .gain(1.4, 4.0)
             .changing("what is written before the exception")
         } else {
             // The loop checks only an index, not a value.
@@ -480,6 +571,11 @@ fn is_small(hot_loop: &Loop) -> bool {
     hot_loop.is_innermost && hot_loop.facts.calls == 0 && hot_loop.facts.instructions < MAX_SMALL_LOOP_INSTRUCTIONS
 }
 
+/// Returns true if the function takes an array of several dimensions.
+fn is_matrix(hot_loop: &Loop) -> bool {
+    [" 2d,", " 3d,", " 4d,"].iter().any(|dimensions| hot_loop.function.contains(dimensions))
+}
+
 fn is_sum(hot_loop: &Loop) -> bool {
     let Facts { accumulators, recurrences, choices, conditional_sums, indirect, .. } = hot_loop.facts;
     hot_loop.is_one_at_a_time() && accumulators != 0 && recurrences + choices + conditional_sums + indirect == 0
@@ -501,7 +597,7 @@ mod tests {
         let scalar = Facts { scalar: 1, ..Facts::default() };
         let facts = [
             Facts { narrowings: 1, conversions: 2, ..scalar.clone() },
-            Facts { checked_divisions: 1, ..scalar.clone() },
+            Facts { checked_divisions: 1, carried: Some(0), ..scalar.clone() },
             Facts { invariant_divisions: 1, ..scalar.clone() },
             Facts { accumulators: 1, ..scalar.clone() },
             Facts { accumulators: 1, strided: 1, ..scalar.clone() },
@@ -516,7 +612,8 @@ mod tests {
         let by_callee = ["exp", "pow", "fmod", "hypot", "malloc"].into_iter().map(|callee| {
             let count = Count { weight: 100, samples: 100 };
             let calls = vec![(callee.to_owned(), count)];
-            with_path(Loop { calls, total: count, ..Loop::from_facts(Facts { calls: 1, ..Facts::default() }) })
+            let facts = Facts { calls: 1, constant_arguments: 1, ..Facts::default() };
+            with_path(Loop { calls, total: count, ..Loop::from_facts(facts) })
         });
         by_facts.chain(by_callee).collect()
     }
@@ -562,6 +659,23 @@ mod tests {
         assert_eq!(hot_loop(&packed, 80, "concat").verdict(), Verdict::Unexplained);
         assert_eq!(hot_loop(&Facts { scalar: 4, ..packed.clone() }, 100, "").verdict(), Verdict::Unexplained);
         assert_eq!(hot_loop(&Facts::default(), 100, "").verdict(), Verdict::Unexplained);
+    }
+
+    #[test]
+    fn a_change_is_advised_only_where_it_applies() {
+        let changes = |facts: Facts, callee: &str| {
+            let count = Count { weight: 100, samples: 100 };
+            let calls = vec![(callee.to_owned(), count)];
+            let hot_loop = Loop { calls, total: count, ..Loop::from_facts(facts) };
+            advice(&hot_loop).iter().find_map(|advice| advice.change.clone()).unwrap_or_default()
+        };
+        let pow = |constant_arguments| Facts { calls: 1, constant_arguments, ..Facts::default() };
+        assert!(changes(pow(1), "pow").contains("fastmath=True") && changes(pow(0), "pow").is_empty());
+        let checked = |carried| Facts { scalar: 1, checked_divisions: 1, carried, ..Facts::default() };
+        assert!(
+            !changes(checked(Some(0)), "").contains("reassoc") && changes(checked(Some(1)), "").contains("reassoc")
+        );
+        assert!(changes(checked(None), "").is_empty(), "another branch keeps the loop scalar");
     }
 
     #[test]

@@ -288,6 +288,7 @@ fn memory_access(decoded: &Decoded, shape: Shape) -> Option<Memory> {
     Some(Memory {
         address: operand_registers(address),
         parts: [None; 2],
+        offset: 0,
         bytes: 0,
         is_stack: matches!(
             *address,

@@ -103,6 +103,8 @@ pub(crate) struct Memory {
     pub(crate) address: Registers,
     /// The same registers with their factors; `None` where the decoder does not tell.
     pub(crate) parts: [Option<(u8, u32)>; 2],
+    /// Constant part of the address; 0 where the decoder does not tell.
+    pub(crate) offset: i64,
     /// Size of the access in bytes; 0 if unknown.
     pub(crate) bytes: u32,
     pub(crate) is_stack: bool,

@@ -230,6 +230,7 @@ fn memory_access(decoded: &Decoded, mnemonic: &str) -> Option<Memory> {
         address: [base, index].into_iter().filter_map(register_number).collect(),
         parts: [(base, 1), (index, decoded.memory_index_scale())]
             .map(|(register, factor)| Some((register_number(register)?, factor))),
+        offset: decoded.memory_displacement64() as i64,
         bytes: decoded.memory_size().size() as u32,
         is_stack: matches!(base, Register::RSP | Register::RBP) && index == Register::None,
         is_store: operand == 0 && mnemonic.starts_with("MOV"),
@@ -244,7 +245,7 @@ fn find_increment(decoded: &Decoded) -> Option<(u8, u8)> {
         Mnemonic::Add | Mnemonic::Sub => register_number(decoded.op1_register()),
         Mnemonic::Lea => match [decoded.memory_base(), decoded.memory_index()].map(register_number) {
             [base, addend] if base == Some(target) => addend,
-            [addend, index] if index == Some(target) => addend,
+            [addend, index] if index == Some(target) && decoded.memory_index_scale() == 1 => addend,
             _ => None,
         },
         _ => None,
