@@ -42,6 +42,7 @@ class Seam(enum.Enum):
     # Translation of bytecode
     INTERPRET = "numba.core.interpreter", "Interpreter.interpret"
     # Compilation
+    COMPILE_FUNCTION = "numba.core.compiler", "compile_extra"
     COMPILE = "numba.core.compiler", "CompilerBase._compile_core"
     ADD_MODULE = "numba.core.codegen", "CPUCodeLibrary.add_ir_module"
     OBJECT_COMPILED = "numba.core.codegen", "CPUCodeLibrary._object_compiled_hook"
