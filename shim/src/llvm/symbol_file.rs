@@ -1,6 +1,8 @@
 //! Symbols from the `.symtab` of a library's file, which also lists symbols that are not exported. In the llvmlite
 //! wheels, LLVM's own functions are only there.
 
+#![forbid(unsafe_code)]
+
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fs::File;
