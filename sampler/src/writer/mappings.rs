@@ -280,7 +280,7 @@ impl Module<'_> {
     fn has_text_relocations(&self) -> bool {
         let is_text_relocation = |entry: Dynamic| match entry.d_tag.get(LE) {
             DT_TEXTREL => true,
-            DT_FLAGS => entry.d_val.get(LE) & u64::from(DF_TEXTREL.0) != 0,
+            DT_FLAGS => entry.d_val.get(LE) & DF_TEXTREL.0 != 0,
             _ => false,
         };
         self.segments_of_kind(PT_DYNAMIC).any(|segment| {
