@@ -268,8 +268,9 @@ jitlisten_status jitlisten_owns_pages(jitlisten_object object);
 
 /* Reports *finalized*: the bytes are relocated, executable and, for the image sink, no longer writable. The sinks have
  * been notified when this returns; do not run the code earlier. Returns JITLISTEN_NOT_UNDERSTOOD if the .eh_frame is
- * unreadable, malformed or for other code: the object is then finalized without it. Threads: loader, in the first call
- * after a library was opened. */
+ * unreadable or malformed, has rules that an unwinder cannot follow, or has no entry for the object's functions; for
+ * jitlisten_code_loaded also if an entry is empty, overlaps another or is partly outside the functions. The object is
+ * then finalized without it. Threads: loader, in the first call after a library was opened. */
 jitlisten_status jitlisten_finalized(jitlisten_object object);
 
 /* Reports *freeing*: the code still exists, and is about to be freed. Threads: any. */
