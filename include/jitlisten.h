@@ -115,7 +115,12 @@ enum {
     /* The session is open with other options. */
     JITLISTEN_ALREADY_OPEN = 11,
     /* jitlisten_close() was called, and no sink has been enabled since. */
-    JITLISTEN_CLOSED = 12
+    JITLISTEN_CLOSED = 12,
+    /* No recording is running. */
+    JITLISTEN_NOT_RECORDING = 13,
+    /* This process cannot be recorded: it uses ThreadSanitizer, all signals have handlers, no thread can be created, ...
+     */
+    JITLISTEN_CANNOT_RECORD = 14
 };
 
 /* Description of the status in English, without a full stop. Never NULL. Threads: any. */
@@ -405,7 +410,7 @@ struct jitlisten_record_options {
      * excludes the kernel. NULL: time. JITLISTEN_INVALID_ARGUMENT if the kernel does not count it for this process;
      * jitlisten_last_error() has the reason. */
     const char *event;
-    /* Start time of `recorder`: field 22 of /proc/PID/stat. JITLISTEN_WRONG_ORDER if that process has exited. */
+    /* Start time of `recorder`: field 22 of /proc/PID/stat. JITLISTEN_CANNOT_RECORD if that process has exited. */
     uint64_t recorder_start;
 };
 
@@ -418,12 +423,12 @@ struct jitlisten_record_options {
 jitlisten_status jitlisten_record_start(const char *path, const struct jitlisten_record_options *options);
 
 /* Ends the recording. The file is complete when this returns. Before that, or if the process is killed, it lacks at
- * most the last 1/20 s. Returns JITLISTEN_WRONG_ORDER if there is no recording. Threads: any. */
+ * most the last 1/20 s. Returns JITLISTEN_NOT_RECORDING if there is none. Threads: any. */
 jitlisten_status jitlisten_record_stop(void);
 
 /* Copies the absolute path of the current recording as a C string to the `size` bytes at path. Until the first sample,
  * the string is empty if an earlier recording has that name. The child of a fork has its own file. Returns
- * JITLISTEN_WRONG_ORDER if there is no recording, and JITLISTEN_INVALID_ARGUMENT if size is too small. Threads: any. */
+ * JITLISTEN_NOT_RECORDING if there is none, and JITLISTEN_INVALID_ARGUMENT if size is too small. Threads: any. */
 jitlisten_status jitlisten_record_path(char *path, size_t size);
 
 /* Names this process in reports of its recordings, as a worker of a pool for example: at most 100 bytes of UTF-8 are

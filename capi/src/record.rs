@@ -85,7 +85,7 @@ pub extern "C" fn jitlisten_record_stop() -> i32 {
 pub unsafe extern "C" fn jitlisten_record_path(path: *mut c_char, size: usize) -> i32 {
     guarded(|| {
         borrowed::check_output(path, "path")?;
-        let current = jitlisten_sampler::running_path().ok_or(Status::WrongOrder)?;
+        let current = jitlisten_sampler::running_path().ok_or(Status::NotRecording)?;
         let current = current.unwrap_or_default().into_os_string().into_vec();
         if current.len() >= size {
             return Err(Failure::argument(format_args!("the path has {} bytes", current.len())));
@@ -171,10 +171,11 @@ impl RecordStatistics {
 pub(crate) fn failure(error: &Error) -> Failure {
     let status = match error {
         Error::AlreadyRecording => Status::AlreadyRecording,
-        Error::NotRecording | Error::RecorderGone => Status::WrongOrder,
+        Error::NotRecording => Status::NotRecording,
         Error::Options(_) | Error::Counter(..) => Status::InvalidArgument,
         Error::Output(..) => Status::IoError,
-        _ => Status::Internal,
+        // A reason in the process or the machine.
+        _ => Status::CannotRecord,
     };
     Failure::new(status, error)
 }
