@@ -48,8 +48,8 @@
  *
  *   The library for LD_PRELOAD also defines the following functions of libc, so that a recording sees new threads, keeps
  *   its signal, and is complete when the program ends, replaces itself or drops privileges. They forward to the next
- *   definition, as the wrappers of other tools do. The installed libraries to link define none of them
- *   (docs/c-and-cpp.md).
+ *   definition, as the wrappers of other tools do. A program that records itself can link to this library (pkg-config
+ *   jitlisten-record). The other installed libraries define none of them (docs/c-and-cpp.md).
  *
  *     pthread_create
  *     sigaction signal sigaltstack sigpending sigsuspend sigtimedwait sigwait sigwaitinfo signalfd
@@ -419,7 +419,10 @@ struct jitlisten_record_options {
  * is path.PID instead. In path, %p stands for the PID, %h for the host name, %r for the rank that a launcher such as
  * mpirun gave, %q{VAR} for an environment variable, %% for a percent sign; others are an error. options may be NULL.
  * Returns JITLISTEN_ALREADY_RECORDING while another recording runs, and JITLISTEN_IO_ERROR if the file cannot be written.
- * Threads: any. */
+ * Logs a warning if the program's calls of libc do not reach the library ("Symbols"): new threads are then found within
+ * 1/10 s, the file lacks up to the last 1/20 s if the program calls _exit or execve or is killed by a signal, a handler
+ * that the program sets for the sampling signal ends the samples, and a seccomp filter must allow the calls of the
+ * recording. Threads: any. */
 jitlisten_status jitlisten_record_start(const char *path, const struct jitlisten_record_options *options);
 
 /* Ends the recording. The file is complete when this returns. Before that, or if the process is killed, it lacks at
