@@ -308,7 +308,9 @@ def test_closed_descriptors_stay_closed(environment, tmp_path, args):
         "seen = list(map(is_open, range(3)))\n"
         "with open('seen', 'w') as file: print(seen, file=file)\n"
     )
-    for redirections, state in [("<&- >&- 2>&-", [False] * 3), (">&-", [True, False, True]), ("", [True] * 3)]:
+    # From the second recording on, an earlier one is renamed, while the program starts.
+    redirected = [("<&- >&- 2>&-", [False] * 3), (">&-", [True, False, True]), ("<&-", [False, True, True])]
+    for redirections, state in [*redirected * 3, ("", [True] * 3)]:
         shell_line = (
             subprocess.list2cmdline([str(command()), *args, str(python()), "-c"]) + f' "$PROGRAM" {redirections}'
         )
@@ -317,6 +319,7 @@ def test_closed_descriptors_stay_closed(environment, tmp_path, args):
             stdin=subprocess.DEVNULL, capture_output=True,
         )
         assert (tmp_path / "seen").read_text() == f"{state}\n", redirections
+        (tmp_path / "seen").unlink()
 
 
 def test_python_dash_m_is_the_same_command(run):
