@@ -420,9 +420,9 @@ struct jitlisten_record_options {
  * mpirun gave, %q{VAR} for an environment variable, %% for a percent sign; others are an error. options may be NULL.
  * Returns JITLISTEN_ALREADY_RECORDING while another recording runs, and JITLISTEN_IO_ERROR if the file cannot be written.
  * Logs a warning if the program's calls of libc do not reach the library ("Symbols"): new threads are then found within
- * 1/10 s, the file lacks up to the last 1/20 s if the program calls _exit or execve or is killed by a signal, a handler
- * that the program sets for the sampling signal ends the samples, and a seccomp filter must allow the calls of the
- * recording. Threads: any. */
+ * 1/10 s (1 s if as many have ended), the file lacks up to the last 1/20 s if the program calls _exit or execve or is
+ * killed by a signal, a handler that the program sets for the sampling signal ends the samples, and a seccomp filter must
+ * allow the calls of the recording. Threads: any. */
 jitlisten_status jitlisten_record_start(const char *path, const struct jitlisten_record_options *options);
 
 /* Ends the recording. The file is complete when this returns. Before that, or if the process is killed, it lacks at
