@@ -24,8 +24,6 @@ use crate::symbols::Symbols;
 pub struct Answer {
     /// All samples except those of idle threads; 100 % of the other figures.
     pub all: Count,
-    /// Samples of idle threads of pools, in recordings of wall-clock time.
-    pub idle: Count,
     /// Time by activity, longest first.
     pub shares: Vec<(String, Count)>,
     /// Tree of the user's lines by total time, widest first; each row is followed by the rows below it.
@@ -107,7 +105,6 @@ impl<'a> Builder<'a> {
                 *elsewhere.entry(group.word).or_default() += group.count;
             }
         }
-        self.answer.idle = self.samples.idle;
         self.answer.shares = heaviest_first(shares.into_iter().map(|(word, count)| (word.to_owned(), count)));
         self.answer.elsewhere_parts = self.name_words(&elsewhere);
         let chosen = choose(&mut self.tree, self.answer.all);

@@ -46,8 +46,6 @@ pub(super) struct Group {
 pub(super) struct Samples {
     pub(super) groups: Vec<Group>,
     pub(super) words: Vec<String>,
-    /// Time of idle threads of pools, which is in no group.
-    pub(super) idle: Count,
     /// Threads that run compiled code one at a time.
     pub(super) serial: Option<Serial>,
 }
@@ -97,7 +95,6 @@ pub(super) fn collect(
         let stack_activity = profile.activities.get(stack);
         let name = &profile.activities.names[stack_activity.name as usize];
         if profile.activities.is_idle(stack_activity) {
-            samples.idle += count;
             continue;
         }
         let call = match (path.pool, path.callee) {

@@ -183,6 +183,10 @@ impl Recording {
         let mut recording = Recording::from_container(container, counts, event, tasks);
         recording.read_samples(file, range, selection, roots, totals).map_err(read_error)?;
         recording.parts = 1;
+        // The recorder does not tell whose it is.
+        if selection.thread.is_some() || recording.samples.is_empty() {
+            (recording.facts.run_queue_ns, recording.facts.busiest_run_queue_ns) = (0, 0);
+        }
         for thread in &mut recording.threads {
             thread.host.clone_from(&recording.facts.host);
             thread.rank = recording.facts.rank;

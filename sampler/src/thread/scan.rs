@@ -14,6 +14,7 @@ use std::ptr;
 use crate::handler::clock;
 use crate::recording::current::Recording;
 use crate::thread::arming::{arm, disarm};
+use crate::thread::run_queue::SchedulerTimes;
 use crate::thread::slot_state::State;
 use crate::thread::slots;
 
@@ -127,7 +128,7 @@ impl Scan {
         let existing_tids: BTreeSet<u32> = tasks.into_iter().filter(|&tid| tid != self.writer_tid).collect();
         let unarmed_tids: BTreeSet<u32> = existing_tids.difference(&armed_tids).copied().collect();
         for &tid in unarmed_tids.intersection(&self.previously_unarmed) {
-            arm(recording, tid);
+            arm(recording, tid, SchedulerTimes::read(tid).unwrap_or_default());
         }
         self.previously_unarmed = unarmed_tids.difference(&self.previously_unarmed).copied().collect();
         for (_, slot) in slots::iter() {
@@ -141,7 +142,7 @@ impl Scan {
 /// Arms every existing thread.
 pub(crate) fn arm_all(recording: &Recording) {
     for tid in read_task_ids() {
-        arm(recording, tid);
+        arm(recording, tid, SchedulerTimes::read(tid).unwrap_or_default());
     }
 }
 

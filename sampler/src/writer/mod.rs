@@ -365,7 +365,7 @@ impl Writer {
 
     /// Ends the recording: drains everything, and finishes or discards the file.
     fn end(&mut self) {
-        if let Some(watch) = &self.watch {
+        if let Some(watch) = &mut self.watch {
             watch.end();
         }
         self.end_sampling();
