@@ -10,7 +10,7 @@ help:
 	@echo "make test-systems  the chain in Debian 11, 13 and unstable; not part of test"
 	@echo "make test-hosts    one unmodified LLVM host of each kind; not part of test"
 	@echo "make test-suites   the test suites of llvmlite, Numba and CPython; not part of test"
-	@echo "make test-truth    seconds per line against programs that time themselves, three Numbas, and perf: an hour"
+	@echo "make test-truth    seconds per line, of bursts, short threads and waits: programs that time themselves; an hour"
 	@echo "make test-lines    line tables leave the code unchanged, for every version of Numba: hours"
 	@echo "make test-aarch64  the library in an emulated machine; not part of test"
 	@echo "make bench   costs, as ratios"

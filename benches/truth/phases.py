@@ -28,8 +28,20 @@ def phase(name, clock=time.thread_time):
 
 def run():
     """Runs the phases in random order and with random lengths; writes the seconds and runs of each into the file."""
+    write(_run_phases)
+
+
+def write(measure):
+    """Calls a function with the seconds for each phase and a seed. Writes the seconds and runs of each phase, which it
+    returns, into the file."""
     seconds, seed, path = os.environ.get("PHASES", "0.5:1:/dev/stdout").split(":", 2)
-    random_source = random.Random(int(seed))
+    totals = measure(float(seconds), int(seed))
+    with open(path, "w") as file:
+        json.dump(totals, file)
+
+
+def _run_phases(seconds, seed):
+    random_source = random.Random(seed)
     totals = {name: [0.0, 0] for name, _, _ in _phases}
     lengths = {}
     for name, function, clock in _phases:
@@ -38,13 +50,12 @@ def run():
         gc.collect()
         lengths[name] = _calibrate(name, function, clock, totals)
     while True:
-        unfinished = [entry for entry in _phases if totals[entry[0]][0] < float(seconds)]
+        unfinished = [entry for entry in _phases if totals[entry[0]][0] < seconds]
         if not unfinished:
             break
         name, function, clock = random_source.choice(unfinished)
         _run_timed(name, function, clock, totals, max(1, int(lengths[name] * random_source.uniform(0.3, 1.7))))
-    with open(path, "w") as file:
-        json.dump(totals, file)
+    return totals
 
 
 def _run_timed(name, function, clock, totals, length):

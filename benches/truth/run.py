@@ -5,8 +5,11 @@
 
 Programs (`programs/`) time their own phases while they are recorded (`phases.py`). For each phase, this script adds up
 the periods of the samples whose stack has a line of the phase. The sum must be within 10 % of the measured time plus
-three standard errors. At most 3 % of the samples in compiled code may have no line. The programs run with the Numba of
-the current Python. Needs `cargo build --release`, and perf for the second recorder.
+three standard errors. So must the sum of all samples and the CPU time that the kernel counted (`whole_program`). The
+programs `clock_*` are about the clock: bursts between naps, threads and children shorter than a sample, and waits. A
+comment `# record: OPTION...` has the recorder's options for a program, which then has no `whole_program`. At most 3 %
+of the samples in compiled code may have no line. The programs run with the Numba of the current Python. Needs `cargo
+build --release`, and perf for the second recorder.
 """
 
 import argparse
@@ -15,6 +18,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -26,6 +30,7 @@ ROOT = HERE.parent.parent
 PROGRAMS = HERE / "programs"
 COMMAND = os.environ.get("JITLISTEN_COMMAND", str(ROOT / "target" / "release" / "jitlisten"))
 TOLERANCE = 0.10
+WHOLE_PROGRAM = "whole_program"
 SIGMAS = 3
 LINE_ZERO = 3.0
 #: Phases that perf cannot measure: OpenBLAS's assembly code lacks unwind tables, so its callers are unknown; Python
@@ -50,30 +55,45 @@ def find_phase_lines(program):
     return phases_by_line
 
 
+def find_options(program):
+    """Returns the options that our recorder needs for a program."""
+    match = re.search(r"^# record: (.+)$", program.read_text(), re.MULTILINE)
+    return match[1].split() if match else []
+
+
 def record(program, recorder, seconds, seed, rate, directory):
-    """Records a program; returns the times of its phases, and the path of the recording."""
+    """Records a program; returns the times of its phases, and the recordings of its processes."""
     data, truth = directory / "perf.data", directory / "truth.json"
     environment = dict(os.environ, PHASES="%s:%d:%s" % (seconds, seed, truth), JITLISTEN_DIR=str(directory))
     path = os.pathsep.join([str(HERE)] + os.environ.get("PYTHONPATH", "").split(os.pathsep))
     environment.update(PYTHONPATH=path, NUMBA_NUM_THREADS="2", NUMBA_CACHE_DIR=str(directory / "cache"))
     python = [sys.executable, str(program)]
     if recorder == "ours":
-        command = [COMMAND, "record", "-r", str(rate), "-o", str(data), "--"] + python
+        command = [COMMAND, "record", "-r", str(rate), *find_options(program), "-o", str(data), "--"] + python
     else:
         perf = ["perf", "record", "-q", "-e", "cpu-clock", f"-F{rate}", "--call-graph=dwarf,16384", "-o", str(data)]
         command = [*perf, "--", COMMAND, "run", "--", *python]
+    before = children_cpu_seconds()
     result = subprocess.run(
         command, env=environment, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900
     )
     if result.returncode or not truth.exists():
         raise RuntimeError("%s: %s" % (program.name, result.stdout.decode(errors="replace")[-2000:]))
-    return json.loads(truth.read_text()), data
+    phases = json.loads(truth.read_text())
+    if recorder == "ours" and not find_options(program):
+        phases[WHOLE_PROGRAM] = [children_cpu_seconds() - before, 1]
+    return phases, [path for path in sorted(directory.glob("perf.data*")) if path.is_file()]
 
 
-def judge(program, truth, data):
+def children_cpu_seconds():
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def judge(program, truth, recordings):
     """Compares a recording with the times that the program measured."""
     exported = subprocess.run(
-        [COMMAND, "export", "-f", "speedscope", str(data)], stdout=subprocess.PIPE, check=True, timeout=600
+        [COMMAND, "export", "-f", "speedscope", *map(str, recordings)], stdout=subprocess.PIPE, check=True, timeout=600
     )
     profile = json.loads(exported.stdout)
     frames, phases_by_line = profile["shared"]["frames"], find_phase_lines(program)
@@ -87,6 +107,7 @@ def judge(program, truth, data):
         for stack, weight in zip(thread["samples"], thread["weights"]):
             for name in {names[frame] for frame in stack} - {None}:
                 seconds[name] += weight / 1e9
+            seconds[WHOLE_PROGRAM] += weight / 1e9
             leaf = frames[stack[-1]] if stack else {"name": ""}
             if leaf["name"].endswith(("_[j]", "_[i]")):
                 compiled += weight
@@ -110,8 +131,8 @@ def is_true(phase):
 
 def measured(program, recorder, seconds=1.5, seed=1, rate=999):
     with tempfile.TemporaryDirectory(prefix="truth-") as directory:
-        truth, data = record(program, recorder, seconds, seed, rate, pathlib.Path(directory))
-        return judge(program, truth, data)
+        truth, recordings = record(program, recorder, seconds, seed, rate, pathlib.Path(directory))
+        return judge(program, truth, recordings)
 
 
 def main():
@@ -134,6 +155,8 @@ def main():
     failures = 0
     for recorder in options.recorder.split(","):
         for program in programs:
+            if recorder == "perf" and program.stem.startswith("clock_"):
+                continue
             try:
                 verdict = measured(program, recorder, options.seconds, options.seed, options.rate)
             except Exception as error:  # continue with the other programs

@@ -25,15 +25,20 @@ pub struct Counters {
     pub by_user_clock: u64,
     /// Samples at the kernel's clock tick, of threads that often wait. Their shares are not exact.
     pub inexact: u64,
+    /// Time in ns that threads were on the run queue: they wanted to run, but others ran.
+    pub run_queue_ns: u64,
+    /// Part of `run_queue_ns` of the thread with the most CPU time.
+    pub busiest_run_queue_ns: u64,
 }
 
 impl Counters {
     /// Encodes the counters as words, least significant byte first.
     pub fn encode(&self) -> Vec<u8> {
         let Counters { samples, incomplete, truncated, lost, skipped, threads, threads_without_timer, .. } = *self;
-        let Counters { by_user_clock, inexact, .. } = *self;
+        let Counters { by_user_clock, inexact, run_queue_ns, busiest_run_queue_ns, .. } = *self;
         let words = [samples, incomplete, truncated, lost, skipped, threads, threads_without_timer];
-        [words.map(u64::to_le_bytes).concat(), [by_user_clock, inexact].map(u64::to_le_bytes).concat()].concat()
+        let later_words = [by_user_clock, inexact, run_queue_ns, busiest_run_queue_ns];
+        [words.map(u64::to_le_bytes).concat(), later_words.map(u64::to_le_bytes).concat()].concat()
     }
 
     /// Decodes a section; `None` if it is too short. Later versions may append words.
@@ -50,6 +55,8 @@ impl Counters {
             // Earlier recorders write none of these.
             by_user_clock: words.next().unwrap_or(0),
             inexact: words.next().unwrap_or(0),
+            run_queue_ns: words.next().unwrap_or(0),
+            busiest_run_queue_ns: words.next().unwrap_or(0),
         })
     }
 }
@@ -70,9 +77,13 @@ mod tests {
             threads_without_timer: u64::MAX,
             by_user_clock: 7,
             inexact: 8,
+            run_queue_ns: 9,
+            busiest_run_queue_ns: 10,
         };
         let mut bytes = counters.encode();
-        let earlier = Counters { by_user_clock: 0, inexact: 0, ..counters };
+        let earlier = Counters { run_queue_ns: 0, busiest_run_queue_ns: 0, ..counters };
+        assert_eq!(Counters::decode(&bytes[..72]), Some(earlier));
+        let earlier = Counters { by_user_clock: 0, inexact: 0, ..earlier };
         assert_eq!((Counters::decode(&bytes[..56]), Counters::decode(&bytes[..55])), (Some(earlier), None));
         bytes.push(0);
         assert_eq!(Counters::decode(&bytes), Some(counters));

@@ -29,10 +29,10 @@ def call(name, *arguments):
         result = function(*arguments)
         if hasattr(result, "__next__"):
             result = list(result)
-    except NumbaError as error:
-        result = "refused " + str(error)[:200]
     except Exception as error:
-        result = type(error).__name__
+        # Numba also fails with exceptions that the function could raise.
+        is_refused = isinstance(error, NumbaError) or not getattr(function, "signatures", True)
+        result = "refused " + str(error)[:200] if is_refused else type(error).__name__
     print(name, str(arguments).replace(" ", ""), str(result).replace("\\n", " "), flush=True)
 
 

@@ -31,7 +31,10 @@ def recordings(tmp_path_factory):
     """Recordings of the same program by CPU time and by wall-clock time."""
     directory = tmp_path_factory.mktemp("answers")
     environment = {
-        **os.environ, "JITLISTEN_DIR": str(directory), "NUMBA_CACHE_DIR": str(directory), "OPENBLAS_NUM_THREADS": "1"
+        **os.environ,
+        "JITLISTEN_DIR": str(directory),
+        "NUMBA_CACHE_DIR": str(directory),
+        "OPENBLAS_NUM_THREADS": "1",
     }
     recordings = {}
     for clock, options in (("cpu", []), ("wall", ["--wall"])):
@@ -91,7 +94,9 @@ for _ in range(10):
 def test_imports_name_the_users_packages(run, tmp_path):
     (tmp_path / "prog.py").write_text(IMPORTING)
     (tmp_path / "heavy").mkdir()
-    body = "".join(f"class C{n}:\n    def f(self, x):\n        return [y * {n} for y in x if y > 3]\n" for n in range(3000))
+    body = "".join(
+        f"class C{n}:\n    def f(self, x):\n        return [y * {n} for y in x if y > 3]\n" for n in range(3000)
+    )
     for name in ("__init__", "a", "b", "c"):
         (tmp_path / "heavy" / f"{name}.py").write_text(body if name != "__init__" else "")
     (tmp_path / "light.py").write_text(body)
@@ -199,9 +204,9 @@ def test_a_program_of_libraries(environment, run, tmp_path):
         (library_row,) = [row for row in libraries.splitlines() if "| slow " in row]
         assert library_row.split("| slow ")[1].split()[0] == "compiled", "compiled functions first"
         assert "| Numba's compiler" in libraries and "| import system" in libraries and "| numba.core" not in text
-        assert (
-            libraries.splitlines()[-2].endswith("prog.py") and "total += (i % 7) * 0.5" in sources
-        ), "the user's files first"
+        assert libraries.splitlines()[-2].endswith("prog.py") and "total += (i % 7) * 0.5" in sources, (
+            "the user's files first"
+        )
         tree = text.split("your lines")[1].split("  activity")[0]
         line = LIBRARY.splitlines().index("        total += (i % 7) * 0.5  # compiled") + 1
         assert f"slow/__init__.py:{line} " in tree, text
@@ -212,6 +217,58 @@ def test_a_program_of_libraries(environment, run, tmp_path):
         "| functions of libraries" in all_functions
         and "| numba.core" not in all_functions.split("| functions of libraries")[0]
     )
+
+
+#: Works and sleeps for a second each, in turns, beside six busy processes on the same two processors.
+BUSY = """
+import os, subprocess, sys, time
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+others = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(6)]
+def work(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until: sum(range(2000))  # worked
+try:
+    for _ in range(20):
+        work(0.05)
+        time.sleep(0.05)  # slept
+finally:
+    for other in others: other.kill()
+print(int(open(f"/proc/self/task/{os.getpid()}/schedstat").read().split()[1]))
+"""
+
+
+def test_a_busy_machine(run, tmp_path):
+    """The time on the run queue is a row of its own, and no part of the lines that waited for a processor."""
+    (tmp_path / "busy.py").write_text(BUSY)
+    marks = {mark: BUSY.split(mark)[0].count("\n") + 1 for mark in ("# worked", "# slept")}
+    for options in (), ("--wall",):
+        queued = int(run(command(), "record", "-o", "f.data", *options, "--", python(), "busy.py").stdout)
+        report = read_report(run, "f.data")
+        lines = {
+            row["line"]: row for file in report["files"] if file["path"].endswith("busy.py") for row in file["lines"]
+        }
+        assert 0.7e9 < lines[marks["# worked"]]["self_weight"] < 1.5e9, (options, lines)
+        assert 0.8 * queued < report["answer"]["run_queue"] < 1.2 * queued + 0.2e9, (queued, report["answer"])
+        assert "run queue" in run(command(), "lines", "f.data").stdout
+    assert 0.7e9 < lines[marks["# slept"]]["self_weight"] < 1.5e9, lines
+
+
+def test_idle_threads_of_pools_are_outside(run, tmp_path):
+    """Two pools have nothing to do while the main thread sleeps and works."""
+    (tmp_path / "pools.py").write_text(
+        "import time\nfrom concurrent.futures import ThreadPoolExecutor\nfrom multiprocessing.pool import ThreadPool\n"
+        "executor, pool = ThreadPoolExecutor(4), ThreadPool(4)\n"
+        "list(executor.map(abs, range(100))), pool.map(abs, range(100))\n"
+        "for _ in range(10):\n    time.sleep(0.2)\n    until = time.thread_time() + 0.1\n"
+        "    while time.thread_time() < until: sum(range(2000))\n"
+        "pool.terminate()\n"
+    )
+    run(command(), "record", "--wall", "-o", "f.data", "--", python(), "pools.py")
+    report = read_report(run, "f.data")
+    assert sum(iterate_samples(report["summary"])) == report["samples"], "each sample once"
+    assert 50 < report["summary"]["waiting"]["sleep"]["percent"] < 75, report["summary"]
+    assert report["answer"]["idle"] >= 8, report["answer"]
+    assert "idle threads of pools, outside the 100 %" in run(command(), "lines", "f.data").stdout
 
 
 def test_who_waits_for_pythons_lock(run, tmp_path):

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::help::{Help, HelpEvidence, short_name, what_helps};
 use super::row::{AnswerRow, RowKind};
 use super::rows::{Chosen, choose};
-use super::samples::{Group, Samples, collect};
+use super::samples::{Group, INTERPRETER, Samples, collect};
 use super::tree::{Key, Node, NodeId, Tree};
 use crate::distinct::Distinct;
 use crate::lookup::source::SourceText;
@@ -24,8 +24,6 @@ use crate::symbols::Symbols;
 pub struct Answer {
     /// All samples except those of idle threads; 100 % of the other figures.
     pub all: Count,
-    /// Samples of idle threads of pools, in recordings of wall-clock time.
-    pub idle: Count,
     /// Time by activity, longest first.
     pub shares: Vec<(String, Count)>,
     /// Tree of the user's lines by total time, widest first; each row is followed by the rows below it.
@@ -107,7 +105,6 @@ impl<'a> Builder<'a> {
                 *elsewhere.entry(group.word).or_default() += group.count;
             }
         }
-        self.answer.idle = self.samples.idle;
         self.answer.shares = heaviest_first(shares.into_iter().map(|(word, count)| (word.to_owned(), count)));
         self.answer.elsewhere_parts = self.name_words(&elsewhere);
         let chosen = choose(&mut self.tree, self.answer.all);
@@ -130,7 +127,7 @@ impl<'a> Builder<'a> {
         match group.activity {
             Activity::Library => "libraries",
             Activity::Compiled => "compiled",
-            Activity::Interpreted => "Python",
+            Activity::Interpreted => INTERPRETER,
             _ => self.samples.words[group.word as usize].as_str(),
         }
     }
@@ -264,10 +261,11 @@ impl<'a> Builder<'a> {
 fn when_again(why: impl Iterator<Item = Why>) -> &'static str {
     let mut again = "";
     for why in why {
-        match why {
-            Why::NotCached | Why::Unpickled | Why::Dynamic | Why::Lifted => return "every run",
-            Why::NewEntry | Why::NoLines => again = "this run",
-            _ => {}
+        if why.is_repeated() {
+            return "every run";
+        }
+        if why.is_stored() {
+            again = "this run";
         }
     }
     again

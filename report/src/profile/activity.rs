@@ -405,6 +405,15 @@ impl StackSummary {
         };
     }
 
+    /// Returns true if the thread waits because its pool has no work for it.
+    fn waits_for_work(&self, wait: Wait, has_owner: bool) -> bool {
+        match (wait, has_owner) {
+            (Wait::Gil, _) => false,
+            (Wait::Threads, false) => true,
+            _ => self.roles.contains(Role::PoolThread) && self.user.is_none(),
+        }
+    }
+
     fn classify(self, is_wall: bool, names: &mut Distinct<String>, imports: &mut Imports<'_>) -> StackActivity {
         let is_compiled = self.owner.is_some_and(|(_, kind)| kind == Kind::Compiled);
         let (is_user_code, library) = self.file_owner.unwrap_or((true, None));
@@ -413,7 +422,7 @@ impl StackSummary {
         let is_llvm = self.owner_roles.contains(Role::Llvm) && (is_compiled || !self.imports)
             || self.roles.contains(Role::Llvm) && !is_compiled && !self.imports;
         let (activity, name) = match (self.wait, self.owner) {
-            (Some(Wait::Threads), None) if is_wall => {
+            (Some(wait), owner) if is_wall && self.waits_for_work(wait, owner.is_some()) => {
                 (Activity::Waiting, Some(names.number(Wait::Idle.words().to_owned())))
             }
             (Some(wait), _) if is_wall => (Activity::Waiting, Some(names.number(wait.words().to_owned()))),

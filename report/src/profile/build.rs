@@ -30,6 +30,7 @@ pub(super) fn build(recording: &Recording, symbols: &Symbols, activities: Activi
     }
     builder.threads = vec![(Count::default(), Count::default()); recording.threads.len()];
     builder.ran = vec![false; recording.threads.len()];
+    builder.idle = vec![Count::default(); recording.threads.len()];
     for (stack, threads) in by_stack {
         builder.add_stack(recording.stacks.get(stack), activities.get(stack), &threads);
     }
@@ -62,6 +63,7 @@ struct Builder<'a> {
     trees: Trees,
     threads: Vec<(Count, Count)>,
     ran: Vec<bool>,
+    idle: Vec<Count>,
     seen: StackItems,
 }
 
@@ -129,6 +131,7 @@ impl<'a> Builder<'a> {
             trees: Trees::default(),
             threads: Vec::new(),
             ran: Vec::new(),
+            idle: Vec::new(),
             seen: StackItems::default(),
         }
     }
@@ -157,11 +160,15 @@ impl<'a> Builder<'a> {
 
     fn add_stack(&mut self, locations: &[u32], stack_activity: &StackActivity, threads: &[(u32, Count)]) {
         let mut count = Count::default();
-        let is_idle = self.activities.is_idle(stack_activity);
-        for (thread, thread_count) in threads {
-            count += *thread_count;
-            self.ran[*thread as usize] |= !is_idle;
+        threads.iter().for_each(|(_, thread_count)| count += *thread_count);
+        if self.activities.is_idle(stack_activity) {
+            self.profile.idle += count;
+            for (thread, thread_count) in threads {
+                self.idle[*thread as usize] += *thread_count;
+            }
+            return;
         }
+        threads.iter().for_each(|(thread, _)| self.ran[*thread as usize] = true);
         self.profile.all += count;
         self.sums.add(stack_activity, count);
         self.libraries.add(self.activities, stack_activity, frames(self.symbols, locations), &self.rows, count);
@@ -361,12 +368,13 @@ impl<'a> Builder<'a> {
         profile.threads = recording
             .threads
             .iter()
-            .zip(self.threads.iter().zip(&self.ran))
-            .map(|(thread, ((all, compiled), ran))| ThreadRow {
+            .zip(self.threads.iter().zip(self.ran.iter().zip(&self.idle)))
+            .map(|(thread, ((all, compiled), (ran, idle)))| ThreadRow {
                 thread: thread.clone(),
                 all: *all,
                 compiled: *compiled,
                 ran: *ran,
+                idle: *idle,
             })
             .collect();
         self.finish_tables(&mut profile);

@@ -1,7 +1,8 @@
 //! Samples added up by line, by function and by thread.
 //!
 //! *Self* is the time at the program counter. For an interpreted line it includes the C functions that the line calls.
-//! Every sample is self time of exactly one line or function. The self times of all lines, of line 0, of compiled code
+//! Every sample is self time of exactly one line or function, except those of idle threads of pools, which wait for work
+//! in recordings of wall-clock time: they are only counted. The self times of all lines, of line 0, of compiled code
 //! without a line, and of code that is neither compiled nor interpreted therefore add up to all samples. *Total* is
 //! self plus everything that the line or function called. A line that is on a stack several times, as with recursion,
 //! counts once per sample.
@@ -194,19 +195,23 @@ impl FunctionRow {
 pub struct ThreadRow {
     /// Thread described by this row.
     pub thread: Thread,
-    /// All samples of the thread.
+    /// Samples of the thread, except those in which it waited for work.
     pub all: Count,
     /// Samples in compiled code.
     pub compiled: Count,
     /// True unless the thread only waited for work, as threads of a pool do.
     pub ran: bool,
+    /// Samples in which the thread waited for work.
+    pub idle: Count,
 }
 
 /// Profile of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
-    /// All samples.
+    /// All samples except those of idle threads; 100 % of all figures.
     pub all: Count,
+    /// Samples of idle threads of pools, in recordings of wall-clock time. They are in no other figure.
+    pub idle: Count,
     /// Samples in compiled code.
     pub compiled: Count,
     /// Samples in interpreted functions with known lines, and in the C functions that these called.

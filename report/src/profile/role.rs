@@ -24,6 +24,8 @@ pub(super) enum Role {
     Interpreter,
     /// Belongs to a thread pool library. A thread that waits in such a library waits for work.
     Pool,
+    /// Runs a thread of one of Python's pools. If it waits below no line of the user, it waits for work.
+    PoolThread,
 }
 
 /// A set of roles.
@@ -42,6 +44,7 @@ impl Roles {
                     (Role::FirstUse, part == Some(Role::FirstUse)),
                     (Role::Loader, part == Some(Role::Loader)),
                     (Role::Importer, module.starts_with("<frozen importlib") && base == "_find_and_load"),
+                    (Role::PoolThread, runs_pool_thread(module, base)),
                 ]
             }
             Kind::Native => {
@@ -196,6 +199,21 @@ fn numba_part(file: &str, function: &str) -> Option<Role> {
         _ if file.starts_with("pycc/") && name.contains("compile") => Some(Role::Compiler),
         _ => None,
     }
+}
+
+/// Returns true for a function that runs a thread of a pool: for a worker, or between the program and its worker
+/// processes.
+fn runs_pool_thread(file: &str, function: &str) -> bool {
+    const FUNCTIONS: [(&str, &[&str]); 5] = [
+        ("concurrent/futures/thread.py", &["_worker"]),
+        ("multiprocessing/pool.py", &["worker", "_handle_workers", "_handle_tasks", "_handle_results"]),
+        ("multiprocessing/queues.py", &["_feed"]),
+        ("concurrent/futures/process.py", &["wait_result_broken_or_wakeup"]),
+        ("loky/process_executor.py", &["wait_result_broken_or_wakeup"]),
+    ];
+    // Python 3.11 and later have qualified names.
+    let name = function.rsplit('.').next().unwrap_or(function);
+    FUNCTIONS.iter().any(|(path, names)| file.ends_with(path) && names.contains(&name))
 }
 
 /// Returns a library's name without suffixes: `libpython3.12` for `libpython3.12.so.1.0`, `_multiarray_umath` for

@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use super::activity::{Activities, Activity, StackActivity};
 use super::{Count, SourcePosition, heaviest_first};
 
-/// Samples by activity. The fields add up to all samples.
+/// Samples by activity. The fields add up to all samples except those of idle threads.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Compiled code, including the C functions that it calls.

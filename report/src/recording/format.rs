@@ -51,6 +51,10 @@ pub struct Facts {
     pub process: String,
     /// True if threads that often wait were sampled by perf's `cpu-clock`, the others by CPU timers.
     pub uses_cpu_clock: bool,
+    /// Time in ns that threads were on the run queue: they wanted to run, but others ran. 0 if unknown.
+    pub run_queue_ns: u64,
+    /// Part of it of the thread with the most CPU time.
+    pub busiest_run_queue_ns: u64,
 }
 
 /// Position of the records, and all information that precedes them.
@@ -192,6 +196,8 @@ impl Container {
             counters::FEATURE => {
                 if let Some(counters) = Counters::decode(bytes.0) {
                     self.facts.uses_cpu_clock = counters.by_user_clock > 0;
+                    self.facts.run_queue_ns = counters.run_queue_ns;
+                    self.facts.busiest_run_queue_ns = counters.busiest_run_queue_ns;
                     self.notes.extend(recorder_notes(&counters));
                 }
             }

@@ -61,6 +61,7 @@ impl Recording {
         self.notes.extend(other.notes);
         let facts = &mut self.facts;
         facts.uses_cpu_clock |= other.facts.uses_cpu_clock;
+        facts.run_queue_ns = facts.run_queue_ns.saturating_add(other.facts.run_queue_ns);
         if facts.host != other.facts.host {
             facts.host.clear();
         }

@@ -111,7 +111,17 @@ pub struct Recording {
 impl Recording {
     /// Returns true if samples measure wall-clock time, which includes waiting.
     pub fn is_wall(&self) -> bool {
-        self.events.get(self.event).is_some_and(|(event, _)| event.name.starts_with("wall-clock"))
+        self.has_clock(&["wall-clock"])
+    }
+
+    /// Returns true if samples measure CPU time.
+    pub(crate) fn is_cpu_time(&self) -> bool {
+        self.has_clock(&["cpu-clock", "task-clock"])
+    }
+
+    fn has_clock(&self, names: &[&str]) -> bool {
+        let event = self.events.get(self.event);
+        event.is_some_and(|(event, _)| names.iter().any(|name| event.name.starts_with(name)))
     }
 
     /// Reads a recording from a file.
@@ -173,6 +183,10 @@ impl Recording {
         let mut recording = Recording::from_container(container, counts, event, tasks);
         recording.read_samples(file, range, selection, roots, totals).map_err(read_error)?;
         recording.parts = 1;
+        // The recorder does not tell whose it is.
+        if selection.thread.is_some() || recording.samples.is_empty() {
+            (recording.facts.run_queue_ns, recording.facts.busiest_run_queue_ns) = (0, 0);
+        }
         for thread in &mut recording.threads {
             thread.host.clone_from(&recording.facts.host);
             thread.rank = recording.facts.rank;

@@ -7,7 +7,7 @@
 //!              "libraries": {NAME: {...}}, "compiling": {...}, "compiling_in_llvm": {...}, "first_use": {...},
 //!              "loading": {...}, "importing": {NAME: {...}}, "collecting": {...}, "ending": {...},
 //!              "waiting": {NAME: {...}}},
-//!  "answer":  {"samples": n, "weight": n, "idle": n, "shares": {WORD: {...}},
+//!  "answer":  {"samples": n, "weight": n, "idle": n, "run_queue": ns, "shares": {WORD: {...}},
 //!              "rows": [{"depth": n, "kind": "python"|"compiled"|"compilation"|"function"|"imports", "path": p,
 //!              "line": l, "more_lines": [l], "callers": [{"path": p, "line": l}], "function": s, "source": s,
 //!              "total": n, "total_weight": n, "total_percent": p, "parts": {WORD: {...}}, "of_it": s,
@@ -30,8 +30,8 @@
 //!                 "rank": n or null, "label": s}}], ...}
 //! ```
 //! `answer` is the first screen: the user's lines by total time, each followed by the rows below it (`depth`), and what
-//! helps. Its percentages are of its own `samples`, which exclude the `idle` threads of pools. `callers` are merged lines
-//! with nearly the same time, and `more_lines` are the last line of a function or the other lines of imports.
+//! helps. The `idle` threads of pools, and the time that threads were ready to run but did not (`run_queue`), are in no other
+//! figure. `callers` are merged lines with nearly the same time, and `more_lines` are the last line of a function or the other lines of imports.
 //!
 //! The `self` of all `lines` plus `without_line` add up to `compiled` and `interpreted`; with `outside` they add up to
 //! `samples`. Line 0 is code to which the compiler assigned no line. The entries of `summary` without
@@ -204,7 +204,8 @@ fn answer(report: &Report) -> Value {
     json!({
         "samples": answer.all.samples,
         "weight": answer.all.weight,
-        "idle": answer.idle.samples,
+        "idle": report.profile.idle.samples,
+        "run_queue": report.run_queue_ns(),
         "shares": named(&answer.shares),
         "rows": answer.rows.iter().map(row).collect::<Vec<_>>(),
         "elsewhere": elsewhere,

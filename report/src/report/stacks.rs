@@ -36,6 +36,17 @@ impl Report {
         }
     }
 
+    /// Returns the time that threads were on the run queue, if it is known and the report shows all time.
+    pub(crate) fn run_queue_ns(&self) -> u64 {
+        if self.is_time() && !self.no_compile { self.recording.facts.run_queue_ns } else { 0 }
+    }
+
+    /// Returns the samples except those of idle threads, as all figures count them.
+    pub(crate) fn counted_samples(&self) -> impl Iterator<Item = &Sample> {
+        let activities = &self.profile.activities;
+        self.recording.samples.iter().filter(|sample| !activities.is_idle(activities.get(sample.stack)))
+    }
+
     /// Returns the intended period of samples, in ns or events.
     pub(crate) fn interval(&self) -> Option<u64> {
         let (event, _) = self.recording.events.get(self.recording.event)?;

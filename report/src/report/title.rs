@@ -62,12 +62,11 @@ impl Report {
 
     /// Returns the first line of a report: program, CPU time and elapsed time, threads, clock.
     pub fn headline(&self) -> String {
-        let idle_ns = self.answer().idle.weight;
         let mut parts = vec![self.program()];
         let elapsed = self.elapsed().filter(|elapsed| *elapsed > 0).map(|elapsed| format!("in {}", duration(elapsed)));
         let time = self.is_time().then(|| {
             let unit = if self.recording.is_wall() { "of threads' time" } else { "of CPU time" };
-            format!("{} {unit}", duration(self.profile.all.weight.saturating_sub(idle_ns)))
+            format!("{} {unit}", duration(self.profile.all.weight))
         });
         let time: Vec<String> = time.into_iter().chain(elapsed).collect();
         parts.extend((!time.is_empty()).then(|| time.join(" ")));

@@ -2,10 +2,10 @@
 //!
 //! It allocates nothing, takes no lock and uses no thread-local variable except `errno`. It reads its slot, published
 //! tables, and the stack. In steady state a sample takes one system call, `getrusage`, which tells how often the thread
-//! waits: the time comes through the vDSO, and the bounds of the thread's stack are known. With a perf counter, it makes
-//! four more, and a few others when a thread changes its clock. One more call wakes the writer, if the ring is more than
-//! half full or the recording is younger than 0.1 s. If the stack bounds are unknown, `stack_memory` makes at most two
-//! calls.
+//! waits: the time comes through the vDSO, and the bounds of the thread's stack are known. For wall-clock time, two more
+//! read the thread's CPU clock. With a perf counter, it makes four more, and a few others when a thread changes its clock.
+//! One more call wakes the writer, if the ring is more than half full or the recording is younger than 0.1 s. If the stack
+//! bounds are unknown, `stack_memory` makes at most two calls.
 
 pub(crate) mod clock;
 pub(crate) mod code_map;
@@ -216,7 +216,11 @@ fn new_period(recording: &Recording, slot: &Slot, cause: Cause, context: &libc::
     let ticks = recording.ticks;
     let period = match (slot.source.measure(), cause) {
         // The writer has already added the period to `pending`. Without one, this is a duplicate signal.
-        (Measure::WallTime, _) => return slot.source.has_pending().then_some(0),
+        (Measure::WallTime, _) => {
+            let voluntary_switches = ThreadUsage::of_caller().voluntary_switches;
+            let is_accepted = slot.wait.accepts_signal(voluntary_switches, is_after_system_call(context));
+            return (is_accepted && slot.source.has_pending()).then_some(0);
+        }
         (Measure::Events, _) => return Some(slot.take_unaccounted()),
         (Measure::CpuTime, Cause::Counter) => {
             slot.ticks.count_clock_sample(recording.period_ns());
@@ -283,6 +287,10 @@ fn record(recording: &Recording, index: usize, slot: &Slot, cause: Cause, contex
         slot.source.add_pending(period);
     } else {
         let start = clock::monotonic();
+        // The writer compares the cost of samples of waiting threads with the thread's CPU time.
+        let is_wall = slot.source.measure() == Measure::WallTime;
+        let cost_clock = || if is_wall { clock::thread_cpu(slot.state.tid()) } else { clock::monotonic() };
+        let cost_start = if is_wall { cost_clock() } else { start };
         // SAFETY: this is the handler of the slot's thread.
         unsafe { slot.flush_idle(start) };
         if let Some(free_words) = slot.ring.free_words() {
@@ -293,7 +301,7 @@ fn record(recording: &Recording, index: usize, slot: &Slot, cause: Cause, contex
                 Sample { time: start, period, outcome: Outcome::Complete, count: 0 },
                 context,
             );
-            slot.pace.record_cost(clock::monotonic().saturating_sub(start), interval_ns);
+            slot.pace.record_cost(cost_clock().saturating_sub(cost_start), interval_ns);
             recording.wake.notify_after_sample(start);
         } else {
             slot.ring.count_lost();

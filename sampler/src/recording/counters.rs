@@ -4,6 +4,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::thread::run_queue::SchedulerTimes;
+
 /// Counters of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
@@ -41,6 +43,11 @@ impl Count {
     pub(crate) fn add(&self, value: u64) {
         self.0.fetch_add(value, Ordering::Relaxed);
     }
+
+    /// Raises the counter to at least `value`. Returns true if it was less.
+    fn raise(&self, value: u64) -> bool {
+        self.0.fetch_max(value, Ordering::Relaxed) < value
+    }
 }
 
 /// Counters of a running recording: see [`Statistics`].
@@ -59,6 +66,11 @@ pub(crate) struct Counters {
     pub(crate) threads: Count,
     /// Threads that could not be sampled, because no timer or no slot was available.
     pub(crate) threads_without_timer: Count,
+    /// Time that threads were on the run queue, in ns.
+    pub(crate) run_queue_ns: Count,
+    /// CPU time, and time on the run queue, of the thread with the most CPU time, in ns.
+    busiest_cpu_ns: Count,
+    busiest_run_queue_ns: Count,
     pub(crate) bytes: Count,
     pub(crate) failures: Count,
     /// Walks of Python frames that ended at an unreadable frame.
@@ -93,6 +105,16 @@ impl Counters {
             inexact: self.inexact.get(),
             threads: self.threads.get(),
             threads_without_timer: self.threads_without_timer.get(),
+            run_queue_ns: self.run_queue_ns.get(),
+            busiest_run_queue_ns: self.busiest_run_queue_ns.get(),
+        }
+    }
+
+    /// Adds the times of a thread that is no longer sampled.
+    pub(crate) fn add_run_queue(&self, times: SchedulerTimes) {
+        self.run_queue_ns.add(times.run_queue_ns);
+        if self.busiest_cpu_ns.raise(times.cpu_ns) {
+            self.busiest_run_queue_ns.set(times.run_queue_ns);
         }
     }
 

@@ -4,6 +4,7 @@ use crate::handler::clock;
 use crate::recording::current::{self, Recording};
 use crate::recording::event_name::Counter;
 use crate::recording::options::Clock;
+use crate::thread::run_queue::SchedulerTimes;
 use crate::thread::slot::Slot;
 use crate::thread::slot_state::State;
 use crate::thread::timer::{self, Timer};
@@ -14,8 +15,9 @@ use crate::writer::held_file;
 /// Maximum number of user clocks, because each takes a descriptor.
 const MAX_USER_CLOCKS: u32 = 64;
 
-/// Starts a timer or counter for a thread. `None` if the thread already has one, or none is available.
-pub(crate) fn arm(recording: &Recording, tid: u32) -> Option<&'static Slot> {
+/// Starts a timer or counter for a thread, which has had these times before. `None` if the thread already has one, or
+/// none is available.
+pub(crate) fn arm(recording: &Recording, tid: u32, before: SchedulerTimes) -> Option<&'static Slot> {
     if is_armed(tid, usize::MAX) {
         return None;
     }
@@ -28,6 +30,7 @@ pub(crate) fn arm(recording: &Recording, tid: u32) -> Option<&'static Slot> {
         slots::release(index, slot);
         return None;
     }
+    slot.run_queue.begin(before);
     start_timer(recording, index, slot, tid).then_some(slot)
 }
 
@@ -137,6 +140,7 @@ pub(crate) fn retire_slot(slot: &Slot) {
         if let Some(recording) = current::last() {
             // SAFETY: this is the slot's thread, and its handler checks the state first.
             unsafe { slot.close(clock::monotonic(), recording) };
+            count_run_queue(recording, slot);
         }
         slot.state.set(State::Ended);
     }
@@ -181,11 +185,21 @@ pub(crate) fn unmute_caller() {
     }
 }
 
+/// Adds the thread's time on the run queue to the recording's, when it is no longer sampled.
+fn count_run_queue(recording: &Recording, slot: &Slot) {
+    if let Some(times) = SchedulerTimes::read(slot.state.tid()) {
+        recording.counters.add_run_queue(slot.run_queue.recorded(times));
+    }
+}
+
 /// Stops sampling a thread. The samples in its ring will still be written.
 pub(crate) fn disarm(slot: &Slot) {
     if slot.state.change(State::Armed, State::Ended) {
         slot.source.stop();
         slot.source.set_final_total(slot.state.tid());
+        if let Some(recording) = current::last() {
+            count_run_queue(recording, slot);
+        }
         close_counter(slot);
     }
 }

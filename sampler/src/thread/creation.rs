@@ -14,6 +14,7 @@ use jitlisten::plumbing::HostStateGuard;
 use crate::handler::clock;
 use crate::recording::current::{self, Recording};
 use crate::thread::arming;
+use crate::thread::run_queue::SchedulerTimes;
 use crate::thread::slot::{SIGNAL_STACK_BYTES, Slot};
 use crate::transparency::exit;
 use crate::transparency::next::{self, ThreadFunction};
@@ -101,13 +102,16 @@ extern "C-unwind" fn run_sampled(start_info: *mut c_void) -> *mut c_void {
     start(argument)
 }
 
-/// Samples the calling thread until it exits. The thread runs `start` on a stack of `stack_size` bytes (0: unknown).
+/// Samples the calling thread until it exits. A new thread is about to run `start`; 0 for others. Its stack has
+/// `stack_size` bytes (0: unknown).
 pub(crate) fn adopt_this_thread(start: u64, stack_size: usize) {
     let Some(recording) = current::sampling() else { return };
     let _host_state = HostStateGuard::enter();
     let tid = clock::own_tid();
+    let is_new = start != 0;
+    let before = if is_new { SchedulerTimes::default() } else { SchedulerTimes::read(tid).unwrap_or_default() };
     // On a busy machine the scan may have found the thread before it ran.
-    if let Some(slot) = arming::arm(recording, tid).or_else(|| arming::find_armed(tid)) {
+    if let Some(slot) = arming::arm(recording, tid, before).or_else(|| arming::find_armed(tid)) {
         // The recording may have ended in the meantime, before this timer existed and could be deleted.
         if !recording.is_sampling() {
             arming::disarm(slot);

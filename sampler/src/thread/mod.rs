@@ -6,6 +6,7 @@ pub(crate) mod counter;
 pub(crate) mod creation;
 pub(crate) mod pace;
 pub(crate) mod ring;
+pub(crate) mod run_queue;
 pub(crate) mod scan;
 pub(crate) mod slot;
 pub(crate) mod slot_state;

@@ -13,7 +13,7 @@ const HANDLER_TIME_DIVISOR: u64 = 20;
 /// Pacing state of one thread, for its handler. All zeros before the first sample.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Duration of the last sample in ns.
+    /// Duration of the last sample in ns; of a waiting thread's, its CPU time.
     last_cost_ns: AtomicU64,
     /// Number of intervals that are still to be skipped.
     intervals_to_skip: AtomicU64,

@@ -7,6 +7,7 @@ use crate::recording::current::Recording;
 use crate::thread::clock_choice::ClockChoice;
 use crate::thread::pace::Pace;
 use crate::thread::ring::{MAX_NATIVE_FRAMES, Ring, Sample};
+use crate::thread::run_queue::RunQueue;
 use crate::thread::slot_state::SlotState;
 use crate::thread::source::{Measure, Source};
 use crate::thread::stack_bounds::StackBounds;
@@ -33,6 +34,7 @@ pub(crate) struct Slot {
     pub(crate) stack: StackBounds,
     pub(crate) pace: Pace,
     pub(crate) wait: Wait,
+    pub(crate) run_queue: RunQueue,
     pub(crate) python: PythonThread,
     /// Number of COMM records written for the owner (saturating).
     pub(crate) comm_records: AtomicU32,

@@ -2,7 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Maximum number of signals in a row that a thread takes no sample for.
+const MAX_REFUSALS: u32 = 8;
 
 /// A system call that a signal interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +20,20 @@ pub(crate) struct InterruptedCall {
 /// Waiting state of one thread. All zeros: the thread has not waited.
 #[derive(Debug)]
 pub(crate) struct Wait {
-    /// Time that the thread has waited with the stack of its last sample, in ns.
+    /// Time with the stack of the last sample, in ns: the thread has waited there, or has run on for a moment.
     idle_ns: AtomicU64,
     /// Return address << 16 | number of the interrupted call; 0 if none.
     call: AtomicU64,
     /// Stack pointer of the thread in the interrupted call.
     stack: AtomicU64,
+    /// True if the next signal asks for a sample of the running thread.
+    wants_running: AtomicBool,
+    /// True if the last sample was of the waiting thread.
+    last_waited: AtomicBool,
+    /// Number of the thread's voluntary context switches at its last signal.
+    switches: AtomicU64,
+    /// Number of signals without a sample since the last sample.
+    refusals: AtomicU32,
 }
 
 impl Wait {
@@ -32,6 +43,12 @@ impl Wait {
 
     pub(crate) fn add_idle(&self, ns: u64) {
         self.idle_ns.fetch_add(ns, Ordering::AcqRel);
+    }
+
+    /// Takes back at most `ns` of the time.
+    pub(crate) fn take_back_idle(&self, ns: u64) {
+        let rest = |idle_ns: u64| Some(idle_ns.saturating_sub(ns));
+        let _ = self.idle_ns.fetch_update(Ordering::AcqRel, Ordering::Acquire, rest);
     }
 
     pub(crate) fn take_idle(&self) -> u64 {
@@ -44,6 +61,26 @@ impl Wait {
         self.call.store(call.map_or(0, |call| call.address << 16 | call.number), Ordering::Release);
     }
 
+    /// Tells the handler whether the next signal asks for a sample of the running thread.
+    pub(crate) fn set_wants_running(&self, wants_running: bool) {
+        self.wants_running.store(wants_running, Ordering::Relaxed);
+    }
+
+    /// Returns false if the sample would be for time that the thread ran, but the thread has just been woken in a system
+    /// call that it waited in, or has not left it. A thread that does not wait runs in its system calls.
+    pub(crate) fn accepts_signal(&self, voluntary_switches: u64, is_after_system_call: bool) -> bool {
+        let wants_running = self.wants_running.load(Ordering::Relaxed);
+        let has_waited = self.switches.swap(voluntary_switches, Ordering::Relaxed) != voluntary_switches
+            || self.last_waited.load(Ordering::Relaxed);
+        let refusals = self.refusals.load(Ordering::Relaxed);
+        let is_refused = wants_running && is_after_system_call && has_waited && refusals < MAX_REFUSALS;
+        self.refusals.store(if is_refused { refusals + 1 } else { 0 }, Ordering::Relaxed);
+        if !is_refused {
+            self.last_waited.store(!wants_running, Ordering::Relaxed);
+        }
+        !is_refused
+    }
+
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn take_call(&self) -> Option<InterruptedCall> {
         let call = self.call.swap(0, Ordering::AcqRel);
@@ -54,5 +91,42 @@ impl Wait {
     pub(super) fn reset(&self) {
         self.idle_ns.store(0, Ordering::Relaxed);
         self.call.store(0, Ordering::Relaxed);
+        self.last_waited.store(false, Ordering::Relaxed);
+        self.switches.store(0, Ordering::Relaxed);
+        self.refusals.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn new_wait() -> Wait {
+        let [idle_ns, call, stack, switches] = [const { AtomicU64::new(0) }; 4];
+        let [wants_running, last_waited] = [const { AtomicBool::new(false) }; 2];
+        Wait { idle_ns, call, stack, wants_running, last_waited, switches, refusals: AtomicU32::new(0) }
+    }
+
+    #[test]
+    fn running_time_gets_no_sample_where_the_thread_waits() {
+        let wait = new_wait();
+        assert!(wait.accepts_signal(5, true), "it waits, as wanted");
+        wait.set_wants_running(true);
+        assert!(!wait.accepts_signal(5, true), "it is still in the call");
+        assert!(!wait.accepts_signal(6, true), "it has been woken");
+        assert!(wait.accepts_signal(6, false));
+        assert!(wait.accepts_signal(6, true), "it runs in system calls, without waiting");
+        let refused = (7..100).take_while(|switches| !wait.accepts_signal(*switches, true)).count();
+        assert_eq!(refused, MAX_REFUSALS as usize);
+    }
+
+    #[test]
+    fn time_is_taken_back_once() {
+        let wait = new_wait();
+        wait.add_idle(10);
+        wait.take_back_idle(4);
+        assert_eq!(wait.idle_ns(), 6);
+        wait.take_back_idle(9);
+        assert_eq!(wait.take_idle(), 0);
     }
 }

@@ -5,6 +5,11 @@
 //!                                                                              yes: set its timer, to send a signal
 //!   handler                        takes a sample, and restarts the system call that it has interrupted
 //! ```
+//! The thread's CPU clock and its time on the run queue (`schedstat`) divide the time between two checks. Time that it
+//! ran belongs to a sample of a running thread, time that it waited to a sample of a waiting one: the last sample, if it
+//! is of that kind and the thread now does the other, else the next. Until a thread on the run queue runs, it looks as
+//! if it waited; then that time is taken back. Time on the run queue belongs to no sample.
+//!
 //! A thread that starts to wait receives one signal. The kernel then restarts most system calls. Calls that fail with
 //! `EINTR` instead, such as `pause` and `poll`, are restarted by [`restart_system_call`], on x86_64. A transfer that
 //! may have begun, such as a `write` to a full pipe, would be cut short. A thread in such a call receives no signal;
@@ -19,6 +24,7 @@ use crate::handler::code_map::{self, ProcessCode};
 use crate::python;
 use crate::recording::current::Recording;
 use crate::thread::ring::MAX_NATIVE_FRAMES;
+use crate::thread::run_queue::SchedulerTimes;
 use crate::thread::slot::Slot;
 use crate::thread::slots;
 use crate::thread::wait::InterruptedCall;
@@ -144,6 +150,52 @@ impl SystemCall {
     }
 }
 
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Activity {
+    /// Runs, or wants to.
+    Running,
+    Waiting,
+}
+
+/// Time of a thread that belongs to no sample yet, in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct OpenTime {
+    running: u64,
+    waiting: u64,
+}
+
+impl OpenTime {
+    /// Adds the time between two checks, in which the thread ran for `ran_ns` and left the run queue after `queued_ns`
+    /// on it. Returns the part of `queued_ns` that was before.
+    fn add(&mut self, elapsed_ns: u64, ran_ns: u64, queued_ns: u64) -> u64 {
+        let ran_ns = ran_ns.min(elapsed_ns);
+        self.running += ran_ns;
+        self.waiting += elapsed_ns - ran_ns;
+        let rest_ns = self.waiting.saturating_sub(queued_ns);
+        queued_ns - (std::mem::replace(&mut self.waiting, rest_ns) - rest_ns)
+    }
+
+    fn of(&mut self, activity: Activity) -> &mut u64 {
+        match activity {
+            Activity::Running => &mut self.running,
+            Activity::Waiting => &mut self.waiting,
+        }
+    }
+
+    fn add_to(&mut self, activity: Activity, ns: u64) {
+        *self.of(activity) += ns;
+    }
+
+    fn take(&mut self, activity: Activity) -> u64 {
+        std::mem::take(self.of(activity))
+    }
+
+    fn take_all(&mut self) -> u64 {
+        self.take(Activity::Running) + self.take(Activity::Waiting)
+    }
+}
+
 /// The writer's view of the thread in a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct WatchedThread {
@@ -154,8 +206,15 @@ struct WatchedThread {
     waiting_since: u64,
     /// CPU time at the last check.
     last_cpu_ns: u64,
+    /// Time on the run queue at the last check at which the thread had run.
+    last_run_queue_ns: u64,
+    open: OpenTime,
     /// CPU time when a sample was last requested; 0 if never.
     sampled_cpu_ns: u64,
+    /// What the thread did then.
+    sampled_activity: Option<Activity>,
+    /// True if the thread has not run since it was sent a signal.
+    is_signalled: bool,
     call: Option<SystemCall>,
     /// Number of checks at which the thread had run since the previous check but was not on a processor.
     missed_checks: u32,
@@ -185,7 +244,12 @@ impl WatchedThread {
         let elapsed_ns = slot.take_unaccounted();
         let cpu_ns = clock::thread_cpu(slot.state.tid());
         if self.has_not_run_since_sample(slot, cpu_ns) {
-            slot.wait.add_idle(elapsed_ns);
+            match self.sampled_activity {
+                Some(Activity::Waiting) => slot.wait.add_idle(elapsed_ns),
+                // The thread is on the run queue. A handler may run before the next check, so that nothing could be
+                // taken back from its last sample.
+                _ => self.open.add_to(Activity::Waiting, elapsed_ns),
+            }
             return None;
         }
         let call = SystemCall::read(slot.state.tid());
@@ -197,29 +261,58 @@ impl WatchedThread {
         if !is_same_call || cpu_ns.saturating_sub(self.last_cpu_ns) > return_cost_ns {
             self.waiting_since = now;
         }
-        let has_run = std::mem::replace(&mut self.last_cpu_ns, cpu_ns) != cpu_ns;
-        if self.is_sampled(slot) && is_same_call && cpu_ns.saturating_sub(self.sampled_cpu_ns) <= return_cost_ns {
-            slot.wait.add_idle(elapsed_ns);
+        let ran_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.last_cpu_ns, cpu_ns));
+        let is_sampled = self.is_sampled(slot);
+        let is_back = is_sampled && is_same_call && cpu_ns.saturating_sub(self.sampled_cpu_ns) <= return_cost_ns;
+        let queued_ns = if ran_ns == 0 { 0 } else { self.take_queued(slot, is_back) };
+        let queued_before_ns = self.open.add(elapsed_ns, ran_ns, queued_ns);
+        slot.wait.take_back_idle(queued_before_ns);
+        if is_back {
+            slot.wait.add_idle(self.open.take_all());
             return None;
         }
-        slot.source.add_pending(elapsed_ns);
-        if call.is_none() && !self.is_on_processor(slot, has_run) {
+        let activity = if call.is_some() { Activity::Waiting } else { Activity::Running };
+        // The time since a thread on the run queue was woken looks as if it waited.
+        let is_queued = call.is_none() && clock::thread_cpu(slot.state.tid()) == cpu_ns;
+        if let Some(last) = self.sampled_activity.filter(|last| is_sampled && !is_queued && *last != activity) {
+            slot.wait.add_idle(self.open.take(last));
+        }
+        if call.is_none() && !self.may_sample(is_queued, ran_ns != 0) {
             return None;
         }
-        (self.sampled_cpu_ns, self.call) = (cpu_ns, call);
+        slot.wait.set_wants_running(call.is_none());
+        if let Some(last) = self.sampled_activity.filter(|last| *last != activity) {
+            // The thread has not taken the last sample.
+            self.open.add_to(last, slot.source.take_pending());
+        }
+        // The handler ignores a signal without a period.
+        slot.source.add_pending(self.open.take(activity).max(1));
+        (self.sampled_cpu_ns, self.sampled_activity, self.call) = (cpu_ns, Some(activity), call);
         if call.is_none() {
             self.signal(slot);
         }
         call
     }
 
+    /// Returns the thread's time on the run queue since the last call. A signal to a thread that waits makes it run:
+    /// the delay until then is part of the wait that it returns to.
+    fn take_queued(&mut self, slot: &Slot, is_back: bool) -> u64 {
+        let Some(times) = SchedulerTimes::read(slot.state.tid()) else { return 0 };
+        let last_ns = std::mem::replace(&mut self.last_run_queue_ns, times.run_queue_ns);
+        let queued_ns = times.run_queue_ns.saturating_sub(last_ns);
+        if std::mem::take(&mut self.is_signalled) && is_back {
+            slot.run_queue.leave_out(queued_ns);
+            return 0;
+        }
+        queued_ns
+    }
+
     /// True if the thread is running now, according to its CPU time, or if too many checks have missed it. A runnable
     /// thread, which may be leaving a system call, does not count as running. With a single processor, no thread runs
     /// during the writer's check.
-    fn is_on_processor(&mut self, slot: &Slot, has_run: bool) -> bool {
-        let is_running = clock::thread_cpu(slot.state.tid()) > self.last_cpu_ns;
+    fn may_sample(&mut self, is_queued: bool, has_run: bool) -> bool {
         self.missed_checks += u32::from(has_run);
-        let is_due = is_running || self.missed_checks > MAX_MISSED_CHECKS;
+        let is_due = !is_queued || self.missed_checks > MAX_MISSED_CHECKS;
         if is_due {
             self.missed_checks = 0;
         }
@@ -227,7 +320,8 @@ impl WatchedThread {
     }
 
     /// Makes the thread's timer send its signal now.
-    fn signal(&self, slot: &Slot) {
+    fn signal(&mut self, slot: &Slot) {
+        self.is_signalled = true;
         let call = self.call.filter(SystemCall::is_restartable);
         slot.wait.set_call(call.map(|call| InterruptedCall {
             address: call.address,
@@ -267,7 +361,8 @@ impl Watch {
             let Some(thread) = self.threads.get_mut(index) else { break };
             let generation = slot.state.generation();
             if thread.generation != generation {
-                *thread = WatchedThread { generation, ..WatchedThread::default() };
+                let last_run_queue_ns = slot.run_queue.before_ns();
+                *thread = WatchedThread { generation, last_run_queue_ns, ..WatchedThread::default() };
             }
             if thread.next_check <= now {
                 if let Some(call) = thread.check(slot, now) {
@@ -288,13 +383,21 @@ impl Watch {
 }
 
 impl Watch {
-    /// Charges the time since the last check to waiting threads. Called before the last records are written.
-    pub(crate) fn end(&self) {
-        for ((_, slot), thread) in slots::iter().zip(&self.threads) {
+    /// Charges the time since the last check to waiting threads, and open time to the last samples. Called before the last
+    /// records are written.
+    pub(crate) fn end(&mut self) {
+        for ((_, slot), thread) in slots::iter().zip(&mut self.threads) {
             let is_armed = slot.state.is_armed();
             let is_same_owner = slot.state.generation() == thread.generation;
-            if is_armed && is_same_owner && thread.has_not_run_since_sample(slot, clock::thread_cpu(slot.state.tid())) {
-                slot.wait.add_idle(slot.take_unaccounted());
+            if let Some(last) = thread.sampled_activity
+                && is_armed
+                && is_same_owner
+                && thread.is_sampled(slot)
+            {
+                let is_waiting = last == Activity::Waiting
+                    && thread.has_not_run_since_sample(slot, clock::thread_cpu(slot.state.tid()));
+                let elapsed_ns = if is_waiting { slot.take_unaccounted() } else { 0 };
+                slot.wait.add_idle(elapsed_ns + thread.open.take(last));
             }
         }
     }
@@ -362,6 +465,19 @@ pub(crate) fn restart_system_call(_slot: &Slot, _context: &mut libc::ucontext_t)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_between_two_checks_is_divided() {
+        let mut open = OpenTime::default();
+        assert_eq!(open.add(10, 4, 5), 0);
+        assert_eq!(open, OpenTime { running: 4, waiting: 1 });
+        // The thread has been on the run queue since before the last check.
+        assert_eq!(open.add(10, 4, 20), 13);
+        assert_eq!(open, OpenTime { running: 8, waiting: 0 });
+        // Clocks are read one after the other.
+        assert_eq!(open.add(10, 11, 0), 0);
+        assert_eq!((open.take(Activity::Running), open.take(Activity::Waiting)), (18, 0));
+    }
 
     #[test]
     fn system_calls_are_parsed_as_the_kernel_formats_them() {

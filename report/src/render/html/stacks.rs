@@ -201,7 +201,7 @@ pub(super) fn stacks(report: &Report) -> Value {
     // Node, activity and hot line of each stack.
     let hot = HotLines::new(report);
     let mut leaves: Vec<Option<(u32, u8, u32)>> = vec![None; recording.stacks.len()];
-    for sample in &recording.samples {
+    for sample in report.counted_samples() {
         let (node, ..) = *leaves[sample.stack as usize].get_or_insert_with(|| {
             let frames = report.shown_frames(sample.stack);
             let mut node = ROOT;
@@ -219,7 +219,7 @@ pub(super) fn stacks(report: &Report) -> Value {
     let mut slices = MAX_SLICES;
     let (slice, parts) = loop {
         let slice = timeline.length / slices + 1;
-        let parts = collect_parts(recording, &timeline, slice, |stack| {
+        let parts = collect_parts(report, &timeline, slice, |stack| {
             let (node, activity, line_code) = leaves[stack as usize].unwrap_or_default();
             (representatives[node as usize], activity, line_code)
         });
@@ -262,14 +262,14 @@ pub(super) fn stacks(report: &Report) -> Value {
 }
 
 fn collect_parts(
-    recording: &Recording,
+    report: &Report,
     timeline: &Timeline,
     slice: u64,
     leaf: impl Fn(u32) -> (u32, u8, u32),
 ) -> BTreeMap<Part, Count> {
-    let starts = timeline.thread_starts(recording);
+    let starts = timeline.thread_starts(&report.recording);
     let mut parts: FxHashMap<Part, Count> = FxHashMap::default();
-    for sample in &recording.samples {
+    for sample in report.counted_samples() {
         let time = sample.time.saturating_sub(starts[sample.thread as usize]);
         let (node, activity, hot) = leaf(sample.stack);
         *parts.entry((time / slice, sample.thread, node, activity, hot)).or_default() += Count::of(sample);

@@ -127,9 +127,8 @@ impl Table<'_> {
             let text = format!("below no line of yours: {}", words.join(", "));
             self.lines.write(&sanitize(&format!("{}   {text}", self.time_and_share(answer.elsewhere, answer))));
         }
-        if !answer.idle.is_zero() {
-            let text = "idle threads of pools, outside the 100 %";
-            self.lines.write(&format!("{:>8} {:>5}   {text}", self.time(answer.idle), ""));
+        for (ns, label) in self.outside_ns() {
+            self.lines.write(&format!("{:>8} {:>5}   {label}", duration(ns), ""));
         }
     }
 

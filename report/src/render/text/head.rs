@@ -17,7 +17,7 @@ const MAX_NAMED_LIBRARIES: usize = 4;
 /// Maximum number of compiled functions; those with less than 1/50 of the compile time are omitted.
 const MAX_COMPILED_FUNCTIONS: usize = 5;
 const COMPILED_SHARE_DIVISOR: u64 = 50;
-/// Time off the processor is reported if it exceeds 1/20 of the elapsed time.
+/// Time off the processor, and on the run queue, is reported if it exceeds 1/20 of the elapsed time or of all time.
 const IDLE_SHARE_DIVISOR: u64 = 20;
 /// Minimum share of C functions in a line's time that is mentioned.
 pub(super) const MIN_C_PERCENT: f64 = 20.0;
@@ -62,6 +62,9 @@ impl Table<'_> {
                 "",
                 "off the processor"
             ));
+        }
+        for (ns, label) in self.outside_ns() {
+            self.lines.write(&format!("{:>9} {:8}  {label}", duration(ns), ""));
         }
         // Recompilations are reported even if they were too short for a sample.
         let recompiled = self.report.compilations.iter().filter(|row| row.why == Why::NoLines).count();
@@ -110,11 +113,7 @@ impl Table<'_> {
     fn write_next_run(&mut self) {
         let rows = || self.report.compilations.iter().filter(|row| row.is_outermost() && !row.failed);
         let total_if = |is_cached: bool| {
-            let matches = |row: &&Compilation| match row.why {
-                Why::NewEntry | Why::NoLines => is_cached,
-                Why::NotCached | Why::Unpickled | Why::Dynamic | Why::Lifted => !is_cached,
-                Why::Cached | Why::Wrapper | Why::Other => false,
-            };
+            let matches = |row: &&Compilation| if is_cached { row.why.is_stored() } else { row.why.is_repeated() };
             rows().filter(matches).fold((0, 0), |(count, took), row| (count + 1, took + row.compiling_ns()))
         };
         let reason = if rows().any(|row| row.why == Why::NotCached) { "; cache=True not set" } else { "" };
@@ -165,7 +164,19 @@ impl Table<'_> {
         text
     }
 
-    /// Returns the elapsed time that the busiest thread was off the processor: waiting, or preempted.
+    /// Returns times that are outside the 100 %, with their labels.
+    pub(super) fn outside_ns(&self) -> impl Iterator<Item = (u64, &'static str)> + use<> {
+        let profile = &self.report.profile;
+        let run_queue_ns = self.report.run_queue_ns();
+        let min_ns = profile.all.weight / IDLE_SHARE_DIVISOR;
+        let rows = [
+            (profile.idle.weight, 0, "idle threads of pools, outside the 100 %"),
+            (run_queue_ns, min_ns, "ready to run, but no processor was free (run queue), outside the 100 %"),
+        ];
+        rows.into_iter().filter(|(ns, min_ns, _)| ns > min_ns).map(|(ns, _, label)| (ns, label))
+    }
+
+    /// Returns the elapsed time that the busiest thread waited.
     pub(super) fn idle_ns(&self) -> Option<u64> {
         let report = self.report;
         if report.recording.is_wall() || !report.is_time() || report.no_compile || report.processes().len() != 1 {
@@ -173,7 +184,7 @@ impl Table<'_> {
         }
         let elapsed = report.elapsed()?;
         let busiest = report.profile.threads.iter().map(|row| row.all.weight).max()?;
-        let idle = elapsed.checked_sub(busiest)?;
+        let idle = elapsed.checked_sub(busiest.saturating_add(report.recording.facts.busiest_run_queue_ns))?;
         (idle > elapsed / IDLE_SHARE_DIVISOR).then_some(idle)
     }
 

@@ -294,11 +294,11 @@ impl Table<'_> {
                 host_suffix(has_hosts, &thread.host)
             ));
         }
-        let idle: Count = threads.iter().filter(|row| !row.ran).map(|row| row.all).sum();
-        if !idle.is_zero() {
-            let samples = group_digits(idle.samples);
-            let count = plural(threads.iter().filter(|row| !row.ran && !row.all.is_zero()).count(), "idle thread");
-            self.lines.write(&format!("{} {:>18} {samples:>9} | {count}", self.percent(idle), ""));
+        let idle = || threads.iter().filter(|row| !row.ran && !row.idle.is_zero());
+        if idle().next().is_some() {
+            let samples = group_digits(idle().map(|row| row.idle.samples).sum());
+            let count = plural(idle().count(), "idle thread");
+            self.lines.write(&format!("{:>8} {:>18} {samples:>9} | {count}, outside the 100 %", "", ""));
         }
     }
 }

@@ -1,0 +1,75 @@
+//! Time of a thread on the run queue: it wanted to run, but others ran. The kernel adds it up, also when the thread is
+//! not sampled.
+
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io::Read as _;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Times of a thread since its start, in ns, as in `/proc/self/task/TID/schedstat`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SchedulerTimes {
+    pub(crate) cpu_ns: u64,
+    /// Completed delays: one that has not ended yet is missing.
+    pub(crate) run_queue_ns: u64,
+}
+
+impl SchedulerTimes {
+    /// Reads the times of a thread of this process. `None` if the thread has exited, or the kernel does not tell.
+    pub(crate) fn read(tid: u32) -> Option<SchedulerTimes> {
+        let mut bytes = [0; 96];
+        let size = File::open(format!("/proc/self/task/{tid}/schedstat")).ok()?.read(&mut bytes).ok()?;
+        SchedulerTimes::parse(std::str::from_utf8(bytes.get(..size)?).ok()?)
+    }
+
+    fn parse(text: &str) -> Option<SchedulerTimes> {
+        let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
+        Some(SchedulerTimes { cpu_ns: numbers.next()??, run_queue_ns: numbers.next()?? })
+    }
+}
+
+/// The times of a sampled thread that are not part of the recording. All zeros for a thread that starts.
+#[derive(Debug)]
+pub(crate) struct RunQueue {
+    cpu_ns: AtomicU64,
+    run_queue_ns: AtomicU64,
+}
+
+impl RunQueue {
+    /// Begins to record a thread that had these times before.
+    pub(super) fn begin(&self, before: SchedulerTimes) {
+        self.cpu_ns.store(before.cpu_ns, Relaxed);
+        self.run_queue_ns.store(before.run_queue_ns, Relaxed);
+    }
+
+    /// Time on the run queue that is not part of the recording.
+    pub(crate) fn before_ns(&self) -> u64 {
+        self.run_queue_ns.load(Relaxed)
+    }
+
+    /// Leaves out a delay that the sampler has caused.
+    pub(crate) fn leave_out(&self, ns: u64) {
+        self.run_queue_ns.fetch_add(ns, Relaxed);
+    }
+
+    /// Returns the recorded part of a thread's times.
+    pub(super) fn recorded(&self, now: SchedulerTimes) -> SchedulerTimes {
+        SchedulerTimes {
+            cpu_ns: now.cpu_ns.saturating_sub(self.cpu_ns.load(Relaxed)),
+            run_queue_ns: now.run_queue_ns.saturating_sub(self.run_queue_ns.load(Relaxed)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_times_are_parsed() {
+        let times = |cpu_ns, run_queue_ns| Some(SchedulerTimes { cpu_ns, run_queue_ns });
+        assert_eq!(SchedulerTimes::parse("18446744073709551615 22 3\n"), times(u64::MAX, 22));
+        assert_eq!([SchedulerTimes::parse("5"), SchedulerTimes::parse("")], [None, None]);
+    }
+}
