@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Cost of searching a library or program for LLVM: opens.py [--rounds N] [--before LIBRARY] WHAT...
+"""Cost of searching a library or program for LLVM: opens.py [--rounds N] [--before LIBRARY] [--run JITLISTEN] WHAT...
 
 WHAT is the path of a library: measures the processor time of `dlopen` in a separate program. If it is NEEDED,FILE,
 the program first opens NEEDED, such as libpython for jaxlib's library. `run:COMMAND`, such as `run:/bin/true` or
@@ -10,7 +10,7 @@ is data, as in real libraries.
 
 Times are in ms, each the third smallest of the interleaved rounds. `off` is JITLISTEN_LLVM=off (no search), `list`
 searches for LLVM's GDB JIT list only, `all` for all hooks; `again` repeats a variant (A/A). --before measures another
-build of the library in the same rounds.
+build of the library in the same rounds; --run measures also `JITLISTEN run -- COMMAND`, with the installed command.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from objects import processor_time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIBRARY = pathlib.Path(os.environ.get("JITLISTEN_LIBRARY", ROOT / "target/release/libjitlisten.so"))
+RUN = "run"
 VARIANTS = {"stock": None, "off": "off", "list": "list", "all": "all", "list again": "list"}
 
 PROGRAM = r"""
@@ -86,6 +87,8 @@ def measure_open(command, library, hooks):
 
 
 def measure_process(command, library, hooks):
+    if hooks == RUN:
+        return processor_time([library, "run", "--", *command], dict(os.environ), stderr=subprocess.DEVNULL) / 1e3
     return processor_time(command, environment(library, hooks), stderr=subprocess.DEVNULL) / 1e3
 
 
@@ -109,6 +112,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--before", type=pathlib.Path, metavar="LIBRARY")
+    parser.add_argument("--run", type=pathlib.Path, metavar="JITLISTEN")
     parser.add_argument("what", nargs="+", metavar="WHAT")
     options = parser.parse_args()
     if options.rounds < 3:
@@ -116,6 +120,10 @@ def main():
     variants = {name: (LIBRARY, variant) for name, variant in VARIANTS.items()}
     if options.before is not None:
         variants |= {f"{name} before": (options.before.resolve(), VARIANTS[name]) for name in ("list", "all")}
+    if options.run is not None:
+        if not all(word.startswith("run:") for word in options.what):
+            parser.error("--run measures run:COMMAND")
+        variants["run"] = options.run.resolve(), RUN
     titles = ["what", "MB", *variants, "all - list", "list again - list"] + (
         ["all - list before"] if options.before else []
     )

@@ -5,7 +5,8 @@
 #
 #   LIBDIR/libjitlisten.so              to link: exports what jitlisten.h declares, with the version JITLISTEN_0.1
 #   LIBDIR/libjitlisten.a               to link: the same
-#   LIBDIR/jitlisten/libjitlisten.so    for LD_PRELOAD: also defines functions of libc, for recordings
+#   LIBDIR/jitlisten/libjitlisten.so    for LD_PRELOAD, and to link programs that record themselves: also defines
+#                                       functions of libc, for recordings
 #   LIBDIR/.debug/                      debug information of the first
 #
 # rustc passes an unversioned version script to the linker, and linkers accept only one. The libraries to link are
@@ -30,7 +31,7 @@ remove() {
     done
     rm -f "$lib/.debug/libjitlisten.so".[0-9]*.debug
     rm -f "$lib/libjitlisten.so" "$lib/libjitlisten.a" "$lib/jitlisten/libjitlisten.so" "$lib/pkgconfig/jitlisten.pc" \
-        "$lib/pkgconfig/jitlisten-static.pc" "$include/jitlisten.h" "$include/jitlisten_llvm.hpp"
+        "$lib/pkgconfig/jitlisten-record.pc" "$lib/pkgconfig/jitlisten-static.pc" "$include/jitlisten.h" "$include/jitlisten_llvm.hpp"
     rmdir "$lib/.debug" "$lib/jitlisten" 2>/dev/null || true
 }
 
@@ -57,7 +58,7 @@ install_all() {
     cp "$built/libjitlisten.so" "$work/preload.so"
     strip --strip-debug "$work/preload.so"
     local name
-    for name in jitlisten jitlisten-static; do
+    for name in jitlisten jitlisten-record jitlisten-static; do
         sed -e "s|@PREFIX@|$prefix|; s|@LIBDIR@|$libdir|; s|@VERSION@|$version|; s|@PRIVATE@|$private|" capi/$name.pc.in \
             >"$work/$name.pc"
     done
@@ -69,7 +70,7 @@ install_all() {
     ln -s "libjitlisten.so.$version" "$lib/$soname"
     ln -s "$soname" "$lib/libjitlisten.so"
     install -m 644 "$work/libjitlisten.a" "$lib/"
-    install -m 644 "$work/jitlisten.pc" "$work/jitlisten-static.pc" "$lib/pkgconfig/"
+    install -m 644 "$work"/jitlisten{,-record,-static}.pc "$lib/pkgconfig/"
     for header in include/jitlisten.h include/jitlisten_llvm.hpp; do
         [ ! -f "$header" ] || install -m 644 "$header" "$include/"
     done

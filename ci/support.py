@@ -202,9 +202,24 @@ def render_other_samplers():
     return render_table(header, rows)
 
 
+def render_peers():
+    """One row for each profiler: a range over the programs, and the result for the program of compiled code."""
+    rows = []
+    for (tool,), runs in group_rows(read_records("peers"), "tool"):
+        ratios, sizes = ([float(run[name]) for run in runs] for name in ("processor time", "memory, MB"))
+        compiled = next((run for run in runs if run["program"] == "compiled"), None)
+        details = ("output, KB", "first report, s", "names", "lines", "share")
+        span = f"{min(ratios):.2f} to {max(ratios):.2f} ({runs[ratios.index(max(ratios))]['program']})"
+        memory = f"{min(sizes):+.0f} to {max(sizes):+.0f}"
+        version = "" if runs[0]["version"] == "-" else f" {runs[0]['version']}"
+        rows.append([tool + version, span, memory, *(compiled[name] if compiled else "-" for name in details)])
+    header = ["profiler", "processor time", "memory, MB", "output, KB", "first report, s", "names", "lines", "share, %"]
+    return render_table(header, rows)
+
+
 def render_pages():
     rendered, text = "", BENCHMARKS_PAGE.read_text(encoding="utf-8")
-    for new_table in (render_costs(), render_other_samplers()):
+    for new_table in (render_costs(), render_other_samplers(), render_peers()):
         head, rest = text.split(f"{BEGIN}\n", 1)
         tail = rest.split(END, 1)[1]
         rendered += f"{head}{BEGIN}\n{new_table}{END}"

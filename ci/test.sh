@@ -198,16 +198,16 @@ in_debian_13() {
 
 miri() { if cargo +nightly miri --version >/dev/null 2>&1; then ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi; }
 
-# Builds each package from its own files, as a registry does. Cargo asks the registry's index for each of them, so three
-# attempts, as for the packages of the set-up.
+# Builds each package from its own files, as a registry does. The target directory is new each time: cargo unpacks the
+# packages below its own home, in a directory named after the target directory, and would reuse those of an older commit,
+# which have the same version.
 packages() {
-    local attempt
-    for attempt in 1 2 3; do
-        cargo package --allow-dirty -p jitlisten-files -p jitlisten-names -p jitlisten-unwinder -p unwind-register \
-            -p jitlisten -p jitlisten-llvm && return
-        sleep $((attempt * 5))
-    done
-    return 1
+    local directory status=0
+    directory=$(mktemp -d target/package.XXXXXX) || return
+    cargo package --allow-dirty --target-dir "$directory" -p jitlisten-files -p jitlisten-names -p jitlisten-unwinder \
+        -p unwind-register -p jitlisten -p jitlisten-llvm || status=$?
+    rm -rf "$directory"
+    return "$status"
 }
 
 # Most useful steps first.
@@ -217,7 +217,7 @@ long_lane() {
     later 4 step packages packages
     later 5 step processors ci/processors.sh
     later 9 step 'Debian 13' in_debian_13
-    drop target/package target/userlands
+    drop target/userlands
     later 5 step miri miri
     drop target/miri target/fuzz-nightly target/fuzz
     later 8 step soak cargo test --workspace --test long -- --test-threads=1

@@ -84,7 +84,14 @@ if has pkg-config; then
     export PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig
     # shellcheck disable=SC2046 # pkg-config prints several arguments
     cc -std=c11 "${strict[@]}" tests/c/tour.c -o "$work/installed" $(pkg-config --cflags --libs jitlisten) -lpthread
-    tour installed env LD_LIBRARY_PATH="$work/prefix/lib" "$work/installed"
+    tour installed env LD_LIBRARY_PATH="$work/prefix/lib" JITLISTEN_LOG="warn:$work/installed.log" "$work/installed"
+    # shellcheck disable=SC2046
+    cc -std=c11 "${strict[@]}" tests/c/tour.c -o "$work/record" $(pkg-config --cflags --libs jitlisten-record) -lpthread
+    tour 'installed, interposing libc' env JITLISTEN_LOG="warn:$work/record.log" "$work/record"
+    if ! grep -q 'jitlisten-record' "$work/installed.log" || grep 'jitlisten-record' "$work/record.log"; then
+        echo "tour: a recording warns about libc's functions exactly where they are not interposed" >&2
+        exit 1
+    fi
     # shellcheck disable=SC2046
     cc -std=c11 "${strict[@]}" tests/c/tour.c -o "$work/installed-static" $(pkg-config --cflags --libs jitlisten-static)
     tour 'installed, static' "$work/installed-static"

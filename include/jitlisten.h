@@ -48,8 +48,8 @@
  *
  *   The library for LD_PRELOAD also defines the following functions of libc, so that a recording sees new threads, keeps
  *   its signal, and is complete when the program ends, replaces itself or drops privileges. They forward to the next
- *   definition, as the wrappers of other tools do. The installed libraries to link define none of them
- *   (docs/c-and-cpp.md).
+ *   definition, as the wrappers of other tools do. A program that records itself can link to this library (pkg-config
+ *   jitlisten-record). The other installed libraries define none of them (docs/c-and-cpp.md).
  *
  *     pthread_create
  *     sigaction signal sigaltstack sigpending sigsuspend sigtimedwait sigwait sigwaitinfo signalfd
@@ -115,7 +115,12 @@ enum {
     /* The session is open with other options. */
     JITLISTEN_ALREADY_OPEN = 11,
     /* jitlisten_close() was called, and no sink has been enabled since. */
-    JITLISTEN_CLOSED = 12
+    JITLISTEN_CLOSED = 12,
+    /* No recording is running. */
+    JITLISTEN_NOT_RECORDING = 13,
+    /* This process cannot be recorded: it uses ThreadSanitizer, all signals have handlers, no thread can be created, ...
+     */
+    JITLISTEN_CANNOT_RECORD = 14
 };
 
 /* Description of the status in English, without a full stop. Never NULL. Threads: any. */
@@ -268,8 +273,9 @@ jitlisten_status jitlisten_owns_pages(jitlisten_object object);
 
 /* Reports *finalized*: the bytes are relocated, executable and, for the image sink, no longer writable. The sinks have
  * been notified when this returns; do not run the code earlier. Returns JITLISTEN_NOT_UNDERSTOOD if the .eh_frame is
- * unreadable, malformed or for other code: the object is then finalized without it. Threads: loader, in the first call
- * after a library was opened. */
+ * unreadable or malformed, has rules that an unwinder cannot follow, or has no entry for the object's functions; for
+ * jitlisten_code_loaded also if an entry is empty, overlaps another or is partly outside the functions. The object is
+ * then finalized without it. Threads: loader, in the first call after a library was opened. */
 jitlisten_status jitlisten_finalized(jitlisten_object object);
 
 /* Reports *freeing*: the code still exists, and is about to be freed. Threads: any. */
@@ -404,7 +410,7 @@ struct jitlisten_record_options {
      * excludes the kernel. NULL: time. JITLISTEN_INVALID_ARGUMENT if the kernel does not count it for this process;
      * jitlisten_last_error() has the reason. */
     const char *event;
-    /* Start time of `recorder`: field 22 of /proc/PID/stat. JITLISTEN_WRONG_ORDER if that process has exited. */
+    /* Start time of `recorder`: field 22 of /proc/PID/stat. JITLISTEN_CANNOT_RECORD if that process has exited. */
     uint64_t recorder_start;
 };
 
@@ -413,16 +419,19 @@ struct jitlisten_record_options {
  * is path.PID instead. In path, %p stands for the PID, %h for the host name, %r for the rank that a launcher such as
  * mpirun gave, %q{VAR} for an environment variable, %% for a percent sign; others are an error. options may be NULL.
  * Returns JITLISTEN_ALREADY_RECORDING while another recording runs, and JITLISTEN_IO_ERROR if the file cannot be written.
- * Threads: any. */
+ * Logs a warning if the program's calls of libc do not reach the library ("Symbols"): new threads are then found within
+ * 1/10 s (1 s if as many have ended), the file lacks up to the last 1/20 s if the program calls _exit or execve or is
+ * killed by a signal, a handler that the program sets for the sampling signal ends the samples, and a seccomp filter must
+ * allow the calls of the recording. Threads: any. */
 jitlisten_status jitlisten_record_start(const char *path, const struct jitlisten_record_options *options);
 
 /* Ends the recording. The file is complete when this returns. Before that, or if the process is killed, it lacks at
- * most the last 1/20 s. Returns JITLISTEN_WRONG_ORDER if there is no recording. Threads: any. */
+ * most the last 1/20 s. Returns JITLISTEN_NOT_RECORDING if there is none. Threads: any. */
 jitlisten_status jitlisten_record_stop(void);
 
 /* Copies the absolute path of the current recording as a C string to the `size` bytes at path. Until the first sample,
  * the string is empty if an earlier recording has that name. The child of a fork has its own file. Returns
- * JITLISTEN_WRONG_ORDER if there is no recording, and JITLISTEN_INVALID_ARGUMENT if size is too small. Threads: any. */
+ * JITLISTEN_NOT_RECORDING if there is none, and JITLISTEN_INVALID_ARGUMENT if size is too small. Threads: any. */
 jitlisten_status jitlisten_record_path(char *path, size_t size);
 
 /* Names this process in reports of its recordings, as a worker of a pool for example: at most 100 bytes of UTF-8 are

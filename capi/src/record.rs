@@ -3,11 +3,15 @@
 use std::ffi::{OsString, c_char, c_int};
 use std::os::unix::ffi::OsStringExt as _;
 
+use jitlisten::log_line;
 use jitlisten_sampler::{Clock, Counter, Error, Options, Process, Statistics};
 
 use crate::borrowed::{self, Plain};
 use crate::guard::guarded;
 use crate::status::{Failure, Status};
+
+const NOT_INTERPOSED_WARNING: &str = "the program calls libc's pthread_create, _exit, execve, sigaction, ... directly: the \
+    recording finds new threads late, and may lack its end; link with `pkg-config --libs jitlisten-record` instead";
 
 const WALL: u32 = 1;
 const CHILDREN: u32 = 2;
@@ -67,7 +71,11 @@ pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *c
                 (options.recorder != 0).then_some(Process { pid: options.recorder, start: options.recorder_start });
             sampler_options.seconds = (options.seconds != 0).then_some(options.seconds);
         }
-        jitlisten_sampler::start(sampler_options).map_err(|error| failure(&error))
+        jitlisten_sampler::start(sampler_options).map_err(|error| failure(&error))?;
+        if !jitlisten_sampler::is_interposed() {
+            log_line!(Warn, "{NOT_INTERPOSED_WARNING}");
+        }
+        Ok(())
     })
 }
 
@@ -85,7 +93,7 @@ pub extern "C" fn jitlisten_record_stop() -> i32 {
 pub unsafe extern "C" fn jitlisten_record_path(path: *mut c_char, size: usize) -> i32 {
     guarded(|| {
         borrowed::check_output(path, "path")?;
-        let current = jitlisten_sampler::running_path().ok_or(Status::WrongOrder)?;
+        let current = jitlisten_sampler::running_path().ok_or(Status::NotRecording)?;
         let current = current.unwrap_or_default().into_os_string().into_vec();
         if current.len() >= size {
             return Err(Failure::argument(format_args!("the path has {} bytes", current.len())));
@@ -171,10 +179,11 @@ impl RecordStatistics {
 pub(crate) fn failure(error: &Error) -> Failure {
     let status = match error {
         Error::AlreadyRecording => Status::AlreadyRecording,
-        Error::NotRecording | Error::RecorderGone => Status::WrongOrder,
+        Error::NotRecording => Status::NotRecording,
         Error::Options(_) | Error::Counter(..) => Status::InvalidArgument,
         Error::Output(..) => Status::IoError,
-        _ => Status::Internal,
+        // A reason in the process or the machine.
+        _ => Status::CannotRecord,
     };
     Failure::new(status, error)
 }

@@ -22,10 +22,12 @@ pub(crate) enum Status {
     AlreadyRecording = 10,
     AlreadyOpen = 11,
     Closed = 12,
+    NotRecording = 13,
+    CannotRecord = 14,
 }
 
 impl Status {
-    const ALL: [(Status, &CStr); 13] = [
+    const ALL: [(Status, &CStr); 15] = [
         (Status::Ok, c"success"),
         (Status::InvalidArgument, c"invalid argument"),
         (Status::NotOpen, c"the session of this process is not open"),
@@ -39,6 +41,8 @@ impl Status {
         (Status::AlreadyRecording, c"a recording is running"),
         (Status::AlreadyOpen, c"the session of this process is open with other options"),
         (Status::Closed, c"the session of this process was closed"),
+        (Status::NotRecording, c"no recording is running"),
+        (Status::CannotRecord, c"this process cannot be recorded"),
     ];
 
     pub(crate) fn text(self) -> &'static CStr {

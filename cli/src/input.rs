@@ -142,7 +142,21 @@ impl Recordings {
             _ => return None,
         };
         let name = if is_default { DEFAULT_OUTPUT.into() } else { path.display().to_string() };
-        Some(format!("{name}: jitlisten lines --html page.html · compiles · flamegraph"))
+        let argument = if is_default { String::new() } else { format!(" {name}") };
+        Some(format!("{name}: jitlisten lines --open{argument} (page) · compiles · flamegraph"))
+    }
+
+    /// Returns the path of the page that `--open` writes: beside the recording.
+    pub(crate) fn page_path(&self) -> Result<PathBuf, Problem> {
+        let recording = match (&self.kept_path, self.files.as_slice()) {
+            (Some(path), _) => path.as_path(),
+            (None, [path]) if self._scratch.is_none() => path.as_path(),
+            (None, _) if self._scratch.is_some() => {
+                return Err(Problem::new("this directory cannot be written").help("name a page: --html FILE"));
+            }
+            (None, _) => Path::new(DEFAULT_OUTPUT),
+        };
+        Ok(recording.with_extension("html"))
     }
 
     /// Prints where the recording was kept, and which other commands can show it.
@@ -151,7 +165,7 @@ impl Recordings {
         let name = if path == Path::new(DEFAULT_OUTPUT) { String::new() } else { format!(" {}", path.display()) };
         let _ = writeln!(
             std::io::stderr(),
-            "jitlisten: kept in {}: jitlisten lines --html page.html{name}, flamegraph{name}, compiles{name}",
+            "jitlisten: kept in {}: jitlisten lines --open{name}, flamegraph{name}, compiles{name}",
             path.display()
         );
     }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::Args;
 use jitlisten_report::{Style, stacks_to_json, to_html, to_json, to_text};
 
+use crate::browser;
 use crate::input::{Input, Recordings};
 use crate::problem::Problem;
 use crate::recording::{self, Colour, Reading, Recognition};
@@ -16,6 +17,7 @@ const EXAMPLES: &str = "Examples:
   jitlisten lines prog.py
   jitlisten lines -r 999 -s --processes -- python pool.py
   perf record -g jitlisten run -- python prog.py && jitlisten lines perf.data
+  jitlisten lines --open
   jitlisten lines --html report.html perf.data
   jitlisten lines --hosts node*/perf.data
   jitlisten lines --json - perf.data | jq '.files[].lines[] | select(.self > 100)'
@@ -32,6 +34,10 @@ pub(crate) struct Lines {
     /// Write a self-contained HTML page
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
+    /// Write the page beside the recording, or to the file of --html, and open it in a browser. Without a display, print
+    /// its address
+    #[arg(long)]
+    open: bool,
     /// Write JSON, to standard output if OUT is -
     #[arg(long, value_name = "OUT")]
     json: Option<PathBuf>,
@@ -70,7 +76,7 @@ impl Lines {
         let recordings = self.input.recordings(self.output.as_deref(), &mut self.reading.event)?;
         recordings.show(|recordings| {
             self.show(recordings)?;
-            if self.html.is_some() || self.json.as_deref().is_some_and(|out| out != Path::new("-")) {
+            if self.html.is_some() || self.open || self.json.as_deref().is_some_and(|out| out != Path::new("-")) {
                 recordings.announce_kept();
             }
             Ok(())
@@ -80,7 +86,12 @@ impl Lines {
     fn show(&self, recordings: &Recordings) -> Result<(), Problem> {
         // Only `--threads` and `--processes` need shares by thread: the HTML page derives them from the samples.
         let report = self.reading.open(&recordings.files, self.threads || self.processes, false)?;
-        if let Some(out) = &self.html {
+        let page = match &self.html {
+            Some(out) => Some(out.clone()),
+            None if self.open => Some(recordings.page_path()?),
+            None => None,
+        };
+        if let Some(out) = &page {
             recording::write(Some(out), to_html(&report).as_bytes(), Recognition::ByMark)?;
         }
         if let Some(out) = &self.json {
@@ -94,7 +105,10 @@ impl Lines {
             };
             recording::write(Some(out), text.as_bytes(), Recognition::ByMark)?;
         }
-        if self.html.is_some() || self.json.is_some() {
+        if let Some(page) = page.filter(|_| self.open) {
+            browser::open(&page)?;
+        }
+        if self.html.is_some() || self.open || self.json.is_some() {
             return Ok(());
         }
         let next_step = recordings.next_step();

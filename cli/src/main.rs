@@ -7,6 +7,7 @@
 //! output and nothing else.
 
 mod attach;
+mod browser;
 mod bundle;
 mod clean;
 mod command;

@@ -76,6 +76,18 @@ pub(crate) struct Record {
 /// Default output file of a recording.
 pub(crate) const DEFAULT_OUTPUT: &str = "jitlisten.perf.data";
 
+/// Prints that a recording was written, and the command that shows it.
+fn announce(recording: &Path) {
+    let _ = writeln!(io::stderr(), "jitlisten: wrote {}: {}", recording.display(), lines_command(recording));
+}
+
+/// Returns the command that shows a recording.
+fn lines_command(recording: &Path) -> String {
+    let is_default = recording.file_name() == Some(OsStr::new(DEFAULT_OUTPUT))
+        && std::env::current_dir().is_ok_and(|directory| recording.parent() == Some(&directory));
+    if is_default { "jitlisten lines".to_owned() } else { format!("jitlisten lines {}", recording.display()) }
+}
+
 /// Identity of this process, passed to the recorded process, which stops recording when this process exits. `None` if
 /// the two are in different PID namespaces, where our PID would be wrong.
 fn own_identity(process: &Process) -> Option<jitlisten_sampler::Process> {
@@ -181,6 +193,7 @@ impl Record {
             let _lock = bundle::lock(folder);
             self.attach(pid, &recording)?;
             run_as_owner(bundle::fill)?;
+            announce(folder);
             return Ok(ExitCode::SUCCESS);
         }
         bundle::create(folder)?;
@@ -192,6 +205,7 @@ impl Record {
         let recorded = recorder::record(&mut recorder, &self.command)?;
         let status = command::exit_code(recorded.status);
         bundle::fill(folder).map_err(|problem| problem.with_program_status(status))?;
+        announce(folder);
         Ok(ExitCode::from(status))
     }
 
@@ -209,7 +223,9 @@ impl Record {
             check_timers()?;
         }
         if io::stderr().is_terminal() {
-            let _ = writeln!(io::stderr(), "jitlisten: recording into {}", output.path.display());
+            // Other commands, which show the recording themselves, start this one with `--no-rank`.
+            let next = if self.no_rank { String::new() } else { format!("; then: {}", lines_command(&output.path)) };
+            let _ = writeln!(io::stderr(), "jitlisten: recording into {}{next}", output.path.display());
         }
         command.env("JITLISTEN_RECORD", self.encode_options(&output.pattern)).env_remove("JITLISTEN_RECORD_BEGUN");
         // Without a configured log, errors of the recorder go to standard error.
@@ -262,6 +278,9 @@ impl Record {
         while process.is_alive() && has_time() && signals.wait_signal(Duration::from_millis(100)).is_none() {}
         if process.is_alive() {
             inject::inject(&process, &installation, &Request::Stop, timeout, &signals)?;
+        }
+        if !self.bundle {
+            announce(&output.path);
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -4,7 +4,7 @@
 
 use core::fmt;
 
-use crate::{AddressRange, ObjectId};
+use crate::{Address, AddressRange, ObjectId};
 
 /// Error about an object, or about a file that the crate writes.
 ///
@@ -89,6 +89,12 @@ pub enum TableProblem {
     Malformed(Reason),
     /// None of its entries is for a function of the object.
     OtherCode,
+    /// One of its entries, for this range, is only partly inside the object's functions.
+    PartlyOutside(AddressRange),
+    /// One of its entries, for code at this address, is empty.
+    EmptyEntry(Address),
+    /// One of its entries, for this range, overlaps another.
+    EntriesOverlap(AddressRange),
 }
 
 impl fmt::Display for Error {
@@ -127,6 +133,9 @@ impl fmt::Display for TableProblem {
             TableProblem::Unreadable => f.write_str("its memory cannot be read"),
             TableProblem::Malformed(reason) => write!(f, "it is malformed: {reason}"),
             TableProblem::OtherCode => f.write_str("no entry is for a function of the object"),
+            TableProblem::PartlyOutside(range) => write!(f, "the entry for {range} is partly outside the functions"),
+            TableProblem::EmptyEntry(start) => write!(f, "the entry for {start} is empty"),
+            TableProblem::EntriesOverlap(range) => write!(f, "the entry for {range} overlaps another"),
         }
     }
 }

@@ -11,6 +11,7 @@ pub use crate::process::across_fork::{ForkSlot, HeldAcrossFork, follow_forks};
 pub use crate::process::checked_read;
 pub use crate::process::clock::{clock_ns, monotonic};
 pub use crate::process::elf;
+pub use crate::process::file_mapping::FileMapping;
 pub use crate::process::host_state::{HostStateGuard, exempt_signals, preserving_errno};
 pub use crate::process::mappings::{Mapping, MapsLine, mappings_in};
 pub use crate::process::memory_writers::{OwnThread, is_alone};

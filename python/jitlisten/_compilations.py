@@ -16,7 +16,8 @@ code in Numba's cache.
 
 `why` is `cache` for code loaded from the cache, and `wrapper` for the loop that makes a function a ufunc. Otherwise it
 is the reason for the compilation: `off` (cache=True is not set), `pickled` (the function was unpickled, which loses its
-cache), `new` (no cache entry), `lines` (the entry has no lines), `dynamic` or `lifted` (Numba does not cache it).
+cache), `new` (no cache entry), `lines` (the entry has no lines), `dynamic` or `lifted` (Numba does not cache it),
+`jitclass`, `closure` or `generated` (Numba cannot cache it: `_why_uncacheable`).
 `report/src/recording/compilations.rs` reads the file.
 
 The hooks in Numba's compiler and its caches (`_numba/seams.py`) never raise and never change a result. A process that
@@ -328,6 +329,18 @@ def _describe_event(data: Any) -> "tuple[Row, Any]":
     why = _thread_state.why
     if why == "off" and (_thread_state.is_unpickling or getattr(dispatcher, _UNPICKLED, False)):
         why = _why_unpickled(dispatcher)
+    with suppress(Exception):
+        member = _jitclass_member(dispatcher.py_func, data["args"])
+        if member is not None:
+            code = member.__code__
+            name = member.__qualname__
+            row = _make_row(
+                member.__module__, name, code.co_filename, code.co_firstlineno, data["args"], why and "jitclass"
+            )
+            return row, _code_of(dispatcher)
+    if why in ("off", "new", "lines"):
+        with suppress(Exception):
+            why = _why_uncacheable(dispatcher.py_func) or why
     func_ir = getattr(dispatcher, "func_ir", None)
     if func_ir is not None:
         return _describe_identity(func_ir.func_id, data["args"], why), _code_of(dispatcher)
@@ -336,6 +349,38 @@ def _describe_event(data: Any) -> "tuple[Row, Any]":
     # The globals of code made by `exec` may have no name.
     module = getattr(function, "__module__", None) or "<dynamic>"
     return _make_row(module, function.__qualname__, code.co_filename, code.co_firstlineno, data["args"], why), code
+
+
+def _jitclass_member(function: Any, arguments: Any) -> Any:
+    """Returns the user's function that a function which Numba generated for a jitclass calls. None if it is another
+    function, or accesses a field."""
+    if function.__code__.co_filename != "<string>":
+        return None
+    from numba.core.types import ClassInstanceType
+
+    if "__numba_cls_" in function.__globals__:
+        class_type = function.__globals__["__numba_cls_"].class_type
+        return class_type.jit_methods["__init__"].py_func
+    (name,) = function.__code__.co_names
+    if not isinstance(arguments[0], ClassInstanceType):
+        return None
+    class_type = arguments[0].class_type
+    if name in class_type.jit_methods:
+        return class_type.jit_methods[name].py_func
+    return class_type.jit_props[name]["set" if function.__name__ == "mutator" else "get"].py_func
+
+
+def _why_uncacheable(function: Any) -> Optional[str]:
+    """Returns why Numba cannot cache a function even with cache=True."""
+    file = function.__code__.co_filename
+    if file.startswith("<") and not file.startswith("<ipython-"):
+        return "generated"
+    from numba.core.dispatcher import Dispatcher
+
+    # The key of a closure's cache entry contains its pickled variables. A pickled compiled function differs in each
+    # process.
+    variables = [cell.cell_contents for cell in function.__closure__ or ()]
+    return "closure" if any(issubclass(type(variable), Dispatcher) for variable in variables) else None
 
 
 def _describe_state(state: Any) -> "tuple[Row, Any]":
@@ -369,6 +414,8 @@ def _continues(compilation: _Compilation, state: Any) -> bool:
         if compilation.code is None or getattr(state.func_id.func, "__code__", None) is not compilation.code:
             return False
         row = compilation.row
+        if row["why"] == "jitclass":
+            return True
         row["function"] = _truncate("%s.%s" % (state.func_id.modname, state.func_id.func_qualname))
         return True
     except Exception:

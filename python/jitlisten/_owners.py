@@ -58,8 +58,9 @@ def _write() -> bool:
 def facts() -> Dict[str, Any]:
     site = _site_directories()
     installed = {}
-    for directory in map(str, sys.path):
-        if directory and directory not in site:
+    # Python's own files have absolute names even below a relative entry.
+    for directory in [os.path.abspath(path) for path in map(str, sys.path) if path]:
+        if directory not in site:
             modules = _installed_modules(directory)
             if modules:
                 installed[directory] = sorted(modules)

@@ -78,7 +78,8 @@ class Module:
         return found
 
     def function_at(self, line):
-        starts = [start for start in self._first_lines if start < abs(line)]
+        # A function begins with its decorator, in the line before `def`.
+        starts = [start for start in self._first_lines if start <= abs(line)]
         return self._first_lines[max(starts)] if starts else ""
 
 
@@ -93,9 +94,7 @@ def differences(directory, seed):
     if different:
         plain = set(map(without_reason, measure(module.path, "plain", different)[1]))
         found += [
-            "result: " + line
-            for line in results
-            if line.split()[0] in different and without_reason(line) not in plain
+            "result: " + line for line in results if line.split()[0] in different and without_reason(line) not in plain
         ]
     excluded = module.with_callees(different)
 

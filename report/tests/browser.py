@@ -230,6 +230,12 @@ def use_stacks(browser, used, save, page):
     )
     everything = boxes()
     assert len(everything) > 1 and all(total <= everything[0][0] for total, _ in everything)
+    compiling = browser.run(
+        "return [...document.querySelectorAll('.box.compiling')].map((one) => [one.textContent, one.node.below.size])"
+    )
+    if compiles:
+        used.append("compiler")
+        assert compiling and all(below == 0 for _, below in compiling), f"the compiler is one frame: {compiling}"
     save("lines-html-flames.png")
     browser.click(".box:nth-child(2)")
     zoomed = boxes()
@@ -262,10 +268,15 @@ def use_stacks(browser, used, save, page):
     )
     browser.keys("4")
     whole = total_weight()
+    is_marked = lambda: browser.run(
+        "return !document.getElementById('wholeanswer').hidden && document.getElementById('answer').className === 'whole'"
+    )
+    assert not is_marked()
     if browser.run(f"return {end}") == 0:
         return
     choose("from", 0.5)
     second, hot = total_weight(), texts("#hotlines tbody tr")
+    assert is_marked(), "the answer is of the whole recording"
     save("lines-html-part.png")
     browser.keys("\ue00c")
     assert total_weight() == whole, "Escape: the whole recording"

@@ -38,7 +38,7 @@ fn the_page_of_a_recording_works() {
     let options = Options { by_thread: true, ..fixture_options() };
     let report = Report::open(&testdata().join("perf.data"), &options).unwrap();
     if let Some(features) = use_page("browser", &report, &report.profile.hottest(10)) {
-        assert!(features.starts_with("ok, time, inlined calls, callers, search, threads;"), "{features}");
+        assert!(features.starts_with("ok, compiler, time, inlined calls, callers, search, threads;"), "{features}");
     }
 }
 

@@ -47,6 +47,7 @@ pub use recording::process_name::set_process_name;
 pub use recording::recorder::{Error, finish_at_exit, request_end, running_path, start, statistics, stop};
 pub use thread::creation::pthread_create;
 pub use transparency::exit::{_Exit, _exit, execv, execve, execveat, execvp, execvpe, fexecve, quick_exit};
+pub use transparency::fatal::is_interposed;
 pub use transparency::next::{CStringArray, ThreadFunction, resolve_libc_functions};
 pub use transparency::privileges::{
     chroot, is_confined, prctl, seteuid, setns, setresuid, setreuid, setuid, syscall, unshare,

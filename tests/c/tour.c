@@ -429,7 +429,7 @@ static void record(void) {
     const char *directory = getenv("JITLISTEN_DIR");
 
     snprintf(path, sizeof path, "%s/tour.%ld.data", directory ? directory : "/tmp", (long)getpid());
-    EXPECT(JITLISTEN_WRONG_ORDER, jitlisten_record_stop());
+    EXPECT(JITLISTEN_NOT_RECORDING, jitlisten_record_stop());
     EXPECT(JITLISTEN_IO_ERROR, jitlisten_record_start("/no such directory/file", NULL));
     EXPECT(JITLISTEN_OK, jitlisten_record_start(path, NULL));
     EXPECT(JITLISTEN_ALREADY_RECORDING, jitlisten_record_start(path, NULL));

@@ -463,7 +463,7 @@ static int record_two_parts(const char *directory)
         if (start(path) != JITLISTEN_OK || start(path) != JITLISTEN_ALREADY_RECORDING)
             return 2;
         burn(0.5);
-        if (stop() != JITLISTEN_OK || stop() != JITLISTEN_WRONG_ORDER)
+        if (stop() != JITLISTEN_OK || stop() != JITLISTEN_NOT_RECORDING)
             return 3;
         struct jitlisten_record_statistics recorded = statistics();
         printf("%lu %lu\n", (unsigned long)recorded.samples, (unsigned long)recorded.lost);

@@ -3,6 +3,7 @@
  *   sampled_trust SCENARIO [NUMBER] */
 #define _GNU_SOURCE
 #include <alloca.h>
+#include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -134,26 +135,40 @@ static int run_on_small_stacks(void)
 
 static unsigned char used_stack[65536 + 8192];
 
-/* Uses up the stack, except for 2 KB plus the size of the kernel's signal frame, which depends on the processor model
- * and is therefore measured. */
+/* Uses up the stack, except for 512 bytes: no signal frame fits there. */
 static void fill_stack_and_work(int number)
 {
-    const unsigned char *handler_frame = __builtin_frame_address(0);
-    const long signal_frame_bytes = used_stack + sizeof used_stack - handler_frame, bytes_left = handler_frame - (used_stack + 65536);
-    volatile unsigned char *filler = __builtin_alloca(bytes_left > signal_frame_bytes + 2048 ? bytes_left - signal_frame_bytes - 2048 : 1);
+    const long bytes_left = (const unsigned char *)__builtin_frame_address(0) - (used_stack + 65536);
+    volatile unsigned char *filler = __builtin_alloca(bytes_left > 512 ? bytes_left - 512 : 1);
     filler[0] = (unsigned char)number;
     work(100000000);
 }
 
-/* Samples a thread whose own signal handler already occupies part of the alternate signal stack. */
-static int run_on_used_stack(void)
+/* Starts a recording, if the library is loaded. */
+static int start_recording(const char *path)
+{
+    int (*start)(const char *, const void *) = (int (*)(const char *, const void *))dlsym(RTLD_DEFAULT, "jitlisten_record_start");
+    return start == NULL ? 0 : start(path, NULL);
+}
+
+/* Samples a thread whose own signal handler occupies nearly all of the alternate signal stack. With `path`, the
+ * recording begins after the handler has been installed. */
+static int run_on_used_stack(const char *path)
 {
     memset(used_stack, 0x5a, 65536);
     stack_t stack = {.ss_sp = used_stack + 65536, .ss_size = 8192};
     struct sigaction action = {.sa_handler = fill_stack_and_work, .sa_flags = SA_ONSTACK};
     if (sigaltstack(&stack, NULL) != 0 || sigaction(SIGUSR1, &action, NULL) != 0)
         return 2;
+    if (path != NULL && start_recording(path) != 0)
+        return 3;
     raise(SIGUSR1);
+    work(100000000);
+    struct sigaction installed;
+    sigaction(SIGUSR1, NULL, &installed);
+    for (int signal = 1; signal < 65; signal++)
+        if (sigismember(&installed.sa_mask, signal) == 1)
+            printf("the handler blocks %d\n", signal);
     for (size_t i = 0; i < 65536; i++)
         if (used_stack[i] != 0x5a)
             return puts("overwritten"), 0;
@@ -379,7 +394,7 @@ int main(int argc, char **argv)
     if (strcmp(scenario, "small-stacks") == 0)
         return run_on_small_stacks();
     if (strcmp(scenario, "stack-in-use") == 0)
-        return run_on_used_stack();
+        return run_on_used_stack(argc > 2 ? argv[2] : NULL);
     if (strcmp(scenario, "all-default") == 0)
         return reset_all_signals();
     if (strcmp(scenario, "all-handled") == 0)

@@ -74,6 +74,8 @@ mod state;
 mod statistics;
 mod table;
 
+#[doc(hidden)]
+pub use cfi::RuleChecker;
 pub use discovery::Rescan;
 pub use error::Error;
 #[doc(hidden)]

@@ -1,6 +1,6 @@
 //! Plan of a registration: parses the caller's section, then filters, completes, sorts and groups its entries.
 
-use crate::cfi::{self, Cie, Encoded, Fde};
+use crate::cfi::{self, Cie, Encoded, Fde, RuleChecker};
 use crate::error::Error;
 use crate::frame_pointer::{MAX_EPILOGUE_BYTES, MAX_PROLOGUE_BYTES, Machine};
 use crate::memory::word_at;
@@ -74,7 +74,7 @@ impl Plan {
             previous_end = fde.end;
             labelled.push((fde.clone(), run_number << 8 | mask & 0xff));
         }
-        let encoded = cfi::encode(cies, &labelled);
+        let encoded = cfi::encode(cies, &labelled, RuleChecker::default());
         coverage.ignored += encoded.refused.len();
         coverage.covered -= encoded.refused.len().min(coverage.covered);
         match (encoded.bytes.is_empty(), encoded.refused.first()) {

@@ -2,8 +2,9 @@
 
 use gimli::{
     BaseAddresses, CieOrFde, CommonInformationEntry, EhFrame, EndianSlice, FrameDescriptionEntry, LittleEndian,
-    UnwindContext, UnwindSection,
+    UnwindSection,
 };
+use unwind_register::RuleChecker;
 
 use crate::{Address, AddressRange, Error, TableProblem};
 
@@ -14,31 +15,44 @@ use crate::{Address, AddressRange, Error, TableProblem};
 /// # Errors
 /// If an entry is malformed.
 pub fn covered(eh_frame: &[u8], address: Address) -> Result<Vec<AddressRange>, Error> {
-    Ok(ranges(eh_frame, address, |_, _, _| Ok(()))?)
+    let mut section = EhFrame::new(eh_frame, LittleEndian);
+    section.set_address_size(8);
+    Ok(ranges(section, address, |_, _, _| Ok(()))?)
 }
 
-/// Same as [`covered`], but also evaluates the rules of every FDE.
+/// Same as [`covered`], but also checks that unwinders can follow the rules of every FDE. Includes empty ranges.
 ///
 /// # Errors
-/// If an entry or an instruction is malformed.
+/// If an entry or a rule is malformed or unsupported.
 pub(crate) fn validate(eh_frame: &[u8], address: Address) -> Result<Vec<AddressRange>, TableProblem> {
-    let mut context = UnwindContext::new();
-    Ok(ranges(eh_frame, address, |fde, section, bases| {
-        let mut rows = fde.rows(section, bases, &mut context)?;
-        while rows.next_row()?.is_some() {}
-        Ok(())
-    })?)
+    let (mut checker, mut empty) = (RuleChecker::default(), Vec::new());
+    let section = checker.section(eh_frame);
+    let mut covered = ranges(section, address, |fde, section, bases| {
+        let version = fde.cie().version();
+        // Version 4 has other fields in `.eh_frame` than in `.debug_frame`, and unwinders do not agree on them.
+        if !matches!(version, 1 | 3) {
+            return Err(gimli::Error::UnknownVersion(version.into()));
+        }
+        if fde.cie().fde_address_encoding().is_some_and(gimli::DwEhPe::is_indirect) {
+            return Err(gimli::Error::UnsupportedIndirectPointer);
+        }
+        let range = AddressRange::new(Address(fde.initial_address()), fde.len());
+        let range = range.ok_or(gimli::Error::AddressOverflow)?;
+        empty.extend(range.is_empty().then_some(range));
+        checker.check(fde, section, bases)
+    })?;
+    covered.append(&mut empty);
+    covered.sort();
+    Ok(covered)
 }
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
 fn ranges<'a>(
-    eh_frame: &'a [u8],
+    section: EhFrame<Reader<'a>>,
     address: Address,
     mut check: impl FnMut(&FrameDescriptionEntry<Reader<'a>>, &EhFrame<Reader<'a>>, &BaseAddresses) -> gimli::Result<()>,
 ) -> gimli::Result<Vec<AddressRange>> {
-    let mut section = EhFrame::new(eh_frame, LittleEndian);
-    section.set_address_size(8);
     let bases = BaseAddresses::default().set_eh_frame(address.0);
     let mut ranges = Vec::new();
     let mut entries = section.entries(&bases);

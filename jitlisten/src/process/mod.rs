@@ -38,6 +38,7 @@ pub(crate) mod checked_file;
 pub mod checked_read;
 pub(crate) mod clock;
 pub mod elf;
+pub(crate) mod file_mapping;
 pub(crate) mod fork_gate;
 pub(crate) mod host_state;
 pub(crate) mod mappings;

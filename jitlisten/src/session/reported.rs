@@ -96,11 +96,26 @@ impl Record {
             Err(problem) => return Some(problem),
         };
         // LLVM may have removed all functions that a table of its own describes.
-        if self.origin != Origin::Caller || described.is_empty() {
+        if self.origin != Origin::Caller {
             return None;
         }
+        let is_in_text =
+            |entry: &AddressRange| self.object.text().iter().any(|text| text.range.contains(entry.start()));
+        if let Some(empty) = described.iter().find(|entry| entry.is_empty() && is_in_text(entry)) {
+            return Some(TableProblem::EmptyEntry(empty.start()));
+        }
         let is_own = |code: &AddressRange| self.object.text().iter().any(|text| text.range.overlaps(*code));
-        (!described.iter().any(is_own)).then_some(TableProblem::OtherCode)
+        let own: Vec<AddressRange> = described.into_iter().filter(is_own).collect();
+        if own.is_empty() {
+            return Some(TableProblem::OtherCode);
+        }
+        // The copy that unwinders get has neither kind of entry.
+        let is_inside = |code: &AddressRange| self.object.text().iter().any(|text| text.range.covers(*code));
+        if let Some(&partly_outside) = own.iter().find(|code| !is_inside(code)) {
+            return Some(TableProblem::PartlyOutside(partly_outside));
+        }
+        let overlap = own.windows(2).find(|pair| pair[0].overlaps(pair[1]));
+        overlap.map(|pair| TableProblem::EntriesOverlap(pair[1]))
     }
 }
 
@@ -207,10 +222,12 @@ mod tests {
         assert_eq!((statistics.objects_loaded, statistics.objects_finalized, statistics.objects_freed), (1, 1, 1));
     }
 
-    /// Encodes a table with an entry for the 16 bytes at `start`.
-    fn table_for(start: u64) -> Vec<u8> {
+    /// Encodes a table with an entry for the 16 bytes at each of `starts`.
+    fn table_for(starts: &[u64]) -> Vec<u8> {
         let rows = vec![UnwindRow { offset: Offset(0), cfa: Cfa { register: 7, offset: 24 }, saved: Vec::new() }];
-        let rules = [FunctionRules { range: AddressRange::new(Address(start), 16).unwrap(), rows }];
+        let range = |&start: &u64| AddressRange::new(Address(start), 16).unwrap();
+        let rules: Vec<_> =
+            starts.iter().map(|start| FunctionRules { range: range(start), rows: rows.clone() }).collect();
         let mut table = cfi::encode(&rules, Machine::X86_64, Address(0)).unwrap();
         let address = Address(table.as_ptr() as u64);
         table.copy_from_slice(&cfi::encode(&rules, Machine::X86_64, address).unwrap());
@@ -235,19 +252,39 @@ mod tests {
             assert_eq!(statistics.unwind_tables_refused, u64::from(finalized.is_err()));
             finalized.map_err(|error| error.to_string())
         };
-        let own = table_for(0x1000);
+        let own = table_for(&[0x1000]);
         finalize(range_of(&own)).unwrap();
-        finalize(range_of(&own[..24])).expect("a table without entries");
-        let other = table_for(0x2000);
+        assert!(finalize(range_of(&own[..24])).unwrap_err().ends_with("for a function of the object"), "no entries");
+        finalize(range_of(&table_for(&[0x1000, 0x2000]))).expect("an entry for other code is ignored");
+        let error = finalize(range_of(&table_for(&[0x1008]))).unwrap_err();
+        assert!(error.ends_with("the entry for 0x1008..0x1018 is partly outside the functions"), "{error}");
+        let error = finalize(range_of(&table_for(&[0x1000, 0x1000]))).unwrap_err();
+        assert!(error.ends_with("the entry for 0x1000..0x1010 overlaps another"), "{error}");
+        let mut empty = table_for(&[0x1000]);
+        empty[40..48].fill(0);
+        assert!(finalize(range_of(&empty)).unwrap_err().ends_with("the entry for 0x1000 is empty"));
+        let other = table_for(&[0x2000]);
         let error = finalize(range_of(&other)).unwrap_err();
         assert_eq!(error, "the .eh_frame of object 1 is ignored: no entry is for a function of the object");
         assert!(finalize(AddressRange::new(Address(16), 64).unwrap()).unwrap_err().ends_with("cannot be read"));
         assert!(finalize(range_of(&[0x55; 64])).unwrap_err().contains("malformed"));
         assert!(finalize(range_of(&own[..own.len() - 8])).unwrap_err().contains("malformed"));
-        let mut instruction = table_for(0x1000);
-        let last = instruction.len() - 5;
-        instruction[last] = 0x3f; // no DW_CFA_*
-        assert!(finalize(range_of(&instruction)).unwrap_err().contains("malformed"));
+        for (offset, bytes, defect) in [
+            (own.len() - 5, &[0x3f][..], "no DW_CFA_*"),
+            (8, &[4], "version"),
+            (9, b"zQ", "augmentation"),
+            (14, &[17], "column of the return address"),
+            (16, &[0x9c], "indirect pointer"),
+            (16, &[0x05], "unknown pointer encoding"),
+            (24, &[0xff, 0xff], "length"),
+            (28, &[0xff, 0xff], "pointer to the common entry"),
+            (40, &[0xff; 8], "size"),
+        ] {
+            let mut table = table_for(&[0x1000]);
+            table[offset..offset + bytes.len()].copy_from_slice(bytes);
+            let error = finalize(range_of(&table)).unwrap_err();
+            assert!(error.contains("malformed"), "{defect}: {error}");
+        }
     }
 
     #[test]

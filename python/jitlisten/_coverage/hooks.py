@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from contextlib import contextmanager
+from typing import Any, Iterator, Optional
+
+from numba.core.errors import ForceLiteralArg
 
 from .._numba import inlined
 from .._numba.seams import Hooks, Original, Seam
@@ -10,13 +14,64 @@ from . import lowering, marks, paths, unmeasured
 from .patches import KEY, PART, TOO_EARLY
 from .statements import MarkStatement, Offsets, insert_marks
 
+# Compilation
+
+
+class _Compilation:
+    """Compilation of one function, which includes what Numba inlines into it."""
+
+    def __init__(self, with_marks: bool) -> None:
+        self.with_marks = with_marks
+        self.has_marks = False
+
+
+class _Compiling(threading.local):
+    innermost: Optional[_Compilation] = None
+
+
+_compiling = _Compiling()
+
+
+@contextmanager
+def _compilation(with_marks: bool) -> Iterator[_Compilation]:
+    outer = _compiling.innermost
+    _compiling.innermost = compilation = _Compilation(with_marks)
+    try:
+        yield compilation
+    finally:
+        _compiling.innermost = outer
+
+
+def _compile(original: Original, typingctx: Any, targetctx: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compiles a function without marks if that fails with marks. If it fails again, the error is not due to them."""
+    with _compilation(with_marks=True) as compilation:
+        try:
+            return original(typingctx, targetctx, func, *args, **kwargs)
+        except ForceLiteralArg:
+            raise
+        except Exception as error:
+            if not compilation.has_marks:
+                raise
+            failure = error
+    with _compilation(with_marks=False):
+        result = original(typingctx, targetctx, func, *args, **kwargs)
+    unmeasured.add_name(_reason(failure), "%s.%s" % (func.__module__, func.__qualname__))
+    return result
+
+
+def _reason(error: Exception) -> str:
+    # Numba writes the cause below the name of the pass.
+    return "%s: %s" % (type(error).__name__, " ".join(str(error).splitlines()[:2]))
+
+
 # Marks
 
 
 def _interpret(original: Original, interpreter: Any, bytecode: Any) -> Any:
     """Inserts the marks of a function when Numba has translated its bytecode."""
     path = paths.measured_path(interpreter.func_id.code.co_filename)
-    if path is None or not PART.is_active():
+    compilation = _compiling.innermost
+    if path is None or not PART.is_active() or (compilation is not None and not compilation.with_marks):
         return original(interpreter, bytecode)
     offsets, dispatch = Offsets(), interpreter._dispatch
 
@@ -33,8 +88,10 @@ def _interpret(original: Original, interpreter: Any, bytecode: Any) -> Any:
         insert_marks(interpreter, func_ir, path, offsets)
     except Exception as error:
         identity = interpreter.func_id
-        name = "%s.%s" % (identity.modname, identity.func_qualname)
-        unmeasured.add_name("%s: %s" % (type(error).__name__, error), name)
+        unmeasured.add_name(_reason(error), "%s.%s" % (identity.modname, identity.func_qualname))
+        return func_ir
+    if compilation is not None:
+        compilation.has_marks = True
     return func_ir
 
 
@@ -102,6 +159,7 @@ def all_hooks() -> Hooks:
     return {
         **KEY.hooks(),
         **inlined.hooks(PART.is_active),
+        Seam.COMPILE_FUNCTION: _compile,
         Seam.INTERPRET: _interpret,
         Seam.LOAD_OVERLOAD: _load_overload,
         Seam.LOAD_OBJECT: _load_object,

@@ -7,6 +7,7 @@ its kernel. A block that contains a mark is never removed as a mere jump.
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Dict, List, Mapping, Set, Tuple
 
 from numba.core import ir, typeinfer
@@ -58,7 +59,7 @@ class Offsets:
 def insert_marks(interpreter: Any, func_ir: Any, path: str, offsets: Offsets) -> None:
     """Inserts the marks of a function that Numba has just translated."""
     inserter = _Inserter(interpreter, func_ir, path, offsets)
-    func_ir.blocks.update(inserter.make_blocks())
+    func_ir.blocks = inserter.make_blocks()
     translated.add((path, interpreter.func_id.firstlineno))
 
 
@@ -106,15 +107,18 @@ class _Inserter:
                     at_end[source] += steps[source, target]
                 elif steps[source, target]:
                     on_edge[source, target] = steps[source, target]
-        changed = {label: self._make_block(label, at_start.get(label, ()), at_end[label]) for label in self._blocks}
-        free = max(self._blocks) + 1
+        changed = {
+            _spaced(label): self._make_block(label, at_start.get(label, ()), at_end[label]) for label in self._blocks
+        }
         for (source, target), steps_of_edge in on_edge.items():
-            branch = changed[source].body[-1]
+            branch = changed[_spaced(source)].body[-1]
             edge = ir.Block(self._blocks[source].scope, branch.loc)
-            edge.body = [*map(self._make_mark, steps_of_edge), ir.Jump(target, branch.loc)]
+            edge.body = [*map(self._make_mark, steps_of_edge), ir.Jump(_spaced(target), branch.loc)]
+            free = _spaced(source) + 1
+            if free in changed:
+                free += 1
             changed[free] = edge
-            changed[source].body[-1] = _redirect(branch, target, free)
-            free += 1
+            changed[_spaced(source)].body[-1] = _redirect(branch, {_spaced(target): free})
         return changed
 
     def _make_block(self, label: int, at_start: Steps, at_end: Steps) -> Any:
@@ -133,12 +137,12 @@ class _Inserter:
             while pending and offset >= pending[0][0]:
                 body.insert(place, self._make_mark(pending.pop(0)[1]))
                 place += 1
-            body.append(statement)
+            body.append(_with_spaced_labels(statement))
         rest = (at_start if starts_pending else ()) + tuple(step for _, step in pending) + at_end
         place = len(body) - 1 if body and _is_expression(body[-1], "cast") else len(body)
         body[place:place] = map(self._make_mark, rest)
         changed = ir.Block(block.scope, block.loc)
-        changed.body = body + block.body[-1:]
+        changed.body = body + [_with_spaced_labels(block.body[-1])]
         return changed
 
     def _make_mark(self, step: Step) -> MarkStatement:
@@ -164,9 +168,25 @@ def _is_expression(statement: Any, operator: str) -> bool:
     return isinstance(statement, ir.Assign) and isinstance(value, ir.Expr) and value.op == operator
 
 
-def _redirect(terminator: Any, target: int, label: int) -> Any:
-    """Returns a terminator that goes to another block instead of the target."""
+def _spaced(label: int) -> int:
+    """Returns the new label of a block, which leaves room for the block's two edges. Numba infers types and lowers in
+    the order of the labels: a variable must be assigned before it is used."""
+    return label * 3
+
+
+def _with_spaced_labels(statement: Any) -> Any:
+    if isinstance(statement, ir.EnterWith):
+        statement = copy.copy(statement)
+        statement.begin, statement.end = _spaced(statement.begin), _spaced(statement.end)
+        return statement
+    if isinstance(statement, (ir.Jump, ir.Branch)):
+        return _redirect(statement, {target: _spaced(target) for target in statement.get_targets()})
+    return statement
+
+
+def _redirect(terminator: Any, labels: Mapping[int, int]) -> Any:
+    """Returns a terminator with other labels."""
     if isinstance(terminator, ir.Jump):
-        return ir.Jump(label, terminator.loc)
-    sides = [label if side == target else side for side in (terminator.truebr, terminator.falsebr)]
+        return ir.Jump(labels.get(terminator.target, terminator.target), terminator.loc)
+    sides = [labels.get(side, side) for side in (terminator.truebr, terminator.falsebr)]
     return ir.Branch(terminator.cond, *sides, terminator.loc)

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import enum
 import functools
+import gc
 import sys
+from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from .. import _log
 from .imports import Watch
@@ -42,6 +44,7 @@ class Seam(enum.Enum):
     # Translation of bytecode
     INTERPRET = "numba.core.interpreter", "Interpreter.interpret"
     # Compilation
+    COMPILE_FUNCTION = "numba.core.compiler", "compile_extra"
     COMPILE = "numba.core.compiler", "CompilerBase._compile_core"
     ADD_MODULE = "numba.core.codegen", "CPUCodeLibrary.add_ir_module"
     OBJECT_COMPILED = "numba.core.codegen", "CPUCodeLibrary._object_compiled_hook"
@@ -167,7 +170,9 @@ class Part:
             return
         hooks_by_module: Dict[str, Hooks] = {}
         try:
-            for seam, hook in self._load().items():
+            with _without_collection():
+                loaded_hooks = self._load()
+            for seam, hook in loaded_hooks.items():
                 hooks_by_module.setdefault(seam.value[0], {})[seam] = hook
         except Exception as error:
             self._fail(numba, error)
@@ -191,6 +196,20 @@ class Part:
         self.failure = str(error) if is_expected else "%s: %s: %s" % (module.__name__, type(error).__name__, error)
         self._stop_waiting()
         self._report(self.failure)
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Context without garbage collection. Our imports would be the last straw for a full collection: they follow those
+    of Numba, whose objects all stay, and the pass over them takes several times as long as our imports."""
+    is_enabled = gc.isenabled()
+    if is_enabled:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def run_safely(consequence: str, function: Callable[..., Any], *args: Any) -> Any:

@@ -88,13 +88,14 @@ class _NumbaFinder(object):
             # This Python may not be the one that jitlisten is installed in.
             if "jitlisten" not in sys.modules:
                 _load("jitlisten", [os.path.dirname(os.path.dirname(_HERE))])
-            from jitlisten import _compilations as compilations
             from jitlisten import _lines as lines
-            from jitlisten import _names as names
-            from jitlisten import _owners as owners
 
             lines.install()
             if self.is_recorded:
+                from jitlisten import _compilations as compilations
+                from jitlisten import _names as names
+                from jitlisten import _owners as owners
+
                 compilations.begin()
                 names.begin()
                 owners.begin()

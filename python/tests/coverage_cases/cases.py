@@ -751,6 +751,18 @@ def pruned_by_constant(x):
 
 
 @njit
+def joined_after_pruning(x):
+    y = 3
+    if x > 1:
+        y = x
+        if False:
+            y = 5
+        if x is None:
+            y = 4
+    return y
+
+
+@njit
 def nested_after_while(x):
     w = 0
     while w < 4:
@@ -931,6 +943,7 @@ def drive():
     passes(3)
     pruned_by_type(1)
     pruned_by_constant(1)
+    joined_after_pruning(2)
     nested_after_while(1)
     parallel_copies(3, np.ones(3))
     parallel_inlined(3)

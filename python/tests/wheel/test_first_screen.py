@@ -3,6 +3,7 @@ columns."""
 
 import json
 import subprocess
+import time
 
 import pytest
 from conftest import TEST_TIMEOUT_S, command, python
@@ -65,11 +66,11 @@ def line_of(text, mark):
 
 
 class Screen:
-    def __init__(self, environment, directory, name, text, *options, status=0):
+    def __init__(self, environment, directory, name, text, *options, arguments=(), status=0):
         (directory / name).write_text(text)
         environment = {**environment, "COLUMNS": "80", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "2"}
         environment["NUMBA_THREADING_LAYER"] = "omp"
-        args = [command(), "lines", "--color", "never", *options, "--", python(), name]
+        args = [command(), "lines", "--color", "never", *options, "--", python(), name, *arguments]
         result = subprocess.run(
             [str(word) for word in args],
             env=environment,
@@ -81,7 +82,8 @@ class Screen:
         assert result.returncode == status, result.stderr
         self.text = result.stdout
         lines = result.stdout.splitlines()
-        (end,) = [index for index, line in enumerate(lines) if line.startswith("jitlisten.perf.data: jitlisten lines")]
+        next_step = "jitlisten.perf.data: jitlisten lines --open (page)"
+        (end,) = [index for index, line in enumerate(lines) if line.startswith(next_step)]
         self.rows = lines[: end + 1]
         assert end < 40 and max(map(len, self.rows)) <= 80, self.text
         output = subprocess.run(
@@ -90,7 +92,8 @@ class Screen:
             check=True,
             timeout=TEST_TIMEOUT_S,
         ).stdout
-        self.answer = json.loads(output)["answer"]
+        self.report = json.loads(output)
+        self.answer = self.report["answer"]
 
     def section(self, heading):
         start = next(index for index, row in enumerate(self.rows) if heading in row) + 1
@@ -184,3 +187,135 @@ def test_programs_without_a_file_show_their_source(run, tmp_path):
         assert [file["path"] for file in files] == [path], (path, [file["path"] for file in report["files"]])
         kinds = {row["kind"] for row in report["answer"]["rows"] if row["path"] == path}
         assert {"python", "compilation"} <= kinds, (path, report["answer"]["rows"])
+
+
+#: Functions that Numba cannot cache, and one that is compiled for many types.
+NOT_CACHED = """
+import numpy as np
+from numba import float64, njit
+from numba.experimental import jitclass
+
+@jitclass([("total", float64)])
+class Sum:
+    def __init__(self):  # constructor
+        self.total = 0.0
+
+    def add(self, values):
+        for value in np.sort(values):
+            self.total += value
+
+@njit(cache=True)
+def square(x):
+    return np.sort(x) ** 2
+
+def make(function):
+    @njit(cache=True)  # closure
+    def outer(x):
+        return function(x).sum()
+    return outer
+
+@njit
+def first(values, x):  # many
+    return np.argsort(x)[0] + values[0]
+
+Sum().add(np.ones(3))
+make(square)(np.ones(3))
+for n in range(1, 7):
+    first(tuple(range(n)), np.ones(3))
+"""
+
+#: A loop in Python, and calls of the user's Python by pandas.
+INTERPRETED = """
+import sys
+sys.path.insert(0, "vendored")
+import numba, numpy as np, pandas
+
+def gaps(a):
+    found = 0.0
+    for i in range(a.size - 1):
+        found += abs(a[i + 1] - a[i])  # loop
+    return found
+
+def double(x):
+    return 2 * x
+
+gaps(np.ones(4_000_000))
+pandas.apply(double, range(6_000_000))  # callback
+"""
+
+#: Threads that call a compiled function.
+THREADS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from numba import njit
+
+@njit(nogil=len(sys.argv) > 1)
+def spin(n):
+    x = 1
+    for i in range(n):
+        x = x * 1103515245 % 2147483647 + i
+    return x
+
+spin(1)
+with ThreadPoolExecutor(3) as pool:
+    list(pool.map(lambda _: spin(10_000_000), range(30)))  # call
+"""
+
+
+def test_functions_that_cannot_be_cached_are_named(screen):
+    """No advice promises that ``cache=True`` helps a jitclass, or a closure over a compiled function."""
+    shown = screen("prog.py", NOT_CACHED)
+    helps = {help["rule"]: help for help in shown.answer["helps"]}
+    assert set(helps) == {"many-signatures", "not-cached", "jitclass-not-cached"} or set(helps) == {
+        "many-signatures",
+        "not-cached",
+        "closure-not-cached",
+    }, shown.text
+    assert "first (prog.py:" in helps["many-signatures"]["text"] and " 6 comb" in helps["many-signatures"]["text"]
+    rows = {row["line"]: row for row in shown.answer["rows"] if row["kind"] == "compilation"}
+    assert rows[line_of(NOT_CACHED, "constructor")]["function"].endswith("Sum.__init__"), shown.text
+    reasons = {row["function"].split(".")[-1]: row["why"] for row in shown.report["compilations"] if row["depth"] == 0}
+    assert reasons["outer"] == "cannot be cached: a closure over a compiled function", reasons
+    assert reasons["__init__"] == reasons["add"] == "cannot be cached: a jitclass", reasons
+
+
+def test_loops_in_python_are_named(screen, tmp_path):
+    package = tmp_path / "vendored" / "pandas"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("def apply(f, values):\n    for value in values:\n        f(value), str(value), repr(value)\n")
+    (tmp_path / "vendored" / "pandas-1.0.dist-info").mkdir()
+    (tmp_path / "vendored" / "pandas-1.0.dist-info" / "RECORD").write_text("pandas/__init__.py,,\n")
+    shown = screen("prog.py", INTERPRETED)
+    helps = {help["rule"]: help for help in shown.answer["helps"]}
+    assert helps["interpreted"]["line"] == line_of(INTERPRETED, "loop"), shown.text
+    assert "gaps (prog.py:" in helps["interpreted"]["text"], shown.text
+    assert helps["pandas-calls"]["line"] == line_of(INTERPRETED, "callback"), shown.text
+    assert "pandas calls double (prog.py:" in helps["pandas-calls"]["text"], shown.text
+
+
+def test_threads_that_keep_the_lock_are_named(screen):
+    for options, is_named in [([], True), (["free"], False)]:
+        shown = screen("prog.py", THREADS, arguments=options)
+        lines = [help["line"] for help in shown.answer["helps"] if help["rule"] == "serial-threads"]
+        assert lines == ([line_of(THREADS, "call")] if is_named else []), shown.text
+
+
+def test_the_page_opens_in_a_browser(run, environment, tmp_path):
+    """Without a display, the address of the page is printed. With one, the desktop's opener gets it."""
+    (tmp_path / "prog.py").write_text("sum(i * i for i in range(3_000_000))\n")
+    page = (tmp_path / "é.html").as_uri()
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        environment.pop(name, None)
+    result = run(command(), "lines", "--open", "-o", "é.data", "prog.py")
+    assert result.stdout == page + "\n" and "jitlisten lines --open é.data" in result.stderr, result
+    (tmp_path / "bin").mkdir()
+    opener = tmp_path / "bin" / "xdg-open"
+    opener.write_text('#!/bin/sh\necho "$1" >address.new && mv address.new address\n')
+    opener.chmod(0o755)
+    path = "%s:%s" % (opener.parent, environment["PATH"])
+    assert run(command(), "lines", "--open", "é.data", DISPLAY=":0", PATH=path).stdout == ""
+    end = time.monotonic() + TEST_TIMEOUT_S
+    while not (tmp_path / "address").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert (tmp_path / "address").read_text() == page + "\n"

@@ -134,7 +134,7 @@ def test_a_program_is_recorded_by_this_python(run, tmp_path):
         assert result.stdout == expected_output
         assert (
             "wrote page.html" in result.stderr
-            and "kept in jitlisten.perf.data: jitlisten lines --html" in result.stderr
+            and "kept in jitlisten.perf.data: jitlisten lines --open" in result.stderr
         )
     for args in (["run"], ["record"], ["flamegraph", "-o", "a.svg"], ["export", "-o", "a.speedscope.json"]):
         assert run(command(), *args, "prog.py", "-o", "x").stdout == expected_output

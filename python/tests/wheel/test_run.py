@@ -74,6 +74,41 @@ def test_a_script_has_its_own_modules(run, tmp_path, name):
     )
 
 
+def test_the_import_of_numba_costs_little(run, tmp_path):
+    """Compares with a run of Python alone: full garbage collections, modules, and memory outside of our library."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import gc, json, sys\n"
+        "full = []\n"
+        "gc.callbacks.append(lambda phase, info: full.append(phase) if info['generation'] == 2 else None)\n"
+        "import numba\n"
+        "collections = len(full)\n"
+        "if 'compile' in sys.argv:\n"
+        "    @numba.njit\n"
+        "    def increment(x):\n"
+        "        return x + 1\n"
+        "    increment(1)\n"
+        "resident, is_ours = 0, False\n"
+        "for line in open('/proc/self/smaps'):\n"
+        "    if line[0] in '0123456789abcdef':\n"
+        "        is_ours = 'libjitlisten.so' in line\n"
+        "    elif line.startswith('Rss:') and not is_ours:\n"
+        "        resident += int(line.split()[1])\n"
+        "ours = sorted(name for name in sys.modules if name.startswith('jitlisten.'))\n"
+        "print(json.dumps([collections, ours, resident / 1024]))\n"
+    )
+    plain_collections, no_modules, plain_resident = parse_state(run(python(), program))
+    collections, modules, resident = parse_state(run(command(), "run", "--", python(), program))
+    assert (collections, no_modules) == (plain_collections, [])
+    assert "jitlisten._lines.hooks" in modules
+    assert not {f"jitlisten.{name}" for name in ("_compilations", "_names", "_owners", "_library")} & set(modules)
+    assert resident - plain_resident < 10
+    plain_resident = parse_state(run(python(), program, "compile"))[2]
+    recorded = ["record", "-o", tmp_path / "f.data", "--", python(), program, "compile"]
+    # Without copies of unwind tables: llvmlite's alone has 7 MB.
+    assert parse_state(run(command(), *recorded))[2] - plain_resident < 20
+
+
 def test_there_is_no_sitecustomize_where_there_was_none(run):
     args = [python(), "-c", "import sys; print('sitecustomize' in sys.modules); import sitecustomize"]
     plain_result, with_library = run(*args, status=None), run(command(), "run", "--", *args, status=None)
@@ -308,7 +343,9 @@ def test_closed_descriptors_stay_closed(environment, tmp_path, args):
         "seen = list(map(is_open, range(3)))\n"
         "with open('seen', 'w') as file: print(seen, file=file)\n"
     )
-    for redirections, state in [("<&- >&- 2>&-", [False] * 3), (">&-", [True, False, True]), ("", [True] * 3)]:
+    # From the second recording on, an earlier one is renamed, while the program starts.
+    redirected = [("<&- >&- 2>&-", [False] * 3), (">&-", [True, False, True]), ("<&-", [False, True, True])]
+    for redirections, state in [*redirected * 3, ("", [True] * 3)]:
         shell_line = (
             subprocess.list2cmdline([str(command()), *args, str(python()), "-c"]) + f' "$PROGRAM" {redirections}'
         )
@@ -317,6 +354,7 @@ def test_closed_descriptors_stay_closed(environment, tmp_path, args):
             stdin=subprocess.DEVNULL, capture_output=True,
         )
         assert (tmp_path / "seen").read_text() == f"{state}\n", redirections
+        (tmp_path / "seen").unlink()
 
 
 def test_python_dash_m_is_the_same_command(run):

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::help::{Help, HelpEvidence, short_name, what_helps};
 use super::row::{AnswerRow, RowKind};
 use super::rows::{Chosen, choose};
-use super::samples::{Group, Samples, collect};
+use super::samples::{Group, INTERPRETER, Samples, collect};
 use super::tree::{Key, Node, NodeId, Tree};
 use crate::distinct::Distinct;
 use crate::lookup::source::SourceText;
@@ -130,7 +130,7 @@ impl<'a> Builder<'a> {
         match group.activity {
             Activity::Library => "libraries",
             Activity::Compiled => "compiled",
-            Activity::Interpreted => "Python",
+            Activity::Interpreted => INTERPRETER,
             _ => self.samples.words[group.word as usize].as_str(),
         }
     }
@@ -264,10 +264,11 @@ impl<'a> Builder<'a> {
 fn when_again(why: impl Iterator<Item = Why>) -> &'static str {
     let mut again = "";
     for why in why {
-        match why {
-            Why::NotCached | Why::Unpickled | Why::Dynamic | Why::Lifted => return "every run",
-            Why::NewEntry | Why::NoLines => again = "this run",
-            _ => {}
+        if why.is_repeated() {
+            return "every run";
+        }
+        if why.is_stored() {
+            again = "this run";
         }
     }
     again

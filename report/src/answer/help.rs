@@ -1,9 +1,11 @@
 //! What helps: at most three sentences, most seconds first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::samples::{CALLING, COLLECTING, Group, POOL_WORDS, Samples, WAITING_FOR_GIL};
+use super::path::Step;
+use super::samples::{CALLING, COLLECTING, Group, INTERPRETER, POOL_WORDS, Samples, WAITING_FOR_GIL};
 use crate::loops::{Loop, SMALL_PARALLEL};
+use crate::profile::activity::Activity;
 use crate::profile::{Count, Profile};
 use crate::recording::compilations::{Compilation, Why};
 use crate::symbols::Symbols;
@@ -28,6 +30,12 @@ const MAX_SENTENCES: usize = 3;
 const MIN_PERCENT: f64 = 3.0;
 /// Minimum share of threads that wait for each other, of calls, of garbage collection, and of the GIL.
 const MIN_OVERHEAD_PERCENT: f64 = 10.0;
+/// Minimum number of combinations of argument types that are too many.
+const MIN_SIGNATURES: usize = 5;
+/// Minimum share of a package in the time of its calls of the user's Python.
+const MIN_CALLER_PERCENT: f64 = 30.0;
+/// Minimum share of the interpreter in a line that it executes value by value.
+const MIN_INTERPRETER_PERCENT: f64 = 10.0;
 
 pub(super) struct HelpEvidence<'a> {
     pub(super) symbols: &'a Symbols,
@@ -44,6 +52,10 @@ pub(super) fn what_helps(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     helps.extend(loop_help(evidence));
     helps.extend(pool_help(evidence));
     helps.extend(call_help(evidence));
+    helps.extend(callback_help(evidence));
+    helps.extend(serial_help(evidence));
+    helps.extend(signature_help(evidence));
+    helps.extend(interpreted_help(evidence));
     helps.extend(overhead_help(evidence));
     helps.retain(|help| help.count.percent_of(evidence.all) >= MIN_PERCENT);
     helps.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.text.cmp(&b.text)));
@@ -55,53 +67,157 @@ pub(super) fn what_helps(evidence: &HelpEvidence<'_>) -> Vec<Help> {
 #[derive(Default)]
 struct Compiled<'a> {
     count: Count,
-    functions: BTreeMap<(String, &'a str, u32), Count>,
+    functions: BTreeMap<CompiledFunction<'a>, Count>,
+}
+
+/// Name, path and line of a function.
+type CompiledFunction<'a> = (String, &'a str, u32);
+
+fn compiled_function(row: &Compilation) -> CompiledFunction<'_> {
+    (row.name(), &row.file, row.line)
 }
 
 fn compilation_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     let owners = evidence.profile.activities.owners();
-    let mut by_reason: BTreeMap<(&str, Option<&str>), Compiled<'_>> = BTreeMap::new();
-    for group in &evidence.samples.groups {
-        let Some(row) = group.compilation.and_then(|index| evidence.compilations.get(index as usize)) else { continue };
-        let reason = match row.why {
-            Why::NewEntry | Why::NoLines => Why::NewEntry.words(),
-            why => why.words(),
-        };
-        let owner = owners.package(&row.file).filter(|_| reason == Why::NotCached.words());
-        let compiled = by_reason.entry((reason, owner)).or_default();
-        compiled.count += group.count;
-        *compiled.functions.entry((row.name(), &row.file, row.line)).or_default() += group.count;
+    let mut by_reason: BTreeMap<(&str, Option<&str>), (Why, Compiled<'_>)> = BTreeMap::new();
+    for (row, count) in sampled_compilations(evidence) {
+        let why = if row.why.is_stored() { Why::NewEntry } else { row.why };
+        let is_choice = matches!(why, Why::NotCached | Why::Closure | Why::Jitclass);
+        let owner = owners.package(&row.file).filter(|_| is_choice);
+        let (_, compiled) = by_reason.entry((why.words(), owner)).or_insert_with(|| (why, Compiled::default()));
+        compiled.count += count;
+        *compiled.functions.entry(compiled_function(row)).or_default() += count;
     }
     by_reason
         .into_iter()
-        .filter_map(|((reason, owner), compiled)| {
+        .filter_map(|((_, owner), (why, compiled))| {
             let ((name, path, line), _) = compiled.functions.iter().max_by_key(|(_, count)| **count)?;
             let name = short_name(name);
             let count = compiled.functions.len();
             let others = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
             let (verb, it) = if count > 1 { ("compile", "them") } else { ("compiles", "it") };
             let place = format!("{}:{line}", source_name(path));
-            let (rule, text) = match (reason, owner) {
-                ("", _) => return None,
-                (reason, Some(package)) if reason == Why::NotCached.words() => (
+            let again = format!("{name} ({place}){others} {verb} in every run");
+            let (rule, text) = match (why, owner) {
+                (Why::NotCached | Why::Closure | Why::Jitclass, Some(package)) => (
                     "package-not-cached",
                     format!(
                         "{name}{others} of {package} {verb} in every run: {package} does not cache {it}; call {it} \
                          once before you measure"
                     ),
                 ),
-                (reason, None) if reason == Why::NotCached.words() => {
-                    ("not-cached", format!("{name} ({place}){others} {verb} in every run: cache=True keeps the code"))
-                }
-                (reason, _) if reason == Why::NewEntry.words() => {
+                (Why::NotCached, None) => ("not-cached", format!("{again}: cache=True keeps the code")),
+                (Why::Closure, None) => (
+                    "closure-not-cached",
+                    format!(
+                        "{again}: cache=True does not work for a closure over a compiled function; define it at \
+                         module level"
+                    ),
+                ),
+                (Why::Jitclass, None) => (
+                    "jitclass-not-cached",
+                    format!("{again}: a jitclass cannot be cached; functions on arrays or tuples can, with cache=True"),
+                ),
+                (Why::Generated, _) => (
+                    "generated-not-cached",
+                    format!("{again}: source from exec() cannot be cached; write it to a module, with cache=True"),
+                ),
+                (Why::NewEntry, _) => {
                     let verb = if count > 1 { "come" } else { "comes" };
-                    ("cached-next-time", format!("{} {verb} from the cache in the next run", plural(count, "function")))
+                    ("cached-next-time", format!("{name} ({place}){others} {verb} from the cache in the next run"))
                 }
-                (reason, _) => ("not-cached", format!("{name} ({place}){others} {verb} in every run: {reason}")),
+                (why, _) if why.is_repeated() => ("not-cached", format!("{again}: {}", why.words())),
+                _ => return None,
             };
             Some(Help { count: compiled.count, rule, position: Some(((*path).to_owned(), *line)), text })
         })
         .collect()
+}
+
+/// Returns the compilations that have samples.
+fn sampled_compilations<'a>(evidence: &'a HelpEvidence<'_>) -> impl Iterator<Item = (&'a Compilation, Count)> {
+    let groups = evidence.samples.groups.iter();
+    groups.filter_map(|group| Some((evidence.compilations.get(group.compilation? as usize)?, group.count)))
+}
+
+/// Returns the user's function that is compiled for many combinations of argument types. All but one could be saved.
+fn signature_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
+    let mut functions: BTreeMap<CompiledFunction<'_>, (BTreeSet<&str>, Count)> = BTreeMap::new();
+    for row in evidence.compilations.iter().filter(|row| row.is_outermost()) {
+        functions.entry(compiled_function(row)).or_default().0.insert(&row.signature);
+    }
+    for (row, count) in sampled_compilations(evidence) {
+        functions.entry(compiled_function(row)).or_default().1 += count;
+    }
+    let owners = evidence.profile.activities.owners();
+    let is_of_user = |path: &str| owners.package(path).is_none();
+    let many = functions
+        .into_iter()
+        .filter(|((_, path, _), (signatures, _))| signatures.len() >= MIN_SIGNATURES && is_of_user(path));
+    let ((name, path, line), (signatures, count)) = many.max_by_key(|(_, (_, count))| *count)?;
+    let saved = |amount: u64| amount - amount / signatures.len() as u64;
+    Some(Help {
+        count: Count { weight: saved(count.weight), samples: saved(count.samples) },
+        rule: "many-signatures",
+        position: Some((path.to_owned(), line)),
+        text: format!(
+            "{} ({}:{line}) is compiled for {} combinations of argument types; give its arguments the same types in \
+             each call: arrays instead of tuples, one dtype, one layout",
+            short_name(&name),
+            source_name(path),
+            signatures.len()
+        ),
+    })
+}
+
+/// Returns the user's function that costs most in Python's interpreter.
+fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
+    // C functions that the interpreter calls for single values belong to its time, those that do most of a line's work
+    // do not.
+    let mut lines: BTreeMap<(u32, u32, u32), (Count, Count)> = BTreeMap::new();
+    for group in evidence.samples.groups.iter().filter(|group| group.activity == Activity::Interpreted) {
+        let Some(step) = group.steps.last().filter(|step| !step.is_compiled) else { continue };
+        let word = evidence.samples.words[group.word as usize].as_str();
+        let (own, all) = lines.entry((step.row, step.source, step.line)).or_default();
+        if word == INTERPRETER {
+            *own += group.count;
+        }
+        if word != CALLING {
+            *all += group.count;
+        }
+    }
+    let mut functions: BTreeMap<(u32, u32), Vec<(u32, Count)>> = BTreeMap::new();
+    for ((row, source, line), (own, all)) in lines {
+        if own.percent_of(all) >= MIN_INTERPRETER_PERCENT {
+            functions.entry((row, source)).or_default().push((line, all));
+        }
+    }
+    let total = |lines: &[(u32, Count)]| lines.iter().map(|(_, count)| *count).sum::<Count>();
+    let has_much = |(_, lines): &(_, Vec<(u32, Count)>)| total(lines).percent_of(evidence.all) >= MIN_OVERHEAD_PERCENT;
+    let mut functions: Vec<_> = functions.into_iter().filter(has_much).collect();
+    functions.sort_by_key(|(_, lines)| std::cmp::Reverse(total(lines)));
+    let ((row, source), lines) = functions.first()?;
+    let (first, last) = (lines.first()?.0, lines.last()?.0);
+    let hottest = lines.iter().max_by_key(|(_, count)| *count)?.0;
+    let path = &evidence.symbols.sources[*source as usize];
+    let numbers = if first == last { first.to_string() } else { format!("{first}-{last}") };
+    let place = format!("{}:{numbers}", source_name(path));
+    let name = evidence.profile.functions.get(*row as usize).map(|function| short_name(&function.name));
+    let name_and_place = match name {
+        Some(name) if !name.contains('<') => format!("{name} ({place})"),
+        _ => place,
+    };
+    let others = if functions.len() > 1 { format!(" and {} more", functions.len() - 1) } else { String::new() };
+    let verb = if functions.len() > 1 { "run" } else { "runs" };
+    Some(Help {
+        count: total(lines),
+        rule: "interpreted",
+        position: Some((path.clone(), hottest)),
+        text: format!(
+            "{name_and_place}{others} {verb} in Python's interpreter; moved into an @njit function, loops over numbers \
+             and arrays are compiled"
+        ),
+    })
 }
 
 /// Returns the advice for loops. Of loops that overlap, only the hottest is mentioned.
@@ -201,6 +317,70 @@ fn call_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     })
 }
 
+/// Returns the line whose time pandas spends on calls of the user's Python.
+fn callback_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
+    const PACKAGE: &str = "pandas";
+    let is_pandas = |function: u32| {
+        let package = evidence.profile.activities.library_of_function(function as usize);
+        package == Some(PACKAGE)
+    };
+    let mut lines: BTreeMap<Place, (Count, Step)> = BTreeMap::new();
+    for group in &evidence.samples.groups {
+        let Some(callback) = group.callback.filter(|callback| is_pandas(callback.function)) else { continue };
+        if group.compilation.is_none() {
+            let place = (callback.caller.source, callback.caller.line);
+            lines.entry(place).or_insert((Count::default(), callback.callee)).0 += group.count;
+        }
+    }
+    let (_, own) = sum_of_words(evidence, &[PACKAGE], |group| {
+        group.callback.is_none().then_some(())?;
+        Some(positions(group)?.0)
+    });
+    let with_own = |(place, (count, callee)): (Place, (Count, Step))| {
+        let own = own.get(&place).copied().unwrap_or_default();
+        (place, [count, own].iter().sum::<Count>(), own, callee)
+    };
+    let mut lines: Vec<_> = lines.into_iter().map(with_own).collect();
+    lines.sort_by_key(|(_, count, ..)| std::cmp::Reverse(*count));
+    let ((source, line), count, own, callee) = *lines.first()?;
+    if count.percent_of(evidence.all) < MIN_OVERHEAD_PERCENT || own.percent_of(count) < MIN_CALLER_PERCENT {
+        return None;
+    }
+    let path = &evidence.symbols.sources[source as usize];
+    let function = evidence.profile.functions.get(callee.row as usize);
+    let name = function.map(|function| short_name(&function.name)).filter(|name| !name.contains('<'));
+    Some(Help {
+        count,
+        rule: "pandas-calls",
+        position: Some((path.clone(), line)),
+        text: format!(
+            "{}:{line}: pandas calls {} ({}:{}) in Python again and again; operations on whole columns, or an @njit \
+             function on to_numpy(), need no calls",
+            source_name(path),
+            name.unwrap_or("a function"),
+            source_name(&evidence.symbols.sources[callee.source as usize]),
+            callee.line
+        ),
+    })
+}
+
+/// Returns the line that calls compiled functions in threads that run one at a time.
+fn serial_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
+    let serial = evidence.samples.serial.as_ref()?;
+    let path = &evidence.symbols.sources[serial.caller.source as usize];
+    let line = serial.caller.line;
+    Some(Help {
+        count: serial.count,
+        rule: "serial-threads",
+        position: Some((path.clone(), line)),
+        text: format!(
+            "{}:{line}: {} threads run compiled functions one at a time; nogil=True lets them run at the same time",
+            source_name(path),
+            serial.threads
+        ),
+    })
+}
+
 fn overhead_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     let rules = [
         (
@@ -243,8 +423,11 @@ fn sum_of_words<K: Ord + Copy>(
     (all, by_key)
 }
 
-/// Returns the last component of a qualified name.
+/// Returns the last component of a qualified name; of a special method, the last two: `Book.__init__`.
 pub(super) fn short_name(name: &str) -> &str {
-    let end = name.find('(').unwrap_or(name.len());
-    name[..end].rsplit('.').next().filter(|name| !name.is_empty()).unwrap_or(name)
+    let qualified = &name[..name.find('(').unwrap_or(name.len())];
+    let last = qualified.rsplit('.').next().unwrap_or_default();
+    let component_count = if last.starts_with("__") { 2 } else { 1 };
+    let start = qualified.rmatch_indices('.').nth(component_count - 1).map_or(0, |(dot, _)| dot + 1);
+    Some(&qualified[start..]).filter(|short| !short.is_empty()).unwrap_or(name)
 }

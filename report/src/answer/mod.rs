@@ -17,6 +17,7 @@ mod path;
 mod row;
 mod rows;
 mod samples;
+mod serial;
 mod tree;
 
 pub use build::Answer;

@@ -29,6 +29,17 @@ impl Step {
     }
 }
 
+/// Call of the user's Python by a package, such as `DataFrame.apply`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Callback {
+    /// Line that called the package.
+    pub(super) caller: Step,
+    /// Line of the function that the package called.
+    pub(super) callee: Step,
+    /// Function of the package, as an index into [`Symbols::functions`].
+    pub(super) function: u32,
+}
+
 /// Stack as the tree sees it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StackPath {
@@ -44,6 +55,8 @@ pub(super) struct StackPath {
     /// Innermost package among the C functions that the innermost Python or compiled function called, as an index into
     /// [`Symbols::functions`].
     pub(super) package: Option<u32>,
+    /// Innermost call of the user's Python by a package.
+    pub(super) callback: Option<Callback>,
 }
 
 impl StackPath {
@@ -71,6 +84,7 @@ fn path_of_stack(locations: &[u32], symbols: &Symbols, profile: &Profile) -> Sta
     let mut has_owner = false;
     let mut inner_to_outer: Vec<Step> = Vec::new();
     let mut entry = None;
+    let mut between = None;
     for frame in locations.iter().flat_map(|location| symbols.frames(*location)) {
         let function = symbols.function(frame);
         match function.kind {
@@ -91,7 +105,14 @@ fn path_of_stack(locations: &[u32], symbols: &Symbols, profile: &Profile) -> Sta
         has_owner = true;
         match step(frame, symbols, profile) {
             Some(step) if is_entry(&function.name) => entry = entry.or(Some(step)),
-            step => inner_to_outer.extend(step),
+            Some(caller) => {
+                let callee = inner_to_outer.last().copied().zip(between.take());
+                let callback = callee.map(|(callee, function)| Callback { caller, callee, function });
+                let is_python = |callback: &Callback| !caller.is_compiled && !callback.callee.is_compiled;
+                path.callback = path.callback.or(callback.filter(is_python));
+                inner_to_outer.push(caller);
+            }
+            None => between = Some(frame.function),
         }
     }
     // Without lines of Python, as in a recording of perf, an entry point may be all that is known.

@@ -2,7 +2,8 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::path::{Callers, StackPath, Step, pool_word, stack_paths};
+use super::path::{Callback, Callers, StackPath, Step, pool_word, stack_paths};
+use super::serial::{Serial, find_serial_threads};
 use crate::distinct::Distinct;
 use crate::profile::activity::Activity;
 use crate::profile::{Count, Profile};
@@ -14,6 +15,8 @@ use crate::symbols::{Kind, Symbols};
 pub(super) const POOL_WORDS: [&str; 5] = ["libgomp", "libomp", "libiomp5", "tbb", "workqueue"];
 /// Word for the time in Numba's C code between Python and compiled code.
 pub(super) const CALLING: &str = "calling Numba";
+/// Word for the time in Python's interpreter and its library.
+pub(super) const INTERPRETER: &str = "Python";
 /// Word for garbage collection.
 pub(super) const COLLECTING: &str = "garbage collection";
 /// Word for waits for Python's global lock.
@@ -33,6 +36,8 @@ pub(super) struct Group {
     pub(super) word: u32,
     /// C function that compiled code called, as an index into [`Samples::words`].
     pub(super) call: Option<u32>,
+    /// Function of the user that a package called.
+    pub(super) callback: Option<Callback>,
     pub(super) count: Count,
 }
 
@@ -43,6 +48,8 @@ pub(super) struct Samples {
     pub(super) words: Vec<String>,
     /// Time of idle threads of pools, which is in no group.
     pub(super) idle: Count,
+    /// Threads that run compiled code one at a time.
+    pub(super) serial: Option<Serial>,
 }
 
 /// Difference between samples of one stack.
@@ -84,7 +91,7 @@ pub(super) fn collect(
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_unstable_by_key(|(key, _)| *key);
     let mut words = Distinct::default();
-    let mut samples = Samples::default();
+    let mut samples = Samples { serial: find_serial_threads(recording, profile, &paths), ..Samples::default() };
     for ((stack, context), count) in counts {
         let path = &paths[stack as usize];
         let stack_activity = profile.activities.get(stack);
@@ -104,6 +111,8 @@ pub(super) fn collect(
             Activity::Interpreted => interpreted_word(path, symbols, profile),
             Activity::Library if pool_word(name).is_some() => pool_word(name).unwrap_or_default().to_owned(),
             Activity::Library if !path.has_python && context != Context::Plain => OTHER_THREADS.to_owned(),
+            // Methods of a jitclass, and of Numba's typed containers, are compiled functions.
+            Activity::Library if name == "numba" => CALLING.to_owned(),
             Activity::Library => name.clone(),
             Activity::Waiting => waiting_word(name),
             Activity::Collecting => COLLECTING.to_owned(),
@@ -126,6 +135,7 @@ pub(super) fn collect(
             activity: stack_activity.activity,
             word: words.number(word),
             call: call.filter(|_| is_compiled).map(|call| words.number(call)),
+            callback: path.callback,
             count,
         });
     }
@@ -157,7 +167,7 @@ fn interpreted_word(path: &StackPath, symbols: &Symbols, profile: &Profile) -> S
         return CALLING.to_owned();
     }
     let package = path.package.and_then(|function| profile.activities.library_of_function(function as usize));
-    package.unwrap_or("Python").to_owned()
+    package.unwrap_or(INTERPRETER).to_owned()
 }
 
 fn waiting_word(reason: &str) -> String {

@@ -94,6 +94,12 @@ pub enum Why {
     Dynamic,
     /// Numba does not cache object mode functions with lifted loops.
     Lifted,
+    /// Numba does not cache methods of a jitclass.
+    Jitclass,
+    /// A variable of the closure is a compiled function, which gives the cache entry another key in each process.
+    Closure,
+    /// The source is in no file, where Numba would keep the cache.
+    Generated,
     /// Compiled because another function needs it, or for an unknown reason.
     Other,
 }
@@ -109,6 +115,9 @@ impl Why {
             Some("lines") => Why::NoLines,
             Some("dynamic") => Why::Dynamic,
             Some("lifted") => Why::Lifted,
+            Some("jitclass") => Why::Jitclass,
+            Some("closure") => Why::Closure,
+            Some("generated") => Why::Generated,
             _ => Why::Other,
         }
     }
@@ -124,8 +133,25 @@ impl Why {
             Why::NoLines => "its cache entry has no lines",
             Why::Dynamic => "cannot be cached: it uses dynamic globals",
             Why::Lifted => "cannot be cached: it has lifted loops",
+            Why::Jitclass => "cannot be cached: a jitclass",
+            Why::Closure => "cannot be cached: a closure over a compiled function",
+            Why::Generated => "cannot be cached: its source is in no file",
             Why::Other => "",
         }
+    }
+
+    /// Returns true if the next run of the program compiles the function again.
+    pub(crate) fn is_repeated(self) -> bool {
+        match self {
+            Why::NotCached | Why::Unpickled | Why::Dynamic | Why::Lifted => true,
+            Why::Jitclass | Why::Closure | Why::Generated => true,
+            Why::Cached | Why::NewEntry | Why::NoLines | Why::Wrapper | Why::Other => false,
+        }
+    }
+
+    /// Returns true if the next run of the program loads the function from the cache.
+    pub(crate) fn is_stored(self) -> bool {
+        matches!(self, Why::NewEntry | Why::NoLines)
     }
 }
 
@@ -175,7 +201,7 @@ impl Compilation {
         let called = self.caller.as_ref().map(|caller| format!("for {}", file_name(caller)));
         let reason = match self.depth {
             // Numba never caches nested compilations separately, so a missing `cache=True` does not explain this one.
-            1.. if matches!(self.why, Why::NotCached | Why::Unpickled) => "",
+            1.. if self.why.is_repeated() => "",
             _ => self.why.words(),
         };
         let end = match (self.failed, self.is_finished) {

@@ -111,7 +111,17 @@ pub struct Recording {
 impl Recording {
     /// Returns true if samples measure wall-clock time, which includes waiting.
     pub fn is_wall(&self) -> bool {
-        self.events.get(self.event).is_some_and(|(event, _)| event.name.starts_with("wall-clock"))
+        self.has_clock(&["wall-clock"])
+    }
+
+    /// Returns true if samples measure CPU time.
+    pub(crate) fn is_cpu_time(&self) -> bool {
+        self.has_clock(&["cpu-clock", "task-clock"])
+    }
+
+    fn has_clock(&self, names: &[&str]) -> bool {
+        let event = self.events.get(self.event);
+        event.is_some_and(|(event, _)| names.iter().any(|name| event.name.starts_with(name)))
     }
 
     /// Reads a recording from a file.

@@ -67,6 +67,13 @@ pub(crate) struct Requests {
     pub(crate) pause: AtomicU32,
 }
 
+impl Requests {
+    /// True if the recording has to end.
+    pub(crate) fn end_is_requested(&self) -> bool {
+        [&self.stop, &self.abandon].iter().any(|request| request.load(Ordering::Acquire))
+    }
+}
+
 static CURRENT: AtomicPtr<Recording> = AtomicPtr::new(ptr::null_mut());
 
 /// Returns the running recording, or the last one. Safe in a signal handler.

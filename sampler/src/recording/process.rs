@@ -82,6 +82,12 @@ pub(crate) fn main_thread_status() -> i32 {
     fields_after_name(&stat).and_then(Iterator::last).and_then(|code| code.parse().ok()).unwrap_or(0)
 }
 
+/// True if the process has standard input, output and error.
+pub(crate) fn are_standard_descriptors_open() -> bool {
+    // SAFETY: `F_GETFD` only reads flags, and a closed descriptor is allowed.
+    (0..3).all(|descriptor| unsafe { libc::fcntl(descriptor, libc::F_GETFD) } >= 0)
+}
+
 /// Returns the maximum size of the main thread's stack. The kernel keeps at least 128 MiB below the stack's end free of
 /// other mappings (`mmap_base` in the kernel's `arch/x86/mm/mmap.c`, `mm/util.c`).
 pub(crate) fn main_stack_limit() -> u64 {

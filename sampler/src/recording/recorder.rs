@@ -21,7 +21,7 @@ use crate::recording::process_name;
 use crate::thread::counter::UnusedCounter;
 use crate::thread::{arming, creation, scan, slots, timer};
 use crate::transparency::disposition::{self, Sender};
-use crate::transparency::{fatal, sanitizer};
+use crate::transparency::{fatal, sanitizer, signals};
 use crate::writer::code_events::Observation;
 use crate::writer::existing_file;
 use crate::writer::held_file::Owner;
@@ -286,6 +286,7 @@ fn choose_signal(sender: Sender) -> Option<i32> {
     }
     let signal = timer::install(handler::handler, sender)?;
     disposition::set_sampling_signal(sender, signal);
+    signals::block_in_installed_handlers();
     Some(signal)
 }
 

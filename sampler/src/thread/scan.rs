@@ -19,6 +19,9 @@ use crate::thread::slots;
 
 /// Maximum number of threads to list in every pass of the writer.
 pub(crate) const SMALL_THREAD_COUNT: u64 = 64;
+/// Passes between two scans while every thread is sampled. Each scan opens a directory, whose descriptor a program that
+/// counts on the lowest free number may notice.
+const PASSES_PER_SCAN: u64 = 20;
 
 /// Returns true if the main thread has exited. The kernel then clears the list of robust mutexes that glibc registers
 /// for every thread. False if the kernel does not allow the query.
@@ -90,12 +93,15 @@ impl Scan {
     }
 
     /// Returns true if a full scan is due. Threads may have started and exited in equal numbers, so scans also run
-    /// periodically while the link count stays the same; the more threads, the less often.
-    fn is_due(&mut self, link_count: u64) -> bool {
+    /// periodically while the link count stays the same; the more threads, the less often, and less often if there are
+    /// as many `slots` as threads.
+    fn is_due(&mut self, link_count: u64, slots: u64) -> bool {
         self.skipped_scans += 1;
+        // The links are the threads, with the writer, and two others.
+        let min_passes = if slots + 3 == link_count { PASSES_PER_SCAN - 1 } else { 0 };
         let is_due = link_count != self.link_count
             || !self.previously_unarmed.is_empty()
-            || self.skipped_scans > link_count / SMALL_THREAD_COUNT;
+            || self.skipped_scans > min_passes.max(link_count / SMALL_THREAD_COUNT);
         if is_due {
             (self.link_count, self.skipped_scans) = (link_count, 0);
         }
@@ -104,8 +110,8 @@ impl Scan {
 
     /// Scans the threads if due. Arms threads that had no timer in two consecutive scans, and disarms exited threads.
     pub(crate) fn update(&mut self, recording: &Recording) {
-        let link_count = count_task_links();
-        if !self.is_due(link_count) {
+        let used_slots = slots::iter().filter(|(_, slot)| slot.state.get() != State::Free).count();
+        if !self.is_due(count_task_links(), used_slots as u64) {
             return;
         }
         let tasks: BTreeSet<u32> = read_task_ids().collect();
@@ -161,12 +167,14 @@ mod tests {
     #[test]
     fn threads_are_scanned_even_if_their_number_is_unchanged() {
         let mut scan = Scan::ignoring(1);
-        let count_scans = |scan: &mut Scan, link_count| (0..100).filter(|_| scan.is_due(link_count)).count();
-        assert_eq!(count_scans(&mut scan, 6), 100);
+        let count_scans = |scan: &mut Scan, links, slots| (0..100).filter(|_| scan.is_due(links, slots)).count();
+        assert_eq!(count_scans(&mut scan, 6, 2), 100);
+        // All threads are sampled: a scan each second.
+        assert_eq!(count_scans(&mut scan, 6, 3), 5);
         // 10,000 threads: scanned once because their number has changed, and then every eight seconds.
-        assert_eq!(count_scans(&mut scan, 10_002), 1);
-        assert_eq!(count_scans(&mut scan, 10_002), 1);
-        assert_eq!(count_scans(&mut scan, 402), 15);
+        assert_eq!(count_scans(&mut scan, 10_002, 1), 1);
+        assert_eq!(count_scans(&mut scan, 10_002, 1), 1);
+        assert_eq!(count_scans(&mut scan, 402, 1), 15);
     }
 
     /// After chroot, a thread list that lacks the scanning thread belongs to another process.

@@ -49,6 +49,9 @@ impl SamplingSignal {
 /// The sampler's signals, by [`Sender`].
 static SIGNALS: [SamplingSignal; 2] = [const { SamplingSignal::unused() }; 2];
 
+/// Sampling signals that the program's handler of each signal blocks only because of [`block_in_handler`].
+static HIDDEN_MASKS: [AtomicU64; 65] = [const { AtomicU64::new(0) }; 65];
+
 /// True if the program's calls to `sigaction` reach `signals.rs`.
 static ARE_INTERPOSED: AtomicBool = AtomicBool::new(false);
 
@@ -103,6 +106,38 @@ pub(super) fn set_program_action(signal: c_int, action: &libc::sigaction) -> lib
     // SAFETY: the set begins with the word that the kernel reads.
     program.mask.store(unsafe { kernel_mask_word(&raw const action.sa_mask).read() }, Ordering::Relaxed);
     program.handler.swap(action.sa_sigaction, Ordering::AcqRel)
+}
+
+/// Makes a handler that runs on the signal stack block the sampling signals: a stack with room for one signal frame need
+/// not have room for another. Returns the signals that the program did not block by itself.
+pub(super) fn block_in_handler(action: &mut libc::sigaction) -> u64 {
+    let has_handler = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+    if !has_handler || action.sa_flags & libc::SA_ONSTACK == 0 {
+        return 0;
+    }
+    let word = kernel_mask_word(&raw mut action.sa_mask);
+    // SAFETY: the set begins with the word that the kernel reads.
+    let mask = unsafe { word.read() };
+    let sampling_bits = sampling_signals().fold(0, |bits, signal| bits | signal_bit(signal));
+    // SAFETY: as above; `action` is borrowed exclusively.
+    unsafe { word.write(mask | sampling_bits) };
+    sampling_bits & !mask
+}
+
+/// Stores the result of [`block_in_handler`] for a signal's new action. Returns that of the previous one.
+pub(super) fn exchange_hidden_mask(signal: c_int, hidden: Option<u64>) -> u64 {
+    let Some(mask) = usize::try_from(signal).ok().and_then(|signal| HIDDEN_MASKS.get(signal)) else { return 0 };
+    match hidden {
+        Some(hidden) => mask.swap(hidden, Ordering::AcqRel),
+        None => mask.load(Ordering::Acquire),
+    }
+}
+
+/// Removes signals from the mask of an action.
+pub(super) fn unblock_in_handler(action: &mut libc::sigaction, hidden: u64) {
+    let word = kernel_mask_word(&raw mut action.sa_mask);
+    // SAFETY: the set begins with the word that the kernel reads, and `action` is borrowed exclusively.
+    unsafe { word.write(word.read() & !hidden) };
 }
 
 fn signal_bit(signal: c_int) -> u64 {

@@ -39,6 +39,14 @@ pub(crate) fn detect_interposition() {
     disposition::set_interposed(calls_ours && std::process::id() != 1);
 }
 
+/// Returns true if the program's calls of the interposed libc functions reach this library. Calls the loader.
+#[must_use]
+pub fn is_interposed() -> bool {
+    // No sanitizer defines this function.
+    process::symbol_object_base(c"_exit")
+        .is_some_and(|owner| object_base(is_interposed as *const c_void) == Some(owner))
+}
+
 /// Installs the handler for all fatal signals with the default disposition.
 pub(crate) fn install_handlers() {
     FATAL_SIGNALS.into_iter().for_each(install_handler);

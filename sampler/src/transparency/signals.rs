@@ -4,6 +4,7 @@
 //!
 //! ```text
 //!   sigaction, signal        the program's handler is stored here; the sampler's stays installed and forwards signals
+//!   sigaction                of another signal: a handler on the signal stack blocks the sampler's signals
 //!   sigwait, sigwaitinfo, sigtimedwait      a sampler tick is discarded, and the wait continues
 //!   signalfd, sigpending     never report the signal
 //!   sigsuspend               blocks the signal until it returns
@@ -59,32 +60,12 @@ pub unsafe extern "C-unwind" fn sigaction(
     action: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    if !is_sampling_signal(signal) {
-        if !fatal::may_have_handler(signal) {
-            // SAFETY: the caller's arguments are passed on unchanged.
-            return unsafe { next::sigaction(signal, action, old) };
-        }
-        // SAFETY: the caller guarantees a valid pointer. Read it before writing `old`, which may be the same memory.
-        let sets_default = unsafe { action.as_ref() }.is_some_and(|action| action.sa_sigaction == libc::SIG_DFL);
-        // SAFETY: the caller's arguments are passed on unchanged.
-        let result = unsafe { next::sigaction(signal, action, old) };
-        if result == 0 {
-            if let Some(old) =
-                // SAFETY: the caller guarantees a valid pointer, and the call has written to it.
-                unsafe { old.as_mut() }
-                    .filter(|old| fatal::visible_handler(old.sa_sigaction) != old.sa_sigaction)
-            {
-                // SAFETY: all zeros is a valid `sigaction`: the default disposition.
-                *old = unsafe { MaybeUninit::zeroed().assume_init() };
-            }
-            if sets_default {
-                fatal::install_handler(signal);
-            }
-        }
-        return result;
-    }
     // SAFETY: the caller guarantees a valid pointer. Copy it first, because `old` may be the same memory.
     let new_action = if action.is_null() { None } else { Some(unsafe { action.read() }) };
+    if !is_sampling_signal(signal) {
+        // SAFETY: the caller guarantees a null or valid pointer.
+        return unsafe { replace_action(signal, new_action, old) };
+    }
     if !old.is_null() {
         // SAFETY: the caller guarantees a valid pointer.
         unsafe { old.write(disposition::program_action(signal)) };
@@ -93,6 +74,64 @@ pub unsafe extern "C-unwind" fn sigaction(
         disposition::set_program_action(signal, &new_action);
     }
     0
+}
+
+/// Replaces the action of a signal that the sampler does not use, and hides what the sampler changes about it.
+///
+/// # Safety
+/// `old` must be null or valid.
+unsafe fn replace_action(signal: c_int, mut action: Option<libc::sigaction>, old: *mut libc::sigaction) -> c_int {
+    let hidden = action.as_mut().map(disposition::block_in_handler);
+    let new = action.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: the arguments are the caller's, or equally valid ones.
+    let result = unsafe { next::sigaction(signal, new, old) };
+    if result != 0 {
+        return result;
+    }
+    let old_hidden = disposition::exchange_hidden_mask(signal, hidden);
+    // SAFETY: the caller guarantees a valid pointer, and the call has written to it.
+    if let Some(old) = unsafe { old.as_mut() } {
+        disposition::unblock_in_handler(old, old_hidden);
+        if fatal::may_have_handler(signal) && fatal::visible_handler(old.sa_sigaction) != old.sa_sigaction {
+            // SAFETY: all zeros is a valid `sigaction`: the default disposition.
+            *old = unsafe { MaybeUninit::zeroed().assume_init() };
+        }
+    }
+    if action.is_some_and(|action| action.sa_sigaction == libc::SIG_DFL) {
+        fatal::install_handler(signal);
+    }
+    result
+}
+
+/// Makes the handlers that the program has already installed on its signal stack block the sampler's signals.
+pub(crate) fn block_in_installed_handlers() {
+    const MAX_ATTEMPTS: usize = 8;
+    for signal in (1..=64).filter(|signal| !is_sampling_signal(*signal)) {
+        let Some(mut action) = exchange_action(signal, None) else { continue };
+        for _ in 0..MAX_ATTEMPTS {
+            let mut new_action = action;
+            let hidden = disposition::block_in_handler(&mut new_action);
+            if hidden == 0 {
+                break;
+            }
+            let all_hidden = hidden | disposition::exchange_hidden_mask(signal, None);
+            disposition::exchange_hidden_mask(signal, Some(all_hidden));
+            // Another thread may have replaced the action since it was read; its new one must not get lost.
+            match exchange_action(signal, Some(&new_action)) {
+                Some(old) if old.sa_sigaction != action.sa_sigaction || old.sa_flags != action.sa_flags => action = old,
+                _ => break,
+            }
+        }
+    }
+}
+
+/// Returns the action of a signal, and sets a new one. `None` if the C library refuses.
+fn exchange_action(signal: c_int, new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
+    // SAFETY: all zeros is a valid `sigaction`.
+    let mut old: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: the call reads the new action and writes the old one.
+    let result = unsafe { next::sigaction(signal, new.map_or(ptr::null(), ptr::from_ref), &raw mut old) };
+    (result == 0).then_some(old)
 }
 
 /// Interposed `signal(2)`.

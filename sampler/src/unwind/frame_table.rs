@@ -1,18 +1,48 @@
 //! An `.eh_frame` section with an index of its entries.
 //!
-//! The section is copied, unless its memory is never unmapped. The copy and the index are created outside the signal
-//! handler, which only reads them.
+//! The section is mapped from its file, or copied, unless its memory is never unmapped. That and the index are created
+//! outside the signal handler, which only reads them.
 
 #![forbid(unsafe_code)]
 
-use std::borrow::Cow;
+use std::ops::Deref;
 
+use jitlisten::plumbing::FileMapping;
 use jitlisten_unwinder::{Entry, Header, Section};
+
+/// The bytes of a section, which nobody unmaps.
+#[derive(Debug)]
+pub enum SectionBytes {
+    /// Memory that is never unmapped.
+    InPlace(&'static [u8]),
+    /// A copy.
+    Copied(Vec<u8>),
+    /// The section in the library's file.
+    Mapped(FileMapping),
+}
+
+impl Deref for SectionBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            SectionBytes::InPlace(bytes) => bytes,
+            SectionBytes::Copied(bytes) => bytes,
+            SectionBytes::Mapped(mapping) => mapping.bytes(),
+        }
+    }
+}
+
+impl From<Vec<u8>> for SectionBytes {
+    fn from(bytes: Vec<u8>) -> SectionBytes {
+        SectionBytes::Copied(bytes)
+    }
+}
 
 /// An `.eh_frame` section with an index. Nothing in it points to memory that may be unmapped.
 #[derive(Debug)]
 pub struct FrameTable {
-    bytes: Cow<'static, [u8]>,
+    bytes: SectionBytes,
     /// Address of the section in the process, for resolving its PC-relative pointers.
     address: u64,
     /// Base address of the offsets in the index.
@@ -23,7 +53,7 @@ pub struct FrameTable {
 
 impl FrameTable {
     /// Indexes a section by reading every entry once.
-    pub fn from_section(bytes: Cow<'static, [u8]>, address: u64, base: u64) -> FrameTable {
+    pub fn from_section(bytes: SectionBytes, address: u64, base: u64) -> FrameTable {
         let mut table = FrameTable { bytes, address, base, index: Box::default() };
         let section = table.section();
         let starts = section.records(0).map_while(Result::ok).filter_map(|record| {
@@ -40,7 +70,7 @@ impl FrameTable {
     /// Takes the index from the section's `.eh_frame_hdr`, which is loaded at `header_address`. `None` if the header
     /// has no search table.
     pub fn with_header(
-        bytes: Cow<'static, [u8]>,
+        bytes: SectionBytes,
         address: u64,
         base: u64,
         header: &[u8],

@@ -28,7 +28,7 @@ mod rule_cache;
 #[cfg(test)]
 mod tests;
 
-pub use frame_table::FrameTable;
+pub use frame_table::{FrameTable, SectionBytes};
 pub use machine::{FRAME, PROGRAM, REGISTERS, STACK};
 pub use rule_cache::RuleCache;
 

@@ -1,29 +1,37 @@
 //! The mappings of this process, for the recording and for stack walks.
 //!
 //! `/proc/self/maps` is read only after a change, not periodically. ELF headers and unwind tables are copied with calls
-//! that cannot fault, so a library may be closed in the meantime. No lock of the loader is taken.
+//! that cannot fault, so a library may be closed in the meantime. Large tables are mapped from the library's file
+//! instead: llvmlite's has 7 MB, of which walks use little. No lock of the loader is taken.
 
 #![forbid(unsafe_code)]
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::sync::Arc;
 
-use jitlisten::plumbing::elf::{self, FileHeader, LE, NoteHeader, ProgramHeader};
-use jitlisten::plumbing::{MapsLine, checked_read};
+use jitlisten::plumbing::elf::{self, Dynamic, FileHeader, LE, NoteHeader, ProgramHeader};
+use jitlisten::plumbing::{FileMapping, MapsLine, checked_read};
 use jitlisten::{Address, AddressRange};
-use object::elf::{NT_GNU_BUILD_ID, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE};
+use object::elf::{
+    DF_TEXTREL, DT_FLAGS, DT_TEXTREL, NT_GNU_BUILD_ID, PF_W, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, ProgramType,
+};
 
 use crate::handler::code_map::{CodeRange, Tables};
 use crate::recording::process;
-use crate::unwind::FrameTable;
+use crate::unwind::{FrameTable, SectionBytes};
 use crate::writer::perf_data::{BuildId, Mapping};
 
 /// Maximum size of an unwind table; a larger table is malformed.
 const MAX_SECTION_BYTES: u64 = 1 << 28;
+/// Minimum size of an unwind table that is mapped from its file.
+const MIN_MAPPED_BYTES: u64 = 1 << 17;
+/// Number of bytes of a table that must equal those in its file.
+const COMPARED_BYTES: u64 = 256;
 /// Machine code of CPython 3.12's `asm_trampoline.S`: `sub rsp, 8; call rcx; add rsp, 8; ret`.
 const TRAMPOLINE_CODE: [u8; 11] = [0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3];
 
@@ -161,7 +169,7 @@ impl MappedRange {
 
 /// Finds the unwind table and the build id of an executable mapping.
 fn inspect_mapping(line: &MappedRange, header: Option<&MappedRange>) -> MappingInfo {
-    let module = header.and_then(|header| Module::parse(header.start, line.start..line.end));
+    let module = header.and_then(|header| Module::parse(header, line.start..line.end));
     let Some(module) = module else {
         let code = read_memory(line.start, 64.min(line.end - line.start)).unwrap_or_default();
         let is_trampoline =
@@ -174,15 +182,18 @@ fn inspect_mapping(line: &MappedRange, header: Option<&MappedRange>) -> MappingI
 }
 
 /// An ELF file in memory.
-struct Module {
+struct Module<'l> {
+    /// The mapping of the ELF header.
+    header: &'l MappedRange,
     base: u64,
     bias: u64,
     segments: Vec<ProgramHeader>,
     code: std::ops::Range<u64>,
 }
 
-impl Module {
-    fn parse(base: u64, code: std::ops::Range<u64>) -> Option<Module> {
+impl Module<'_> {
+    fn parse(header_range: &MappedRange, code: std::ops::Range<u64>) -> Option<Module<'_>> {
+        let base = header_range.start;
         const SIZE: u64 = size_of::<ProgramHeader>() as u64;
         let header = elf::file_header(&read_memory(base, size_of::<FileHeader>() as u64)?)?;
         let (offset, count) = (header.e_phoff.get(LE), u64::from(header.e_phnum.get(LE)));
@@ -193,19 +204,20 @@ impl Module {
             elf::structures(&read_memory(base.checked_add(offset)?, count * SIZE)?).collect();
         let first =
             segments.iter().rfind(|segment| segment.p_type.get(LE) == PT_LOAD && segment.p_offset.get(LE) == 0)?;
-        Some(Module { base, bias: base.wrapping_sub(first.p_vaddr.get(LE) & !0xfff), segments, code })
+        let bias = base.wrapping_sub(first.p_vaddr.get(LE) & !0xfff);
+        Some(Module { header: header_range, base, bias, segments, code })
     }
 
     fn frame_table(&self) -> Option<FrameTable> {
-        let segments_of_kind = |kind| self.segments.iter().filter(move |segment| segment.p_type.get(LE) == kind);
-        let segment = segments_of_kind(PT_GNU_EH_FRAME).next()?;
+        let segment = self.segments_of_kind(PT_GNU_EH_FRAME).next()?;
         let header_start = segment.p_vaddr.get(LE);
         let header_address = self.bias.wrapping_add(header_start);
-        let header = self.bytes(header_address, segment.p_memsz.get(LE))?;
+        let header = self.copy(header_address, segment.p_memsz.get(LE))?;
         let section_address = FrameTable::section_address(&header, header_address)?;
         // The header does not store the section's size: it extends to the end of its segment, or to the header.
         let section_offset = section_address.wrapping_sub(self.bias);
-        let load_ranges = segments_of_kind(PT_LOAD).map(|segment| (segment.p_vaddr.get(LE), segment.p_memsz.get(LE)));
+        let load_ranges =
+            self.segments_of_kind(PT_LOAD).map(|segment| (segment.p_vaddr.get(LE), segment.p_memsz.get(LE)));
         let (start, load_size) =
             load_ranges.into_iter().find(|(start, size)| section_offset.wrapping_sub(*start) < *size)?;
         let mut size = start.wrapping_add(load_size).wrapping_sub(section_offset);
@@ -217,13 +229,69 @@ impl Module {
             .or_else(|| Some(FrameTable::from_section(section()?, section_address, self.base)))
     }
 
-    fn bytes(&self, address: u64, size: u64) -> Option<Cow<'static, [u8]>> {
-        let in_place = process::section_in_place(&self.code, address, size).map(Cow::Borrowed);
-        in_place.or_else(|| read_memory(address, size).map(Cow::Owned))
+    fn segments_of_kind(&self, kind: ProgramType) -> impl Iterator<Item = &ProgramHeader> {
+        self.segments.iter().filter(move |segment| segment.p_type.get(LE) == kind)
+    }
+
+    fn bytes(&self, address: u64, size: u64) -> Option<SectionBytes> {
+        let mapped = if size < MIN_MAPPED_BYTES { None } else { self.map_from_file(address, size) };
+        mapped.map_or_else(|| self.copy(address, size), |mapping| Some(SectionBytes::Mapped(mapping)))
+    }
+
+    fn copy(&self, address: u64, size: u64) -> Option<SectionBytes> {
+        let in_place = process::section_in_place(&self.code, address, size).map(SectionBytes::InPlace);
+        in_place.or_else(|| read_memory(address, size).map(SectionBytes::Copied))
+    }
+
+    /// Maps a section from the file. `None` if that is no longer the file that was loaded, or if the section may have
+    /// been relocated.
+    fn map_from_file(&self, address: u64, size: u64) -> Option<FileMapping> {
+        let section_offset = address.wrapping_sub(self.bias);
+        let segment = self.segments_of_kind(PT_LOAD).find(|segment| {
+            let end = section_offset.wrapping_sub(segment.p_vaddr.get(LE)).checked_add(size);
+            end.is_some_and(|end| end <= segment.p_filesz.get(LE))
+        })?;
+        if segment.p_flags.get(LE).0 & PF_W.0 != 0 || self.has_text_relocations() {
+            return None;
+        }
+        let offset = segment.p_offset.get(LE).checked_add(section_offset - segment.p_vaddr.get(LE))?;
+        // A mapping of the first page would look like a loaded library.
+        if offset < MIN_MAPPED_BYTES {
+            return None;
+        }
+        let path = OsStr::from_bytes(&self.header.path);
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+        let metadata = file.metadata().ok()?;
+        let device = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
+        if !metadata.is_file() || device != self.header.device || metadata.ino() != self.header.inode {
+            return None;
+        }
+        let mapping = FileMapping::new(&file, offset, size).ok()?;
+        let start = read_memory(address, COMPARED_BYTES)?;
+        if !mapping.bytes().starts_with(&start) {
+            return None;
+        }
+        mapping.read_ahead();
+        Some(mapping)
+    }
+
+    /// True if the loader may have changed segments that are not writable.
+    fn has_text_relocations(&self) -> bool {
+        let is_text_relocation = |entry: Dynamic| match entry.d_tag.get(LE) {
+            DT_TEXTREL => true,
+            DT_FLAGS => entry.d_val.get(LE) & DF_TEXTREL.0 != 0,
+            _ => false,
+        };
+        self.segments_of_kind(PT_DYNAMIC).any(|segment| {
+            let address = self.bias.wrapping_add(segment.p_vaddr.get(LE));
+            let entries = read_memory(address, segment.p_filesz.get(LE).min(1 << 16));
+            entries.is_none_or(|entries| elf::structures(&entries).any(is_text_relocation))
+        })
     }
 
     fn build_id(&self) -> Option<BuildId> {
-        let notes = self.segments.iter().filter(|segment| segment.p_type.get(LE) == PT_NOTE);
+        let notes = self.segments_of_kind(PT_NOTE);
         let ranges = notes.map(|notes| (self.bias.wrapping_add(notes.p_vaddr.get(LE)), notes.p_memsz.get(LE)));
         ranges.filter(|(_, size)| *size < 1 << 16).find_map(|(start, size)| build_id(&read_memory(start, size)?))
     }

@@ -52,6 +52,8 @@ const DRAIN_PERIOD_NS: u64 = 50_000_000;
 /// Age up to which a recording writes each sample immediately, because the process may be a short-lived child that is
 /// killed before the first drain.
 const EAGER_WRITE_NS: u64 = 100_000_000;
+/// Age up to which the writer of a program with a closed standard descriptor opens no file.
+const STARTUP_NS: u64 = 1_000_000_000;
 /// Minimum time between two passes of the writer.
 const MIN_PASS_INTERVAL: Duration = Duration::from_millis(1);
 /// Batch size above which the batch is written to the file.
@@ -179,7 +181,9 @@ impl Writer {
 
     /// Writes the records that precede the first sample.
     pub(crate) fn write_preamble(&mut self, after_exec: bool) {
-        self.recording.wake.notify_on_samples_until(self.began + EAGER_WRITE_NS);
+        if process::are_standard_descriptors_open() {
+            self.recording.wake.notify_on_samples_until(self.began + EAGER_WRITE_NS);
+        }
         self.batch.comm(self.now(), &samples::thread_name(self.pid).unwrap_or_default(), after_exec);
         if self.mappings.are_inherited() && code_map::has_libraries() && !self.recording.uses_wall_clock() {
             return;
@@ -204,6 +208,9 @@ impl Writer {
     pub(crate) fn run(mut self: Box<Self>) -> Result<End, Box<Writer>> {
         self.recording.writer.set_tid(clock::own_tid());
         self.scan = Scan::ignoring(clock::own_tid());
+        if !process::are_standard_descriptors_open() {
+            self.wait_for_startup();
+        }
         let end = loop {
             let wake_count = self.recording.wake.count();
             let pause = &self.recording.requests.pause;
@@ -237,6 +244,25 @@ impl Writer {
         Ok(end)
     }
 
+    /// Waits until the program has probably started, at most until a request. A program with a closed standard descriptor
+    /// inspects its descriptors while it starts, and would take a file that this thread opens for its own: Python then
+    /// refuses to run.
+    fn wait_for_startup(&self) {
+        let Recording { wake, requests, .. } = self.recording;
+        loop {
+            let wake_count = wake.count();
+            let remaining_ns = (self.began + STARTUP_NS).saturating_sub(clock::monotonic());
+            if remaining_ns == 0
+                || wake.is_drain_requested()
+                || requests.pause.load(Ordering::Acquire) == PAUSE
+                || requests.end_is_requested()
+            {
+                return;
+            }
+            wake.wait(wake_count, Duration::from_nanos(remaining_ns.min(STARTUP_NS - 1)));
+        }
+    }
+
     /// Returns the reason to end the recording now, if there is one.
     fn requested_end(&self) -> Option<End> {
         let requests = &self.recording.requests;
@@ -261,8 +287,7 @@ impl Writer {
         wake.wait(wake_count, Duration::from_nanos(next.saturating_sub(clock::monotonic())));
         // Libraries are often loaded in quick succession, so wait for more. Do not delay a caller that ends the
         // recording.
-        let is_caller_waiting = wake.is_drain_requested()
-            || [&requests.stop, &requests.abandon].iter().any(|request| request.load(Ordering::Acquire));
+        let is_caller_waiting = wake.is_drain_requested() || requests.end_is_requested();
         if wake.count() != wake_count && !is_caller_waiting {
             std::thread::sleep(MIN_PASS_INTERVAL);
         }

@@ -74,6 +74,9 @@ pub(crate) fn mark_closed(identity: Identity) {
 pub(crate) fn attach(library: &Library<'_>, symbols: Option<SymbolFile>) {
     let is_free = |&slot: &usize| in_slot(slot).is_none_or(|llvmlite| llvmlite.closed.load(Ordering::Acquire));
     let Some(slot) = (0..SLOTS).find(is_free) else { return };
+    if let Some(file) = &symbols {
+        file.release_pages();
+    }
     let (originals, symbols) = ([const { AtomicUsize::new(0) }; ENTRY_POINTS.len()], Mutex::new(symbols));
     let (llvm, closed) = (OnceBox::new(), AtomicBool::new(false));
     let get_version = library.dynamic_address(LLVMLITE_VERSION);

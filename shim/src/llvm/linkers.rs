@@ -46,7 +46,7 @@ impl Linkers {
     ) -> Option<Linkers> {
         let (vtables, has_hidden_linker) = find_vtables(library, symbols, enabled);
         // Finding the releases reads all constants, so it is only done if there is a linker.
-        let releases = if vtables.is_empty() { Vec::new() } else { recognise::releases(library) };
+        let releases = if vtables.is_empty() { Vec::new() } else { recognise::releases(library, symbols.as_ref()) };
         let runtime_dyld = match enabled.contains(LlvmSource::RuntimeDyld) {
             true => runtime_dyld::attach(library, slot, &vtables, &releases, *hooks.load_object.get(slot)?, callers),
             false => Err(Refusal::Unwanted),

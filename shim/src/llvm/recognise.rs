@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::llvm::releases::{self, Release};
+use crate::llvm::symbol_file::SymbolFile;
 use crate::llvm::vtable::mapped::{constants, separate_constants};
 use crate::process::host::is_python_launcher;
 use crate::process::library::Library;
@@ -84,12 +85,16 @@ pub(crate) fn seems_to_have_linker(library: &Library<'_>) -> bool {
     is_present
 }
 
-/// Returns the releases of LLVM that a library with a linker contains, rarely more than one.
-pub(crate) fn releases(library: &Library<'_>) -> Vec<Release> {
-    match version(library).and_then(|version| Release::parse(&version)) {
-        Some(release) => vec![release],
-        None => releases::find_in_constants(&constants(library)),
+/// Returns the releases of LLVM that a library with a linker contains, rarely more than one. Reads constants from the
+/// library's file, if it is open.
+pub(crate) fn releases(library: &Library<'_>, symbols: Option<&SymbolFile>) -> Vec<Release> {
+    if let Some(release) = version(library).and_then(|version| Release::parse(&version)) {
+        return vec![release];
     }
+    let constants = constants(library);
+    let in_file = |file| constants.iter().map(|segment| SymbolFile::segment(file, library, segment)).collect();
+    let in_file: Option<Vec<_>> = symbols.and_then(in_file);
+    releases::find_in_constants(in_file.as_ref().unwrap_or(&constants))
 }
 
 /// Version of a library whose symbols are versioned (`LLVM_14`, `LLVM_19.1`), as in distribution builds.

@@ -1,19 +1,20 @@
 //! Symbols from the `.symtab` of a library's file, which also lists symbols that are not exported. In the llvmlite
 //! wheels, LLVM's own functions are only there.
 
+#![forbid(unsafe_code)]
+
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd as _;
-use std::path::Path;
-use std::ptr;
 
 use jitlisten::log_line;
+use jitlisten::plumbing::FileMapping;
 use object::elf;
 use object::read::elf::{FileHeader as _, Sym as _};
 
 use crate::llvm::vtable::CLASSES;
+use crate::llvm::vtable::find::Segment;
 use crate::process::library::Library;
 use crate::process::search;
 
@@ -38,7 +39,7 @@ type Symbols = BTreeMap<String, (u64, u64)>;
 
 /// A library's file, mapped for reading.
 pub(crate) struct SymbolFile {
-    mapping: Mapping,
+    mapping: FileMapping,
     /// Cached result of [`SymbolFile::llvm_symbols`].
     llvm: OnceCell<Symbols>,
 }
@@ -46,7 +47,9 @@ pub(crate) struct SymbolFile {
 impl SymbolFile {
     /// Opens the file of `library`, if it is still the file that was loaded.
     pub(crate) fn open(library: &Library<'_>) -> io::Result<SymbolFile> {
-        let file = SymbolFile { mapping: Mapping::open(&library.path)?, llvm: OnceCell::new() };
+        let opened = File::open(&library.path)?;
+        let mapping = FileMapping::new(&opened, 0, opened.metadata()?.len())?;
+        let file = SymbolFile { mapping, llvm: OnceCell::new() };
         // A stripped file is not used, so it need not be compared.
         if file.tables().is_some() {
             let loaded = library.segments.first_bytes(COMPARED_BYTES).ok_or(io::ErrorKind::InvalidData)?;
@@ -125,6 +128,19 @@ impl SymbolFile {
         values
     }
 
+    /// Returns the same bytes as `segment`, which is a part of `library`, from the file. Reading them from the library
+    /// would keep them in memory.
+    pub(crate) fn segment(&self, library: &Library<'_>, segment: &Segment<'_>) -> Option<Segment<'_>> {
+        let offset = library.segments.file_offset(segment.address as usize)?;
+        let bytes = self.mapping.bytes().get(offset..)?.get(..segment.bytes.len())?;
+        Some(Segment { address: segment.address, bytes })
+    }
+
+    /// Gives the memory back until the file is used again.
+    pub(crate) fn release_pages(&self) {
+        self.mapping.release_pages();
+    }
+
     /// Symbol table and string table; `None` if the file was stripped.
     fn tables(&self) -> Option<(&[elf::Sym64<object::Endianness>], &[u8])> {
         let data = self.mapping.bytes();
@@ -135,39 +151,5 @@ impl SymbolFile {
         let strings = sections.section(symbols.string_section()).ok()?;
         let strings = object::read::elf::SectionHeader::data(strings, endian, data).ok()?;
         (!symbols.is_empty()).then(|| (symbols.symbols(), strings))
-    }
-}
-
-/// Private mapping of a file; pages are read on demand.
-struct Mapping {
-    start: *mut libc::c_void,
-    size: usize,
-}
-
-// SAFETY: the mapping is read-only, and only its owner unmaps it.
-unsafe impl Send for Mapping {}
-
-impl Mapping {
-    fn open(path: &Path) -> io::Result<Mapping> {
-        let file = File::open(path)?;
-        let size = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
-        // SAFETY: creating a private read-only mapping at an address chosen by the kernel does not affect existing
-        // memory.
-        let start =
-            unsafe { libc::mmap(ptr::null_mut(), size, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
-        if start == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Mapping { start, size }) }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: the file stays mapped for reading until this value is dropped. Truncating the file would raise
-        // SIGBUS, but libraries are replaced by renaming, and the loader's own mapping of the file would fail as well.
-        unsafe { std::slice::from_raw_parts(self.start.cast(), self.size) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is our own, and no borrow of it is left.
-        unsafe { libc::munmap(self.start, self.size) };
     }
 }

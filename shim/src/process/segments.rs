@@ -119,6 +119,13 @@ impl<'l> Segments<'l> {
         checked_read::copy(AddressRange::new(Address(start), size)?).ok()
     }
 
+    /// Offset in the file of the byte at `address`.
+    pub(crate) fn file_offset(&self, address: usize) -> Option<usize> {
+        let header = self.loaded().find(|header| self.memory_range(header).contains(&address))?;
+        let offset = address - self.memory_range(header).start;
+        ((offset as u64) < header.p_filesz.get(LE)).then(|| header.p_offset.get(LE) as usize + offset)
+    }
+
     /// Address range of the data that becomes read-only after relocation (`PT_GNU_RELRO`).
     pub(crate) fn relro_range(&self) -> Option<Range<usize>> {
         self.range_of(elf::PT_GNU_RELRO)

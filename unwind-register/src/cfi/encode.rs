@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use super::check;
+use super::check::RuleChecker;
 use super::parse::{Cie, Fde};
 
 /// FDEs that are registered together. libgcc takes whole sections, and the functions of different sections must not
@@ -34,7 +34,7 @@ pub(crate) struct Encoded {
 }
 
 /// Encodes sorted FDEs, each with a label. Neighbours with the same label form one group.
-pub(crate) fn encode(cies: &[Cie<'_>], fdes: &[(Fde<'_>, u32)]) -> Encoded {
+pub(crate) fn encode(cies: &[Cie<'_>], fdes: &[(Fde<'_>, u32)], mut checker: RuleChecker) -> Encoded {
     let mut out = Encoded { bytes: Vec::new(), groups: Vec::new(), refused: Vec::new() };
     for labelled_fdes in fdes.chunk_by(|a, b| a.1 == b.1) {
         let group_start = out.bytes.len();
@@ -43,7 +43,7 @@ pub(crate) fn encode(cies: &[Cie<'_>], fdes: &[(Fde<'_>, u32)]) -> Encoded {
             let previous_length = out.bytes.len();
             let cie_offset = *cie_offsets[fde.cie].get_or_insert_with(|| encode_cie(&mut out.bytes, &cies[fde.cie]));
             let fde_offset = encode_fde(&mut out.bytes, cie_offset, &cies[fde.cie], fde);
-            if check::check_fde(&out.bytes[group_start..], fde_offset - group_start).is_err() {
+            if checker.check_encoded(&out.bytes[group_start..], fde_offset - group_start).is_err() {
                 out.bytes.truncate(previous_length);
                 if cie_offset == previous_length {
                     cie_offsets[fde.cie] = None;

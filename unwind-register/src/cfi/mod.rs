@@ -25,5 +25,6 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
+pub use check::RuleChecker;
 pub(crate) use encode::{Encoded, Group, encode, entries};
 pub(crate) use parse::{Cie, Fde, parse};

@@ -1,7 +1,8 @@
 //! Compares the parser and the encoder with gimli on this test program's `.eh_frame`, and tests malformed bytes.
 
-use super::{Cie, Fde, encode, entries, parse};
+use super::{Cie, Fde, RuleChecker, encode, entries, parse};
 use crate::error::Error;
+use crate::frame_pointer::Machine;
 use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, Pointer, UnwindContext, UnwindSection};
 use object::{Object, ObjectSection};
 
@@ -84,7 +85,7 @@ fn this_program_read_and_written_means_the_same() {
     }
 
     let labelled: Vec<(Fde<'_>, u32)> = fdes.iter().enumerate().map(|(i, fde)| (fde.clone(), i as u32 / 100)).collect();
-    let encoded = encode(&cies, &labelled);
+    let encoded = encode(&cies, &labelled, RuleChecker::default());
     assert_eq!((encoded.refused.len(), encoded.groups.len()), (0, labelled.len().div_ceil(100)));
     let encoded_entries: Vec<_> = entries(&encoded.bytes).collect();
     assert!(encoded_entries.iter().map(|(_, range)| range.clone()).eq(fdes.iter().map(|fde| fde.start..fde.end)));
@@ -156,15 +157,61 @@ fn dead_stripped_functions_are_left_out() {
 
 #[test]
 fn instructions_that_do_not_decode_are_refused() {
-    let cie = Cie::synthesized(1, -8, 16, &[0x0c, 7, 8]);
+    let cie = Cie::synthesized(1, -8, 16, &[0x0c, 7, 8, 0x90, 1]);
     let fde = |start: u64, instructions| Fde { cie: 0, start, end: start + 16, lsda: 0, instructions };
     let set_loc: &[u8] = &[0x01, 0, 0, 0, 0, 0, 0, 0, 0];
     let fdes = [(fde(16, &[0x3e]), 1), (fde(32, &[0x0e, 16]), 1), (fde(48, set_loc), 1), (fde(64, &[0x3f]), 2)];
-    let encoded = encode(&[cie], &fdes);
+    let encoded = encode(&[cie], &fdes, RuleChecker::new(Machine::X86_64));
     let starts: Vec<u64> = entries(&encoded.bytes).map(|(_, range)| range.start).collect();
     assert_eq!(starts, [32]);
     assert_eq!(encoded.refused, [(16, 32), (48, 64), (64, 80)]);
     assert_eq!(encoded.groups.len(), 1, "a group without an FDE is not written");
+}
+
+/// libgcc aborts, or never returns, when it evaluates one of these.
+#[test]
+fn rules_that_unwinders_cannot_follow_are_refused() {
+    let encode_one = |return_column, initial: &[u8], instructions: &[u8]| {
+        let cie = Cie::synthesized(1, -8, return_column, initial);
+        let fde = Fde { cie: 0, start: 16, end: 32, lsda: 0, instructions };
+        encode(&[cie], &[(fde, 0)], RuleChecker::new(Machine::X86_64)).refused.is_empty()
+    };
+    let initial = [0x0c, 7, 8, 0x90, 1];
+    // A frame address and a saved register from expressions, as in a procedure linkage table; a vector register.
+    for instructions in [
+        &[0x0f, 11, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22][..],
+        &[0x10, 6, 2, 0x76, 0],
+        &[0x16, 6, 2, 0x23, 8],
+        &[0x05, 0x7f, 4],
+        &[0x07, 16],
+        &[0x48, 0x0e, 16],
+    ] {
+        assert!(encode_one(16, &initial, instructions), "{instructions:02x?}");
+    }
+    for (instructions, defect) in [
+        (&[0x0c, 0x7f, 8][..], "frame address from an unknown register"),
+        (&[0x09, 6, 0x7f], "register saved in an unknown register"),
+        (&[0x0b], "restored state that was not saved"),
+        (&[0x0f, 1, 0xff], "unknown operation"),
+        (&[0x0f, 3, 0x92, 0x7f, 0], "operation with an unknown register"),
+        (&[0x0f, 3, 0x2f, 0xfd, 0xff], "jump"),
+        (&[0x0f, 3, 0x31, 0x30, 0x1b], "division"),
+        (&[0x0f, 1, 0x06], "operation without an operand"),
+        (&[0x0f, 0], "expression without a value"),
+        (
+            &[
+                0x0f, 17, 0x31, 0x31, 0x31, 0x31, 0x31, 0x31, 0x31, 0x31, 0x31, 0x31, 0x31, 0x31, 0x31, 0x31, 0x31,
+                0x31, 0x31,
+            ],
+            "too many values",
+        ),
+        (&[0x08, 16], "return address that stays the same"),
+    ] {
+        assert!(!encode_one(16, &initial, instructions), "{defect}");
+    }
+    assert!(!encode_one(100, &initial, &[]), "unknown column of the return address");
+    assert!(!encode_one(16, &[0x90, 1], &[]), "no frame address");
+    assert!(!encode_one(16, &[0x0c, 7, 8], &[]), "no return address");
 }
 
 /// Rules of three AArch64 functions; the first saves a register below its frame record.
@@ -177,7 +224,7 @@ fn rules_of_aarch64_are_kept() {
         &[0x41, 0x0c, 0x1f, 0x20, 0x9d, 4, 0x9e, 3, 0x42, 0x0c, 0x1d, 0x20, 0x48, 0x0c, 0x1f, 0, 0xdd, 0xde];
     let fde = |start, end, instructions| (Fde { cie: 0, start, end, lsda: 0, instructions }, 0);
     let fdes = [fde(0x1000, 0x1050, gamma), fde(0x1050, 0x1080, beta), fde(0x1080, 0x10a0, beta)];
-    let encoded = encode(&cies, &fdes);
+    let encoded = encode(&cies, &fdes, RuleChecker::new(Machine::Aarch64));
     assert_eq!(encoded.refused, []);
     assert_eq!(entries(&encoded.bytes).count(), 3);
     let (_, decoded) = parse(&encoded.bytes, 0, &|_| None).expect("readable");

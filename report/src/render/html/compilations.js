@@ -1,7 +1,7 @@
 // Table of Numba's compilations: start, duration, caller and reason.
 function compilations(page) {
   const { data, $, element } = page, { rows, words, left_out: leftOut } = data.compiling, { slice } = data.stacks;
-  let order = 'when';
+  let order = 'took';
   const time = (ns) => (ns < 1e9 ? (ns / 1e6).toFixed(0) + ' ms' : (ns / 1e9).toFixed(2) + ' s');
   const size = (bytes) => (bytes < 1000 ? bytes + ' B' : (bytes / 1000).toFixed(1) + ' KB');
   const isInRange = (row, range) => !range || (row.when < range[1] * slice && row.when + row.lasted >= range[0] * slice);
@@ -13,7 +13,17 @@ function compilations(page) {
   }
   function show() {
     const range = page.range(), shown = rows.filter((row) => isInRange(row, range));
-    if (order === 'took') shown.sort((a, b) => b.took - a.took);
+    if (order === 'took') {
+      // A compilation stays with those inside it: rows are in the order of their begin.
+      const outermost = new Map(), last = new Map();
+      for (const row of shown) {
+        const thread = row.pid + ':' + row.tid;
+        if (!row.depth || !last.has(thread)) last.set(thread, row);
+        outermost.set(row, last.get(thread));
+      }
+      const order = new Map(shown.map((row, number) => [row, number]));
+      shown.sort((a, b) => outermost.get(b).took - outermost.get(a).took || order.get(outermost.get(a)) - order.get(outermost.get(b)) || order.get(a) - order.get(b));
+    }
     $('compiled').tBodies[0].replaceChildren(...shown.map((row) => {
       const tr = element('tr'), addCell = (text, className, title) => { const td = element('td', className, text); if (title) td.title = title; tr.append(td); };
       addCell(time(row.when), 'n');
@@ -22,7 +32,7 @@ function compilations(page) {
       addCell(row.cached || !row.size ? '' : size(row.size), 'n');
       addCell('', 'what', `${row.function} (${row.file}:${row.line})`);
       tr.lastChild.append(element('code', row.cached ? 'faint' : '', row.function));
-      tr.lastChild.style.paddingLeft = 8 + (order === 'when' ? Math.min(row.depth, 4) * 14 : 0) + 'px';
+      tr.lastChild.style.paddingLeft = 8 + Math.min(row.depth, 4) * 14 + 'px';
       addCell('', '', row.signature);
       tr.lastChild.append(element('code', 'faint', row.signature));
       addCell(row.for, 'faint', row.caller || '');

@@ -101,8 +101,8 @@ function pictures(page) {
   const { data, $, element } = page;
   let isInverted = false, isUpwards = false, isUnfolded = false, root = null, zoomed = null;
   const openRows = new Set();
-  const nameOf = (f) => (f === -2 ? 'all' : f < 0 ? '(many light calls)' : page.nameOf(f));
-  const kindOf = (f) => (f < 0 ? 'none' : data.functions[f].kind);
+  const nameOf = (f) => (f === -2 ? 'all' : f === COMPILER ? 'compiling' : f < 0 ? '(many light calls)' : page.nameOf(f));
+  const kindOf = (f) => (f === COMPILER ? 'compiling' : f < 0 ? 'none' : data.functions[f].kind);
   const sortedChildren = (node) => [...node.below.values()].sort((a, b) => b.total - a.total);
   const pathOf = (node) => (node.up ? [...pathOf(node.up), node.f] : []);
   const isMatch = (node) => { const wanted = page.wanted(); return wanted && node.f >= 0 && data.functions[node.f].name.toLowerCase().includes(wanted); };

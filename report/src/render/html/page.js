@@ -136,9 +136,11 @@
   }
   /** Shows the tree of the user's lines, and what helps. They are about the whole recording. */
   function showAnswer() {
-    const { rows, helps, elsewhere, weight: whole } = data.answer, isShown = !isFiltered() && rows.length > 0;
+    const { rows, helps, elsewhere, weight: whole } = data.answer, isShown = rows.length > 0;
     const ofWhole = (weight) => `${(weight / (whole || 1) * 100).toFixed(1)} %`;
     $('answer').hidden = !isShown;
+    $('wholeanswer').hidden = !isShown || !isFiltered();
+    for (const id of ['wholeanswer', 'answer', 'helpstitle', 'helps']) $(id).classList.toggle('whole', isFiltered());
     $('helps').hidden = $('helpstitle').hidden = !isShown || !helps.length;
     if (!isShown) return;
     const numbers = (tr, weight) => tr.append(element('td', 'n', amount(weight)), element('td', 'n', ofWhole(weight)));

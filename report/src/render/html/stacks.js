@@ -3,6 +3,8 @@
 // file does not access the page.
 const PART_FIELDS = 7;
 const COMPILED = 0, INTERPRETED = 1, COMPILING = 3, IMPORTING = 4, COLLECTING = 5, WAITING = 6, FIRST_USE = 7, LOADING = 8, ENDING = 9;
+// Function number of Numba's compiler in the call tree, where it is one frame. -1 are functions that were merged, -2 is the root.
+const COMPILER = -3;
 const NO_SHARES = [0, 0, 0, 0];
 
 class Stacks {
@@ -74,7 +76,7 @@ class Stacks {
   /** Returns everything that the page shows for a selection. `isChosen` tells for each thread whether it is selected. */
   select(isChosen, range) {
     const { data, count, parts } = this, slices = range || [0, Infinity];
-    const own = new Float64Array(count), total = new Float64Array(count), samples = new Float64Array(count), totalSamples = new Float64Array(count);
+    const compiling = new Float64Array(count), own = new Float64Array(count), total = new Float64Array(count), samples = new Float64Array(count), totalSamples = new Float64Array(count);
     const hot = data.stacks.hot.map(() => [0, 0, 0]), activities = data.stacks.activities.map(() => 0), threads = data.threads.map(() => data.stacks.activities.map(() => 0));
     // For each user line: time in or below it, part of that time charged to other lines, and part spent compiling.
     const calling = new Map(), libraries = new Map();
@@ -89,6 +91,7 @@ class Stacks {
       const code = parts[offset + 4] - 1, line = hot[code >> 1];
       if (line) { line[0] += weight; if (code & 1) line[2] += weight; }
       activities[activity] += weight;
+      if (activity === COMPILING) compiling[parts[offset + 2]] += weight;
       all += weight;
       const node = parts[offset + 2], userLine = this.user[node], library = this.libraryOf(node, activity);
       if (library) libraries.set(library, (libraries.get(library) || 0) + weight);
@@ -106,7 +109,7 @@ class Stacks {
       const sum = lines[this.lineNumbers.get(file + ':' + line)];
       hot[index][1] = Math.max(hot[index][0], sum ? sum[3] : 0);
     });
-    return { range, all, own, total, activities, threads, hot, calling, libraries, lines: isPart ? lines : null,
+    return { range, all, own, total, compiling, activities, threads, hot, calling, libraries, lines: isPart ? lines : null,
       functions: isPart ? this.shares(n, this.functionOf, data.functions.length) : null };
   }
 
@@ -139,8 +142,29 @@ class Stacks {
     return shares;
   }
 
+  /**
+   * Returns what the call tree shows of Numba's compiler: for each node, the time that compiles, in it (own) and with
+   * what it calls (total). It is charged to one function, COMPILER, at the outermost frame of Numba (start).
+   */
+  compilerFrames(selection) {
+    const own = new Float64Array(this.count), total = new Float64Array(this.count), start = new Int32Array(this.count).fill(-1);
+    for (let node = 1; node < this.count; node++) {
+      const f = this.functionOf[this.spot[node]], library = f >= 0 && this.data.functions[f].library;
+      start[node] = start[this.parent[node]];
+      if (start[node] < 0 && ['numba', 'llvmlite', 'libllvmlite'].includes(library)) start[node] = node;
+    }
+    for (let node = this.count - 1; node > 0; node--) {
+      if (start[node] < 0) continue;
+      own[node] = selection.compiling[node];
+      total[node] += own[node];
+      if (start[node] !== node) total[this.parent[node]] += total[node];
+    }
+    return { own, total, start };
+  }
+
   /** Returns the call tree by function: { f, own, total, below }. Inverted, it has the callers below each function. */
   tree(selection, inverted) {
+    const compiler = this.compilerFrames(selection);
     const newNode = (f, up) => ({ f, up, own: 0, total: 0, below: new Map() });
     const child = (parent, f) => {
       let node = parent.below.get(f);
@@ -154,22 +178,36 @@ class Stacks {
       root.own = selection.own[0];
       for (let index = 1; index < this.count; index++) {
         if (!selection.total[index]) continue;
+        const compiled = compiler.total[index], own = selection.own[index] - compiler.own[index], total = selection.total[index] - compiled;
+        if (compiled && compiler.start[index] === index) {
+          const frame = child(treeNodes[this.parent[index]], COMPILER);
+          frame.own += compiled; frame.total += compiled;
+        }
+        if (!total) continue;
         // A function and its entry point share one node.
         const parent = this.parent[index], isInsideEntry = parent && this.isEntry[this.spot[parent]];
         const node = treeNodes[index] = isInsideEntry ? treeNodes[parent] : child(treeNodes[parent], this.functionOf[this.spot[index]]);
-        node.own += selection.own[index];
-        if (!isInsideEntry) node.total += selection.total[index];
+        node.own += own;
+        if (!isInsideEntry) node.total += total;
       }
       return root;
     }
-    for (let leaf = 1; leaf < this.count; leaf++) {
-      if (!selection.own[leaf]) continue;
-      for (let ancestor = leaf, node = root; ancestor > 0; ancestor = this.parent[ancestor]) {
-        if (this.isEntry[this.spot[ancestor]] && ancestor !== leaf) { if (this.parent[ancestor] === 0) node.own += selection.own[leaf]; continue; }
+    const addCallers = (leaf, above, node, weight) => {
+      for (let ancestor = above; ancestor > 0; ancestor = this.parent[ancestor]) {
+        if (this.isEntry[this.spot[ancestor]] && ancestor !== leaf) { if (this.parent[ancestor] === 0) node.own += weight; continue; }
         node = child(node, this.functionOf[this.spot[ancestor]]);
-        node.total += selection.own[leaf];
-        if (this.parent[ancestor] === 0) node.own += selection.own[leaf];
+        node.total += weight;
+        if (this.parent[ancestor] === 0) node.own += weight;
       }
+    };
+    for (let leaf = 1; leaf < this.count; leaf++) {
+      const own = selection.own[leaf] - compiler.own[leaf], compiled = compiler.start[leaf] === leaf ? compiler.total[leaf] : 0;
+      if (own) addCallers(leaf, leaf, root, own);
+      if (!compiled) continue;
+      const frame = child(root, COMPILER);
+      frame.total += compiled;
+      if (this.parent[leaf] === 0) frame.own += compiled;
+      addCallers(-1, this.parent[leaf], frame, compiled);
     }
     return root;
   }

@@ -110,11 +110,7 @@ impl Table<'_> {
     fn write_next_run(&mut self) {
         let rows = || self.report.compilations.iter().filter(|row| row.is_outermost() && !row.failed);
         let total_if = |is_cached: bool| {
-            let matches = |row: &&Compilation| match row.why {
-                Why::NewEntry | Why::NoLines => is_cached,
-                Why::NotCached | Why::Unpickled | Why::Dynamic | Why::Lifted => !is_cached,
-                Why::Cached | Why::Wrapper | Why::Other => false,
-            };
+            let matches = |row: &&Compilation| if is_cached { row.why.is_stored() } else { row.why.is_repeated() };
             rows().filter(matches).fold((0, 0), |(count, took), row| (count + 1, took + row.compiling_ns()))
         };
         let reason = if rows().any(|row| row.why == Why::NotCached) { "; cache=True not set" } else { "" };
