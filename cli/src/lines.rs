@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use jitlisten_report::{Style, to_html, to_json, to_text};
+use jitlisten_report::{Style, stacks_to_json, to_html, to_json, to_text};
 
 use crate::browser;
 use crate::input::{Input, Recordings};
@@ -41,10 +41,13 @@ pub(crate) struct Lines {
     /// Write JSON, to standard output if OUT is -
     #[arg(long, value_name = "OUT")]
     json: Option<PathBuf>,
+    /// Add the stacks of each thread to the JSON
+    #[arg(long, requires = "json")]
+    stacks: bool,
     /// Show shares by thread
     #[arg(long)]
     threads: bool,
-    /// Show shares by process, and lines whose time differs between processes
+    /// Show shares by process, and what differs between processes
     #[arg(long)]
     processes: bool,
     /// Show shares by machine
@@ -92,7 +95,15 @@ impl Lines {
             recording::write(Some(out), to_html(&report).as_bytes(), Recognition::ByMark)?;
         }
         if let Some(out) = &self.json {
-            recording::write(Some(out), format!("{:#}\n", to_json(&report)).as_bytes(), Recognition::ByMark)?;
+            let mut value = to_json(&report);
+            // Indentation would triple the size of the stacks.
+            let text = if self.stacks {
+                value["stacks"] = stacks_to_json(&report);
+                format!("{value}\n")
+            } else {
+                format!("{value:#}\n")
+            };
+            recording::write(Some(out), text.as_bytes(), Recognition::ByMark)?;
         }
         if let Some(page) = page.filter(|_| self.open) {
             browser::open(&page)?;

@@ -218,6 +218,7 @@ def read(
     path: Union[str, "os.PathLike[str]", Iterable[Union[str, "os.PathLike[str]"]]],
     *other_paths: Union[str, "os.PathLike[str]"],
     by_thread: bool = False,
+    stacks: bool = False,
 ) -> "Report":
     """Reads recordings of ``jitlisten record`` or ``perf record``; several recordings are merged.
 
@@ -225,13 +226,14 @@ def read(
 
     The path may be a folder of recordings, or a list. ``.lines()``, ``.functions()`` and ``.processes()`` return pandas
     tables, if pandas is installed; so does ``.by_thread()``, with host, rank, process and thread of each line, if
-    ``by_thread`` is true. ``.rows()`` and ``.thread_rows()`` return lists of dicts.
+    ``by_thread`` is true. ``.rows()`` and ``.thread_rows()`` return lists of dicts. If ``stacks`` is true,
+    ``.stacks()`` has each thread's stacks, and ``.to_hatchet()`` returns a call tree for Hatchet.
     ``.summary()`` returns the time per activity. ``.data`` is the complete output of ``jitlisten lines --json``. Raises
     :class:`Error` if a recording cannot be read.
     """
     from ._read import read
 
-    return read(path, *other_paths, by_thread=by_thread)
+    return read(path, *other_paths, by_thread=by_thread, stacks=stacks)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any, Dict, Iterable, List, Union
+from typing import Any, Dict, Iterable, List, Tuple, Union
 
 from . import Error
 from .__main__ import command
@@ -70,6 +70,73 @@ class Report:
         names = ("name", "kind", "self", "total", "self_percent", "total_percent")
         return _make_data_frame([{name: row[name] for name in names} for row in self.data["functions"]])
 
+    def stack_rows(self) -> List[Dict[str, Any]]:
+        """Returns one dict for each thread and stack: ``stack`` (names, outermost first), ``file`` and ``line`` of the
+        innermost frame, ``host``, ``rank``, ``process``, ``pid``, ``tid``, ``thread``, ``samples`` and ``seconds``.
+        Needs ``read(..., stacks=True)``."""
+        stacks, is_time = self._stacks(), self.data["is_time"]
+        nodes, samples = stacks["nodes"], stacks["samples"]
+        names = [row["name"] for row in stacks["functions"]]
+        files = [*stacks["files"], None]
+        # Callers precede what they call.
+        tuples: List[Tuple[str, ...]] = []
+        for parent, function in zip(nodes["parent"], nodes["function"]):
+            tuples.append((*(tuples[parent] if parent >= 0 else ()), names[function]))
+        rows: List[Dict[str, Any]] = []
+        columns = (samples["thread"], samples["node"], samples["samples"], samples["weight"])
+        for number, node, count, weight in zip(*columns):
+            thread = self.data["threads"][number]
+            row = {"stack": tuples[node], "file": files[nodes["file"][node]], "line": nodes["line"][node] or None}
+            row.update((name, thread[name]) for name in ("host", "rank", "process", "pid", "tid"))
+            row.update(thread=thread["name"], samples=count, seconds=weight / 1e9 if is_time else None)
+            rows.append(row)
+        return rows
+
+    def stacks(self) -> Any:
+        """Returns :meth:`stack_rows` as a ``pandas.DataFrame``."""
+        return _make_data_frame(self.stack_rows())
+
+    def to_hatchet(self) -> Any:
+        """Returns a ``hatchet.GraphFrame``: the call tree of all threads, with ``time`` and ``time (inc)`` in seconds,
+        or in samples if they do not measure time. Needs ``read(..., stacks=True)``."""
+        stacks = self._stacks()
+        try:
+            hatchet: Any = importlib.import_module("hatchet")
+            frame: Any = importlib.import_module("hatchet.frame").Frame
+            node_type: Any = importlib.import_module("hatchet.node").Node
+            graph: Any = importlib.import_module("hatchet.graph").Graph
+        except ImportError:
+            raise Error(f"a GraphFrame needs Hatchet: {sys.executable} -m pip install llnl-hatchet") from None
+        pandas: Any = importlib.import_module("pandas")
+        nodes, samples = stacks["nodes"], stacks["samples"]
+        unit, divisor = ("weight", 1e9) if self.data["is_time"] else ("samples", 1)
+        exclusive = [0.0] * len(nodes["parent"])
+        for node, amount in zip(samples["node"], samples[unit]):
+            exclusive[node] += amount / divisor
+        inclusive = list(exclusive)
+        for node in range(len(inclusive) - 1, -1, -1):
+            if nodes["parent"][node] >= 0:
+                inclusive[nodes["parent"][node]] += inclusive[node]
+        files, made, rows = [*stacks["files"], None], [], []
+        for node, (parent, function) in enumerate(zip(nodes["parent"], nodes["function"])):
+            name, kind = stacks["functions"][function]["name"], stacks["functions"][function]["kind"]
+            file, line = files[nodes["file"][node]], nodes["line"][node]
+            made.append(node_type(frame(name=name, type=kind, file=file or "", line=line), hnid=node))
+            if parent >= 0:
+                made[node].add_parent(made[parent])
+                made[parent].add_child(made[node])
+            rows.append((made[node], name, kind, file, line, exclusive[node], inclusive[node]))
+        columns = ["node", "name", "type", "file", "line", "time", "time (inc)"]
+        tree = graph([made[node] for node, parent in enumerate(nodes["parent"]) if parent < 0])
+        tree.enumerate_traverse()
+        table = pandas.DataFrame(rows, columns=columns).set_index("node").sort_index()
+        return hatchet.GraphFrame(tree, table, ["time"], ["time (inc)"])
+
+    def _stacks(self) -> Dict[str, Any]:
+        if "stacks" not in self.data:
+            raise Error("the report has no stacks: use read(..., stacks=True)")
+        return dict(self.data["stacks"])
+
     def summary(self) -> Dict[str, Any]:
         """Returns the time per activity (compiled and interpreted code, libraries, compiling, importing, ...) in
         samples, weight and percent."""
@@ -79,10 +146,12 @@ class Report:
 Path = Union[str, "os.PathLike[str]"]
 
 
-def read(path: Union[Path, Iterable[Path]], *other_paths: Path, by_thread: bool = False) -> Report:
+def read(
+    path: Union[Path, Iterable[Path]], *other_paths: Path, by_thread: bool = False, stacks: bool = False
+) -> Report:
     """Reads recordings of ``jitlisten record`` or ``perf record``; several recordings are merged. A folder stands for
-    the recordings in it. ``by_thread`` keeps the lines of each thread apart. Raises :class:`Error` if a recording
-    cannot be read."""
+    the recordings in it. ``by_thread`` keeps the lines of each thread apart; ``stacks`` reads stacks, too. Raises
+    :class:`Error` if a recording cannot be read."""
     paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     files = [os.fspath(file) for file in (*paths, *other_paths)]
     if not files:
@@ -93,7 +162,7 @@ def read(path: Union[Path, Iterable[Path]], *other_paths: Path, by_thread: bool 
     program = command()
     if program is None:
         raise Error("the command jitlisten is not installed beside this package")
-    flags = ["--threads"] if by_thread else []
+    flags = ["--threads"] * by_thread + ["--stacks"] * stacks
     arguments = [program, "lines", "--json", "-", *flags, *(os.path.abspath(file) for file in files)]
     completed = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
     if completed.returncode != 0:

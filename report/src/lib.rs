@@ -48,8 +48,9 @@ pub use recording::{
     Stacks, Thread,
 };
 pub use render::{
-    SourceLine, Style, compilations_to_json, compilations_to_text, diff_to_json, diff_to_text, gzip, to_callgrind,
-    to_collapsed, to_firefox, to_flamegraph, to_html, to_json, to_pprof, to_speedscope, to_text, why_to_text,
+    SourceLine, Style, compilations_to_json, compilations_to_text, diff_to_json, diff_to_text, gzip, stacks_to_json,
+    to_callgrind, to_collapsed, to_firefox, to_flamegraph, to_html, to_json, to_pprof, to_speedscope, to_text,
+    why_to_text,
 };
 pub use report::{
     Bundled, Change, CompiledFunction, Difference, Group, Imbalance, Options, RecordingFile, Report, bundle, diff,

@@ -147,6 +147,7 @@ def use(browser, page, pictures):
     use_callers(browser, used, selected_row, selected_line)
     use_search(browser, used, selected_row, rows)
     use_threads(browser, used)
+    use_processes(browser, used, save)
 
     # Toggle the margin and the dark theme.
     browser.keys("m")
@@ -363,6 +364,28 @@ def use_threads(browser, used):
     # Unimportant lines are folded by share, so other lines may be visible now.
     after = numbers()
     assert {**after, "lines": None} == {**before, "lines": None}
+
+
+def use_processes(browser, used, save):
+    """Clicks a bar in the strip of processes, and checks that the page shows this process."""
+    if browser.run("return document.getElementById('processes').hidden"):
+        return
+    texts = lambda: browser.run(
+        "return ['#summary > span', '#processtext > span'].map((one) => document.querySelector(one).textContent)"
+    )
+    chosen = lambda: browser.run("const c = document.getElementById('process'); return [c.value, c.selectedOptions[0].text]")
+    whole, words = texts()
+    assert words.startswith("least ") and "; most " in words, words
+    browser.click("#processbars")
+    number, name = chosen()
+    save("lines-html-processes.png")
+    summary, words = texts()
+    amount = words.removeprefix(name + ": ").split(",")[0]
+    assert int(number) >= 0 and summary.startswith(amount + " "), (number, name, summary, words)
+    assert summary != whole
+    browser.keys("\ue00c")
+    assert chosen()[0] == "-1" and texts()[0] == whole, "Escape: all processes"
+    used.append("processes")
 
 
 def main():

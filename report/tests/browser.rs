@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Writer, find_program, fixture_options, scratch_directory, skip, testdata};
-use jitlisten_report::{HotLine, Options, Report, to_html};
+use jitlisten_report::{HotLine, Options, Recording, Report, to_html};
 
 /// Tests the page in the browser. Returns the features that were used, which depend on the recording.
 fn use_page(name: &str, report: &Report, hottest: &[HotLine]) -> Option<String> {
@@ -38,7 +38,28 @@ fn the_page_of_a_recording_works() {
     let options = Options { by_thread: true, ..fixture_options() };
     let report = Report::open(&testdata().join("perf.data"), &options).unwrap();
     if let Some(features) = use_page("browser", &report, &report.profile.hottest(10)) {
-        assert!(features.starts_with("ok, time, inlined calls, callers, search, threads;"), "{features}");
+        assert!(features.starts_with("ok, compiler, time, inlined calls, callers, search, threads;"), "{features}");
+    }
+}
+
+#[test]
+fn the_strip_of_processes_filters_the_page() {
+    let image = "/tmp/fixture/images/image-19001-347235/object-22.so";
+    let recordings = (0..30_u32).map(|rank| {
+        let (pid, mut writer) = (rank + 10, Writer::default());
+        writer.comm(pid, pid, "python", true, 1);
+        writer.mmap(pid, (0x7000_0000_0000, 0x7000_0000_2000), 0, image, 2);
+        // The rank of the process.
+        writer.comm(pid, u32::MAX - 1, &rank.to_string(), false, 3);
+        for time in 0..10 + u64::from(rank) {
+            writer.sample((pid, pid), 10 + time, 10_000_000, &[0x7000_0000_1000 + time, 0x7000_0000_1030]);
+        }
+        common::read(&writer.file()).unwrap()
+    });
+    let recording = Recording::merged(recordings.collect()).unwrap();
+    let report = Report::new(recording, None, &Options { by_thread: true, ..fixture_options() });
+    if let Some(features) = use_page("browser-processes", &report, &report.profile.hottest(10)) {
+        assert!(features.contains(", processes,") || features.contains(", processes;"), "{features}");
     }
 }
 

@@ -391,17 +391,21 @@ fn several_recordings_are_merged_and_distinguished() {
 }
 
 #[test]
-fn lines_whose_time_differs_between_ranks_are_listed() {
+fn lines_and_functions_whose_time_differs_between_ranks_are_listed() {
     // The facts of the process, which its COMM records have.
     const RANK_TID: u32 = u32::MAX - 1;
     const MS: u64 = 1_000_000;
+    /// Image with `heavy` of the fixture.
+    const CALLER_IMAGE: &str = "/tmp/fixture/images/image-19001-347235/object-2.so";
+    const CALLER: u64 = BASE + 0x1_1100;
     let recording = |rank: u32, samples: u64| {
         let mut writer = Writer { host: Some("one".to_owned()), ..Writer::default() };
         let pid = rank + 10;
         writer.comm(pid, pid, "python", true, 1).mmap(pid, (BASE, BASE + 0x2000), 0, IMAGE, 2);
+        writer.mmap(pid, (BASE + 0x1_0000, BASE + 0x1_2000), 0, CALLER_IMAGE, 2);
         writer.comm(pid, RANK_TID, &rank.to_string(), false, 3);
         for time in 0..samples {
-            writer.sample((pid, pid), 10 + time, 5 * MS, &[FIRST, CALL]);
+            writer.sample((pid, pid), 10 + time, 5 * MS, &[FIRST, CALL, CALLER]);
         }
         read(&writer.file()).unwrap()
     };
@@ -410,7 +414,7 @@ fn lines_whose_time_differs_between_ranks_are_listed() {
         Report::new(merged, None, &Options { by_thread: true, ..common::fixture_options() })
     };
     let report = report_of(&|rank| if rank == 7 { 400 } else { 100 });
-    let [row] = report.imbalance().try_into().unwrap();
+    let [row] = report.imbalanced_lines().try_into().unwrap();
     // 29 ranks of 0.5 s and one of 2 s.
     assert_eq!((row.min, row.mean, row.max, row.gain()), (500 * MS, 550 * MS, 2000 * MS, 1450 * MS));
     assert_eq!((row.slowest.rank, row.slowest.label.as_str()), (Some(7), "rank 7"));
@@ -418,9 +422,15 @@ fn lines_whose_time_differs_between_ranks_are_listed() {
     assert!(text.contains("rank 7 (process 17), 1 thread") && text.contains("10 more processes with "), "{text}");
     assert_eq!(text.lines().filter(|line| line.contains("(process ")).count(), 20, "{text}");
     assert!(text.contains("    1.45 s     500 ms     550 ms     2.00 s | sides.py:"), "{text}");
-    assert_eq!(to_json(&report)["imbalance"][0]["slowest"]["rank"], 7);
+    // The caller differs by as much, but only by this callee.
+    let [function] = report.imbalanced_functions().try_into().unwrap();
+    assert_eq!((function.max, function.gain(), function.slowest.rank), (2000 * MS, 1450 * MS, Some(7)));
+    assert!(text.contains("    1.45 s     500 ms     550 ms     2.00 s | __main__.fibonacci  rank 7"), "{text}");
+    let json = to_json(&report);
+    assert_eq!(json["imbalance"]["lines"][0]["slowest"]["rank"], 7);
+    assert_eq!(json["imbalance"]["functions"][0]["name"], report.profile.functions[function.subject].name);
     // A difference that sampling explains is not listed.
-    assert!(report_of(&|rank| if rank == 7 { 110 } else { 100 }).imbalance().is_empty());
+    assert!(report_of(&|rank| if rank == 7 { 110 } else { 100 }).imbalanced_lines().is_empty());
 }
 
 #[test]

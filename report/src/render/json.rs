@@ -1,45 +1,4 @@
-//! Line table as JSON for programs.
-//!
-//! ```text
-//! {"$generator": s, "samples": n, "compiled": n, "interpreted": n, "without_line": n, "lost": n, "weight": n,
-//! "is_time": b, "elapsed": ns or null,
-//!  "summary": {"compiled": {"samples": n, "weight": n, "percent": p}, "interpreted": {...},
-//!              "libraries": {NAME: {...}}, "compiling": {...}, "compiling_in_llvm": {...}, "first_use": {...},
-//!              "loading": {...}, "importing": {NAME: {...}}, "collecting": {...}, "ending": {...},
-//!              "waiting": {NAME: {...}}},
-//!  "answer":  {"samples": n, "weight": n, "idle": n, "run_queue": ns, "shares": {WORD: {...}},
-//!              "rows": [{"depth": n, "kind": "python"|"compiled"|"compilation"|"function"|"imports", "path": p,
-//!              "line": l, "more_lines": [l], "callers": [{"path": p, "line": l}], "function": s, "source": s,
-//!              "total": n, "total_weight": n, "total_percent": p, "parts": {WORD: {...}}, "of_it": s,
-//!              "compilations": n, "advice": s or null}],
-//!              "elsewhere": {"samples": n, ..., "parts": {WORD: {...}}},
-//!              "helps": [{"rule": s, "text": s, "path": p, "line": l, "samples": n, "weight": n, "percent": p}]},
-//!  "hottest": [{"path": p, "line": l, "source": s, "kind": "compiled"|"python", "self": n, "total": n, "in_c": n,
-//!               ...}],
-//!  "files":   [{"path": p, "note": s, "lines": [{"line": l, "self": n, "self_weight": n, "in_c": n,
-//!               "approximate": n, "total": n, "source": s, "inlined": [...],
-//!               "loops": [{"function": s, "first": l, "last": l, "ran": "vector"|"scalar",
-//!               "llvm": [{"name": s, "line": l, "text": s}], "advice": [{"rule": s, "text": s, "cause": s,
-//!                   "change": s?, "gain": [low, high]?, "changes_results": s?}], ...}]}]}],
-//!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "rank": n or null, "process": s, "samples": n,
-//!               "compiled": n, "percent": p}],
-//!  "processes": [{"pid": n, "name": s, "label": s, "rank": n or null, "host": s, "threads": n, "samples": n,
-//!                 "compiled": n, "percent": p}],
-//!  "hosts": [...],
-//!  "imbalance": [{"path": p, "line": l, "gain": w, "min": w, "mean": w, "max": w, "slowest": {"pid": n, "host": s,
-//!                 "rank": n or null, "label": s}}], ...}
-//! ```
-//! `answer` is the first screen: the user's lines by total time, each followed by the rows below it (`depth`), and what
-//! helps. The `idle` threads of pools, and the time that threads were ready to run but did not (`run_queue`), are in no other
-//! figure. `callers` are merged lines with nearly the same time, and `more_lines` are the last line of a function or the other lines of imports.
-//!
-//! The `self` of all `lines` plus `without_line` add up to `compiled` and `interpreted`; with `outside` they add up to
-//! `samples`. Line 0 is code to which the compiler assigned no line. The entries of `summary` without
-//! `compiling_in_llvm` also add up to `samples`. `self` of an interpreted line includes the C functions that it calls,
-//! counted in `in_c`. For compiled lines, only `hottest` includes C functions and Numba's own code for calls such as
-//! `a.sum()`. `inlined` is another view of the same samples, below the line of the call. Percentages are by weight,
-//! which differs from sample counts only if the recorder changed its period. Weight is in ns if samples measure time;
-//! other counts are samples.
+//! Line table as JSON for programs. `docs/lines.schema.json` describes every field.
 
 use serde_json::{Map, Value, json};
 
@@ -48,16 +7,20 @@ use crate::lookup::source::SourceText;
 use crate::loops::Loop;
 use crate::profile::{Count, Inlined, Line, Shares, SourceLines};
 use crate::recording::Thread;
-use crate::report::{Change, Group, Report, diff};
+use crate::report::{Change, Group, Imbalance, Report, diff};
 
 /// Name and version of this program. The key of this value sorts before all others, so it is at the start of the file.
 const GENERATOR: &str = concat!("jitlisten ", env!("CARGO_PKG_VERSION"));
+
+/// Version of the format. A field that is removed or changes its meaning makes a new version; a new field does not.
+const VERSION: u32 = 1;
 
 /// Returns the whole report as JSON.
 pub fn to_json(report: &Report) -> Value {
     let profile = &report.profile;
     json!({
         "$generator": GENERATOR,
+        "version": VERSION,
         "samples": profile.all.samples,
         "compiled": profile.compiled.samples,
         "interpreted": profile.interpreted.samples,
@@ -388,23 +351,28 @@ fn threads(report: &Report) -> Vec<Value> {
     .collect()
 }
 
-/// Returns the lines whose self time differs between processes, if the report is by thread.
-fn imbalance(report: &Report) -> Vec<Value> {
-    let rows = report.imbalance();
-    rows.iter()
-        .map(|row| {
-            json!({
-                "path": report.profile.files[row.file].path,
-                "line": row.line,
-                "gain": row.gain(),
-                "min": row.min,
-                "mean": row.mean,
-                "max": row.max,
-                "slowest": {"pid": row.slowest.pid, "host": row.slowest.host, "rank": row.slowest.rank,
-                            "label": row.slowest.label},
-            })
-        })
-        .collect()
+/// Returns the lines and functions whose time differs between processes, if the report is by thread.
+fn imbalance(report: &Report) -> Value {
+    fn with_times<T>(row: &Imbalance<T>, mut value: Value) -> Value {
+        let Group { pid, host, rank, label, .. } = &row.slowest;
+        value["gain"] = json!(row.gain());
+        value["min"] = json!(row.min);
+        value["mean"] = json!(row.mean);
+        value["max"] = json!(row.max);
+        value["slowest"] = json!({"pid": pid, "host": host, "rank": rank, "label": label});
+        value
+    }
+    let lines = report.imbalanced_lines();
+    let lines = lines.iter().map(|row| {
+        let (file, line) = row.subject;
+        with_times(row, json!({"path": report.profile.files[file as usize].path, "line": line}))
+    });
+    let functions = report.imbalanced_functions();
+    let functions = functions.iter().map(|row| {
+        let function = &report.profile.functions[row.subject];
+        with_times(row, json!({"name": function.name, "kind": function.kind.name()}))
+    });
+    json!({"lines": lines.collect::<Vec<_>>(), "functions": functions.collect::<Vec<_>>()})
 }
 
 fn groups(report: &Report, groups: &[Group], are_processes: bool) -> Vec<Value> {

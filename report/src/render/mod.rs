@@ -6,9 +6,11 @@ mod export;
 mod html;
 mod json;
 mod rows;
+mod stacks;
 mod text;
 
 pub use export::{gzip, to_callgrind, to_collapsed, to_firefox, to_flamegraph, to_pprof, to_speedscope};
 pub use html::to_html;
 pub use json::{compilations_to_json, diff_to_json, to_json};
+pub use stacks::stacks_to_json;
 pub use text::{SourceLine, Style, compilations_to_text, diff_to_text, to_text, why_to_text};

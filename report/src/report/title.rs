@@ -28,6 +28,13 @@ pub struct Group {
     pub compiled: Count,
 }
 
+impl Group {
+    /// Returns the host and pid, which identify a process.
+    pub(crate) fn key(&self) -> (&str, u32) {
+        (&self.host, self.pid)
+    }
+}
+
 impl Report {
     /// Returns the name of the recorded program: `prog.py`, `-m module`, `./program`. For perf, the arguments after
     /// `--`.

@@ -4,14 +4,15 @@
 
 use std::time::SystemTime;
 
+use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
 
 use crate::answer::RowKind;
 use crate::lookup::source::SourceText;
-use crate::profile::{Count, FunctionRow, Inlined, Line, Shares, SourceLines};
+use crate::profile::{Count, FunctionRow, Inlined, Line, Shares, SourceLines, ThreadRow};
 use crate::recording::compilations::Compilation;
 use crate::render::rows::shown_rows;
-use crate::report::Report;
+use crate::report::{Group, Report};
 use crate::sanitize::sanitize;
 use crate::symbols::Kind;
 
@@ -36,6 +37,8 @@ pub(super) fn data(report: &Report) -> Value {
     let profile = &report.profile;
     let assembly = Assembly::new(&report.recording, &report.symbols, &report.roots);
     let (program, title) = (report.program(), report.title());
+    let mut processes = report.processes();
+    processes.sort_by(|a, b| (a.rank, &a.host, a.pid).cmp(&(b.rank, &b.host, b.pid)));
     json!({
         "program": sanitize(&program),
         "command": sanitize(&report.recording.facts.command.join(" ")),
@@ -44,9 +47,8 @@ pub(super) fn data(report: &Report) -> Value {
         "weight": profile.all.weight,
         "facts": facts(report),
         "notes": report.notes.iter().map(|note| sanitize(note)).collect::<Vec<_>>(),
-        "threads": profile.threads.iter().map(|row| {
-            json!([sanitize(&report.thread_name(&row.thread)), row.all.weight])
-        }).collect::<Vec<_>>(),
+        "threads": threads(report, &processes),
+        "processes": processes.iter().map(process_value).collect::<Vec<_>>(),
         "functions": functions(report),
         "files": profile.files.iter().zip(&report.sources).map(|(file, source)| {
             file_value(report, &assembly, file, source)
@@ -55,6 +57,30 @@ pub(super) fn data(report: &Report) -> Value {
         "stacks": stacks(report),
         "compiling": compiling(report),
     })
+}
+
+/// Returns the name and time of each thread, and the index of its process.
+fn threads(report: &Report, processes: &[Group]) -> Vec<Value> {
+    let indices: FxHashMap<(&str, u32), usize> =
+        processes.iter().zip(0..).map(|(process, index)| (process.key(), index)).collect();
+    let value = |row: &ThreadRow| {
+        let thread = &row.thread;
+        json!([sanitize(&report.thread_name(thread)), row.all.weight, indices[&(thread.host.as_str(), thread.pid)]])
+    };
+    report.profile.threads.iter().map(value).collect()
+}
+
+/// Returns the name of a process, and the short name below its bar.
+fn process_value(process: &Group) -> Value {
+    let Group { host, pid, name, label, rank, .. } = process;
+    let name = if label.is_empty() { name } else { label };
+    let host = if host.is_empty() { String::new() } else { format!(" on {host}") };
+    let short = match rank {
+        Some(rank) => rank.to_string(),
+        None if label.is_empty() => pid.to_string(),
+        None => label.clone(),
+    };
+    json!([sanitize(&format!("{name} (process {pid}{host})")), sanitize(&short)])
 }
 
 /// Width for the words that describe a row.

@@ -1,12 +1,16 @@
 // Timeline, flame graph, call tree and threads.
 const SHADES = ['--a0', '--a1', '--a2', '--a3', '--a4', '--a5', '--a6', '--a7', '--a8', '--a9'];
 
+// Number of threads that the timeline and the list of threads show.
+const MAX_THREADS = 300;
+
 function timeline(page) {
   const { data, $ } = page;
   const { slice, slices, clock } = data.stacks, LABEL = 110, canvas = $('canvas'), box = $('threads');
-  const order = data.threads.map((_, thread) => thread).filter((thread) => data.threads[thread][1] || !data.weight);
-  order.sort((a, b) => data.threads[b][1] - data.threads[a][1]);
-  const rowHeight = order.length > 8 ? 9 : order.length > 4 ? 16 : 20;
+  const threads = data.threads.map((_, thread) => thread).filter((thread) => data.threads[thread][1] || !data.weight);
+  threads.sort((a, b) => data.threads[b][1] - data.threads[a][1]);
+  // Threads of the chosen process.
+  let order = [], rowHeight = 0;
   // Weight of each activity by thread and time slice.
   const weights = new Map();
   let maxWeight = 0;
@@ -23,6 +27,9 @@ function timeline(page) {
 
   $('from').max = $('to').max = seconds(slices);
   function draw() {
+    const inProcess = threads.filter((thread) => page.process() < 0 || data.threads[thread][2] === page.process());
+    order = inProcess.slice(0, MAX_THREADS);
+    rowHeight = order.length > 8 ? 9 : order.length > 4 ? 16 : 20;
     const scale = window.devicePixelRatio || 1, boxWidth = box.clientWidth, boxHeight = order.length * rowHeight;
     canvas.width = boxWidth * scale; canvas.height = boxHeight * scale;
     canvas.style.height = boxHeight + 'px';
@@ -52,7 +59,8 @@ function timeline(page) {
     });
     mark();
     const tick = $('tick');
-    tick.textContent = clock || slices > 1 ? `0 to ${seconds(slices).toFixed(digits)} s; drag to choose a part` : '';
+    tick.textContent = (clock || slices > 1 ? `0 to ${seconds(slices).toFixed(digits)} s; drag to choose a part` : '') +
+      (order.length < inProcess.length ? `; the busiest ${order.length} of ${page.count(inProcess.length)} threads` : '');
   }
   function mark() {
     const range = page.range(), bar = $('range');
@@ -225,9 +233,10 @@ function pictures(page) {
 
   function drawBalance() {
     const view = $('balance'), selection = page.selection(), sum = (parts) => parts.reduce((a, b) => a + b, 0);
-    const threads = selection.threads.map((parts, thread) => [thread, sum(parts), parts]).filter(([, total]) => total).sort((a, b) => b[1] - a[1]);
-    const maxTime = threads.length ? threads[0][1] : 1;
+    const threads = selection.threads.map((parts, thread) => [thread, sum(parts), parts]).filter(([thread, total]) => total && (page.process() < 0 || page.isChosen(thread))).sort((a, b) => b[1] - a[1]);
+    const maxTime = threads.length ? threads[0][1] : 1, left = threads.splice(MAX_THREADS).length;
     view.replaceChildren(element('h2', '', 'What each thread did'), ...threads.map(([thread, total, parts]) => bar(data.threads[thread][0], total, maxTime, parts)));
+    if (left) view.append(element('p', 'faint', `${page.count(left)} more threads`));
     const loops = page.stacks.byThread(selection.range);
     const heaviest = [...loops].map(([f, byThread]) => [f, [...byThread].map(([thread, { inside, waited }]) => [thread, inside, waited]), sum([...byThread.values()].map((times) => times.inside))]).sort((a, b) => b[2] - a[2]);
     if (heaviest.length) view.append(element('h2', '', 'How parallel loops were shared'));

@@ -19,6 +19,7 @@ const SCRIPT: &str = concat!(
     include_str!("loops.js"),
     include_str!("table.js"),
     include_str!("graphs.js"),
+    include_str!("processes.js"),
     include_str!("compilations.js"),
     include_str!("page.js")
 );

@@ -11,7 +11,8 @@
   };
   const HOTTEST = 10, CALLING = 5, FUNCTIONS = 12;
   const stacks = new Stacks(data), { clock } = data.stacks;
-  let thread = -1, range = null, view = 'hottest', selection = stacks.select(-1, null);
+  let thread = -1, process = -1, range = null, view = 'hottest', selection = stacks.select(null, null);
+  const isChosen = (number) => thread < 0 ? process < 0 || data.threads[number][2] === process : number === thread;
 
   const all = () => selection.all || 1;
   const isFiltered = () => selection.lines !== null;
@@ -64,19 +65,26 @@
     selection: () => selection, range: () => range, viewed: () => view, view: showView,
     goToFunction: (number) => table.goToFunction(number),
     goToLine: (file, line) => table.goToLine(file, line),
-    chooseThread: (number) => { thread = thread === number ? -1 : number; $('thread').value = thread; applySelection(); },
+    isChosen, process: () => process,
+    chooseThread: (number) => { thread = thread === number ? -1 : number; chooseThreads(); },
+    chooseProcess: (number) => { process = process === number ? -1 : number; thread = -1; chooseThreads(); },
     chooseRange: (chosen) => { range = chosen; applySelection(); },
     previewRange: (chosen) => { range = chosen; time.mark(); },
   };
-  const table = sourceTable(page), graphs = pictures(page), time = timeline(page), compiled = compilations(page);
+  const table = sourceTable(page), graphs = pictures(page), time = timeline(page), strip = processes(page), compiled = compilations(page);
 
   function applySelection() {
-    selection = stacks.select(thread, range);
+    selection = stacks.select(thread < 0 && process < 0 ? null : data.threads.map((_, number) => isChosen(number)), range);
     files = null;
     time.mark();
     show();
   }
-  function show() { showSummary(); showAnswer(); showHottest(); table.show(); graphs.show(); compiled.show(); }
+  function chooseThreads() {
+    $('thread').value = thread;
+    time.draw();
+    applySelection();
+  }
+  function show() { strip.draw(); showSummary(); showAnswer(); showHottest(); table.show(); graphs.show(); compiled.show(); }
   function showView(name) {
     if (view === name) return;
     view = name;
@@ -246,9 +254,9 @@
       choice.append(new Option(`${name}: ${percent(weight)}`, number));
     });
     choice.hidden = data.threads.length < 2;
-    choice.addEventListener('change', () => { thread = Number(choice.value); applySelection(); });
+    choice.addEventListener('change', () => { thread = Number(choice.value); process = -1; chooseThreads(); });
   }
-  function theme(dark) { document.documentElement.classList.toggle('dark', dark); time.draw(); }
+  function theme(dark) { document.documentElement.classList.toggle('dark', dark); time.draw(); strip.draw(); }
 
   // Keyboard shortcuts.
 
@@ -264,12 +272,12 @@
     if (event.key === 'Escape') (view === 'source' ? $('main') : $(view)).focus();
   });
   for (const tab of document.querySelectorAll('#tabs button[data-view]')) tab.addEventListener('click', () => showView(tab.dataset.view));
-  window.addEventListener('resize', () => { time.draw(); table.draw(); graphs.redraw(); });
+  window.addEventListener('resize', () => { time.draw(); strip.draw(); table.draw(); graphs.redraw(); });
   $('theme').addEventListener('click', () => theme(!document.documentElement.classList.contains('dark')));
   $('keys').addEventListener('click', () => $('help').showModal());
   const KEYS = {
     d: () => $('theme').click(), '/': () => { search.focus(); search.select(); }, '?': () => $('help').showModal(),
-    Escape: () => { if (range) page.chooseRange(null); else graphs.whole(); },
+    Escape: () => { if (range) page.chooseRange(null); else if (process >= 0) page.chooseProcess(-1); else graphs.whole(); },
   };
   document.addEventListener('keydown', (event) => {
     const inField = /^(INPUT|SELECT)$/.test(event.target.tagName) || $('help').open;

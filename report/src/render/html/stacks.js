@@ -1,5 +1,5 @@
 'use strict';
-// Totals of samples for a selection: a thread (-1 for all) and a range of time slices (from, to; null for all). This
+// Totals of samples for a selection: threads (null for all) and a range of time slices (from, to; null for all). This
 // file does not access the page.
 const PART_FIELDS = 7;
 const COMPILED = 0, INTERPRETED = 1, COMPILING = 3, IMPORTING = 4, COLLECTING = 5, WAITING = 6, FIRST_USE = 7, LOADING = 8, ENDING = 9;
@@ -73,8 +73,8 @@ class Stacks {
     return innermost ? `compiler in ${innermost}` : 'Numba\u2019s compiler';
   }
 
-  /** Returns everything that the page shows for a selection. */
-  select(thread, range) {
+  /** Returns everything that the page shows for a selection. `isChosen` tells for each thread whether it is selected. */
+  select(isChosen, range) {
     const { data, count, parts } = this, slices = range || [0, Infinity];
     const compiling = new Float64Array(count), own = new Float64Array(count), total = new Float64Array(count), samples = new Float64Array(count), totalSamples = new Float64Array(count);
     const hot = data.stacks.hot.map(() => [0, 0, 0]), activities = data.stacks.activities.map(() => 0), threads = data.threads.map(() => data.stacks.activities.map(() => 0));
@@ -85,7 +85,7 @@ class Stacks {
       if (parts[offset] < slices[0] || parts[offset] >= slices[1]) continue;
       const weight = this.amount(offset), sampled = parts[offset + 1], activity = parts[offset + 3];
       threads[sampled][activity] += weight;
-      if (thread >= 0 && sampled !== thread) continue;
+      if (isChosen && !isChosen[sampled]) continue;
       own[parts[offset + 2]] += weight;
       samples[parts[offset + 2]] += parts[offset + 5];
       const code = parts[offset + 4] - 1, line = hot[code >> 1];
@@ -104,12 +104,12 @@ class Stacks {
       total[node] += own[node]; totalSamples[node] += samples[node];
       if (node) { total[this.parent[node]] += total[node]; totalSamples[this.parent[node]] += totalSamples[node]; }
     }
-    const n = { own, samples, total, totalSamples }, lines = this.shares(n, this.lineOf, this.places.length), isPart = thread >= 0 || range;
+    const n = { own, samples, total, totalSamples }, lines = this.shares(n, this.lineOf, this.places.length), isPart = isChosen || range;
     data.stacks.hot.forEach(([file, line], index) => {
       const sum = lines[this.lineNumbers.get(file + ':' + line)];
       hot[index][1] = Math.max(hot[index][0], sum ? sum[3] : 0);
     });
-    return { thread, range, all, own, total, compiling, activities, threads, hot, calling, libraries, lines: isPart ? lines : null,
+    return { range, all, own, total, compiling, activities, threads, hot, calling, libraries, lines: isPart ? lines : null,
       functions: isPart ? this.shares(n, this.functionOf, data.functions.length) : null };
   }
 

@@ -15,7 +15,7 @@ pub use why::{SourceLine, why_to_text};
 use unicode_width::UnicodeWidthStr as _;
 
 use crate::profile::{Count, FunctionRow, LibraryRow, Shares};
-use crate::report::{Group, Report};
+use crate::report::{Group, Imbalance, Report};
 use crate::sanitize::sanitize;
 use crate::symbols::Kind;
 use crate::words::{file_name, group_digits, plural, precise_duration};
@@ -204,7 +204,7 @@ impl Table<'_> {
         " ".repeat(self.columns(&Shares::default()).width())
     }
 
-    /// Writes the slowest and the fastest processes, and the lines whose time differs between them.
+    /// Writes the slowest and the fastest processes, and the lines and functions whose time differs between them.
     fn write_processes(&mut self) {
         let processes = self.report.processes();
         if self.style.all || processes.len() <= 2 * MAX_PROCESSES + 1 {
@@ -220,7 +220,16 @@ impl Table<'_> {
                 .write(&format!("{count} more processes with {:.1} % to {:.1} % (use --all)", shares[0], shares[1]));
             self.write_group_rows(fastest);
         }
-        let rows = self.report.imbalance();
+        let report = self.report;
+        self.write_imbalances("self time of a line", &report.imbalanced_lines(), |(file, line)| {
+            format!("{}:{line}", file_name(&report.profile.files[*file as usize].path))
+        });
+        self.write_imbalances("total time of a function", &report.imbalanced_functions(), |function| {
+            report.name_with_file(&report.profile.functions[*function])
+        });
+    }
+
+    fn write_imbalances<T>(&mut self, subject: &str, rows: &[Imbalance<T>], name: impl Fn(&T) -> String) {
         if rows.is_empty() {
             return;
         }
@@ -229,17 +238,16 @@ impl Table<'_> {
             if self.report.is_time() { precise_duration(weight) } else { group_digits(weight) }
         };
         let title =
-            format!("{:>10} {:>10} {:>10} {:>10} | line, and its slowest process", "gain", "min", "mean", "max");
+            format!("{:>10} {:>10} {:>10} {:>10} | {subject}, and its slowest process", "gain", "min", "mean", "max");
         self.lines.write_coloured(&title, "1");
         for row in rows.iter().take(if self.style.all { usize::MAX } else { MAX_IMBALANCES }) {
-            let path = sanitize(file_name(&self.report.profile.files[row.file].path));
             let slowest = match row.slowest.label.as_str() {
                 "" => format!("process {}", row.slowest.pid),
                 label => sanitize(label),
             };
             let columns =
                 [row.gain(), row.min, row.mean, row.max].map(|weight| format!("{:>10}", amount(weight))).join(" ");
-            self.lines.write(&format!("{columns} | {path}:{}  {slowest}", row.line));
+            self.lines.write(&format!("{columns} | {}  {slowest}", sanitize(&name(&row.subject))));
         }
     }
 
