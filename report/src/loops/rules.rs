@@ -116,7 +116,7 @@ fn array_growth(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_array_growth);
     (share > 50.0).then(|| {
         Advice::because("allocation", format!("{share:.0} % of it copies an array to append to it"))
-            .change("fill an array that is large enough by index, the more so the longer it gets")
+            .change("fill an array that is large enough by index")
             .gain(5.0, 300.0)
     })
 }
@@ -360,7 +360,7 @@ fn strided_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     // The code computes the index itself, or takes columns of a matrix without a loop over its rows.
     let is_fixed = spread >= FAR_APART || wraparounds != 0 || is_matrix(hot_loop) && !hot_loop.surroundings.is_loop;
     if is_fixed || has_few {
-        let cause = "one value at a time, from places apart in memory; options gain little";
+        let cause = "one value at a time, from places far apart in memory; options gain little";
         return Some(Advice::because("strided-sum", cause));
     }
     let cause = "one value at a time: the sum keeps its order, and its values are not known to be neighbours in memory";
@@ -393,7 +393,8 @@ fn few_rounds(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         // Otherwise the number of rounds may differ each time, as for lists of different lengths.
         let has_rows = is_matrix(hot_loop);
         if hot_loop.facts.unrolled != 1 || is_remainder || is_minor || !has_rows || !dialect.is_python() {
-            let cause = "the loop has few rounds each time; options gain little, a constant number of rounds may more";
+            let cause =
+                "the loop has few rounds each time; options gain little, a constant number of rounds may help more";
             return Advice::because("few-rounds", cause);
         }
         Advice::because("few-rounds", "the loop has few rounds each time, and their number is not a constant")
