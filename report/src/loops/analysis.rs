@@ -1,6 +1,6 @@
 //! Analysis of a loop's instructions: counts, addresses, and values carried between iterations.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::facts::{Elements, Facts};
@@ -175,20 +175,31 @@ fn has_single_path(instructions: &[Instruction], natural_loop: &NaturalLoop) -> 
     blocks.iter().zip(nexts).all(|(block, next)| leads_to(block, start(next)))
 }
 
-/// Counts sums that each iteration loads from the same address and stores there again.
+/// Counts sums that each iteration loads from the same address, adds to, and stores there again.
 fn count_sums_in_memory(body: &[&Instruction], changed: Registers) -> u32 {
-    let place = |memory: Memory| (memory.parts, memory.offset);
-    let is_fixed =
-        |memory: &Memory| !memory.is_stack && memory.parts != [None; 2] && !memory.address.intersects(changed);
-    let with_memory = |instruction: &&Instruction| Some((**instruction, instruction.memory.filter(is_fixed)?));
-    let stores = body.iter().filter_map(with_memory).filter(|(instruction, memory)| {
-        memory.is_store && instruction.has_vectors() && instruction.operation != Operation::Scatter
-    });
-    let is_loaded = |stored: Memory| {
-        let loads = body.iter().filter_map(with_memory).filter(|(_, memory)| !memory.is_store);
-        loads.filter(|(instruction, _)| instruction.has_vectors()).any(|(_, memory)| place(memory) == place(stored))
+    // Address of a floating-point value that is the same in each iteration.
+    let place = |instruction: &Instruction| {
+        let memory = instruction.memory.filter(|_| instruction.has_vectors())?;
+        let is_fixed = !memory.is_stack && memory.parts != [None; 2] && !memory.address.intersects(changed);
+        is_fixed.then_some((memory.parts, memory.offset))
     };
-    stores.filter(|(_, stored)| is_loaded(*stored)).count() as u32
+    let is_store = |instruction: &Instruction| instruction.memory.is_some_and(|memory| memory.is_store);
+    let loads = body.iter().filter(|instruction| !is_store(instruction));
+    let loaded: BTreeSet<_> = loads.filter_map(|instruction| place(instruction)).collect();
+    // Registers whose value is the result of an addition.
+    let mut added = Registers::default();
+    let mut sums = 0;
+    for instruction in body {
+        let is_sum = is_store(instruction) && instruction.read.intersects(added);
+        if is_sum && place(instruction).is_some_and(|place| loaded.contains(&place)) {
+            sums += 1;
+        }
+        added = added.and(!instruction.written);
+        if let Operation::Add(_) = instruction.operation {
+            added |= instruction.written;
+        }
+    }
+    sums
 }
 
 /// Counts calls whose second floating-point argument is a constant.
@@ -517,6 +528,15 @@ mod tests {
         // vaddsd xmm0, xmm0, [rdi+rax*8]; vmaxsd xmm0, xmm0, xmm1; inc rax; cmp rax, rsi; jl; ret
         let facts = facts_of(b"\xc5\xfb\x58\x04\xc7\xc5\xfb\x5f\xc1\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
         assert_eq!((facts.conditional_sums, facts.recurrences, facts.carried), (0, 1, Some(1)));
+    }
+
+    #[test]
+    fn only_what_was_added_to_is_a_sum_in_memory() {
+        // vmovsd xmm0, [rdi+rax*8]; vaddsd xmm0, xmm0, [rdx]; vmovsd [rdx], xmm0; inc rax; cmp rax, rsi; jl; ret
+        let sum = b"\xc5\xfb\x10\x04\xc7\xc5\xfb\x58\x02\xc5\xfb\x11\x02\x48\xff\xc0\x48\x39\xf0\x7c\xeb\xc3";
+        // The same with vmulsd.
+        let product = b"\xc5\xfb\x10\x04\xc7\xc5\xfb\x59\x02\xc5\xfb\x11\x02\x48\xff\xc0\x48\x39\xf0\x7c\xeb\xc3";
+        assert_eq!((facts_of(sum).sums_in_memory, facts_of(product).sums_in_memory), (1, 0));
     }
 
     #[test]
