@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use rustc_hash::{FxHashMap, FxHashSet};
+
 use super::facts::{Elements, Facts};
 use crate::machine::graph::NaturalLoop;
 use crate::machine::{Class, FIRST_VECTOR, Flow, Instruction, Memory, Operation, Registers};
@@ -24,7 +26,7 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     (facts.spread, facts.unrolled) = measure_spread(&body);
     count_invariant_divisions(&mut facts, &body, changed);
     facts.counted_exits = count_counted_exits(natural_loop, instructions);
-    facts.constant_arguments = count_constant_arguments(instructions, natural_loop);
+    facts.constant_arguments = count_constant_arguments(instructions, natural_loop, changed);
     // Values are tracked only in loops with a single path, because the effect of another path is unknown.
     if let [_] = natural_loop.own_blocks.as_slice() {
         classify_carried_values(&mut facts, &body, changed);
@@ -203,38 +205,92 @@ fn count_sums_in_memory(body: &[&Instruction], changed: Registers) -> u32 {
 }
 
 /// Counts calls whose second floating-point argument is a constant.
-fn count_constant_arguments(instructions: &[Instruction], natural_loop: &NaturalLoop) -> u32 {
+fn count_constant_arguments(instructions: &[Instruction], natural_loop: &NaturalLoop, changed: Registers) -> u32 {
     const SECOND_ARGUMENT: u8 = FIRST_VECTOR + 1;
-    let calls = natural_loop.instructions().filter(|index| instructions[*index].operation == Operation::Call);
-    calls.filter(|call| is_constant(instructions, *call, SECOND_ARGUMENT, 0)).count() as u32
+    let is_call = |index: &usize| instructions[*index].operation == Operation::Call;
+    let calls: Vec<usize> = natural_loop.instructions().filter(is_call).collect();
+    if calls.is_empty() {
+        return 0;
+    }
+    let constants = Constants::new(instructions, natural_loop, changed);
+    calls.into_iter().filter(|call| constants.holds(*call, SECOND_ARGUMENT, 0)).count() as u32
 }
 
-/// Returns true if a register holds a constant at an instruction. Follows moves backwards in the order of addresses, and
-/// through the stack, where compilers keep constants during calls.
-fn is_constant(instructions: &[Instruction], index: usize, register: u8, depth: u32) -> bool {
-    const MAX_DEPTH: u32 = 4;
-    let writer = instructions[..index].iter().rposition(|instruction| instruction.written.contains(register));
-    let Some(writer) = writer.filter(|_| depth < MAX_DEPTH) else { return false };
-    let Instruction { operation, class, memory, read, .. } = instructions[writer];
-    let is_constant_before = |index, registers: Registers| {
-        let mut all = (0..2 * FIRST_VECTOR).filter(|register| registers.contains(*register));
-        all.all(|register| is_constant(instructions, index, register, depth + 1))
-    };
-    match memory {
-        None if operation == Operation::Call => false,
-        // A constant in the instruction, or a copy.
-        None => read == Registers::default() || operation == Operation::Move && is_constant_before(writer, read),
-        // Arrays are read at more than one address, and therefore through an index or a register that changes.
-        Some(_) if class != Class::Other || !matches!(operation, Operation::Move | Operation::Other) => false,
-        Some(memory) if !memory.is_stack => is_constant_before(writer, memory.address),
-        Some(slot) => {
-            let is_store = |(_, instruction): &(usize, &Instruction)| {
-                let stored = instruction.memory.filter(|stored| stored.is_store && stored.is_stack);
-                stored.is_some_and(|stored| (stored.parts, stored.offset) == (slot.parts, slot.offset))
-            };
-            let mut stores = instructions.iter().enumerate().filter(is_store).peekable();
-            stores.peek().is_some()
-                && stores.all(|(index, store)| is_constant_before(index, store.read.and(Registers::VECTORS)))
+/// Search for constants in registers. It follows straight-line code backwards, and goes through the stack, where
+/// compilers keep constants during calls. Where paths join, a register counts as variable.
+struct Constants<'a> {
+    instructions: &'a [Instruction],
+    /// Targets of jumps and branches.
+    targets: FxHashSet<u64>,
+    /// Stores to each stack slot.
+    stores: FxHashMap<Slot, Vec<usize>>,
+    /// First instruction of an innermost loop, and the registers that the loop writes.
+    innermost: Option<(usize, Registers)>,
+}
+
+/// Registers and constant of an address on the stack.
+type Slot = ([Option<(u8, u32)>; 2], i64);
+
+impl Constants<'_> {
+    fn new<'a>(instructions: &'a [Instruction], natural_loop: &NaturalLoop, changed: Registers) -> Constants<'a> {
+        let targets = instructions.iter().filter_map(|instruction| match instruction.step.flow {
+            Flow::Jump(target) | Flow::Branch(target) => target,
+            Flow::Next | Flow::Switch | Flow::Leave => None,
+        });
+        let mut stores: FxHashMap<Slot, Vec<usize>> = FxHashMap::default();
+        for (index, instruction) in instructions.iter().enumerate() {
+            if let Some(memory) = instruction.memory.filter(|memory| memory.is_store && memory.is_stack) {
+                stores.entry((memory.parts, memory.offset)).or_default().push(index);
+            }
+        }
+        let first = natural_loop.own_blocks.first().filter(|_| natural_loop.is_innermost);
+        let innermost = first.map(|block| (block.start, changed));
+        Constants { instructions, targets: targets.collect(), stores, innermost }
+    }
+
+    /// Returns the instruction that set a register, if no other path leads to the given one.
+    fn writer(&self, mut index: usize, register: u8) -> Option<usize> {
+        loop {
+            let is_unchanged = |(first, changed): (usize, Registers)| first == index && !changed.contains(register);
+            let is_join = self.targets.contains(&self.instructions[index].step.address);
+            if is_join && !self.innermost.is_some_and(is_unchanged) {
+                return None;
+            }
+            index = index.checked_sub(1)?;
+            let Instruction { step, operation, written, .. } = self.instructions[index];
+            // A call may write any register.
+            if operation == Operation::Call || !matches!(step.flow, Flow::Next | Flow::Branch(_)) {
+                return None;
+            }
+            if written.contains(register) {
+                return Some(index);
+            }
+        }
+    }
+
+    /// Returns true if a register holds a constant at an instruction.
+    fn holds(&self, index: usize, register: u8, depth: u32) -> bool {
+        const MAX_DEPTH: u32 = 4;
+        const MAX_STORES: usize = 8;
+        let Some(writer) = self.writer(index, register).filter(|_| depth < MAX_DEPTH) else { return false };
+        let Instruction { operation, class, memory, read, .. } = self.instructions[writer];
+        let hold_before = |index, registers: Registers| {
+            let mut all = (0..2 * FIRST_VECTOR).filter(|register| registers.contains(*register));
+            all.all(|register| self.holds(index, register, depth + 1))
+        };
+        match memory {
+            // A constant in the instruction, or a copy.
+            None => read == Registers::default() || operation == Operation::Move && hold_before(writer, read),
+            // Arrays are read at more than one address, and therefore through an index or a register that changes.
+            Some(_) if class != Class::Other || !matches!(operation, Operation::Move | Operation::Other) => false,
+            Some(memory) if !memory.is_stack => hold_before(writer, memory.address),
+            Some(slot) => self.stores.get(&(slot.parts, slot.offset)).is_some_and(|stores| {
+                let is_constant = |index: &usize| {
+                    let Instruction { read, .. } = self.instructions[*index];
+                    hold_before(*index, read.and(!slot.address))
+                };
+                stores.len() <= MAX_STORES && stores.iter().all(is_constant)
+            }),
         }
     }
 }
@@ -537,6 +593,26 @@ mod tests {
         // The same with vmulsd.
         let product = b"\xc5\xfb\x10\x04\xc7\xc5\xfb\x59\x02\xc5\xfb\x11\x02\x48\xff\xc0\x48\x39\xf0\x7c\xeb\xc3";
         assert_eq!((facts_of(sum).sums_in_memory, facts_of(product).sums_in_memory), (1, 0));
+    }
+
+    #[test]
+    fn an_argument_that_differs_between_rounds_is_not_constant() {
+        // movabs r12, 8; xor ebx, ebx; vmovsd xmm1, [r12+rbx*8]; call rbp; inc rbx; cmp rbx, r13; jl; ret
+        let by_index =
+            b"\x49\xbc\x08\0\0\0\0\0\0\0\x31\xdb\xc4\xc1\x7b\x10\x0c\xdc\xff\xd5\x48\xff\xc3\x4c\x39\xeb\x7c\xf0\xc3";
+        // The same with vmovsd xmm1, [r12].
+        let fixed =
+            b"\x49\xbc\x08\0\0\0\0\0\0\0\x31\xdb\xc4\xc1\x7b\x10\x0c\x24\xff\xd5\x48\xff\xc3\x4c\x39\xeb\x7c\xf0\xc3";
+        assert_eq!((facts_of(by_index).constant_arguments, facts_of(fixed).constant_arguments), (0, 1));
+        // movabs rax, 8; vmovsd xmm0, [rax]; call rbp; vmovapd xmm1, xmm0; call rbp; inc rbx; cmp rbx, r13; jl; ret
+        let returned =
+            b"\x48\xb8\x08\0\0\0\0\0\0\0\xc5\xfb\x10\x00\xff\xd5\xc5\xf9\x28\xc8\xff\xd5\x48\xff\xc3\x4c\x39\
+            \xeb\x7c\xe2\xc3";
+        assert_eq!(facts_of(returned).constant_arguments, 0);
+        // mov [rsp+8], r12; then in the loop: mov rax, [rsp+8]; vmovsd xmm1, [rax]; call rbp; ...
+        let spilled =
+            b"\x4c\x89\x64\x24\x08\x48\x8b\x44\x24\x08\xc5\xfb\x10\x08\xff\xd5\x48\xff\xc3\x4c\x39\xeb\x7c\xed\xc3";
+        assert_eq!(facts_of(spilled).constant_arguments, 0);
     }
 
     #[test]
