@@ -30,11 +30,11 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     // Values are tracked only in loops with a single path, because the effect of another path is unknown.
     if let [_] = natural_loop.own_blocks.as_slice() {
         classify_carried_values(&mut facts, &body, changed);
-        facts.carried = Some(facts.accumulators + facts.recurrences + facts.choices);
+        facts.carried = Some(facts.classify_carried());
     } else if natural_loop.is_innermost && has_single_path(instructions, natural_loop) {
         let mut carried = Facts::default();
         classify_carried_values(&mut carried, &body, changed);
-        facts.carried = Some(carried.accumulators + carried.recurrences + carried.choices);
+        facts.carried = Some(carried.classify_carried());
     }
     facts.sums_in_memory = count_sums_in_memory(&body, changed);
     facts
@@ -513,6 +513,7 @@ fn accumulator_operand(instruction: &Instruction, target: usize, values: &[Value
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loops::facts::Carried;
     use crate::machine::Machine;
     use crate::machine::graph;
 
@@ -583,7 +584,7 @@ mod tests {
     fn a_sum_that_is_bounded_in_each_round_is_a_recurrence() {
         // vaddsd xmm0, xmm0, [rdi+rax*8]; vmaxsd xmm0, xmm0, xmm1; inc rax; cmp rax, rsi; jl; ret
         let facts = facts_of(b"\xc5\xfb\x58\x04\xc7\xc5\xfb\x5f\xc1\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
-        assert_eq!((facts.conditional_sums, facts.recurrences, facts.carried), (0, 1, Some(1)));
+        assert_eq!((facts.conditional_sums, facts.recurrences, facts.carried), (0, 1, Some(Carried::Others)));
     }
 
     #[test]

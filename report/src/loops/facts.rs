@@ -65,9 +65,8 @@ pub struct Facts {
     pub has_avx: bool,
     /// Sums and products that are carried between iterations and used for nothing else in the loop.
     pub accumulators: u32,
-    /// Sums and other floating-point values that are carried between iterations; `None` unless each iteration takes the
-    /// same path.
-    pub carried: Option<u32>,
+    /// Floating-point values that are carried between iterations; `None` unless each iteration takes the same path.
+    pub(super) carried: Option<Carried>,
     /// Sums that each iteration loads from the same address and stores there again.
     pub sums_in_memory: u32,
     /// Sums that only some iterations add to.
@@ -86,7 +85,27 @@ pub struct Facts {
     pub exceptions: u32,
 }
 
+/// Floating-point values that a loop carries between iterations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carried {
+    /// No values.
+    Nothing,
+    /// Only sums and products that the loop uses for nothing else.
+    Accumulators,
+    /// Also values whose order is needed, such as recurrences, maxima and conditional sums.
+    Others,
+}
+
 impl Facts {
+    /// Returns the kind of values that the loop carries, from their numbers.
+    pub(super) fn classify_carried(&self) -> Carried {
+        match (self.accumulators, self.recurrences + self.choices + self.conditional_sums) {
+            (0, 0) => Carried::Nothing,
+            (_, 0) => Carried::Accumulators,
+            _ => Carried::Others,
+        }
+    }
+
     /// Returns true if most operations work on several values at a time.
     pub fn is_vectorised(&self) -> bool {
         self.unknown == 0 && self.width != 0 && self.packed >= self.scalar

@@ -9,7 +9,7 @@ use super::callees::{
     is_list_growth, is_math, is_norm, is_object_mode, is_parallel_loop, is_power, is_product, is_reference_count,
     is_string, is_thread_runtime, is_typed_list_growth,
 };
-use super::facts::Facts;
+use super::facts::{Carried, Facts};
 use super::hot_loop::{Loop, Rounds};
 
 /// Size limit of a small loop. The time of a larger loop rarely has a single cause.
@@ -292,8 +292,8 @@ fn integer_division(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 
 fn division_check(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let Facts { checked_divisions, carried, .. } = hot_loop.facts;
-    // Another branch may be what keeps the loop from several values at a time.
-    let carried = carried?;
+    // Another branch or a carried value may also keep the loop from several values at a time.
+    let carried = carried.filter(|carried| *carried != Carried::Others)?;
     (hot_loop.is_one_at_a_time() && is_small(hot_loop) && checked_divisions != 0).then(|| {
         let cause = match dialect {
             Dialect::Numba | Dialect::Stencil => "one value at a time: a division by zero must raise",
@@ -301,7 +301,7 @@ fn division_check(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         };
         let advice = Advice::because("division-check", cause);
         let change = dialect.unchecked_division();
-        if carried == 0 {
+        if carried == Carried::Nothing {
             return advice.change(change).gain(1.9, 6.0).changing("a division by zero");
         }
         // Without the check, the sum still keeps its order.
@@ -598,7 +598,7 @@ mod tests {
         let scalar = Facts { scalar: 1, ..Facts::default() };
         let facts = [
             Facts { narrowings: 1, conversions: 2, ..scalar.clone() },
-            Facts { checked_divisions: 1, carried: Some(0), ..scalar.clone() },
+            Facts { checked_divisions: 1, carried: Some(Carried::Nothing), ..scalar.clone() },
             Facts { invariant_divisions: 1, ..scalar.clone() },
             Facts { accumulators: 1, ..scalar.clone() },
             Facts { accumulators: 1, strided: 1, ..scalar.clone() },
@@ -673,10 +673,11 @@ mod tests {
         let pow = |constant_arguments| Facts { calls: 1, constant_arguments, ..Facts::default() };
         assert!(changes(pow(1), "pow").contains("fastmath=True") && changes(pow(0), "pow").is_empty());
         let checked = |carried| Facts { scalar: 1, checked_divisions: 1, carried, ..Facts::default() };
-        assert!(
-            !changes(checked(Some(0)), "").contains("reassoc") && changes(checked(Some(1)), "").contains("reassoc")
-        );
-        assert!(changes(checked(None), "").is_empty(), "another branch keeps the loop scalar");
+        let reassociates = |carried| changes(checked(Some(carried)), "").contains("reassoc");
+        assert!(!reassociates(Carried::Nothing) && reassociates(Carried::Accumulators));
+        for carried in [None, Some(Carried::Others)] {
+            assert!(changes(checked(carried), "").is_empty(), "{carried:?} keeps the loop scalar");
+        }
     }
 
     #[test]
