@@ -32,6 +32,11 @@ pub(super) fn is_norm(name: &str) -> bool {
     name.starts_with("numba.np.linalg._oneD_norm")
 }
 
+/// Function of BLAS that computes a norm, or a BLAS library without symbols.
+pub(super) fn is_norm_kernel(name: &str) -> bool {
+    name.contains("nrm2_k") || name.starts_with('[') && (name.contains("blas") || name.contains("mkl"))
+}
+
 /// Function of Numba that returns a new array, computed from every value of others.
 pub(super) fn is_array_expression(name: &str) -> bool {
     name.starts_with("numba.np.arraymath._where_")

@@ -6,8 +6,8 @@
 use super::advice::{Advice, Dialect};
 use super::callees::{
     is_allocation, is_array_expression, is_array_growth, is_concatenation, is_dict, is_float_remainder, is_hypot,
-    is_list_growth, is_math, is_norm, is_object_mode, is_parallel_loop, is_power, is_product, is_reference_count,
-    is_string, is_thread_runtime, is_typed_list_growth,
+    is_list_growth, is_math, is_norm, is_norm_kernel, is_object_mode, is_parallel_loop, is_power, is_product,
+    is_reference_count, is_string, is_thread_runtime, is_typed_list_growth,
 };
 use super::facts::{Carried, Facts};
 use super::hot_loop::{Loop, Rounds};
@@ -151,14 +151,16 @@ fn row_product(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     })
 }
 
-fn row_norm(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
+fn row_norm(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_norm);
-    (share > 50.0).then(|| {
+    // Half of the time is in the kernel for rows of about 64 values.
+    let kernel_share = hot_loop.share_where(|(callee, leaf)| is_norm(callee) && is_norm_kernel(leaf));
+    (share > 50.0 && kernel_share < 50.0).then(|| {
         Advice::because(
             "row-product",
             format!("{share:.0} % of it prepares and calls BLAS for the norm of a short row"),
         )
-        .change("a loop over the elements, and math.sqrt")
+        .change(format!("a loop over the elements with {}, and math.sqrt", dialect.reassociate()))
         .gain(3.0, 40.0)
         .changing("rounding")
     })
@@ -708,6 +710,21 @@ mod tests {
         };
         assert_eq!(rules("numba.typed.listobject.impl_getitem"), ["reference-count"]);
         assert!(rules("prog.of_arrays").is_empty());
+    }
+
+    #[test]
+    fn the_norm_of_a_long_row_gets_no_advice() {
+        let count = |samples| Count { weight: samples, samples };
+        let rules = |kernel: u64| {
+            let callee = "numba.np.linalg._oneD_norm_2_impl.<locals>.impl";
+            let below = [("dnrm2_k_HASWELL", kernel), ("numba_xxnrm2", 90 - kernel)]
+                .map(|(leaf, samples)| ((callee.to_owned(), leaf.to_owned()), count(samples)));
+            let calls = vec![(callee.to_owned(), count(90))];
+            let facts = Facts { calls: 1, ..Facts::default() };
+            let hot_loop = Loop { calls, below: below.to_vec(), total: count(100), ..Loop::from_facts(facts) };
+            advice(&hot_loop).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+        };
+        assert_eq!((rules(25), rules(85)), (vec!["row-product"], vec![]));
     }
 
     #[test]
