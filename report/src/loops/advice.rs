@@ -48,7 +48,12 @@ impl Advice {
     }
 
     pub(super) fn gain(self, lower: f64, upper: f64) -> Advice {
-        Advice { gain: Some(Gain { lower, upper }), ..self }
+        // Ranges are measured to two or three digits.
+        let round = |factor: f64| {
+            let unit = if factor < 10.0 { 100.0 } else { 10.0 };
+            (factor * unit).round() / unit
+        };
+        Advice { gain: Some(Gain { lower: round(lower), upper: round(upper) }), ..self }
     }
 
     /// Sets the gain of a change that makes a part of the loop faster, from the percentage of that part. Up to half of the

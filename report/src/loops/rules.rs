@@ -728,6 +728,12 @@ mod tests {
     }
 
     #[test]
+    fn gains_have_two_or_three_digits() {
+        let advice = Advice::because("rule", "").gain(40.0 / 23.0, 400.0 / 23.0);
+        assert_eq!(advice.gain.map(|gain| (gain.lower, gain.upper)), Some((1.74, 17.4)));
+    }
+
+    #[test]
     fn a_stencil_takes_no_options() {
         let text = |function: &str, facts: Facts| {
             let hot_loop = Loop { function: function.to_owned(), ..Loop::from_facts(facts) };
