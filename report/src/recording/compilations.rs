@@ -187,8 +187,9 @@ impl Compilation {
     /// Returns the compilation as JSON. Times are in ns; `when` counts from `start`.
     pub(crate) fn to_value(&self, start: u64) -> Value {
         json!({
-            "function": self.name(), "file": self.file, "line": self.line, "signature": self.signature, "pid": self.pid,
-            "tid": self.tid, "depth": self.depth, "when": self.begin.saturating_sub(start), "lasted": self.lasted,
+            "function": self.name(), "file": self.file, "line": self.line, "signature": self.signature,
+            "host": self.host, "pid": self.pid, "tid": self.tid, "depth": self.depth,
+            "when": self.begin.saturating_sub(start), "lasted": self.lasted,
             "took": self.cpu_ns, "exclusive": self.exclusive, "first_use": self.first_use, "saved": self.saved,
             "llvm": self.llvm, "size": self.size, "caller": self.caller, "failed": self.failed,
             "finished": self.is_finished,
