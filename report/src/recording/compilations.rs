@@ -234,7 +234,7 @@ impl Compilation {
             function: text("function")?,
             file: source_path(row.get("file")?.as_str()?),
             line: number_u32("line")?,
-            signature: text("signature")?,
+            signature: without_addresses(&text("signature")?),
             host: String::new(),
             pid,
             tid: number_u32("thread")?,
@@ -254,6 +254,16 @@ impl Compilation {
         };
         Some((number("id"), compilation))
     }
+}
+
+/// Returns a signature without the addresses of functions, which differ in each run.
+fn without_addresses(signature: &str) -> String {
+    let mut parts = signature.split(" at 0x");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text.push_str(part.trim_start_matches(|letter: char| letter.is_ascii_hexdigit()));
+    }
+    text
 }
 
 /// Compilations of a file. The line at the end of a compilation replaces that at its begin.
@@ -462,6 +472,9 @@ mod tests {
 
     #[test]
     fn names_and_reasons_are_readable() {
+        let signature = "(type(CPUDispatcher(<function f at 0x7f12ab34cd00>)), int64)";
+        assert_eq!(without_addresses(signature), "(type(CPUDispatcher(<function f>)), int64)");
+        assert_eq!(without_addresses("(int64)"), "(int64)");
         let row = row_spanning(0, 0, 1_500_000_000);
         assert_eq!((row.name().as_str(), row.llvm), ("prog.f.g", 90));
         let kernel =
