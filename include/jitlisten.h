@@ -273,8 +273,8 @@ jitlisten_status jitlisten_owns_pages(jitlisten_object object);
 
 /* Reports *finalized*: the bytes are relocated, executable and, for the image sink, no longer writable. The sinks have
  * been notified when this returns; do not run the code earlier. Returns JITLISTEN_NOT_UNDERSTOOD if the .eh_frame is
- * unreadable or malformed, has rules that an unwinder cannot follow, or has no entry for the object's functions; for
- * jitlisten_code_loaded also if an entry is empty, overlaps another or is partly outside the functions. The object is
+ * unreadable or malformed, or has rules that an unwinder cannot follow; for jitlisten_code_loaded also if it has no
+ * entry for the functions, or an entry is empty, overlaps another or is partly outside the functions. The object is
  * then finalized without it. Threads: loader, in the first call after a library was opened. */
 jitlisten_status jitlisten_finalized(jitlisten_object object);
 

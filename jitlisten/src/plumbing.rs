@@ -17,6 +17,7 @@ pub use crate::process::mappings::{Mapping, MapsLine, mappings_in};
 pub use crate::process::memory_writers::{OwnThread, is_alone};
 pub use crate::process::privilege::is_privileged;
 pub use crate::process::published::{Changing, Published, Ranged};
+pub use crate::process::remote_file::is_remote;
 pub use crate::process::reserve::{is_from_reserve, map_pages, take_from_reserve, unmap_pages};
 pub use crate::process::write_nosignal::without_write_signals;
 pub use crate::remarks::{Remark, note as record_remark};

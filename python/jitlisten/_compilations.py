@@ -356,7 +356,7 @@ def _jitclass_member(function: Any, arguments: Any) -> Any:
     function, or accesses a field."""
     if function.__code__.co_filename != "<string>":
         return None
-    from numba.core.types import ClassInstanceType
+    from numba.core.types.misc import ClassInstanceType
 
     if "__numba_cls_" in function.__globals__:
         class_type = function.__globals__["__numba_cls_"].class_type

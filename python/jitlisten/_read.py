@@ -162,7 +162,7 @@ def read(
     program = command()
     if program is None:
         raise Error("the command jitlisten is not installed beside this package")
-    flags = ["--threads"] * by_thread + ["--stacks"] * stacks
+    flags = ["--threads"] * bool(by_thread) + ["--stacks"] * bool(stacks)
     arguments = [program, "lines", "--json", "-", *flags, *(os.path.abspath(file) for file in files)]
     completed = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
     if completed.returncode != 0:

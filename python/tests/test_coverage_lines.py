@@ -194,3 +194,35 @@ def test_a_function_that_fails_with_marks_is_compiled_without(tmp_path):
     assert (
         unmeasured.endswith(": prog.inner, prog.outer") and "(ValueError: " in unmeasured and " a defect)" in unmeasured
     )
+
+
+REFUSED_CALLEE = """
+import numba
+from numba.core import compiler
+from numba.extending import intrinsic
+compile_extra, compilations = compiler.compile_extra, []
+def counted(*args, **kwargs):
+    compilations.append(args)
+    return compile_extra(*args, **kwargs)
+compiler.compile_extra = counted
+@intrinsic
+def refuse(typingctx, x):
+    def codegen(context, builder, signature, args):
+        raise NotImplementedError("refused")
+    return x(x), codegen
+def wrap(function):
+    return numba.njit(lambda x: function(x) + 1)
+function = numba.njit(lambda x: refuse(x))
+for depth in range(6):
+    function = wrap(function)
+try:
+    function(1)
+except Exception as error:
+    print("refused" in str(error), len(compilations))
+"""
+
+
+def test_the_callers_of_a_refused_function_are_not_compiled_again(tmp_path):
+    program = COVERAGE + write_module(tmp_path, REFUSED_CALLEE)
+    # One of each of the seven functions; the one without marks is not counted.
+    assert run_python(program).split() == ["True", "7"]

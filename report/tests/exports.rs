@@ -12,11 +12,77 @@ use fxprof_processed_profile::{
     CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, Profile, ReferenceTimestamp, SamplingInterval,
     ThreadHandle, Timestamp, WeightType,
 };
-use jitlisten_report::{Report, gzip, to_callgrind, to_collapsed, to_firefox, to_flamegraph, to_pprof, to_speedscope};
+use jitlisten_report::{
+    Report, gzip, stacks_to_json, to_callgrind, to_collapsed, to_firefox, to_flamegraph, to_pprof, to_speedscope,
+};
 use serde_json::Value;
 
 fn fixture() -> Report {
     Report::open(&testdata().join("perf.data"), &fixture_options()).unwrap()
+}
+
+/// Builds a wall-clock recording of pools: three samples run tasks, and three have none.
+fn pools() -> Report {
+    let root = scratch_directory("pools");
+    fs::create_dir_all(root.join("tmp")).unwrap();
+    let library = "/usr/lib/python3.12";
+    let functions = [
+        "main:/home/me/program.py".to_owned(),
+        format!("_worker:{library}/concurrent/futures/thread.py"),
+        format!("_WorkItem.run:{library}/concurrent/futures/thread.py"),
+        format!("get:{library}/site-packages/requests/api.py"),
+        format!("worker:{library}/multiprocessing/pool.py"),
+        format!("mapstar:{library}/multiprocessing/pool.py"),
+        format!("SimpleQueue.get:{library}/multiprocessing/queues.py"),
+    ];
+    let map = functions.iter().enumerate().map(|(index, name)| format!("7f000000{}000 100 py::{name}\n", index + 1));
+    fs::write(root.join("tmp/perf-10.map"), map.collect::<String>()).unwrap();
+    let [main, thread, run, request, worker, task, queue] =
+        [1, 2, 3, 4, 5, 6, 7].map(|index| 0x7f00_0000_0010 + 0x1000 * index);
+    let waits = 0x7f11_0000_0010;
+    let mut writer = Writer::default();
+    writer.comm(10, 10, "python", true, 1).mmap(10, (waits - 0x10, waits + 0xff0), 0, "/usr/lib/libgomp.so.1", 2);
+    let stacks: [&[u64]; 6] = [
+        &[waits, main],
+        &[waits, request, run, thread],
+        &[waits, task, worker, main],
+        &[waits, thread],
+        &[waits, queue, worker, main],
+        &[waits],
+    ];
+    for (time, stack) in (10..).zip(stacks) {
+        writer.sample((10, 10), time, 1_000_000, stack);
+    }
+    let mut recording = common::read(&writer.file()).unwrap();
+    recording.events[0].0.name = "wall-clock".to_owned();
+    let mut options = fixture_options();
+    options.lookup.roots = vec![root];
+    Report::new(recording, None, &options)
+}
+
+#[test]
+fn idle_threads_of_pools_are_in_no_export() {
+    let report = pools();
+    assert_eq!((report.profile.all.samples, report.profile.idle.samples), (3, 3));
+    assert_eq!(collapsed_sum(&to_collapsed(&report)), report.profile.all.weight);
+    let callgrind = to_callgrind(&report);
+    let mut lines = callgrind.lines();
+    let mut own = 0;
+    while let Some(line) = lines.next() {
+        if line.starts_with("calls=") {
+            lines.next();
+        } else if line.starts_with(|letter: char| letter.is_ascii_digit()) {
+            own += line.split(' ').nth(1).unwrap().parse::<u64>().unwrap();
+        }
+    }
+    assert_eq!(own, report.profile.all.weight, "{callgrind}");
+    let sum = |values: &Value| values.as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).sum::<f64>();
+    assert_eq!(sum(&stacks_to_json(&report)["samples"]["samples"]), 3.0);
+    assert_eq!(sum(&to_speedscope(&report)["profiles"][0]["weights"]), 3e6, "nanoseconds");
+    assert_eq!(sum(&to_firefox(&report)["threads"][0]["samples"]["weight"]), 3.0, "milliseconds");
+    if let Some(text) = pprof(&report, "pools", &["-top", "-sample_index=samples"]) {
+        assert!(text.contains("of 3 total"), "{text}");
+    }
 }
 
 /// Returns the sum of the counts at the ends of all lines.

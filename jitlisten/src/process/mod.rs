@@ -45,6 +45,7 @@ pub(crate) mod mappings;
 pub(crate) mod memory_writers;
 pub(crate) mod privilege;
 pub(crate) mod published;
+pub(crate) mod remote_file;
 pub(crate) mod reserve;
 pub(crate) mod write_nosignal;
 

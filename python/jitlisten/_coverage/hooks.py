@@ -27,6 +27,8 @@ class _Compilation:
 
 class _Compiling(threading.local):
     innermost: Optional[_Compilation] = None
+    # The error of the last function that failed without marks, too.
+    numbas_error: Optional[BaseException] = None
 
 
 _compiling = _Compiling()
@@ -40,6 +42,8 @@ def _compilation(with_marks: bool) -> Iterator[_Compilation]:
         yield compilation
     finally:
         _compiling.innermost = outer
+        if outer is None:
+            _compiling.numbas_error = None
 
 
 def _compile(original: Original, typingctx: Any, targetctx: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -50,13 +54,25 @@ def _compile(original: Original, typingctx: Any, targetctx: Any, func: Any, *arg
         except ForceLiteralArg:
             raise
         except Exception as error:
-            if not compilation.has_marks:
+            # A caller fails with the error of its callee, which has been compiled twice already.
+            if not compilation.has_marks or _is_numbas_error(error):
                 raise
             failure = error
     with _compilation(with_marks=False):
-        result = original(typingctx, targetctx, func, *args, **kwargs)
+        try:
+            result = original(typingctx, targetctx, func, *args, **kwargs)
+        except Exception as error:
+            _compiling.numbas_error = error
+            raise
     unmeasured.add_name(_reason(failure), "%s.%s" % (func.__module__, func.__qualname__))
     return result
+
+
+def _is_numbas_error(error: BaseException) -> bool:
+    cause: Optional[BaseException] = error
+    while cause is not None and cause is not _compiling.numbas_error:
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
 
 
 def _reason(error: Exception) -> str:

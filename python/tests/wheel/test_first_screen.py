@@ -237,7 +237,7 @@ def gaps(a):
     return found
 
 def double(x):
-    return 2 * x
+    return sum((x, x, x, -x))
 
 gaps(np.ones(4_000_000))
 pandas.apply(double, range(6_000_000))  # callback

@@ -24,6 +24,8 @@ pub struct Help {
     pub text: String,
 }
 
+/// Rule for threads that run one at a time.
+const SERIAL_THREADS: &str = "serial-threads";
 /// Maximum number of sentences.
 const MAX_SENTENCES: usize = 3;
 /// Minimum share of [`Help::count`].
@@ -34,6 +36,8 @@ const MIN_OVERHEAD_PERCENT: f64 = 10.0;
 const MIN_SIGNATURES: usize = 5;
 /// Minimum share of a package in the time of its calls of the user's Python.
 const MIN_CALLER_PERCENT: f64 = 30.0;
+/// Minimum share of the user's Python in the time of such a line.
+const MIN_CALLBACK_PERCENT: f64 = 20.0;
 /// Minimum share of the interpreter in a line that it executes value by value.
 const MIN_INTERPRETER_PERCENT: f64 = 10.0;
 
@@ -58,7 +62,12 @@ pub(super) fn what_helps(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     helps.extend(interpreted_help(evidence));
     helps.extend(overhead_help(evidence));
     helps.retain(|help| help.count.percent_of(evidence.all) >= MIN_PERCENT);
-    helps.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.text.cmp(&b.text)));
+    // Threads may also take turns for other reasons than the GIL.
+    let is_uncertain = |help: &Help| help.rule == SERIAL_THREADS;
+    helps.sort_by(|a, b| {
+        let by_count = b.count.cmp(&a.count).then_with(|| a.text.cmp(&b.text));
+        is_uncertain(a).cmp(&is_uncertain(b)).then(by_count)
+    });
     helps.truncate(MAX_SENTENCES);
     helps
 }
@@ -143,10 +152,10 @@ fn sampled_compilations<'a>(evidence: &'a HelpEvidence<'_>) -> impl Iterator<Ite
 /// Returns the user's function that is compiled for many combinations of argument types. All but one could be saved.
 fn signature_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     let mut functions: BTreeMap<CompiledFunction<'_>, (BTreeSet<&str>, Count)> = BTreeMap::new();
-    for row in evidence.compilations.iter().filter(|row| row.is_outermost()) {
+    for row in evidence.compilations.iter().filter(|row| row.is_outermost() && !row.failed) {
         functions.entry(compiled_function(row)).or_default().0.insert(&row.signature);
     }
-    for (row, count) in sampled_compilations(evidence) {
+    for (row, count) in sampled_compilations(evidence).filter(|(row, _)| !row.failed) {
         functions.entry(compiled_function(row)).or_default().1 += count;
     }
     let owners = evidence.profile.activities.owners();
@@ -210,7 +219,7 @@ fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     let others = if functions.len() > 1 { format!(" and {} more", functions.len() - 1) } else { String::new() };
     let verb = if functions.len() > 1 { "run" } else { "runs" };
     Some(Help {
-        count: total(lines),
+        count: functions.iter().map(|(_, lines)| total(lines)).sum(),
         rule: "interpreted",
         position: Some((path.clone(), hottest)),
         text: format!(
@@ -336,16 +345,15 @@ fn callback_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
         group.callback.is_none().then_some(())?;
         Some(positions(group)?.0)
     });
-    let with_own = |(place, (count, callee)): (Place, (Count, Step))| {
-        let own = own.get(&place).copied().unwrap_or_default();
-        (place, [count, own].iter().sum::<Count>(), own, callee)
+    let has_many_calls = |(place, (count, _)): &(Place, (Count, Step))| {
+        let own = own.get(place).copied().unwrap_or_default();
+        let all = [*count, own].iter().sum::<Count>();
+        all.percent_of(evidence.all) >= MIN_OVERHEAD_PERCENT
+            && own.percent_of(all) >= MIN_CALLER_PERCENT
+            && count.percent_of(all) >= MIN_CALLBACK_PERCENT
     };
-    let mut lines: Vec<_> = lines.into_iter().map(with_own).collect();
-    lines.sort_by_key(|(_, count, ..)| std::cmp::Reverse(*count));
-    let ((source, line), count, own, callee) = *lines.first()?;
-    if count.percent_of(evidence.all) < MIN_OVERHEAD_PERCENT || own.percent_of(count) < MIN_CALLER_PERCENT {
-        return None;
-    }
+    let lines = lines.into_iter().filter(has_many_calls);
+    let ((source, line), (count, callee)) = lines.max_by_key(|(_, (count, _))| *count)?;
     let path = &evidence.symbols.sources[source as usize];
     let function = evidence.profile.functions.get(callee.row as usize);
     let name = function.map(|function| short_name(&function.name)).filter(|name| !name.contains('<'));
@@ -371,10 +379,11 @@ fn serial_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     let line = serial.caller.line;
     Some(Help {
         count: serial.count,
-        rule: "serial-threads",
+        rule: SERIAL_THREADS,
         position: Some((path.clone(), line)),
         text: format!(
-            "{}:{line}: {} threads run compiled functions one at a time; nogil=True lets them run at the same time",
+            "{}:{line}: {} threads run compiled functions one at a time; if they keep the GIL, nogil=True lets them \
+             run at the same time",
             source_name(path),
             serial.threads
         ),

@@ -145,7 +145,7 @@ fn sampled_functions(recording: &Recording, symbols: &Symbols, roots: &Roots) ->
 fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u32, BTreeMap<u64, InstructionSamples>> {
     let mut sampled_by_file: BTreeMap<u32, BTreeMap<u64, InstructionSamples>> = BTreeMap::new();
     let mut seen = FxHashSet::default();
-    for (stack, count) in stack_counts(recording) {
+    for (stack, count) in stack_counts(&recording.samples) {
         let stack = recording.stacks.get(stack);
         seen.clear();
         for (depth, location) in stack.iter().enumerate() {

@@ -335,6 +335,8 @@ struct StackSummary {
     /// True if the interpreter ends and no user file runs.
     ends: bool,
     wait: Option<Wait>,
+    /// True if the thread belongs to a pool and is between two tasks; `None` while that is unknown.
+    is_between_tasks: Option<bool>,
     /// Innermost library, and innermost base library.
     library: Option<u32>,
     base: Option<u32>,
@@ -356,6 +358,7 @@ impl StackSummary {
         for location in locations {
             let role = &location.role;
             summary.roles.add(role.roles);
+            summary.add_pool_thread(location);
             summary.numba_part = summary.numba_part.or(role.roles.numba_part());
             if role.roles.contains(Role::Llvm) {
                 summary.llvm = summary.llvm.or(role.library.map(|library| library.name));
@@ -405,12 +408,27 @@ impl StackSummary {
         };
     }
 
+    /// Records whether the innermost function of a pool's thread runs a task, which is any code but that of its queues.
+    /// Its callers do not matter: a forked worker has those of the program.
+    fn add_pool_thread(&mut self, location: &LocationRole) {
+        if self.is_between_tasks.is_some() || location.owner.is_none() {
+            return;
+        }
+        let roles = location.role.roles;
+        if roles.contains(Role::PoolThread) {
+            self.is_between_tasks = Some(true);
+        } else if !roles.contains(Role::PoolQueue) || location.is_user_code {
+            self.is_between_tasks = Some(false);
+        }
+    }
+
     /// Returns true if the thread waits because its pool has no work for it.
     fn waits_for_work(&self, wait: Wait, has_owner: bool) -> bool {
         match (wait, has_owner) {
-            (Wait::Gil, _) => false,
+            // A task may be a C function that sleeps.
+            (Wait::Gil | Wait::Sleep, _) => false,
             (Wait::Threads, false) => true,
-            _ => self.roles.contains(Role::PoolThread) && self.user.is_none(),
+            _ => self.is_between_tasks == Some(true),
         }
     }
 

@@ -25,7 +25,7 @@ type Edge = (u32, Option<LineKey>, u32);
 pub(super) fn build(recording: &Recording, symbols: &Symbols, activities: Activities, detail: Detail) -> Profile {
     let mut builder = Builder::new(symbols, &activities, detail);
     let mut by_stack: FxHashMap<u32, Vec<(u32, Count)>> = FxHashMap::default();
-    for ((stack, thread), count) in thread_stack_counts(recording) {
+    for ((stack, thread), count) in thread_stack_counts(&recording.samples) {
         by_stack.entry(stack).or_default().push((thread, count));
     }
     builder.threads = vec![(Count::default(), Count::default()); recording.threads.len()];

@@ -275,18 +275,18 @@ impl Profile {
 }
 
 /// Counts the samples of each stack.
-pub(crate) fn stack_counts(recording: &Recording) -> FxHashMap<u32, Count> {
+pub(crate) fn stack_counts<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> FxHashMap<u32, Count> {
     let mut counts: FxHashMap<u32, Count> = FxHashMap::default();
-    for sample in &recording.samples {
+    for sample in samples {
         *counts.entry(sample.stack).or_default() += Count::of(sample);
     }
     counts
 }
 
 /// Counts the samples of each stack in each thread.
-pub(crate) fn thread_stack_counts(recording: &Recording) -> FxHashMap<(u32, u32), Count> {
+pub(crate) fn thread_stack_counts<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> FxHashMap<(u32, u32), Count> {
     let mut counts: FxHashMap<(u32, u32), Count> = FxHashMap::default();
-    for sample in &recording.samples {
+    for sample in samples {
         *counts.entry((sample.stack, sample.thread)).or_default() += Count::of(sample);
     }
     counts

@@ -24,8 +24,10 @@ pub(super) enum Role {
     Interpreter,
     /// Belongs to a thread pool library. A thread that waits in such a library waits for work.
     Pool,
-    /// Runs a thread of one of Python's pools. If it waits below no line of the user, it waits for work.
+    /// Runs a thread of one of Python's pools.
     PoolThread,
+    /// Gets work for a thread of a pool, or hands it on. A thread that waits in such a function waits for work.
+    PoolQueue,
 }
 
 /// A set of roles.
@@ -45,6 +47,7 @@ impl Roles {
                     (Role::Loader, part == Some(Role::Loader)),
                     (Role::Importer, module.starts_with("<frozen importlib") && base == "_find_and_load"),
                     (Role::PoolThread, runs_pool_thread(module, base)),
+                    (Role::PoolQueue, is_pool_queue(module, base)),
                 ]
             }
             Kind::Native => {
@@ -208,12 +211,26 @@ fn runs_pool_thread(file: &str, function: &str) -> bool {
         ("concurrent/futures/thread.py", &["_worker"]),
         ("multiprocessing/pool.py", &["worker", "_handle_workers", "_handle_tasks", "_handle_results"]),
         ("multiprocessing/queues.py", &["_feed"]),
-        ("concurrent/futures/process.py", &["wait_result_broken_or_wakeup"]),
-        ("loky/process_executor.py", &["wait_result_broken_or_wakeup"]),
+        ("concurrent/futures/process.py", &["_process_worker", "wait_result_broken_or_wakeup"]),
+        ("loky/process_executor.py", &["_process_worker", "wait_result_broken_or_wakeup"]),
     ];
     // Python 3.11 and later have qualified names.
     let name = function.rsplit('.').next().unwrap_or(function);
     FUNCTIONS.iter().any(|(path, names)| file.ends_with(path) && names.contains(&name))
+}
+
+/// Returns true for a function of Python that a pool's thread calls between tasks, and not to run one.
+fn is_pool_queue(file: &str, function: &str) -> bool {
+    const FILES: [&str; 7] = [
+        "multiprocessing/connection.py",
+        "multiprocessing/pool.py",
+        "multiprocessing/queues.py",
+        "multiprocessing/synchronize.py",
+        "/queue.py",
+        "/selectors.py",
+        "/threading.py",
+    ];
+    FILES.iter().any(|path| file.ends_with(path)) && !["mapstar", "starmapstar"].contains(&function)
 }
 
 /// Returns a library's name without suffixes: `libpython3.12` for `libpython3.12.so.1.0`, `_multiarray_umath` for

@@ -187,8 +187,9 @@ impl Compilation {
     /// Returns the compilation as JSON. Times are in ns; `when` counts from `start`.
     pub(crate) fn to_value(&self, start: u64) -> Value {
         json!({
-            "function": self.name(), "file": self.file, "line": self.line, "signature": self.signature, "pid": self.pid,
-            "tid": self.tid, "depth": self.depth, "when": self.begin.saturating_sub(start), "lasted": self.lasted,
+            "function": self.name(), "file": self.file, "line": self.line, "signature": self.signature,
+            "host": self.host, "pid": self.pid, "tid": self.tid, "depth": self.depth,
+            "when": self.begin.saturating_sub(start), "lasted": self.lasted,
             "took": self.cpu_ns, "exclusive": self.exclusive, "first_use": self.first_use, "saved": self.saved,
             "llvm": self.llvm, "size": self.size, "caller": self.caller, "failed": self.failed,
             "finished": self.is_finished,
@@ -233,7 +234,7 @@ impl Compilation {
             function: text("function")?,
             file: source_path(row.get("file")?.as_str()?),
             line: number_u32("line")?,
-            signature: text("signature")?,
+            signature: without_addresses(&text("signature")?),
             host: String::new(),
             pid,
             tid: number_u32("thread")?,
@@ -253,6 +254,16 @@ impl Compilation {
         };
         Some((number("id"), compilation))
     }
+}
+
+/// Returns a signature without the addresses of functions, which differ in each run.
+fn without_addresses(signature: &str) -> String {
+    let mut parts = signature.split(" at 0x");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text.push_str(part.trim_start_matches(|letter: char| letter.is_ascii_hexdigit()));
+    }
+    text
 }
 
 /// Compilations of a file. The line at the end of a compilation replaces that at its begin.
@@ -461,6 +472,9 @@ mod tests {
 
     #[test]
     fn names_and_reasons_are_readable() {
+        let signature = "(type(CPUDispatcher(<function f at 0x7f12ab34cd00>)), int64)";
+        assert_eq!(without_addresses(signature), "(type(CPUDispatcher(<function f>)), int64)");
+        assert_eq!(without_addresses("(int64)"), "(int64)");
         let row = row_spanning(0, 0, 1_500_000_000);
         assert_eq!((row.name().as_str(), row.llvm), ("prog.f.g", 90));
         let kernel =

@@ -168,6 +168,7 @@ fn answer(report: &Report) -> Value {
         "samples": answer.all.samples,
         "weight": answer.all.weight,
         "idle": report.profile.idle.samples,
+        "idle_weight": report.profile.idle.weight,
         "run_queue": report.run_queue_ns(),
         "shares": named(&answer.shares),
         "rows": answer.rows.iter().map(row).collect::<Vec<_>>(),

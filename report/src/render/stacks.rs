@@ -18,7 +18,7 @@ pub fn stacks_to_json(report: &Report) -> Value {
     let (mut functions, mut files, mut nodes) = (Distinct::default(), Distinct::default(), Distinct::<Node>::default());
     let mut leaves: Vec<Option<u32>> = vec![None; recording.stacks.len()];
     let mut counts: FxHashMap<(u32, u32), Count> = FxHashMap::default();
-    for sample in &recording.samples {
+    for sample in report.counted_samples() {
         let leaf = leaves[sample.stack as usize].get_or_insert_with(|| {
             let mut node = 0;
             let mut parent = -1;

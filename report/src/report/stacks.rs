@@ -41,7 +41,7 @@ impl Report {
         if self.is_time() && !self.no_compile { self.recording.facts.run_queue_ns } else { 0 }
     }
 
-    /// Returns the samples except those of idle threads, as all figures count them.
+    /// Returns the samples except those of idle threads, as all figures and exports count them.
     pub(crate) fn counted_samples(&self) -> impl Iterator<Item = &Sample> {
         let activities = &self.profile.activities;
         self.recording.samples.iter().filter(|sample| !activities.is_idle(activities.get(sample.stack)))
@@ -121,11 +121,11 @@ impl Report {
         frame.source.map(|source| self.symbols.sources[source as usize].as_str())
     }
 
-    /// Returns the samples of each thread, ordered by time. Threads are ordered by their ids.
+    /// Returns the counted samples of each thread, ordered by time. Threads are ordered by their ids.
     pub(crate) fn samples_by_thread(&self) -> Vec<(u32, Vec<Sample>)> {
         let mut threads: Vec<(u32, Vec<Sample>)> =
             (0..self.recording.threads.len() as u32).map(|thread| (thread, Vec::new())).collect();
-        for sample in &self.recording.samples {
+        for sample in self.counted_samples() {
             threads[sample.thread as usize].1.push(*sample);
         }
         for (_, samples) in &mut threads {

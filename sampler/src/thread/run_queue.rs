@@ -1,10 +1,7 @@
 //! Time of a thread on the run queue: it wanted to run, but others ran. The kernel adds it up, also when the thread is
 //! not sampled.
 
-#![forbid(unsafe_code)]
-
-use std::fs::File;
-use std::io::Read as _;
+use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Times of a thread since its start, in ns, as in `/proc/self/task/TID/schedstat`.
@@ -17,10 +14,22 @@ pub(crate) struct SchedulerTimes {
 
 impl SchedulerTimes {
     /// Reads the times of a thread of this process. `None` if the thread has exited, or the kernel does not tell.
+    /// Allocates nothing and takes no lock: a fatal signal may have interrupted code that holds one.
     pub(crate) fn read(tid: u32) -> Option<SchedulerTimes> {
-        let mut bytes = [0; 96];
-        let size = File::open(format!("/proc/self/task/{tid}/schedstat")).ok()?.read(&mut bytes).ok()?;
-        SchedulerTimes::parse(std::str::from_utf8(bytes.get(..size)?).ok()?)
+        // The rest of the path's array ends it.
+        let (mut path, mut bytes) = ([0_u8; 64], [0_u8; 96]);
+        write!(&mut path[..63], "/proc/self/task/{tid}/schedstat").ok()?;
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+        // SAFETY: the path is NUL-terminated. libc's functions would be cancellation points.
+        let descriptor = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
+        if descriptor < 0 {
+            return None;
+        }
+        // SAFETY: the array has room for that many bytes.
+        let size = unsafe { libc::syscall(libc::SYS_read, descriptor, bytes.as_mut_ptr(), bytes.len()) };
+        // SAFETY: the descriptor was opened above.
+        unsafe { libc::syscall(libc::SYS_close, descriptor) };
+        SchedulerTimes::parse(std::str::from_utf8(bytes.get(..usize::try_from(size).ok()?)?).ok()?)
     }
 
     fn parse(text: &str) -> Option<SchedulerTimes> {
@@ -43,9 +52,9 @@ impl RunQueue {
         self.run_queue_ns.store(before.run_queue_ns, Relaxed);
     }
 
-    /// Time on the run queue that is not part of the recording.
-    pub(crate) fn before_ns(&self) -> u64 {
-        self.run_queue_ns.load(Relaxed)
+    /// Times that are not part of the recording.
+    pub(crate) fn before(&self) -> SchedulerTimes {
+        SchedulerTimes { cpu_ns: self.cpu_ns.load(Relaxed), run_queue_ns: self.run_queue_ns.load(Relaxed) }
     }
 
     /// Leaves out a delay that the sampler has caused.
@@ -55,9 +64,10 @@ impl RunQueue {
 
     /// Returns the recorded part of a thread's times.
     pub(super) fn recorded(&self, now: SchedulerTimes) -> SchedulerTimes {
+        let before = self.before();
         SchedulerTimes {
-            cpu_ns: now.cpu_ns.saturating_sub(self.cpu_ns.load(Relaxed)),
-            run_queue_ns: now.run_queue_ns.saturating_sub(self.run_queue_ns.load(Relaxed)),
+            cpu_ns: now.cpu_ns.saturating_sub(before.cpu_ns),
+            run_queue_ns: now.run_queue_ns.saturating_sub(before.run_queue_ns),
         }
     }
 }

@@ -49,6 +49,9 @@ impl SamplingSignal {
 /// The sampler's signals, by [`Sender`].
 static SIGNALS: [SamplingSignal; 2] = [const { SamplingSignal::unused() }; 2];
 
+/// True once the program has had a signal stack that may have no room for a second signal frame.
+static HAS_SMALL_SIGNAL_STACK: AtomicBool = AtomicBool::new(false);
+
 /// Sampling signals that the program's handler of each signal blocks only because of [`block_in_handler`].
 static HIDDEN_MASKS: [AtomicU64; 65] = [const { AtomicU64::new(0) }; 65];
 
@@ -108,11 +111,21 @@ pub(super) fn set_program_action(signal: c_int, action: &libc::sigaction) -> lib
     program.handler.swap(action.sa_sigaction, Ordering::AcqRel)
 }
 
-/// Makes a handler that runs on the signal stack block the sampling signals: a stack with room for one signal frame need
-/// not have room for another. Returns the signals that the program did not block by itself.
+/// Notes that the program has a small signal stack. Returns true if that is new.
+pub(super) fn note_small_signal_stack() -> bool {
+    !HAS_SMALL_SIGNAL_STACK.swap(true, Ordering::AcqRel)
+}
+
+pub(super) fn has_small_signal_stack() -> bool {
+    HAS_SMALL_SIGNAL_STACK.load(Ordering::Acquire)
+}
+
+/// Makes a handler that runs on a small signal stack block the sampling signals. With larger stacks it does not, because
+/// a handler that leaves by `longjmp(3)` keeps them blocked. Returns the signals that the program did not block by
+/// itself.
 pub(super) fn block_in_handler(action: &mut libc::sigaction) -> u64 {
     let has_handler = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-    if !has_handler || action.sa_flags & libc::SA_ONSTACK == 0 {
+    if !has_small_signal_stack() || !has_handler || action.sa_flags & libc::SA_ONSTACK == 0 {
         return 0;
     }
     let word = kernel_mask_word(&raw mut action.sa_mask);

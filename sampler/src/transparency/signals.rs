@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   sigaction, signal        the program's handler is stored here; the sampler's stays installed and forwards signals
-//!   sigaction                of another signal: a handler on the signal stack blocks the sampler's signals
+//!   sigaction                of another signal: a handler on a small signal stack blocks the sampler's signals
 //!   sigwait, sigwaitinfo, sigtimedwait      a sampler tick is discarded, and the wait continues
 //!   signalfd, sigpending     never report the signal
 //!   sigsuspend               blocks the signal until it returns
@@ -19,7 +19,7 @@ use std::ptr;
 use jitlisten::plumbing::HostStateGuard;
 
 use crate::handler;
-use crate::recording::current;
+use crate::recording::current::{self, Recording};
 use crate::thread::arming;
 use crate::transparency::disposition::{self, sampling_signals};
 use crate::transparency::fatal;
@@ -81,7 +81,9 @@ pub unsafe extern "C-unwind" fn sigaction(
 /// # Safety
 /// `old` must be null or valid.
 unsafe fn replace_action(signal: c_int, mut action: Option<libc::sigaction>, old: *mut libc::sigaction) -> c_int {
-    let hidden = action.as_mut().map(disposition::block_in_handler);
+    // A vfork child has actions of its own, but its parent's memory.
+    let is_own_process = current::last().is_none_or(Recording::is_of_this_process);
+    let hidden = action.as_mut().filter(|_| is_own_process).map(disposition::block_in_handler);
     let new = action.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: the arguments are the caller's, or equally valid ones.
     let result = unsafe { next::sigaction(signal, new, old) };
@@ -103,26 +105,42 @@ unsafe fn replace_action(signal: c_int, mut action: Option<libc::sigaction>, old
     result
 }
 
-/// Makes the handlers that the program has already installed on its signal stack block the sampler's signals.
+/// Makes the handlers that the program has already installed on a small signal stack block the sampler's signals.
 pub(crate) fn block_in_installed_handlers() {
     const MAX_ATTEMPTS: usize = 8;
+    if own_signal_stack().is_some_and(|stack| is_small(&stack)) {
+        disposition::note_small_signal_stack();
+    }
+    if !disposition::has_small_signal_stack() {
+        return;
+    }
     for signal in (1..=64).filter(|signal| !is_sampling_signal(*signal)) {
         let Some(mut action) = exchange_action(signal, None) else { continue };
-        for _ in 0..MAX_ATTEMPTS {
-            let mut new_action = action;
-            let hidden = disposition::block_in_handler(&mut new_action);
-            if hidden == 0 {
+        let mut installed = action;
+        for attempt in 0..MAX_ATTEMPTS {
+            let hidden = disposition::block_in_handler(&mut action);
+            if hidden == 0 && attempt == 0 {
                 break;
             }
             let all_hidden = hidden | disposition::exchange_hidden_mask(signal, None);
             disposition::exchange_hidden_mask(signal, Some(all_hidden));
-            // Another thread may have replaced the action since it was read; its new one must not get lost.
-            match exchange_action(signal, Some(&new_action)) {
-                Some(old) if old.sa_sigaction != action.sa_sigaction || old.sa_flags != action.sa_flags => action = old,
-                _ => break,
+            // Another thread may have replaced the action in the meantime. If so, its action was lost: install that.
+            let Some(old) = exchange_action(signal, Some(&action)) else { break };
+            if (old.sa_sigaction, old.sa_flags) == (installed.sa_sigaction, installed.sa_flags) {
+                break;
             }
+            (installed, action) = (action, old);
         }
     }
+}
+
+/// Returns the calling thread's signal stack, if it has one.
+fn own_signal_stack() -> Option<libc::stack_t> {
+    let mut stack = MaybeUninit::<libc::stack_t>::uninit();
+    // SAFETY: the call only writes the current state to valid memory.
+    let result = unsafe { next::sigaltstack(ptr::null(), stack.as_mut_ptr()) };
+    // SAFETY: a successful call has initialized `stack`.
+    (result == 0).then(|| unsafe { stack.assume_init() }).filter(|stack| stack.ss_flags & libc::SS_DISABLE == 0)
 }
 
 /// Returns the action of a signal, and sets a new one. `None` if the C library refuses.
@@ -279,28 +297,41 @@ pub unsafe extern "C-unwind" fn sigsuspend(set: *const SignalSet) -> c_int {
 /// Same contract as `sigaltstack(2)`.
 pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
     // SAFETY: the caller guarantees a valid pointer.
-    if let Some(stack) = unsafe { stack.as_ref() }
-        && let Some(recording) = current::sampling()
-        && stack.ss_flags & libc::SS_DISABLE == 0
-        && is_too_small(stack.ss_size)
-        && let Some(slot) = arming::find_armed(crate::handler::clock::own_tid())
-    {
+    let new_stack = unsafe { stack.as_ref() };
+    if let Some(stack) = new_stack.filter(|stack| stack.ss_flags & libc::SS_DISABLE == 0 && is_small(stack)) {
         let _host_state = HostStateGuard::enter();
-        arming::retire_slot(slot);
-        recording.counters.threads_without_timer.add(1);
+        if disposition::note_small_signal_stack() && current::own().is_some() {
+            block_in_installed_handlers();
+        }
+        if let Some(recording) = current::sampling()
+            && stack.ss_size < signal_frame_bytes()
+            && let Some(slot) = arming::find_armed(crate::handler::clock::own_tid())
+        {
+            arming::retire_slot(slot);
+            recording.counters.threads_without_timer.add(1);
+        }
     }
     // SAFETY: the arguments are the caller's, or equally valid ones.
     unsafe { next::sigaltstack(stack, old) }
 }
 
-/// Returns true if a signal stack is too small for the kernel's signal frame. Since Linux 5.14, `AT_MINSIGSTKSZ` is the
-/// size of a frame with all processor state. AMX tiles are subtracted for a process that may not use them, because the
-/// kernel does not grant AMX to a process whose signal stacks are too small.
-fn is_too_small(size: usize) -> bool {
+/// True if a signal stack may have no room for two signal frames and what their handlers use.
+fn is_small(stack: &libc::stack_t) -> bool {
+    stack.ss_size < 3 * full_signal_frame_bytes()
+}
+
+/// Size of a signal frame with all processor state (`AT_MINSIGSTKSZ`, since Linux 5.14).
+fn full_signal_frame_bytes() -> usize {
     const AT_MINSIGSTKSZ: libc::c_ulong = 51;
     // SAFETY: `getauxval` has no precondition.
-    let full_frame_bytes = unsafe { libc::getauxval(AT_MINSIGSTKSZ) } as usize;
-    size < libc::MINSIGSTKSZ || size < full_frame_bytes && size < full_frame_bytes.saturating_sub(unused_tiles())
+    let bytes = unsafe { libc::getauxval(AT_MINSIGSTKSZ) } as usize;
+    bytes.max(libc::MINSIGSTKSZ)
+}
+
+/// Maximum size of a signal frame of this process. The kernel does not grant AMX to a process whose signal stacks are
+/// too small.
+fn signal_frame_bytes() -> usize {
+    full_signal_frame_bytes().saturating_sub(unused_tiles()).max(libc::MINSIGSTKSZ)
 }
 
 /// Size of the AMX tile data that the processor supports and this process may not use.

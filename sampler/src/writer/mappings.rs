@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::sync::Arc;
 
 use jitlisten::plumbing::elf::{self, Dynamic, FileHeader, LE, NoteHeader, ProgramHeader};
-use jitlisten::plumbing::{FileMapping, MapsLine, checked_read};
+use jitlisten::plumbing::{FileMapping, MapsLine, checked_read, is_remote};
 use jitlisten::{Address, AddressRange};
 use object::elf::{
     DF_TEXTREL, DT_FLAGS, DT_TEXTREL, NT_GNU_BUILD_ID, PF_W, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, ProgramType,
@@ -264,7 +264,12 @@ impl Module<'_> {
         let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
         let metadata = file.metadata().ok()?;
         let device = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
-        if !metadata.is_file() || device != self.header.device || metadata.ino() != self.header.inode {
+        // The handler must not wait for a server, nor fail with it.
+        if is_remote(&file)
+            || !metadata.is_file()
+            || device != self.header.device
+            || metadata.ino() != self.header.inode
+        {
             return None;
         }
         let mapping = FileMapping::new(&file, offset, size).ok()?;

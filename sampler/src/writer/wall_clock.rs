@@ -361,8 +361,13 @@ impl Watch {
             let Some(thread) = self.threads.get_mut(index) else { break };
             let generation = slot.state.generation();
             if thread.generation != generation {
-                let last_run_queue_ns = slot.run_queue.before_ns();
-                *thread = WatchedThread { generation, last_run_queue_ns, ..WatchedThread::default() };
+                let SchedulerTimes { cpu_ns, run_queue_ns } = slot.run_queue.before();
+                *thread = WatchedThread {
+                    generation,
+                    last_cpu_ns: cpu_ns,
+                    last_run_queue_ns: run_queue_ns,
+                    ..WatchedThread::default()
+                };
             }
             if thread.next_check <= now {
                 if let Some(call) = thread.check(slot, now) {

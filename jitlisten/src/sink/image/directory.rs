@@ -10,13 +10,13 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 use jitlisten_files::{FileName, OwnDirectory, create_directories};
 
 use super::pages;
 use crate::liveness::Run;
+use crate::process::remote_file::is_remote;
 use crate::process::write_nosignal::{effective_user, write_whole};
 use crate::sink::SinkError;
 use crate::sink::process_directory::{ProcessDirectory, discard, remove_dead};
@@ -53,7 +53,8 @@ impl Directory {
     }
 
     fn create_below(base: &Path, run: Option<Run>) -> Result<Directory, SinkError> {
-        if is_remote(base) {
+        // The code pages would be lost if the server failed.
+        if File::open(base).is_ok_and(|directory| is_remote(&directory)) {
             let error = io::Error::other("a network file system cannot hold code that must not vanish");
             return Err(SinkError::io("use", base)(error));
         }
@@ -92,28 +93,6 @@ impl Directory {
             }
         }
     }
-}
-
-/// Returns true if `path` is on a network file system (`statfs(2)`). The code pages would be lost if its server failed.
-fn is_remote(path: &Path) -> bool {
-    const NETWORK_FILE_SYSTEMS: [u32; 8] = [
-        0x6969,      // NFS_SUPER_MAGIC
-        0xff53_4d42, // CIFS_SUPER_MAGIC
-        0xfe53_4d42, // SMB2_SUPER_MAGIC
-        0x517b,      // SMB_SUPER_MAGIC
-        0x5346_414f, // AFS_SUPER_MAGIC
-        0x00c3_6400, // CEPH_SUPER_MAGIC
-        0x0bd0_0bd0, // LUSTRE_SUPER_MAGIC
-        0x0102_1997, // V9FS_MAGIC
-    ];
-    let Ok(directory) = File::open(path) else { return false };
-    let mut status = std::mem::MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: the descriptor is open, and `status` is writable memory for the structure.
-    let result = unsafe { libc::fstatfs(directory.as_raw_fd(), status.as_mut_ptr()) };
-    // SAFETY: all-zero bytes are a valid `statfs`, so the structure is valid even if the call has filled only part of
-    // it.
-    let status = unsafe { status.assume_init() };
-    result == 0 && NETWORK_FILE_SYSTEMS.contains(&(status.f_type as u32))
 }
 
 #[cfg(test)]

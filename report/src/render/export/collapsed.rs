@@ -33,7 +33,7 @@ fn drawn_frames(report: &Report, stack: u32) -> Vec<Frame> {
 
 fn collapse(report: &Report, frames: fn(&Report, u32) -> Vec<Frame>) -> Vec<String> {
     let mut stacks: BTreeMap<String, Count> = BTreeMap::new();
-    for ((stack, thread), count) in thread_stack_counts(&report.recording) {
+    for ((stack, thread), count) in thread_stack_counts(report.counted_samples()) {
         let process = report.recording.threads.get(thread as usize).map_or("", |thread| thread.name.as_str());
         let mut line = escape(process);
         for frame in frames(report, stack).iter().rev() {

@@ -87,7 +87,7 @@ impl Assembly {
 /// Returns the sampled leaf addresses, as file offsets, with their sample counts, for each image.
 fn sampled_addresses(recording: &Recording, symbols: &Symbols) -> BTreeMap<u32, BTreeMap<u64, Count>> {
     let mut offsets_by_file: BTreeMap<u32, BTreeMap<u64, Count>> = BTreeMap::new();
-    for (stack, count) in stack_counts(recording) {
+    for (stack, count) in stack_counts(&recording.samples) {
         let Some(leaf) = recording.stacks.get(stack).first() else { continue };
         let has_source = symbols.frames(*leaf).first().is_some_and(|frame| frame.source.is_some());
         let Some(position) = recording.locations[*leaf as usize].position.filter(|_| has_source) else { continue };

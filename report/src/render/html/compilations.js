@@ -17,7 +17,7 @@ function compilations(page) {
       // A compilation stays with those inside it: rows are in the order of their begin.
       const outermost = new Map(), last = new Map();
       for (const row of shown) {
-        const thread = row.pid + ':' + row.tid;
+        const thread = row.host + ':' + row.pid + ':' + row.tid;
         if (!row.depth || !last.has(thread)) last.set(thread, row);
         outermost.set(row, last.get(thread));
       }

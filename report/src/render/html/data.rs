@@ -114,7 +114,6 @@ fn answer(report: &Report) -> Value {
     let elsewhere = answer.elsewhere_parts.iter().map(|(word, count)| json!([sanitize(word), count.weight]));
     json!({
         "weight": answer.all.weight,
-        "idle": report.profile.idle.weight,
         "head": sanitize(&report.headline()),
         "rows": rows.collect::<Vec<_>>(),
         "elsewhere": [answer.elsewhere.weight, elsewhere.collect::<Vec<_>>()],
