@@ -8,6 +8,8 @@
 //!
 //! [`crate::sink::process_directory`] describes the other files in the directory, and how long all are kept.
 
+#![forbid(unsafe_code)]
+
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
