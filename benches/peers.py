@@ -150,30 +150,27 @@ def read_jitlisten(output, text):
     return profile
 
 
-def read_folded(output, text):
-    """Lines of py-spy: `function (file:line);function (file:line) COUNT`."""
-    profile = Profile()
-    for entry in (output / "data").read_text().splitlines():
-        stack, _, count = entry.rpartition(" ")
-        for frame in reversed(stack.split(";")):
-            match = re.match(r"(?:.*\b)?(three|one)\b.*?(?::(\d+)\))?$", frame)
-            if match:
-                profile.add(match[1], int(match[2]) if match[2] else None, float(count))
-                break
-    return profile
+def read_stacks(pattern):
+    """Returns the reader of lines `FRAME;FRAME AMOUNT`. The pattern matches a frame's function and, if known, line."""
+
+    def read(output, text):
+        profile = Profile()
+        for entry in (output / "data").read_text().splitlines():
+            stack, _, amount = entry.rpartition(" ")
+            for frame in reversed(stack.split(";")):
+                match = re.search(pattern, frame)
+                if match:
+                    profile.add(match[1], int(match[2]) if match[2] else None, float(amount))
+                    break
+        return profile
+
+    return read
 
 
-def read_austin(output, text):
-    """Lines of austin: `P<process>;T<thread>;file:function:line;... MICROSECONDS`."""
-    profile = Profile()
-    for entry in (output / "data").read_text().splitlines():
-        stack, _, amount = entry.rpartition(" ")
-        for frame in reversed(stack.split(";")):
-            match = re.search(r":(three|one):(\d+)", frame)
-            if match:
-                profile.add(match[1], int(match[2]), float(amount))
-                break
-    return profile
+# Frames of py-spy: `function (file:line)`.
+read_py_spy = read_stacks(r"^(?:.*\b)?(three|one)\b.*?(?::(\d+)\))?$")
+# Frames of austin: `file:function:line`.
+read_austin = read_stacks(r":(three|one):(\d+)")
 
 
 def read_scalene(output, text):
@@ -225,7 +222,7 @@ def tools(jitlisten, bin_directory):
             "py-spy",
             ["record", "--native", "-r", "199", "-f", "raw", "-o", "{out}/data", "--"],
             None,
-            read_folded,
+            read_py_spy,
         ),
         "austin": ("austin", ["-i", "5025", "-o", "{out}/data"], None, read_austin),
         "scalene --cpu": (
