@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
+use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, exempt_signals, follow_forks, without_write_signals};
@@ -339,7 +340,8 @@ fn become_child(parent: &Recording, is_recorded: bool) {
     parent.set_sampling(false);
     parent.writer.forget();
     process_name::forget_in_child();
-    slots::reset_all_in_child(clock::own_tid(), creation::signal_stack());
+    let signal_stack = creation::signal_stack().map_or(ptr::null_mut(), |stack| stack.ss_sp);
+    slots::reset_all_in_child(clock::own_tid(), signal_stack);
     if !is_recorded {
         python::withdraw();
     }

@@ -143,23 +143,20 @@ fn record_stack_bounds(slot: &Slot, size: u64) {
 /// Installs a signal stack if the thread has none, because a signal may arrive when the thread has almost used up its
 /// own stack.
 fn install_signal_stack(recording: &Recording, slot: &Slot) {
-    if recording.gives_signal_stacks && signal_stack().is_null() {
+    if recording.gives_signal_stacks && signal_stack().is_none() {
         let stack = libc::stack_t { ss_sp: slot.signal_stack().cast(), ss_flags: 0, ss_size: SIGNAL_STACK_BYTES };
         // SAFETY: the memory is never unmapped, and no other thread uses it while this thread exists.
         unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) };
     }
 }
 
-/// Returns the calling thread's signal stack; null if it has none, or it cannot be read.
-pub(crate) fn signal_stack() -> *mut c_void {
+/// Returns the calling thread's signal stack. `None` if it has none, or it cannot be read.
+pub(crate) fn signal_stack() -> Option<libc::stack_t> {
     let mut stack = MaybeUninit::<libc::stack_t>::uninit();
     // SAFETY: the call only writes the current state to valid memory.
-    if unsafe { libc::sigaltstack(ptr::null(), stack.as_mut_ptr()) } != 0 {
-        return ptr::null_mut();
-    }
-    // SAFETY: the call above has initialized `stack`.
-    let stack = unsafe { stack.assume_init() };
-    if stack.ss_flags & libc::SS_DISABLE != 0 { ptr::null_mut() } else { stack.ss_sp }
+    let result = unsafe { libc::sigaltstack(ptr::null(), stack.as_mut_ptr()) };
+    // SAFETY: a successful call has initialized `stack`.
+    (result == 0).then(|| unsafe { stack.assume_init() }).filter(|stack| stack.ss_flags & libc::SS_DISABLE == 0)
 }
 
 /// Stops sampling an exiting thread. The slot may date from before a fork; in that case it belongs to another thread,

@@ -5,7 +5,7 @@
 //! default, and sends the signal to its thread again with the same `siginfo_t`. A core file is therefore the same as
 //! without the sampler.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 
@@ -33,18 +33,20 @@ const FATAL_SIGNALS: [c_int; 11] = [
 /// Detects whether the program's calls to `sigaction` reach this library. Calls the loader, so it must not be called
 /// under locks or in a fork child.
 pub(crate) fn detect_interposition() {
-    let calls_ours = process::symbol_object_base(c"sigaction")
-        .is_some_and(|owner| object_base(detect_interposition as *const c_void) == Some(owner));
     // The default action does not end the first process of a PID namespace.
-    disposition::set_interposed(calls_ours && std::process::id() != 1);
+    disposition::set_interposed(calls_reach_us(c"sigaction") && std::process::id() != 1);
 }
 
 /// Returns true if the program's calls of the interposed libc functions reach this library. Calls the loader.
 #[must_use]
 pub fn is_interposed() -> bool {
     // No sanitizer defines this function.
-    process::symbol_object_base(c"_exit")
-        .is_some_and(|owner| object_base(is_interposed as *const c_void) == Some(owner))
+    calls_reach_us(c"_exit")
+}
+
+/// Returns true if this library's definition of a function is the first one.
+fn calls_reach_us(name: &CStr) -> bool {
+    process::symbol_object_base(name).is_some_and(|owner| object_base(calls_reach_us as *const c_void) == Some(owner))
 }
 
 /// Installs the handler for all fatal signals with the default disposition.

@@ -20,7 +20,7 @@ use jitlisten::plumbing::HostStateGuard;
 
 use crate::handler;
 use crate::recording::current::{self, Recording};
-use crate::thread::arming;
+use crate::thread::{arming, creation};
 use crate::transparency::disposition::{self, sampling_signals};
 use crate::transparency::fatal;
 use crate::transparency::next::{self, SignalInfo, SignalSet, errno, set_errno};
@@ -108,7 +108,7 @@ unsafe fn replace_action(signal: c_int, mut action: Option<libc::sigaction>, old
 /// Makes the handlers that the program has already installed on a small signal stack block the sampler's signals.
 pub(crate) fn block_in_installed_handlers() {
     const MAX_ATTEMPTS: usize = 8;
-    if own_signal_stack().is_some_and(|stack| is_small(&stack)) {
+    if creation::signal_stack().is_some_and(|stack| is_small(&stack)) {
         disposition::note_small_signal_stack();
     }
     if !disposition::has_small_signal_stack() {
@@ -132,15 +132,6 @@ pub(crate) fn block_in_installed_handlers() {
             (installed, action) = (action, old);
         }
     }
-}
-
-/// Returns the calling thread's signal stack, if it has one.
-fn own_signal_stack() -> Option<libc::stack_t> {
-    let mut stack = MaybeUninit::<libc::stack_t>::uninit();
-    // SAFETY: the call only writes the current state to valid memory.
-    let result = unsafe { next::sigaltstack(ptr::null(), stack.as_mut_ptr()) };
-    // SAFETY: a successful call has initialized `stack`.
-    (result == 0).then(|| unsafe { stack.assume_init() }).filter(|stack| stack.ss_flags & libc::SS_DISABLE == 0)
 }
 
 /// Returns the action of a signal, and sets a new one. `None` if the C library refuses.

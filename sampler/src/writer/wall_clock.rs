@@ -385,9 +385,7 @@ impl Watch {
         }
         next_check
     }
-}
 
-impl Watch {
     /// Charges the time since the last check to waiting threads, and open time to the last samples. Called before the last
     /// records are written.
     pub(crate) fn end(&mut self) {
