@@ -72,6 +72,25 @@ fn perf_takes_the_image_for_a_library() {
     support_table::record_cell(INTEGRATION, "image");
 }
 
+/// perf looks for unwind tables in the first page of a file, which only an image with padding has in memory.
+#[test]
+fn perf_unwinds_by_the_tables_of_an_image_with_padding() {
+    for (word, expects_callers) in [("padded", true), ("frameless", false)] {
+        let build_dir = Scratch::new("raw-jit-bin");
+        let (Some(()), Some(host)) = (perf::is_available(), raw_jit("2", "image", &build_dir)) else { return };
+        let recording = perf::record_dwarf(&host.argument(word), Preload::Nothing);
+        let (mut total, mut complete) = (0, 0);
+        for sample in &recording.samples {
+            let symbols: Vec<&str> = sample.frames.iter().filter_map(|frame| frame.symbol.as_deref()).collect();
+            total += usize::from(symbols.first() == Some(&"gamma"));
+            complete += usize::from(symbols.starts_with(&["gamma", "beta", "alpha", "call_alpha"]));
+        }
+        assert!(total >= 30, "{word}: {total} samples");
+        let expected = if expects_callers { complete * 100 >= total * 95 } else { complete == 0 };
+        assert!(expected, "{word}: {complete} of {total} stacks are complete");
+    }
+}
+
 #[test]
 fn gdb_knows_the_frames() {
     let build_dir = Scratch::new("raw-jit-bin");
