@@ -6,6 +6,7 @@ mod diff;
 mod imbalance;
 mod stacks;
 mod title;
+mod unreported;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -165,6 +166,7 @@ impl Report {
                 count => format!("none of the {} samples is of the chosen process and thread", group_digits(count)),
             });
         }
+        notes.extend(unreported::note_unreported_code(&recording, &symbols));
         notes.extend(other_events(&recording));
         notes.retain(|note| !note.is_empty());
         let (compilations, no_compile) = (Vec::new(), options.no_compile);
