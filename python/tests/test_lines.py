@@ -60,6 +60,29 @@ def test_an_import_in_progress_goes_on(action):
     assert run_python(program) == "fine\n"
 
 
+SHARED_LOADER = """
+import sys
+from importlib.machinery import PathFinder, SourceFileLoader
+class Loader:
+    def create_module(self, spec): return None
+    def exec_module(self, module): SourceFileLoader(module.__name__, module.__spec__.origin).exec_module(module)
+loader = Loader()
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        spec = PathFinder.find_spec(name, path)
+        if name in ('colorsys', 'numba'): spec.loader = loader
+        return spec
+sys.meta_path.insert(-1, Finder())
+import importlib.util
+importlib.util.find_spec('numba')
+import colorsys, numba.core.lowering
+"""
+
+
+def test_a_loader_may_be_shared_by_all_modules():
+    assert run_python(IMPORT_LINES + "lines.install()" + SHARED_LOADER + PRINT_STATUS) == "True None\n"
+
+
 def test_all_loaders_are_as_before():
     program = (
         IMPORT_LINES + f"lines.install(); import {ALL_HOOKED_MODULES}\n"

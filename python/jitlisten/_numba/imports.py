@@ -1,8 +1,8 @@
 """Calls a function when a module has been imported; immediately if it already is.
 
 A finder at the head of `sys.meta_path` only checks names, and leaves the search to the finders after it. It modifies
-the loader that they return, which exists only for this import: for one call, the loader's `exec_module` is ours.
-Several watches may wait for the same module.
+the loader that they return: until the module has been executed, the loader's `exec_module` is ours. Several watches
+may wait for the same module.
 
 The finder stays in the list when nobody waits any more. Removing it would move the others forward, and an import that
 is going through the list, in another thread or below a signal handler, would miss the next one and fail.
@@ -93,6 +93,9 @@ class _Finder:
             return
 
         def exec_module(module: ModuleType) -> None:
+            if module.__name__ != name:  # a loader of several modules, as in frozen programs
+                execute(module)
+                return
             vars(loader).pop("exec_module", None)
             execute(module)
             for watch in list(self._watches):
