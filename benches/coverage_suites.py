@@ -6,10 +6,11 @@
 The current Python must have Numba, pytest-cov and the packages. SOURCES is the directory of the unpacked source
 distributions: most wheels contain no tests. `ci/coverage.sh suites` provides all of it.
 
-A session is `pytest --cov --cov-branch` in its own process, with an empty Numba cache. Sessions run in turns: without
-the plugin, with it, and without it again (A/A). Times are processor time including children; each ratio compares
-sessions of the same round. An additional session with NUMBA_DISABLE_JIT=1 shows coverage.py's result for the functions
-as Python; NUMBA_DISABLE_JIT does not apply to `vectorize`, `guvectorize` and `overload`.
+A session is `pytest --cov --cov-branch` in its own process, with an empty Numba cache. The first three sessions yield
+lines and branches: with NUMBA_DISABLE_JIT=1, with the plugin, and without it. NUMBA_DISABLE_JIT shows coverage.py's
+result for the functions as Python; it does not apply to `vectorize`, `guvectorize` and `overload`. Then come rounds of
+sessions without the plugin, with it, and without it again (A/A). Times are processor time including children; each
+ratio compares sessions of the same round.
 """
 
 import datetime
@@ -37,8 +38,6 @@ class Suite(NamedTuple):
     directories: Tuple[str, ...] = ("",)
     # Name of the directory of the source distribution, without the version; `None` if the package has tests.
     source: Optional[str] = None
-    # Expression that selects tests by name.
-    selection: str = ""
 
 
 SUITES = {
@@ -69,8 +68,6 @@ SUITES = {
         ),
         source="numba_celltree",
     ),
-    "resampy": Suite("resampy", ("tests",), source="resampy"),
-    "numbagg": Suite("numbagg", ("test/test_grouped.py", "test/test_matrix_functions.py")),
     "vector": Suite("vector", ("tests/backends/test_numba_object.py",), ("backends/",), source="vector"),
     "clifford": Suite("clifford", ("test/test_numba_extensions.py", "test/test_layout.py", "test/test_degenerate.py")),
     "pyts": Suite(
@@ -78,12 +75,6 @@ SUITES = {
         ("metrics/tests", "approximation/tests", "decomposition/tests"),
         ("metrics/", "approximation/", "decomposition/"),
     ),
-    "stumpy": Suite(
-        "stumpy",
-        tuple("tests/test_%s.py" % name for name in ("stump", "aamp", "stomp", "mstump")),
-        source="stumpy",
-    ),
-    "pynndescent": Suite("pynndescent", ("pynndescent/tests/test_rank.py",), source="pynndescent"),
 }
 COLUMNS = (
     "suite",
@@ -134,7 +125,6 @@ class Session:
                 "--cov-report=json:" + directory + "/found",
             ]
             command += [base / test for test in definition.tests]
-            command += ["-k", definition.selection] if definition.selection else []
             environment = dict(os.environ, PYTHONPATH=str(ROOT / "python"), NUMBA_CACHE_DIR=directory + "/cache")
             environment["COVERAGE_FILE"] = directory + "/data"
             if mode == "as Python":
