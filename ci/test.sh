@@ -8,6 +8,8 @@
 # With MINUTES=N, the first lane continues with steps of the long lane that fit into N minutes from its start. With CI
 # set, a missing tool is a failure; elsewhere the test is skipped with a message.
 #
+# Up to five failed tests of a run are run again, alone. One that passes then is listed as unsteady.
+#
 # Not cargo nextest: it would not run pytest or the steps around it.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -17,12 +19,13 @@ log=target/test.log
 # Nothing is compiled twice here, so incremental builds would only waste gigabytes of disk space.
 [ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
 export CARGO_TARGET_DIR=$PWD/target JITLISTEN_SKIPS=$PWD/target/test.skips JITLISTEN_SUPPORT=$PWD/target/test.support
+export JITLISTEN_UNSTEADY=$PWD/target/test.unsteady
 mkdir -p target
 # Raise the PID limit, as distributions do: a process with a reused PID would find the perf map of a dead process.
 [ -z "${CI:-}" ] || { echo 4194304 >/proc/sys/kernel/pid_max; } 2>/dev/null
 # Other users can read the second directory (tests/src/paths.rs).
-rm -rf target/scratch "/opt/jitlisten-scratch${PWD//\//-}" "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_SUPPORT"
-touch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_SUPPORT"
+rm -rf target/scratch "/opt/jitlisten-scratch${PWD//\//-}" "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_SUPPORT" "$JITLISTEN_UNSTEADY"
+touch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_SUPPORT" "$JITLISTEN_UNSTEADY"
 PATH=$PWD/target/tools:$PATH
 passed=0 failed=0 skipped=0
 failures=()
@@ -62,12 +65,29 @@ tests() {
     shift
     printf '\n=== %s\n' "$name"
     cargo test --workspace --no-fail-fast "$@" 2>&1 | tee $output || status=$?
+    if [ $status != 0 ] && run_again "$@"; then status=0; fi
     ran "$name" "$began" $status
     cat $output >>"$log"
     # A crash or a compile error prints no test results. A run without tests proves nothing.
     if [ $status != 0 ] && ! grep -q '^test result: FAILED' $output || ! grep -q '^test result: .* [1-9][0-9]* passed' $output; then
         failed=$((failed + 1)) failures+=("$name")
     fi
+}
+
+# run_again WORD...: runs the failed tests in $output again. If all pass, they count as passed there.
+run_again() {
+    local names words=() word again=target/test.again
+    mapfile -t names < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' $output | sort -u)
+    [ ${#names[@]} -gt 0 ] && [ ${#names[@]} -le 5 ] || return
+    for word in "$@"; do
+        [ "$word" != -- ] || break
+        words+=("$word")
+    done
+    cargo test --workspace --no-fail-fast "${words[@]}" -- --test-threads=1 --exact "${names[@]}" 2>&1 | tee $again || return
+    [ "$(grep -c '^test .* ok$' $again)" -ge ${#names[@]} ] || return
+    printf 'UNSTEADY %s\n' "${names[@]}" | tee -a "$JITLISTEN_UNSTEADY"
+    sed -i -E 's/^(test .*) FAILED$/\1 unsteady/; s/^(test result:) FAILED(.*); [0-9]+ failed/\1 ok\2; 0 failed/' $output
+    cat $again >>$output
 }
 
 # beside NAME COMMAND...: starts a step in the background while other steps leave a processor idle. `step NAME ended
@@ -123,6 +143,10 @@ report() {
         printf '\nskipped:\n'
         cat "$JITLISTEN_SKIPS" target/test.skips.steps 2>/dev/null | sed '/^$/d; s/^SKIPPED /    /' | sort -u
         sed -nE 's/^test (.*) \.\.\. ignored(, (.*))?$/    \1: \3/p' "$log" | sort -u
+    fi
+    if [ -s "$JITLISTEN_UNSTEADY" ]; then
+        printf '\nunsteady (failed, then passed alone; see the failures above):\n'
+        sed 's/^UNSTEADY /    /' "$JITLISTEN_UNSTEADY"
     fi
     if [ ${#failures[@]} -gt 0 ]; then
         why

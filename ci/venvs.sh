@@ -24,5 +24,5 @@ make_venv() {
 # test_with NAME WORD...: runs pytest with these arguments in the environment NAME.
 test_with() {
     echo "$who: $1"
-    PATH="$PWD/$venvs/$1/bin:$PATH" "$venvs/$1/bin/python" -m pytest -q -p no:cacheprovider "${@:2}"
+    PATH="$PWD/$venvs/$1/bin:$PATH" ci/pytest.sh "$venvs/$1/bin/python" -m pytest -q "${@:2}"
 }

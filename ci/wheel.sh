@@ -146,8 +146,8 @@ run_tests() {
     for version in "$@"; do if [ -e "${version%%::*}" ]; then what=("$@"); fi; done
     [ ${#what[@]} -gt 0 ] || what=(python/tests/wheel -m 'not slow' "$@")
     # Use several workers, because most tests mainly wait. Tests in the same group run one after another.
-    JITLISTEN_TEST_PYTHON=$venv/bin/python PYTHONDONTWRITEBYTECODE=1 "$tools/bin/pytest" -q -p no:cacheprovider -n 6 --dist loadgroup \
-        "${what[@]}"
+    JITLISTEN_TEST_PYTHON=$venv/bin/python PYTHONDONTWRITEBYTECODE=1 ci/pytest.sh "$tools/bin/pytest" -q -n 6 \
+        --dist loadgroup "${what[@]}"
 }
 
 # Builds in an isolated environment, as pip does. Downloads maturin, and any crates that cargo has not cached.

@@ -22,6 +22,7 @@ use crate::command;
 use crate::problem::Problem;
 use crate::record::{DEFAULT_OUTPUT, Output, resolve_output};
 use crate::recorder::{self, Recorded, Recorder};
+use crate::recording::default_file;
 use crate::scratch::{Kind, Scratch};
 use crate::sinks::is_writable;
 
@@ -146,17 +147,18 @@ impl Recordings {
         Some(format!("{name}: jitlisten lines --open{argument} (page) · compiles · flamegraph"))
     }
 
-    /// Returns the path of the page that `--open` writes: beside the recording.
+    /// Returns the path of the page that `--open` writes: beside the recording, with a name of its own.
     pub(crate) fn page_path(&self) -> Result<PathBuf, Problem> {
-        let recording = match (&self.kept_path, self.files.as_slice()) {
-            (Some(path), _) => path.as_path(),
-            (None, [path]) if self._scratch.is_none() => path.as_path(),
+        let path = match (&self.kept_path, self.files.first()) {
+            (Some(path), _) => path.clone(),
             (None, _) if self._scratch.is_some() => {
                 return Err(Problem::new("this directory cannot be written").help("name a page: --html FILE"));
             }
-            (None, _) => Path::new(DEFAULT_OUTPUT),
+            (None, Some(path)) => path.clone(),
+            (None, None) => default_file()?,
         };
-        Ok(recording.with_extension("html"))
+        let others = if self.kept_path.is_none() { self.files.len().saturating_sub(1) } else { 0 };
+        Ok(page_beside(&path, others))
     }
 
     /// Prints where the recording was kept, and which other commands can show it.
@@ -177,6 +179,19 @@ fn display_name(name: &OsStr, files: &[PathBuf]) -> PathBuf {
         [file] => Path::new(name).with_file_name(file.file_name().unwrap_or_default()),
         _ => name.into(),
     }
+}
+
+/// Returns the name of the page for a recording, or for a directory of recordings, and for `others` merged with it. The
+/// whole name is kept, because recordings of processes differ only in their last suffix: `prof.data.12`.
+fn page_beside(path: &Path, others: usize) -> PathBuf {
+    // `.` and `..` have no name.
+    let path = if path.file_name().is_some() { path.to_owned() } else { fs::canonicalize(path).unwrap_or_default() };
+    let mut name = path.file_name().unwrap_or(OsStr::new("recordings")).to_owned();
+    if others != 0 {
+        name.push(format!("+{others}"));
+    }
+    name.push(".html");
+    path.with_file_name(name)
 }
 
 /// Lists the files that a recorder may have written: those beside `output` whose names begin like its own. Recordings of
@@ -339,6 +354,20 @@ mod tests {
             "jitlisten -r 99",
         ] {
             assert_eq!(complete(line), line);
+        }
+    }
+
+    #[test]
+    fn each_recording_has_a_page_of_its_own() {
+        for (path, others, page) in [
+            ("jitlisten.perf.data", 0, "jitlisten.perf.data.html"),
+            ("out/prof.data.12", 0, "out/prof.data.12.html"),
+            ("out/prof.data.34", 0, "out/prof.data.34.html"),
+            ("prof.data.12", 2, "prof.data.12+2.html"),
+            ("runs/", 0, "runs.html"),
+            ("/", 0, "/recordings.html"),
+        ] {
+            assert_eq!(page_beside(Path::new(path), others), Path::new(page), "{path}");
         }
     }
 

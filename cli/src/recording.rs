@@ -100,7 +100,7 @@ impl Colour {
 }
 
 /// Finds the default recording of `jitlisten record`, or that of perf.
-fn default_file() -> Result<PathBuf, Problem> {
+pub(crate) fn default_file() -> Result<PathBuf, Problem> {
     let names = ["jitlisten.perf.data", "perf.data", "jitlisten.bundle"];
     let existing = names.iter().map(PathBuf::from).find(|path| path.exists());
     existing.ok_or_else(|| {

@@ -39,15 +39,56 @@ def test_numba_may_come_before_or_after():
     assert run_python(IMPORT_LINES + "import numba; lines.install(); " + PRINT_STATUS) == "True None\n"
 
 
-def test_the_finder_leaves_when_all_is_patched():
+#: Modules with which every function that lines replace has been imported.
+ALL_HOOKED_MODULES = (
+    "numba, numba.parfors.parfor_lowering, numba.core.pylowering, numba.core.inline_closurecall, numba.core.pythonapi,"
+    " numba.core.debuginfo, numba.core.typed_passes"
+)
+#: Finder that acts while the import of `colorsys` goes through the list of finders.
+ACTING_FINDER = """
+import sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == 'colorsys': act()
+sys.meta_path.insert(-1, Finder())
+"""
+
+
+@pytest.mark.parametrize("action", ["lines.remove()", f"import {ALL_HOOKED_MODULES}"])
+def test_an_import_in_progress_goes_on(action):
+    program = IMPORT_LINES + "lines.install()\ndef act(): " + action + ACTING_FINDER + "import colorsys; print('fine')"
+    assert run_python(program) == "fine\n"
+
+
+SHARED_LOADER = """
+import sys
+from importlib.machinery import PathFinder, SourceFileLoader
+class Loader:
+    def create_module(self, spec): return None
+    def exec_module(self, module): SourceFileLoader(module.__name__, module.__spec__.origin).exec_module(module)
+loader = Loader()
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        spec = PathFinder.find_spec(name, path)
+        if name in ('colorsys', 'numba'): spec.loader = loader
+        return spec
+sys.meta_path.insert(-1, Finder())
+import importlib.util
+importlib.util.find_spec('numba')
+import colorsys, numba.core.lowering
+"""
+
+
+def test_a_loader_may_be_shared_by_all_modules():
+    assert run_python(IMPORT_LINES + "lines.install()" + SHARED_LOADER + PRINT_STATUS) == "True None\n"
+
+
+def test_all_loaders_are_as_before():
     program = (
-        IMPORT_LINES
-        + "import sys; before = list(sys.meta_path); lines.install(); import numba\nimport"
-        " numba.parfors.parfor_lowering, numba.core.pylowering, numba.core.inline_closurecall,"
-        " numba.core.pythonapi\nimport numba.core.debuginfo, numba.core.typed_passes\nprint(before == sys.meta_path,"
-        " numba.core.lowering.__spec__.loader.__dict__.get('exec_module'))"
+        IMPORT_LINES + f"lines.install(); import {ALL_HOOKED_MODULES}\n"
+        "print(numba.core.lowering.__spec__.loader.__dict__.get('exec_module'))"
     )
-    assert run_python(program) == "True None\n"
+    assert run_python(program) == "None\n"
 
 
 def test_it_can_be_switched_off():

@@ -216,6 +216,12 @@ def use_stacks(browser, used, save, page):
     assert compiles == any(
         text.startswith("Numba") for text in texts("#hotlibraries td:nth-child(3)")
     ), "a row for the compiler"
+    outside = browser.run("return JSON.parse(document.getElementById('data').textContent).outside")
+    assert [label for label, _ in outside] == [
+        text.split(" s ", 1)[-1] for text in texts("#summary .faint") if text.endswith("outside the 100 %")
+    ]
+    if outside:
+        used.append("outside")
     expected_path = os.path.splitext(page)[0] + ".json"
     if os.path.exists(expected_path):
         with open(expected_path, encoding="utf-8") as file:
@@ -268,20 +274,26 @@ def use_stacks(browser, used, save, page):
     )
     browser.keys("4")
     whole = total_weight()
-    is_marked = lambda: browser.run(
-        "return !document.getElementById('wholeanswer').hidden && document.getElementById('answer').className === 'whole'"
+    # Percentages and amounts of the outermost rows of the tree of lines.
+    outermost = lambda: browser.run(
+        "return [1, 0].map((column) => [...document.querySelectorAll('#answer tbody tr')]"
+        ".filter((row) => !(row.querySelector('.branches') || {}).textContent)"
+        ".reduce((sum, row) => sum + parseFloat(row.cells[column].textContent.replace(/,/g, '')), 0))"
     )
-    assert not is_marked()
+    _, whole_tree = outermost()
     if browser.run(f"return {end}") == 0:
         return
     choose("from", 0.5)
     second, hot = total_weight(), texts("#hotlines tbody tr")
-    assert is_marked(), "the answer is of the whole recording"
+    percent, second_tree = outermost()
+    assert 50 < percent < 101, percent
     save("lines-html-part.png")
     browser.keys("\ue00c")
     assert total_weight() == whole, "Escape: the whole recording"
     choose("to", 0.5)
     assert abs(second + total_weight() - whole) < 1 and 0 < second < whole, (second, total_weight(), whole)
+    _, first_tree = outermost()
+    assert abs(first_tree + second_tree - whole_tree) < whole_tree / 10, (first_tree, second_tree, whole_tree)
     if hot != texts("#hotlines tbody tr"):
         used.append("time")
     browser.keys("\ue00c")

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
 __all__ = ["install", "remove", "status"]
 
@@ -53,7 +53,7 @@ def remove() -> None:
 
         finder = _waiting_finder()
         if finder is not None:
-            sys.meta_path.remove(finder)  # type: ignore[arg-type]
+            finder.starts_jitlisten_lines = False
         patches.PART.stop()
     except Exception as error:
         _log_failure(error)
@@ -72,7 +72,7 @@ def status() -> Dict[str, Optional[object]]:
     return {"numba": versions.numba_version(sys.modules.get("numba")), "active": reason is None, "reason": reason}
 
 
-def _waiting_finder() -> Optional[object]:
+def _waiting_finder() -> Any:
     """Returns the finder of `_site/sitecustomize.py`, if it is still waiting for Numba."""
     return next((finder for finder in sys.meta_path if getattr(finder, "starts_jitlisten_lines", False)), None)
 

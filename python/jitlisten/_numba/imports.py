@@ -1,8 +1,11 @@
 """Calls a function when a module has been imported; immediately if it already is.
 
 A finder at the head of `sys.meta_path` only checks names, and leaves the search to the finders after it. It modifies
-the loader that they return, which exists only for this import: for one call, the loader's `exec_module` is ours.
-Several watches may wait for the same module.
+the loader that they return: until the module has been executed, the loader's `exec_module` is ours. Several watches
+may wait for the same module.
+
+The finder stays in the list when nobody waits any more. Removing it would move the others forward, and an import that
+is going through the list, in another thread or below a signal handler, would miss the next one and fail.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import sys
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Callable, Dict, Iterable, Optional
+from typing import Callable, Dict, Iterable, List, Optional
 
 AfterImport = Callable[[ModuleType], None]
 
@@ -26,25 +29,55 @@ class Watch:
         """Calls the functions of modules that are already imported, and waits for the others."""
         self.check_imported()
         if self._pending:
-            sys.meta_path.insert(0, self)
+            _FINDER.add(self)
 
     def stop(self) -> None:
         """Stops waiting."""
         self._pending.clear()
-        self._remove_finder()
+        _FINDER.remove(self)
 
-    def _remove_finder(self) -> None:
-        # Another thread may have removed the finder.
+    def waits_for(self, name: str) -> bool:
+        return name in self._pending
+
+    def check_imported(self) -> None:
+        """Calls the functions of modules that were being imported at the start. Every later import does this, too."""
+        for name in list(self._pending):
+            module = sys.modules.get(name)
+            if module is not None and not _is_being_imported(module):
+                self.call_back(name, module)
+
+    def call_back(self, name: str, module: ModuleType) -> None:
+        callback = self._pending.pop(name, None)
+        if not self._pending:
+            _FINDER.remove(self)
+        if callback is not None:
+            callback(module)
+
+
+class _Finder:
+    """Finder of all watches."""
+
+    def __init__(self) -> None:
+        # Only single operations change the list: other threads and signal handlers use it, too.
+        self._watches: List[Watch] = []
+
+    def add(self, watch: Watch) -> None:
+        self._watches.append(watch)
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def remove(self, watch: Watch) -> None:
         with suppress(ValueError):
-            sys.meta_path.remove(self)
+            self._watches.remove(watch)
 
     def find_spec(
         self, name: str, path: Optional[Iterable[str]] = None, target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
         """Part of the import system's protocol."""
-        self.check_imported()
+        for watch in list(self._watches):
+            watch.check_imported()
         finders = list(sys.meta_path)
-        if name not in self._pending or self not in finders:
+        if self not in finders or not any(watch.waits_for(name) for watch in list(self._watches)):
             return None
         for finder in finders[finders.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
@@ -54,36 +87,27 @@ class Watch:
                 return spec  # type: ignore[no-any-return]
         return None
 
-    def check_imported(self) -> None:
-        """Calls the functions of modules that were being imported at the start. Every later import does this, too."""
-        for name in list(self._pending):
-            module = sys.modules.get(name)
-            if module is not None and not _is_being_imported(module):
-                self._call_back(name, module)
-
     def _hook_loader(self, name: str, loader: object) -> None:
-        call_back = self._call_back
         execute = getattr(loader, "exec_module", None)
         if execute is None:
             return
 
         def exec_module(module: ModuleType) -> None:
-            # This may also remove another watch's hook.
+            if module.__name__ != name:  # a loader of several modules, as in frozen programs
+                execute(module)
+                return
             vars(loader).pop("exec_module", None)
             execute(module)
-            call_back(name, module)
+            for watch in list(self._watches):
+                watch.call_back(name, module)
 
         try:
             loader.exec_module = exec_module  # type: ignore[attr-defined]
         except AttributeError:
             pass  # the loader has no dictionary and is shared by all modules, so this module is not patched
 
-    def _call_back(self, name: str, module: ModuleType) -> None:
-        callback = self._pending.pop(name, None)
-        if not self._pending:
-            self._remove_finder()
-        if callback is not None:
-            callback(module)
+
+_FINDER = _Finder()
 
 
 def _is_being_imported(module: ModuleType) -> bool:

@@ -59,21 +59,19 @@ def _load(name, directories):
 
 class _NumbaFinder(object):
     """Finder that enables line tables when Numba is imported. Until then it imports nothing: a script's own `json.py`
-    or `types.py` shadows that of the standard library only if it is imported first."""
+    or `types.py` shadows that of the standard library only if it is imported first.
 
-    #: `jitlisten._lines` recognises the finder by this attribute.
-    starts_jitlisten_lines = True
+    It stays in `sys.meta_path`, for the reason given in `_numba/imports.py`."""
 
     def __init__(self):
+        #: `jitlisten._lines` recognises the finder by this attribute, and may clear it.
+        self.starts_jitlisten_lines = True
         self.is_recorded = os.environ.get("JITLISTEN_RECORD_BEGUN") == str(os.getpid())
 
     def find_spec(self, name, path=None, target=None):
-        if name != "numba":
+        if name != "numba" or not self.starts_jitlisten_lines:
             return None
-        try:
-            sys.meta_path.remove(self)
-        except ValueError:  # another thread has already removed it
-            return None
+        self.starts_jitlisten_lines = False
         self.start()
         # Finders that wait for Numba's modules are first in the list now.
         for finder in list(sys.meta_path):

@@ -303,7 +303,7 @@ def test_threads_that_keep_the_lock_are_named(screen):
 def test_the_page_opens_in_a_browser(run, environment, tmp_path):
     """Without a display, the address of the page is printed. With one, the desktop's opener gets it."""
     (tmp_path / "prog.py").write_text("sum(i * i for i in range(3_000_000))\n")
-    page = (tmp_path / "é.html").as_uri()
+    page = (tmp_path / "é.data.html").as_uri()
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         environment.pop(name, None)
     result = run(command(), "lines", "--open", "-o", "é.data", "prog.py")

@@ -332,7 +332,7 @@ struct StackSummary {
     llvm: Option<u32>,
     /// True if a module is being imported and no user file runs inside that import.
     imports: bool,
-    /// True if the interpreter ends and no user file runs.
+    /// True if the interpreter or its process ends and no user file runs.
     ends: bool,
     wait: Option<Wait>,
     /// True if the thread belongs to a pool and is between two tasks; `None` while that is unknown.
@@ -385,7 +385,8 @@ impl StackSummary {
             }
             // Time in the user's own files during an import is charged to those files.
             summary.imports |= role.roles.contains(Role::Importer) && summary.user.is_none();
-            summary.ends |= role.roles.contains(Role::Finalizer) && summary.user.is_none();
+            let ends_process = summary.roles.contains(Role::Exit) && role.roles.contains(Role::Interpreter);
+            summary.ends |= (ends_process || role.roles.contains(Role::Finalizer)) && summary.user.is_none();
             let is_python = matches!(location.owner, Some((_, Kind::Python)));
             hides_lines = (hides_lines || location.is_function) && !is_python;
             if !hides_lines {

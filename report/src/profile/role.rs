@@ -18,6 +18,8 @@ pub(super) enum Role {
     Collector,
     /// Ends the interpreter.
     Finalizer,
+    /// Ends the process, and calls the destructors of its libraries.
+    Exit,
     /// Waits on a condition variable.
     Condition,
     /// Belongs to Python itself, which waits on a condition variable only for the GIL.
@@ -59,6 +61,7 @@ impl Roles {
                     (Role::Llvm, is_llvm),
                     (Role::Collector, GC_FUNCTIONS.contains(&base)),
                     (Role::Finalizer, FINALIZERS.contains(&base)),
+                    (Role::Exit, library == "libc" && EXIT_FUNCTIONS.contains(&base)),
                     (Role::Condition, base.trim_start_matches('_').starts_with("pthread_cond_")),
                     (Role::Interpreter, library.starts_with("libpython") || library.starts_with("python")),
                     // A copy in a wheel has a hash in its name: `libgomp-a34b3233`.
@@ -175,6 +178,9 @@ const GC_FUNCTIONS: [&str; 5] =
 /// CPython functions that end an interpreter. `Py_FinalizeEx` may have become a jump to the next.
 const FINALIZERS: [&str; 5] =
     ["Py_FinalizeEx", "_Py_Finalize", "finalize_modules", "finalize_interp_clear", "_PyGC_CollectNoFail"];
+
+/// Functions of libc that call the destructors of libraries. The second has a symbol only with debug information.
+const EXIT_FUNCTIONS: [&str; 2] = ["exit", "__run_exit_handlers"];
 
 /// Name prefixes of LLVM functions in a library that LLVM is linked into.
 const LLVM_PREFIXES: [&str; 2] = ["llvm::", "_ZN4llvm"];

@@ -16,6 +16,7 @@ const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = concat!(
     include_str!("stacks.js"),
+    include_str!("answer.js"),
     include_str!("loops.js"),
     include_str!("table.js"),
     include_str!("graphs.js"),

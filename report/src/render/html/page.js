@@ -11,7 +11,8 @@
   };
   const HOTTEST = 10, CALLING = 5, FUNCTIONS = 12;
   const stacks = new Stacks(data), { clock } = data.stacks;
-  let thread = -1, process = -1, range = null, view = 'hottest', selection = stacks.select(null, null);
+  let thread = -1, process = -1, range = null, view = 'hottest', selection = stacks.select(null, null), lineTree = null;
+  const chosenThreads = () => (thread < 0 && process < 0 ? null : data.threads.map((_, number) => isChosen(number)));
   const isChosen = (number) => thread < 0 ? process < 0 || data.threads[number][2] === process : number === thread;
 
   const all = () => selection.all || 1;
@@ -74,7 +75,7 @@
   const table = sourceTable(page), graphs = pictures(page), time = timeline(page), strip = processes(page), compiled = compilations(page);
 
   function applySelection() {
-    selection = stacks.select(thread < 0 && process < 0 ? null : data.threads.map((_, number) => isChosen(number)), range);
+    selection = stacks.select(chosenThreads(), range);
     files = null;
     time.mark();
     show();
@@ -109,7 +110,8 @@
       part.append(colour, element('b', '', percent(weight)), ` ${label}`);
       part.title = amount(weight);
       return part;
-    }), ...(isFiltered() ? [] : data.facts.map(([label, samples, weight]) => element('span', 'faint', `${weight ? percent(weight) : count(samples)} ${label}`))));
+    }), ...(isFiltered() ? [] : data.facts.map(([label, samples, weight]) => element('span', 'faint', `${weight ? percent(weight) : count(samples)} ${label}`))),
+    ...(isFiltered() ? [] : data.outside.map(([label, ns]) => element('span', 'faint', `${amount(ns)} ${label}`))));
   }
   /** Returns a cell with ⚑, which opens the advice below its row. */
   function flagCell(tr, advice) {
@@ -134,15 +136,25 @@
     cell.append(flag);
     return cell;
   }
-  /** Shows the tree of the user's lines, and what helps. They are about the whole recording. */
+  /** Returns the answer for the selection: the tree of the user's lines, and what helps, which is about the whole recording. */
+  function answerOfSelection() {
+    if (!isFiltered()) return data.answer;
+    lineTree = lineTree || new LineTree(data, stacks);
+    const answer = lineTree.select(chosenThreads(), range);
+    for (const row of answer.rows) {
+      const entry = row.isCompiled && data.files[row.at[0]].lines[row.at[1]];
+      row.advice = entry ? flagged(entry)[0] : null;
+      if (row.source) row.text = textOf(data.files[row.source[0]], row.source[1]).trim() || row.text;
+    }
+    return { ...answer, helps: data.answer.helps };
+  }
+  const flagged = (entry) => (entry.o || []).flatMap((loop) => loop.advice.filter(([, , mark]) => mark === '⚑').map(([, text]) => text));
   function showAnswer() {
-    const { rows, helps, elsewhere, weight: whole } = data.answer, isShown = rows.length > 0;
+    const { rows, helps, elsewhere, weight: whole } = answerOfSelection(), isShown = rows.length > 0;
     const ofWhole = (weight) => `${(weight / (whole || 1) * 100).toFixed(1)} %`;
     $('answer').hidden = !isShown;
-    $('wholeanswer').hidden = !isShown || !isFiltered();
-    for (const id of ['wholeanswer', 'answer', 'helpstitle', 'helps']) $(id).classList.toggle('whole', isFiltered());
-    $('helps').hidden = $('helpstitle').hidden = !isShown || !helps.length;
-    if (!isShown) return;
+    $('helps').hidden = $('helpstitle').hidden = !helps.length;
+    $('helpstitle').textContent = isFiltered() ? 'What helps (in the whole recording)' : 'What helps';
     const numbers = (tr, weight) => tr.append(element('td', 'n', amount(weight)), element('td', 'n', ofWhole(weight)));
     $('answer').tBodies[0].replaceChildren(...rows.map((row) => {
       const tr = element('tr'), what = element('td', 'what'), label = element('button', 'link', row.label), code = element('span');
@@ -155,7 +167,7 @@
       if (row.at) tr.addEventListener('click', () => table.goToLine(row.at[0], row.at[1]));
       return tr;
     }));
-    if (elsewhere[0] >= whole / 20) {
+    if (elsewhere[0] && elsewhere[0] >= whole / 20) {
       const tr = element('tr', 'elsewhere'), words = elsewhere[1].slice(0, 3).map(([word, weight]) => `${word} ${(weight / elsewhere[0] * 100).toFixed(0)}`);
       numbers(tr, elsewhere[0]);
       tr.append(element('td'), element('td', 'what', 'below no line of yours'), element('td', 'faint', words[0] || ''));
@@ -179,7 +191,7 @@
       const text = sourceText || (caller ? textOf(data.files[caller[0]], caller[1]) : '');
       if (line && (isPython(file) || caller)) page.highlight(source, text.trim(), ''); else source.append(text);
       const tr = tableRow(hot[0], hot[1], [formatPosition(hotLine) + (caller ? ' by ' + formatPosition(caller) : ''), caller ? data.files[caller[0]].path : file.path], source, () => table.goToLine(fileIndex, line));
-      const inC = hot[2] / hot[0], entry = file.lines[line], advice = entry ? (entry.o || []).flatMap((loop) => loop.advice.filter(([, , mark]) => mark === '⚑').map(([, text]) => text)) : [];
+      const inC = hot[2] / hot[0], entry = file.lines[line], advice = entry ? flagged(entry) : [];
       tr.append(element('td', 'faint', (isCompiled ? 'compiled' : 'Python') + (inC >= 0.1 ? `, ${(inC * 100).toFixed(0)} % in C` : '')));
       tr.cells[2].after(flagCell(tr, advice));
       return tr;

@@ -2,7 +2,7 @@
 // Totals of samples for a selection: threads (null for all) and a range of time slices (from, to; null for all). This
 // file does not access the page.
 const PART_FIELDS = 7;
-const COMPILED = 0, INTERPRETED = 1, COMPILING = 3, IMPORTING = 4, COLLECTING = 5, WAITING = 6, FIRST_USE = 7, LOADING = 8, ENDING = 9;
+const COMPILED = 0, INTERPRETED = 1, LIBRARY = 2, COMPILING = 3, IMPORTING = 4, COLLECTING = 5, WAITING = 6, FIRST_USE = 7, LOADING = 8, ENDING = 9;
 // Function number of Numba's compiler in the call tree, where it is one frame. -1 are functions that were merged, -2 is the root.
 const COMPILER = -3;
 const NO_SHARES = [0, 0, 0, 0];
@@ -61,6 +61,9 @@ class Stacks {
     const f = this.functionOf[this.spot[node]];
     return activity === COMPILED ? null : f >= 0 && this.data.functions[f].module || '[unknown]';
   }
+
+  /** Returns the library that a part ran; null for other activities. */
+  libraryOfCode(node, activity) { return activity === LIBRARY ? this.libraryOf(node, activity) : null; }
 
   /** Returns the compiler: Numba's, or the LLVM of another library. */
   compilerOf(node) {
