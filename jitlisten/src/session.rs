@@ -50,7 +50,7 @@ use crate::process::write_nosignal::effective_user;
 use crate::process::{clock, reserve};
 use crate::sink::{self, HeaderPadding, Images, Sink, SinkContext, StaleMap};
 use crate::statistics::{Counters, Statistics};
-use crate::{AddressRange, Error, LoadedObject, observer, unwindability};
+use crate::{Address, AddressRange, Error, LoadedObject, observer, unwindability};
 pub use fork::ForkGuard;
 pub use live_functions::LiveFunction;
 
@@ -114,6 +114,8 @@ struct State {
     /// System calls in progress that change memory.
     changes: MemoryChanges,
     padding: HeaderPadding,
+    /// Numbers of reported objects that share the padding with this end, which their producer owns.
+    promised_padding: BTreeMap<Address, usize>,
     sinks: [Option<Box<dyn Sink>>; SinkKind::ALL.len()],
     /// True for sinks whose files do not contain the objects inherited from the parent process yet; see
     /// [`Session::become_child`].

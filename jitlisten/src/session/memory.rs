@@ -133,8 +133,7 @@ impl Session {
     #[doc(hidden)]
     pub fn take_header_padding(&self, code: Address) -> Option<AddressRange> {
         let mut state = self.lock();
-        let padding = *state.padding.get(&code)?;
-        let is_of_producer = state.reported.values().any(|reports| reports.padding == Some(padding));
+        let is_of_producer = state.promised_padding.contains_key(&code);
         if is_of_producer { None } else { state.padding.remove(&code) }
     }
 

@@ -64,7 +64,7 @@ impl Session {
         }
         drop(images);
         if let Some(padding) = padding {
-            state.padding.remove(&padding.end());
+            state.forget_padding(padding.end());
         }
         Ok(())
     }
@@ -92,33 +92,51 @@ impl Session {
     #[doc(hidden)]
     pub fn reported_owns_padding(&self, id: ObjectId, size: u64) -> Result<(), Error> {
         let mut state = self.lock_for_this_process();
-        if !state.reported.contains_key(&id) {
-            return Err(Error::UnknownObject(id));
-        }
-        let is_free = |range: &AddressRange| state.ledger.owners(*range).is_empty() && !state.ledger.is_pending(*range);
-        let text = state.objects.get(&id).and_then(|record| record.object.text().first());
-        let padding = text.and_then(|text| padding_before(text.range.start(), size)).filter(is_free);
-        let padding = padding.ok_or(Error::Padding { id, size })?;
         let state = &mut *state;
+        let reports = state.reported.get_mut(&id).ok_or(Error::UnknownObject(id))?;
+        let text = state.objects.get(&id).and_then(|record| record.object.text().first());
+        let padding = text.and_then(|text| bytes_before(text.range.start(), size)).ok_or(Error::Padding { id, size })?;
+        let is_free = |range| state.ledger.owners(range).is_empty() && !state.ledger.is_pending(range);
+        let is_promised = state.promised_padding.contains_key(&padding.end());
+        let is_shared = is_promised && state.padding.get(&padding.end()) == Some(&padding);
+        if !(is_shared || is_private_memory(padding) && is_free(padding)) {
+            return Err(Error::Padding { id, size });
+        }
         // The shim may have reserved memory there before.
-        if let Entry::Vacant(entry) = state.padding.entry(padding.end()) {
-            entry.insert(padding);
-            if let Some(reports) = state.reported.get_mut(&id) {
-                reports.padding = Some(padding);
-            }
+        let is_reserved = !is_promised && state.padding.contains_key(&padding.end());
+        if reports.padding.is_none() && !is_reserved {
+            reports.padding = Some(padding);
+            *state.promised_padding.entry(padding.end()).or_default() += 1;
+            state.padding.insert(padding.end(), padding);
         }
         Ok(())
     }
 }
 
-/// Returns the `size` bytes before the page that contains `code`, if they are whole pages of private anonymous memory.
-fn padding_before(code: Address, size: u64) -> Option<AddressRange> {
+impl State {
+    /// Ends the promise of one object. The padding stays while another object on the same page has it.
+    fn forget_padding(&mut self, end: Address) {
+        if let Entry::Occupied(mut count) = self.promised_padding.entry(end) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+                self.padding.remove(&end);
+            }
+        }
+    }
+}
+
+/// Returns the `size` bytes before the page that contains `code`, if they are whole pages.
+fn bytes_before(code: Address, size: u64) -> Option<AddressRange> {
     let page_size = page_size();
     let end = code.0 / page_size * page_size;
     let padding = AddressRange::new(Address(end.checked_sub(size)?), size)?;
-    let mappings = mappings::mappings_in(padding).ok().flatten()?;
-    let is_anonymous = mappings.iter().all(|mapping| !mapping.shared && !mapping.is_file_backed);
-    (size > 0 && size.is_multiple_of(page_size) && is_anonymous).then_some(padding)
+    (size > 0 && size.is_multiple_of(page_size)).then_some(padding)
+}
+
+fn is_private_memory(range: AddressRange) -> bool {
+    let mappings = mappings::mappings_in(range).ok().flatten();
+    mappings.is_some_and(|mappings| mappings.iter().all(|mapping| !mapping.shared && !mapping.is_file_backed))
 }
 
 impl Record {
@@ -231,6 +249,26 @@ mod tests {
         session.reported_freeing(reported).unwrap();
         let statistics = session.statistics();
         assert_eq!((statistics.objects_loaded, statistics.objects_finalized, statistics.objects_freed), (2, 2, 2));
+    }
+
+    #[test]
+    fn two_objects_on_a_page_share_the_padding() {
+        let session = session();
+        // The allocator maps such a large block alone.
+        let memory = vec![0_u8; 1 << 20];
+        let page_size = page_size();
+        let code = (memory.as_ptr() as u64).next_multiple_of(page_size) + page_size;
+        let [first, second] = [0, 64].map(|offset| reported_loaded(&session, object(code + offset, "f")).unwrap());
+        for id in [first, second, second] {
+            session.reported_owns_padding(id, page_size).unwrap();
+        }
+        session.reported_finalized(first).unwrap();
+        session.reported_finalized(second).unwrap();
+        let has_padding = || session.lock().padding.contains_key(&Address(code));
+        session.reported_freeing(first).unwrap();
+        assert!(has_padding(), "the second object still owns it");
+        session.reported_freeing(second).unwrap();
+        assert!(!has_padding() && session.lock().promised_padding.is_empty());
     }
 
     #[test]

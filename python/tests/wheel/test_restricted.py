@@ -77,8 +77,8 @@ def test_it_records(restricted, run):
     }
     source = (home / "kernel.py").read_text().splitlines()
     loop_lines = [number for number, line in enumerate(source, 1) if "range(n)" in line or "total += (i % 7)" in line]
-    # The loop takes 2 s of CPU time. Kernels count ticks, possibly only 100 per second.
-    assert sum(lines.get(number, {"self": 0})["self"] for number in loop_lines) > 0.9 * report["compiled"] > 90
+    # The loop takes 2 s of CPU time. Kernels count ticks, possibly only 100 per second, and fewer on a busy machine.
+    assert sum(lines.get(number, {"self": 0})["self"] for number in loop_lines) > 0.9 * report["compiled"] > 20
 
 
 def test_run(restricted):
