@@ -15,6 +15,7 @@ mod build;
 pub(crate) mod hottest;
 mod imports;
 mod libraries;
+mod marks;
 pub(crate) mod owners;
 mod role;
 mod summary;
@@ -23,8 +24,6 @@ mod tree;
 use std::collections::BTreeMap;
 use std::iter::Sum;
 use std::ops::AddAssign;
-
-use rustc_hash::FxHashMap;
 
 use crate::recording::{Recording, Sample, Thread};
 use crate::symbols::{Kind, Symbols, is_entry};
@@ -274,20 +273,25 @@ impl Profile {
     }
 }
 
-/// Counts the samples of each stack.
-pub(crate) fn stack_counts<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> FxHashMap<u32, Count> {
-    let mut counts: FxHashMap<u32, Count> = FxHashMap::default();
-    for sample in samples {
-        *counts.entry(sample.stack).or_default() += Count::of(sample);
-    }
-    counts
+/// Counts the samples of each stack. The result is sorted.
+pub(crate) fn stack_counts<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Vec<(u32, Count)> {
+    sum_sorted(samples.into_iter().map(|sample| (sample.stack, Count::of(sample))).collect())
 }
 
-/// Counts the samples of each stack in each thread.
-pub(crate) fn thread_stack_counts<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> FxHashMap<(u32, u32), Count> {
-    let mut counts: FxHashMap<(u32, u32), Count> = FxHashMap::default();
-    for sample in samples {
-        *counts.entry((sample.stack, sample.thread)).or_default() += Count::of(sample);
-    }
+/// Counts the samples of each stack in each thread. The result is sorted.
+pub(crate) fn thread_stack_counts<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Vec<((u32, u32), Count)> {
+    sum_sorted(samples.into_iter().map(|sample| ((sample.stack, sample.thread), Count::of(sample))).collect())
+}
+
+/// Sorts counts by key, and adds up those with equal keys.
+pub(crate) fn sum_sorted<K: Copy + Ord>(mut counts: Vec<(K, Count)>) -> Vec<(K, Count)> {
+    counts.sort_unstable_by_key(|(key, _)| *key);
+    counts.dedup_by(|(key, count), (kept_key, sum)| {
+        let is_equal = key == kept_key;
+        if is_equal {
+            *sum += *count;
+        }
+        is_equal
+    });
     counts
 }
