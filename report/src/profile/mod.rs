@@ -12,6 +12,7 @@
 
 pub(crate) mod activity;
 mod build;
+mod frozen;
 pub(crate) mod hottest;
 mod imports;
 mod libraries;

@@ -3,6 +3,7 @@
 
 use rustc_hash::FxHashMap;
 
+use super::frozen::{frozen_interpreter, is_loader};
 use crate::recording::{Interpreter, Recording};
 
 /// Returns true for generated code without a file, such as `<string>`. `<frozen importlib._bootstrap>` belongs to the
@@ -24,7 +25,11 @@ pub struct Owners {
 impl Owners {
     /// Collects what is known about a recording. `mine` are parts of paths that belong to the user in any case.
     pub fn new(recording: &Recording, mine: &[String]) -> Owners {
-        Owners { interpreters: recording.interpreters.clone(), mine: mine.to_vec() }
+        let mut interpreters = recording.interpreters.clone();
+        if interpreters.is_empty() {
+            interpreters.extend(frozen_interpreter(recording));
+        }
+        Owners { interpreters, mine: mine.to_vec() }
     }
 
     /// Returns true if a source belongs neither to a library nor to Python.
@@ -99,7 +104,7 @@ impl Owners {
         };
         match contains(|facts| &facts.frozen_library) {
             true => Some(STANDARD_LIBRARY),
-            false => contains(|facts| &facts.frozen).then_some(module),
+            false => (contains(|facts| &facts.frozen) || is_loader(module)).then_some(module),
         }
     }
 }
