@@ -56,6 +56,7 @@
  *     _exit _Exit quick_exit
  *     execl execle execlp execv execve execvp execvpe execveat fexecve
  *     setuid seteuid setreuid setresuid chroot unshare setns prctl syscall
+ *     fopen fopen64
  *
  *   Two more configure the sanitizers' runtimes: __asan_default_options and __tsan_default_suppressions.
  *

@@ -63,6 +63,8 @@ interpose! {
     extern "C" fn setresuid(real: UserId, effective: UserId, saved: UserId) -> c_int;
     extern "C" fn chroot(path: CharPointer) -> c_int;
     extern "C" fn unshare(flags: c_int) -> c_int;
+    extern "C" fn fopen(path: CharPointer, mode: CharPointer) -> *mut libc::FILE;
+    extern "C" fn fopen64(path: CharPointer, mode: CharPointer) -> *mut libc::FILE;
     extern "C" fn setns(descriptor: c_int, kind: c_int) -> c_int;
     // `prctl` and `syscall` are variadic, but all their arguments are words, so the maximum number is always forwarded.
     extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;

@@ -55,5 +55,6 @@ pub use transparency::privileges::{
 pub use transparency::signals::{
     sigaction, sigaltstack, signal, signalfd, sigpending, sigsuspend, sigtimedwait, sigwait, sigwaitinfo,
 };
+pub use transparency::thread_count::{fopen, fopen64};
 pub use writer::existing_file::{check_output, rename_existing};
 pub use writer::output::first_process;

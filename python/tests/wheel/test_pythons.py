@@ -70,3 +70,15 @@ def test_the_command_in_front_of_each_python(run, version):
 
 def test_some_pythons_are_here():
     assert sum(find_python(version) is not None for version in VERSIONS) >= MIN_INSTALLED_PYTHONS, sys.version
+
+
+#: Forks, and waits for the child. Python 3.12 and newer warn if the parent has several threads.
+FORK = "import os; child = os.fork() or os._exit(3); print(os.waitpid(child, 0)[1] >> 8)"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_recorded_python_forks_without_a_warning(run, version):
+    interpreter = find_python(version)
+    if interpreter is None:
+        pytest.skip(f"no Python {version} here")
+    assert run(command(), "record", "--", interpreter, "-W", "error", "-c", FORK).stdout == "3\n"

@@ -1,5 +1,5 @@
 //! Interposed libc functions that hide the sampler from the recorded program: signals, exits, privilege changes,
-//! sanitizers.
+//! sanitizers, the number of threads.
 
 pub(crate) mod disposition;
 pub(crate) mod exit;
@@ -8,3 +8,4 @@ pub(crate) mod next;
 pub(crate) mod privileges;
 pub(crate) mod sanitizer;
 pub(crate) mod signals;
+pub(crate) mod thread_count;

@@ -73,6 +73,8 @@ define_next_functions! {
     resolved setreuid(real: libc::uid_t, effective: libc::uid_t) -> c_int, -1;
     resolved setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int, -1;
     resolved chroot(path: CharPointer) -> c_int, -1;
+    resolved fopen(path: CharPointer, mode: CharPointer) -> *mut libc::FILE, ptr::null_mut();
+    resolved fopen64(path: CharPointer, mode: CharPointer) -> *mut libc::FILE, ptr::null_mut();
     resolved pthread_create(
         thread: *mut Thread, attributes: *const libc::pthread_attr_t, start: ThreadFunction, argument: *mut c_void
     ) -> c_int, libc::ENOSYS;
