@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
-"""Coverage of three third-party test suites with and without the plugin, written to records/coverage.tsv.
+"""Coverage of third-party test suites with and without the plugin, written to records/coverage.tsv.
 
-    PYTHON coverage_suites.py NUMBA_STATS_SOURCE [ROUNDS, default 3] [SUITE...]
+    PYTHON coverage_suites.py SOURCES [ROUNDS, default 3; 0: do not measure times] [SUITE...]
 
-The current Python must have Numba, pytest-cov and the packages. The tests of numba-stats are only in its source
-distribution. `ci/coverage.sh suites` provides all of it.
+The current Python must have Numba, pytest-cov and the packages. SOURCES is the directory of the unpacked source
+distributions: most wheels contain no tests. `ci/coverage.sh suites` provides all of it.
 
-A session is `pytest --cov --cov-branch` in its own process, with an empty Numba cache. Sessions run in turns: without
-the plugin, with it, and without it again (A/A). Times are processor time including children; each ratio compares
-sessions of the same round. An additional session with NUMBA_DISABLE_JIT=1 shows coverage.py's result for the functions
-as Python.
+A session is `pytest --cov --cov-branch` in its own process, with an empty Numba cache. The first three sessions yield
+lines and branches: with NUMBA_DISABLE_JIT=1, with the plugin, and without it. NUMBA_DISABLE_JIT shows coverage.py's
+result for the functions as Python; it does not apply to `vectorize`, `guvectorize` and `overload`. Then come rounds of
+sessions without the plugin, with it, and without it again (A/A). Times are processor time including children; each
+ratio compares sessions of the same round.
 """
 
 import datetime
 import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
@@ -22,27 +24,56 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from typing import NamedTuple, Optional, Tuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECORD = ROOT / "records/coverage.tsv"
-# For each package: the directories to measure, and its test modules or files.
+
+
+class Suite(NamedTuple):
+    package: str
+    # Test files, relative to the package or to the directory of its source distribution.
+    tests: Tuple[str, ...]
+    # Directories to measure, relative to the package.
+    directories: Tuple[str, ...] = ("",)
+    # Name of the directory of the source distribution, without the version; `None` if the package has tests.
+    source: Optional[str] = None
+
+
 SUITES = {
-    "quantecon": (
+    "quantecon": Suite(
         "quantecon",
-        ("/quantecon/optimize/", "/quantecon/markov/"),
-        [
-            "optimize.tests.test_root_finding",
-            "optimize.tests.test_scalar_max",
-            "optimize.tests.test_pivoting",
-            "optimize.tests.test_lcp_lemke",
-            "markov.tests.test_gth_solve",
-        ],
+        (
+            "optimize/tests/test_root_finding.py",
+            "optimize/tests/test_scalar_max.py",
+            "optimize/tests/test_pivoting.py",
+            "optimize/tests/test_lcp_lemke.py",
+            "markov/tests/test_gth_solve.py",
+        ),
+        ("optimize/", "markov/"),
     ),
-    "numba-stats": ("numba_stats", ("/",), ["test_norm.py", "test_truncexpon.py"]),
-    "sparse": (
+    "numba-stats": Suite("numba_stats", ("tests/test_norm.py", "tests/test_truncexpon.py"), source="numba_stats"),
+    "sparse": Suite(
         "sparse",
-        ("/numba_backend/",),
-        ["numba_backend.tests." + name for name in ("test_coo_numba", "test_compressed_2d", "test_conversion")],
+        tuple("numba_backend/tests/test_%s.py" % name for name in ("coo_numba", "compressed_2d", "conversion")),
+        ("numba_backend/",),
+    ),
+    "numba-celltree": Suite(
+        "numba_celltree",
+        (
+            "tests/test_algorithms",
+            "tests/test_celltree_utils.py",
+            "tests/test_geometry_utils.py",
+            "tests/test_utils.py",
+        ),
+        source="numba_celltree",
+    ),
+    "vector": Suite("vector", ("tests/backends/test_numba_object.py",), ("backends/",), source="vector"),
+    "clifford": Suite("clifford", ("test/test_numba_extensions.py", "test/test_layout.py", "test/test_degenerate.py")),
+    "pyts": Suite(
+        "pyts",
+        ("metrics/tests", "approximation/tests", "decomposition/tests"),
+        ("metrics/", "approximation/", "decomposition/"),
     ),
 }
 COLUMNS = (
@@ -60,6 +91,8 @@ COLUMNS = (
     "taken without",
     "taken with",
     "taken as Python",
+    "taken only compiled",
+    "taken only as Python",
     "time with : without",
     "A/A",
     "rounds",
@@ -71,26 +104,27 @@ COLUMNS = (
 class Session:
     """One run of a suite's tests, with its coverage."""
 
-    def __init__(self, suite, source, mode):
-        package, folders, tests = SUITES[suite]
+    def __init__(self, suite, sources, mode):
+        definition = SUITES[suite]
+        package = pathlib.Path(importlib.util.find_spec(definition.package).origin).parent
+        base = package
+        if definition.source:
+            base = sources / ("%s-%s" % (definition.source, importlib.metadata.version(suite)))
         with tempfile.TemporaryDirectory() as directory:
             rc = pathlib.Path(directory, "rc")
             plugin = "plugins = jitlisten.coverage\n" if mode == "with" else ""
-            rc.write_text("[run]\nomit = */tests/*\n%s[report]\nexclude_lines = never excluded\n" % plugin)
+            rc.write_text("[run]\nomit = */tests/*,*/test/*\n%s[report]\nexclude_lines = never excluded\n" % plugin)
             command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "/"]
             command += [
                 "-vv",
                 "--tb=line",
-                "--cov=" + package,
+                "--cov=" + definition.package,
                 "--cov-branch",
                 "--cov-config",
                 rc,
                 "--cov-report=json:" + directory + "/found",
             ]
-            if suite == "numba-stats":
-                command += [os.path.join(source, "tests", test) for test in tests]
-            else:
-                command += ["--pyargs"] + ["%s.%s" % (suite, test) for test in tests]
+            command += [base / test for test in definition.tests]
             environment = dict(os.environ, PYTHONPATH=str(ROOT / "python"), NUMBA_CACHE_DIR=directory + "/cache")
             environment["COVERAGE_FILE"] = directory + "/data"
             if mode == "as Python":
@@ -106,33 +140,41 @@ class Session:
             if not self.results:
                 sys.exit(text)
             files = json.loads(pathlib.Path(directory, "found").read_text())["files"]
+        prefixes = tuple(str(package / directory) for directory in definition.directories)
         selected_files = [
-            (name, coverage) for name, coverage in files.items() if any(folder in name for folder in folders)
+            (os.path.relpath(path, package), coverage)
+            for path, coverage in ((os.path.abspath(name), coverage) for name, coverage in files.items())
+            if path.startswith(prefixes)
         ]
-        self.lines = {(name, line) for name, coverage in selected_files for line in coverage["executed_lines"]}
-        missing = {(name, line) for name, coverage in selected_files for line in coverage["missing_lines"]}
-        self.statements = len(self.lines | missing)
-        self.arcs = sum(len(coverage["executed_branches"]) for _, coverage in selected_files)
-        self.branches = self.arcs + sum(len(coverage["missing_branches"]) for _, coverage in selected_files)
+
+        def all_of(key):
+            return {
+                (name, each if isinstance(each, int) else tuple(each))
+                for name, coverage in selected_files
+                for each in coverage[key]
+            }
+
+        self.lines, self.arcs = all_of("executed_lines"), all_of("executed_branches")
+        self.statements = len(self.lines | all_of("missing_lines"))
+        self.branches = len(self.arcs | all_of("missing_branches"))
 
 
-def measure(suite, source, rounds):
-    as_python = Session(suite, source, "as Python")
+def median_and_range(ratios):
+    return "%.3f [%.3f, %.3f]" % (statistics.median(ratios), min(ratios), max(ratios)) if ratios else ""
+
+
+def measure(suite, sources, rounds):
+    as_python, with_plugin, without = (Session(suite, sources, mode) for mode in ("as Python", "with", "without"))
     ratios, repeat_ratios = [], []
     for _ in range(rounds):
-        without, with_plugin, repeat = (Session(suite, source, mode) for mode in ("without", "with", "without"))
+        without, with_plugin, repeat = (Session(suite, sources, mode) for mode in ("without", "with", "without"))
         ratios.append(2 * with_plugin.seconds / (without.seconds + repeat.seconds))
         repeat_ratios.append(repeat.seconds / without.seconds)
         print(suite, *("%.2f" % session.seconds for session in (without, with_plugin, repeat)), file=sys.stderr)
     tests = without.results.keys() | with_plugin.results.keys()
-    for path, line in sorted(with_plugin.lines ^ as_python.lines):
-        print(
-            suite,
-            path,
-            line,
-            "only compiled" if (path, line) in with_plugin.lines else "only as Python",
-            file=sys.stderr,
-        )
+    for path, place in sorted(with_plugin.lines ^ as_python.lines) + sorted(with_plugin.arcs ^ as_python.arcs):
+        is_compiled = (path, place) in with_plugin.lines | with_plugin.arcs
+        print(suite, path, place, "only compiled" if is_compiled else "only as Python", file=sys.stderr)
     return {
         "suite": "%s %s" % (suite, importlib.metadata.version(suite)),
         "environment": ", ".join(
@@ -147,21 +189,23 @@ def measure(suite, source, rounds):
         "covered only compiled": len(with_plugin.lines - as_python.lines),
         "covered only as Python": len(as_python.lines - with_plugin.lines),
         "branches": with_plugin.branches,
-        "taken without": without.arcs,
-        "taken with": with_plugin.arcs,
-        "taken as Python": as_python.arcs,
-        "time with : without": "%.3f [%.3f, %.3f]" % (statistics.median(ratios), min(ratios), max(ratios)),
-        "A/A": "%.3f [%.3f, %.3f]" % (statistics.median(repeat_ratios), min(repeat_ratios), max(repeat_ratios)),
+        "taken without": len(without.arcs),
+        "taken with": len(with_plugin.arcs),
+        "taken as Python": len(as_python.arcs),
+        "taken only compiled": len(with_plugin.arcs - as_python.arcs),
+        "taken only as Python": len(as_python.arcs - with_plugin.arcs),
+        "time with : without": median_and_range(ratios),
+        "A/A": median_and_range(repeat_ratios),
         "rounds": rounds,
         "commit": subprocess.check_output(["git", "-C", ROOT, "rev-parse", "--short=7", "HEAD"], text=True).strip(),
         "date": datetime.date.today().isoformat(),
     }
 
 
-def main(source, rounds="3", *suites):
-    rows = RECORD.read_text().splitlines()[1:] if RECORD.exists() else []
+def main(sources, rounds="3", *suites):
     for suite in suites or SUITES:
-        row = measure(suite, os.path.abspath(source), int(rounds))
+        row = measure(suite, pathlib.Path(sources).resolve(), int(rounds))
+        rows = RECORD.read_text().splitlines()[1:] if RECORD.exists() else []
         rows = [line for line in rows if line.split(" ")[0] != suite]
         rows.append("\t".join(str(row[column]) for column in COLUMNS))
         RECORD.write_text("\n".join(["\t".join(COLUMNS), *rows]) + "\n")

@@ -6,7 +6,7 @@
 #   ci/coverage.sh all      every Numba with line tables (the list of ci/lines.sh without 0.56): lines, branches and the
 #                           cache; an hour. Fails if a release cannot be installed here
 #   ci/coverage.sh random   2,000 random functions on each of Python 3.9 to 3.13; hours
-#   ci/coverage.sh suites   parts of three third-party test suites, into records/coverage.tsv; half an hour
+#   ci/coverage.sh suites   parts of third-party test suites, into records/coverage.tsv; hours
 #
 # Environments are created under target/venv-coverage.
 set -euo pipefail
@@ -56,11 +56,18 @@ PYTHONS
     ;;
 suites)
     # shellcheck disable=SC2086
-    make_venv suites 3.12 numba==0.68.1 coverage==7.17.3 scipy quantecon==0.13.1 numba-stats==1.14.0 sparse==0.19.3 $tools
-    # The wheel does not include the project's tests.
-    "$venvs/suites/bin/python" -m pip download -q --disable-pip-version-check --no-deps --no-binary numba-stats -d "$venvs" numba-stats==1.14.0
-    tar xzf "$venvs/numba_stats-1.14.0.tar.gz" -C "$venvs"
-    "$venvs/suites/bin/python" benches/coverage_suites.py "$venvs/numba_stats-1.14.0"
+    make_venv suites 3.12 numba==0.68.1 llvmlite==0.50.0 numpy==2.5.5 scipy==1.18.1 scikit-learn==1.9.1 coverage==7.17.3 \
+        quantecon==0.13.1 numba-stats==1.14.0 sparse==0.19.3 numba-celltree==0.4.2 vector==1.9.0 clifford==1.5.1 \
+        pyts==0.14.1 matplotlib pytest-cases $tools
+    # These wheels do not include the project's tests.
+    for source in numba-stats==1.14.0 numba-celltree==0.4.2 vector==1.9.0; do
+        name=${source%==*}
+        archive=$venvs/${name//-/_}-${source#*==}.tar.gz
+        [ -e "$archive" ] || "$venvs/suites/bin/python" -m pip download -q --disable-pip-version-check --no-deps \
+            --no-binary "$name" -d "$venvs" "$source"
+        tar xzf "$archive" -C "$venvs" --wildcards '*/tests/*'
+    done
+    "$venvs/suites/bin/python" benches/coverage_suites.py "$venvs"
     ci/support.py
     ;;
 *)

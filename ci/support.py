@@ -178,7 +178,7 @@ short.
 
 ## Coverage of compiled code
 
-Parts of three test suites under `pytest --cov --cov-branch`: without the plugin, with it, and with
+Parts of test suites under `pytest --cov --cov-branch`: without the plugin, with it, and with
 `NUMBA_DISABLE_JIT=1` (as Python), where some tests fail.
 
 {render_coverage()}"""

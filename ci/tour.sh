@@ -73,6 +73,9 @@ if runtime=$(nightly_runtime); then
     cc -std=c11 "${strict[@]}" -fsanitize=thread -Iinclude -c tests/c/tour.c -o "$work/threads.o"
     cc "$work/threads.o" target/tsan/$target/release/libjitlisten.a "${link[@]}" -o "$work/threads"
     tour 'thread sanitizer' "$work/threads"
+    cc -std=gnu11 "${strict[@]}" -fsanitize=thread -Iinclude -c tests/hosts/exchanged_pages.c -o "$work/exchanged.o"
+    cc "$work/exchanged.o" target/tsan/$target/release/libjitlisten.a "${link[@]}" -o "$work/exchanged"
+    tour 'thread sanitizer, exchanged pages' "$work/exchanged" 1000
 else
     echo "SKIPPED tour under ThreadSanitizer: no nightly toolchain with the sources of the standard library" >&2
 fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the rule of each kernel in benches/why/kernels.py with four releases of Numba (LLVM 14, 15, 20, 22) and three
-# processors, into records/why.tsv. Then measures the gain of each change with the newest release, into
-# records/why-speedups.tsv. Both take minutes.
+# processors, into records/why.tsv. Measures the gain of each change with the newest release and three processors, into
+# records/why-speedups.tsv. A gain outside of the range that the advice promises fails. Takes many minutes.
 #
 # Requires the wheel (ci/wheel.sh build). Environments are created under target/venv-why.
 set -euo pipefail
@@ -20,11 +20,8 @@ target/why/bin/pip install -q --disable-pip-version-check --no-index --force-rei
 
 failed=0
 newest=$venvs/0.68.1/bin/python
-benches/why/table.py target/why/bin/jitlisten --write records/why.tsv 0.57.1=$venvs/0.57.1/bin/python 0.61.2=$venvs/0.61.2/bin/python \
-    0.63.1=$venvs/0.63.1/bin/python 0.68.1=$newest "0.68.1 nehalem"=$newest,nehalem \
-    "0.68.1 skylake-avx512"=$newest,skylake-avx512 || failed=1
-NUMBA_NUM_THREADS=1 $newest benches/why/kernels.py compare all >target/why-speedups.tsv
-# Every kernel must become faster when it follows the advice.
-awk -F '\t' 'NR > 1 && $3 <= 1.0 { print "why: " $2 " is not faster"; bad = 1 } END { exit bad }' target/why-speedups.tsv || failed=1
+benches/why/table.py target/why/bin/jitlisten --write records/why.tsv --speedups target/why-speedups.tsv \
+    0.57.1=$venvs/0.57.1/bin/python 0.61.2=$venvs/0.61.2/bin/python 0.63.1=$venvs/0.63.1/bin/python \
+    "0.68.1 nehalem"=$newest,nehalem "0.68.1 skylake-avx512"=$newest,skylake-avx512 0.68.1=$newest || failed=1
 mv target/why-speedups.tsv records/why-speedups.tsv
 exit "$failed"

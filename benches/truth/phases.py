@@ -6,11 +6,18 @@ of that name.
     PHASES=seconds:seed:file python programs/loops.py
 """
 
+import contextlib
 import gc
 import json
 import os
+import pathlib
 import random
+import resource
+import threading
 import time
+
+#: Key of the process's time that is not recorded.
+UNRECORDED = "unrecorded"
 
 _phases = []
 
@@ -36,8 +43,44 @@ def write(measure):
     returns, into the file."""
     seconds, seed, path = os.environ.get("PHASES", "0.5:1:/dev/stdout").split(":", 2)
     totals = measure(float(seconds), int(seed))
+    totals[UNRECORDED] = [_unrecorded_seconds(), 1]
     with open(path, "w") as file:
         json.dump(totals, file)
+
+
+@contextlib.contextmanager
+def timed(total, clock=time.thread_time):
+    """Adds the time of a block, and one run, to the total of a phase."""
+    started = clock()
+    yield
+    total[0] += clock() - started
+    total[1] += 1
+
+
+def wall_time():
+    """Returns the time without that in which the calling thread could run but did not."""
+    with open(f"/proc/self/task/{threading.get_native_id()}/schedstat") as file:
+        return time.monotonic() - int(file.read().split()[1]) / 1e9
+
+
+def per_second(function, total, length=300_000):
+    """Runs a phase. Returns the length that takes a second."""
+    before = total[0]
+    with timed(total):
+        function(length)
+    return length / (total[0] - before)
+
+
+def _unrecorded_seconds():
+    """Returns the CPU time of the recorder's own thread, and of child processes."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = children.ru_utime + children.ru_stime
+    for thread in pathlib.Path("/proc/self/task").iterdir():
+        # Other threads may end in the meantime.
+        with contextlib.suppress(OSError):
+            if (thread / "comm").read_text().strip() == "jitlisten":
+                seconds += int((thread / "schedstat").read_text().split()[0]) / 1e9
+    return seconds
 
 
 def _run_phases(seconds, seed):

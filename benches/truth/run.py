@@ -5,11 +5,11 @@
 
 Programs (`programs/`) time their own phases while they are recorded (`phases.py`). For each phase, this script adds up
 the periods of the samples whose stack has a line of the phase. The sum must be within 10 % of the measured time plus
-three standard errors. So must the sum of all samples and the CPU time that the kernel counted (`whole_program`). The
-programs `clock_*` are about the clock: bursts between naps, threads and children shorter than a sample, and waits. A
-comment `# record: OPTION...` has the recorder's options for a program, which then has no `whole_program`. At most 3 %
-of the samples in compiled code may have no line. The programs run with the Numba of the current Python. Needs `cargo
-build --release`, and perf for the second recorder.
+three standard errors. So must the sum of all samples and the CPU time that the kernel counted (`whole_program`),
+without that of the recorder's own thread and of children. The programs `clock_*` are about the clock: bursts between
+naps, threads and children shorter than a sample, and waits. A comment `# record: OPTION...` has the recorder's options
+for a program, which then has no `whole_program`. At most 3 % of the samples in compiled code may have no line. The
+programs run with the Numba of the current Python. Needs `cargo build --release`, and perf for the second recorder.
 """
 
 import argparse
@@ -24,6 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+from phases import UNRECORDED
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -80,8 +82,9 @@ def record(program, recorder, seconds, seed, rate, directory):
     if result.returncode or not truth.exists():
         raise RuntimeError("%s: %s" % (program.name, result.stdout.decode(errors="replace")[-2000:]))
     phases = json.loads(truth.read_text())
+    unrecorded_seconds, _ = phases.pop(UNRECORDED)
     if recorder == "ours" and not find_options(program):
-        phases[WHOLE_PROGRAM] = [children_cpu_seconds() - before, 1]
+        phases[WHOLE_PROGRAM] = [children_cpu_seconds() - before - unrecorded_seconds, 1]
     return phases, [path for path in sorted(directory.glob("perf.data*")) if path.is_file()]
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Prints the advice of `jitlisten lines` for the hot loops of nine libraries built on Numba, and compares it with
 records/advice.tsv, where engineers judged each piece of advice by reading the library's source.
+`times faster` is what the change gained in a copy.
 
     libraries.py --requirements                  prints the packages that PYTHON needs: pip install `...`
     libraries.py JITLISTEN PYTHON [LIBRARY...]   records a program of each library; prints a row per piece of advice

@@ -2,6 +2,8 @@
 """Prints which rule each kernel in kernels.py gets, by Numba release and processor.
 
 A cell is `RULE` if the kernel gets exactly the expected advice, else `RULE (expected ...)`, and the exit status is 1.
+`--speedups` measures each change, too, with the Python of the last column. A gain outside of the range that the advice
+promises fails.
 """
 
 import argparse
@@ -11,6 +13,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 
 KERNELS = pathlib.Path(__file__).resolve().parent / "kernels.py"
 #: Number of kernels per recording. A loop with less than 1 % of the samples gets no advice.
@@ -19,7 +22,7 @@ SECONDS = "0.35"
 
 
 def rules(command, data, names):
-    """Returns the rules reported for the loops in each kernel's lines."""
+    """Returns the rules reported for the loops in each kernel's lines, and the gain that they promise."""
     report = json.loads(
         subprocess.run([command, "lines", "--json", "-", data], check=True, stdout=subprocess.PIPE).stdout
     )
@@ -29,26 +32,21 @@ def rules(command, data, names):
         name: [loop for loop in loops if loop["first"] <= last and first <= loop["last"]]
         for name, (first, last) in names.items()
     }
-    rules_by_kernel = {
-        name: {advice["rule"] for loop in loops_by_kernel[name] for advice in loop["advice"]} for name in names
-    }
+    advice_by_kernel = {name: [advice for loop in loops_by_kernel[name] for advice in loop["advice"]] for name in names}
     return {
-        name: ", ".join(sorted(rules_by_kernel[name])) or ("-" if loops_by_kernel[name] else "no loop")
+        name: (
+            ", ".join(sorted({advice["rule"] for advice in advice_by_kernel[name]}))
+            or ("-" if loops_by_kernel[name] else "no loop"),
+            next((advice["gain"] for advice in advice_by_kernel[name] if advice["gain"]), None),
+        )
         for name in names
     }
 
 
-def column(command, python, processor, kernels, directory):
+def column(command, python, environment, kernels, directory):
     rules_by_kernel, names = {}, list(kernels)
     directory.mkdir(parents=True, exist_ok=True)
-    environment = dict(
-        os.environ,
-        NUMBA_CPU_NAME=processor,
-        NUMBA_CPU_FEATURES="",
-        NUMBA_CACHE_DIR=str(directory),
-        NUMBA_NUM_THREADS="1",
-        JITLISTEN_DIR=str(directory),
-    )
+    environment = dict(environment, NUMBA_CACHE_DIR=str(directory), JITLISTEN_DIR=str(directory))
     for start in range(0, len(names), BATCH):
         batch = names[start : start + BATCH]
         data = directory / f"{batch[0]}.data"
@@ -59,36 +57,64 @@ def column(command, python, processor, kernels, directory):
     return rules_by_kernel
 
 
-def table(command, columns, directory):
-    rows, failures = {}, 0
+def speedups(label, python, environment, actual):
+    """Measures the changes; returns a row for each kernel, and the number of broken promises."""
+    output = subprocess.run(
+        [python, KERNELS, "compare", "all"], check=True, env=environment, stdout=subprocess.PIPE, text=True
+    ).stdout
+    rows, failures = [], 0
+    for name, factor in (line.split("\t") for line in output.splitlines()):
+        rule, gain = actual[name]
+        promise = " to ".join(map(str, gain)) if gain else "-"
+        is_broken = not (gain or [1.0, 1e9])[0] <= float(factor) <= (gain or [1.0, 1e9])[1]
+        failures += is_broken
+        if is_broken:
+            print(f"{label}: {name}: {factor} times faster, promised {promise}", flush=True)
+        rows.append((rule, name, factor, label, time.strftime("%Y-%m-%d")))
+    return rows, failures
+
+
+def table(command, columns, directory, has_speedups):
+    rows, measured, failures = {}, [], 0
+    newest = columns[-1][1].partition(",")[0]
     for label, specification in columns:
         python, _, processor = specification.partition(",")
         processor = processor or "haswell"
-        environment = dict(os.environ, NUMBA_CPU_NAME=processor, NUMBA_CPU_FEATURES="")
+        environment = dict(os.environ, NUMBA_CPU_NAME=processor, NUMBA_CPU_FEATURES="", NUMBA_NUM_THREADS="1")
         listing = subprocess.run(
             [python, KERNELS, "rules", "all"], check=True, env=environment, stdout=subprocess.PIPE, text=True
         ).stdout
         kernels = {name: rest for name, *rest in (row.split("\t") for row in listing.splitlines())}
         lines = {name: (int(first), int(last)) for name, (_, first, last, _) in kernels.items()}
-        actual = column(command, python, processor, lines, directory / label.replace(" ", "-"))
+        actual = column(command, python, environment, lines, directory / label.replace(" ", "-"))
         for name, (*_, expected) in kernels.items():
-            is_wrong = actual[name] != expected
+            rule, _ = actual[name]
+            is_wrong = rule != expected
             failures += is_wrong
             if is_wrong:
-                print(f"{label}: {name}: {actual[name]}, expected {expected}", flush=True)
-            rows.setdefault(name, {})[label] = f"{actual[name]} (expected {expected})" if is_wrong else actual[name]
+                print(f"{label}: {name}: {rule}, expected {expected}", flush=True)
+            rows.setdefault(name, {})[label] = f"{rule} (expected {expected})" if is_wrong else rule
         print(f"{label}: {len(kernels)} kernels", flush=True)
-    return rows, failures
+        if has_speedups and python == newest:
+            more_rows, broken = speedups(label, python, environment, actual)
+            measured, failures = measured + more_rows, failures + broken
+    return rows, measured, failures
 
 
 def main(arguments):
     with tempfile.TemporaryDirectory(prefix="jitlisten-why-") as scratch:
         columns = [word.partition("=")[::2] for word in arguments.columns]
-        rows, failures = table(arguments.command, columns, pathlib.Path(arguments.keep or scratch))
+        directory = pathlib.Path(arguments.keep or scratch)
+        rows, measured, failures = table(arguments.command, columns, directory, arguments.speedups is not None)
     with open(arguments.write, "w", encoding="utf-8") as file:
         print("kernel", *(label for label, _ in columns), sep="\t", file=file)
         for name, row in rows.items():
             print(name, *(row.get(label, "not run") for label, _ in columns), sep="\t", file=file)
+    if arguments.speedups:
+        with open(arguments.speedups, "w", encoding="utf-8") as file:
+            print("rule", "kernel", "times faster", "numba", "date", sep="\t", file=file)
+            for row in measured:
+                print(*row, sep="\t", file=file)
     return min(failures, 1)
 
 
@@ -99,5 +125,6 @@ if __name__ == "__main__":
         "columns", nargs="+", metavar="LABEL=PYTHON[,PROCESSOR]", help="PROCESSOR: NUMBA_CPU_NAME, by default haswell"
     )
     parser.add_argument("--write", default=os.devnull, help="the table")
+    parser.add_argument("--speedups", help="the table of measured changes")
     parser.add_argument("--keep", help="a directory for the recordings; those that are there are read, not made again")
     sys.exit(main(parser.parse_args()))

@@ -166,6 +166,12 @@ pub extern "C" fn jitlisten_owns_pages(object: u64) -> i32 {
     with_active_session(|session| Ok(session.reported_owns_pages(parse_id(object)?)?))
 }
 
+/// Records the caller's promise that the memory in front of the object's pages is free for an image's headers.
+#[unsafe(no_mangle)]
+pub extern "C" fn jitlisten_owns_padding(object: u64, size: u64) -> i32 {
+    with_active_session(|session| Ok(session.reported_owns_padding(parse_id(object)?, size)?))
+}
+
 /// Reports that an object's code is executable (*finalized*).
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_finalized(object: u64) -> i32 {

@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal as _, Read as _, Write};
 use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use jitlisten_files::{Replacement, Visibility, open_in_place, open_regular};
@@ -74,7 +74,11 @@ impl Reading {
             mine: self.mine.clone(),
         };
         let progress = std::io::stderr().is_terminal().then(|| Progress::start(&files)).flatten();
-        let report = Report::open_all(&files, &options);
+        let report = Report::open_all_with(&files, &options, |count| {
+            if let Some(progress) = &progress {
+                progress.set_count(count);
+            }
+        });
         drop(progress);
         report.map_err(|error| match (error, files.as_slice()) {
             (error @ jitlisten_report::Error::Io { .. }, _) => Problem::new(error),
@@ -257,39 +261,81 @@ fn marked_start(content: &[u8]) -> &[u8] {
 }
 
 const PROGRESS_DELAY: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+/// Width of the progress bar in columns.
+const PROGRESS_COLUMNS: usize = 30;
 
-/// Progress message on standard error, shown if reading takes longer than a second.
+/// Progress message on standard error, shown if reading takes longer than a second: for several recordings a bar.
 struct Progress {
-    done: mpsc::Sender<()>,
+    count: mpsc::Sender<usize>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Progress {
     fn start(files: &[RecordingFile]) -> Option<Progress> {
-        let text = match files {
-            [file] => format!("reading {} …", sanitize(&file.path.to_string_lossy())),
-            files => format!("reading {} recordings …", files.len()),
+        let describe: Box<dyn Fn(usize) -> String + Send> = match files {
+            [file] => {
+                let text = format!("reading {} …", sanitize(&file.path.to_string_lossy()));
+                Box::new(move |_| text.clone())
+            }
+            files => {
+                let all = files.len();
+                Box::new(move |count| progress_bar(count, all))
+            }
         };
-        Progress::show_after_delay(text, PROGRESS_DELAY, std::io::stderr())
+        Progress::show_after_delay(describe, PROGRESS_DELAY, std::io::stderr())
     }
 
-    fn show_after_delay(text: String, delay: Duration, mut out: impl Write + Send + 'static) -> Option<Progress> {
-        let (done_sender, done_receiver) = mpsc::channel::<()>();
+    /// Sets the number of recordings that have been read.
+    fn set_count(&self, count: usize) {
+        let _ = self.count.send(count);
+    }
+
+    fn show_after_delay(
+        describe: impl Fn(usize) -> String + Send + 'static,
+        delay: Duration,
+        mut out: impl Write + Send + 'static,
+    ) -> Option<Progress> {
+        let (sender, counts) = mpsc::channel::<usize>();
         let show = move || {
-            if done_receiver.recv_timeout(delay) == Err(mpsc::RecvTimeoutError::Timeout) {
-                let _ = write!(out, "{text}").and_then(|()| out.flush());
-                let _ = done_receiver.recv();
-                let _ = write!(out, "\r\x1b[K");
+            let (mut shown, mut count, mut next) = (String::new(), 0, Instant::now() + delay);
+            loop {
+                match counts.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                    Ok(new_count) => count = new_count,
+                    Err(mpsc::RecvTimeoutError::Timeout) => {
+                        let text = describe(count);
+                        if text != shown {
+                            let _ = out.write_all(format!("\r{text}").as_bytes()).and_then(|()| out.flush());
+                            shown = text;
+                        }
+                        next = Instant::now() + PROGRESS_INTERVAL;
+                    }
+                    Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                }
+            }
+            if !shown.is_empty() {
+                let _ = out.write_all(b"\r\x1b[K");
             }
         };
         let thread = std::thread::Builder::new().spawn(show).ok()?;
-        Some(Progress { done: done_sender, thread: Some(thread) })
+        Some(Progress { count: sender, thread: Some(thread) })
     }
+}
+
+/// Returns a bar for `count` of `all` recordings, which covers what was in its line before.
+fn progress_bar(count: usize, all: usize) -> String {
+    if count >= all {
+        return "preparing the report …\x1b[K".to_owned();
+    }
+    let filled = count * PROGRESS_COLUMNS / all;
+    let bar = "█".repeat(filled) + &"░".repeat(PROGRESS_COLUMNS - filled);
+    format!("reading {bar} {count} of {all} recordings\x1b[K")
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        let _ = self.done.send(());
+        // The thread ends when no more counts can come.
+        (self.count, _) = mpsc::channel();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -317,11 +363,20 @@ mod tests {
     #[test]
     fn progress_is_shown_when_it_takes_long_and_is_gone_afterwards() {
         let (sender, written) = mpsc::channel();
-        let progress =
-            Progress::show_after_delay("reading x …".to_owned(), Duration::ZERO, Pipe(sender)).expect("a thread");
-        assert_eq!(written.recv().expect("the text"), "reading x …");
+        let describe = |count| progress_bar(count, 3);
+        let progress = Progress::show_after_delay(describe, Duration::ZERO, Pipe(sender)).expect("a thread");
+        let bar = |filled| format!("\rreading {}{}", "█".repeat(filled), "░".repeat(30 - filled));
+        for (count, text) in [
+            (0, format!("{} 0 of 3 recordings\x1b[K", bar(0))),
+            (2, format!("{} 2 of 3 recordings\x1b[K", bar(20))),
+            (3, "\rpreparing the report …\x1b[K".to_owned()),
+        ] {
+            progress.set_count(count);
+            // An earlier count may be shown first.
+            assert!(written.iter().any(|shown: String| shown == text));
+        }
         drop(progress);
-        assert_eq!(written.iter().collect::<String>(), "\r\x1b[K");
+        assert_eq!(written.iter().last().expect("the end"), "\r\x1b[K");
     }
 
     #[test]
@@ -395,7 +450,7 @@ mod tests {
     #[test]
     fn no_progress_is_shown_when_it_is_quick() {
         let (sender, written) = mpsc::channel();
-        drop(Progress::show_after_delay("reading x …".to_owned(), Duration::from_secs(3600), Pipe(sender)));
+        drop(Progress::show_after_delay(|_| "reading x …".to_owned(), Duration::from_secs(3600), Pipe(sender)));
         assert_eq!(written.iter().collect::<String>(), "");
     }
 }

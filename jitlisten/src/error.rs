@@ -70,6 +70,14 @@ pub enum Error {
     UnknownObject(ObjectId),
     /// The same caller has already reported the object as *finalized*.
     AlreadyFinalized(ObjectId),
+    /// Memory in front of code that cannot hold the headers of an image: not whole pages, or not private anonymous
+    /// memory.
+    Padding {
+        /// Object with the code.
+        id: ObjectId,
+        /// Size of the memory in bytes.
+        size: u64,
+    },
     /// The `.eh_frame` of a finalized object is unusable and was ignored.
     UnwindTable {
         /// Object with this table.
@@ -120,6 +128,9 @@ impl fmt::Display for Error {
             Error::TooManyPieces(pieces) => write!(f, "raw code is in {pieces} pieces"),
             Error::UnknownObject(id) => write!(f, "object {} was not reported, or has been freed", id.0),
             Error::AlreadyFinalized(id) => write!(f, "object {} has been finalized before", id.0),
+            Error::Padding { id, size } => {
+                write!(f, "the {size} bytes in front of object {} are not pages of private anonymous memory", id.0)
+            }
             Error::UnwindTable { id, problem } => write!(f, "the .eh_frame of object {} is ignored: {problem}", id.0),
         }
     }

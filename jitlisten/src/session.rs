@@ -131,6 +131,8 @@ struct State {
 struct Reports {
     loaded: u32,
     finalized: u32,
+    /// Memory in front of the code that the producer has left to images.
+    padding: Option<AddressRange>,
 }
 
 /// Minimum and maximum duration of the sleep in [`Session::yield_to_waiters`].
@@ -313,7 +315,7 @@ impl Session {
         let outcome = match origin.channel() {
             Channel::Discovered => state.ledger.loaded(code),
             Channel::Api => {
-                state.reported.insert(id, Reports { loaded: 1, finalized: 0 });
+                state.reported.insert(id, Reports { loaded: 1, ..Reports::default() });
                 state.ledger.reported(code);
                 Outcome::default()
             }

@@ -117,19 +117,34 @@ class Report:
         for node in range(len(inclusive) - 1, -1, -1):
             if nodes["parent"][node] >= 0:
                 inclusive[nodes["parent"][node]] += inclusive[node]
-        files, made, rows = [*stacks["files"], None], [], []
-        for node, (parent, function) in enumerate(zip(nodes["parent"], nodes["function"])):
-            name, kind = stacks["functions"][function]["name"], stacks["functions"][function]["kind"]
-            file, line = files[nodes["file"][node]], nodes["line"][node]
-            made.append(node_type(frame(name=name, type=kind, file=file or "", line=line), hnid=node))
-            if parent >= 0:
-                made[node].add_parent(made[parent])
-                made[parent].add_child(made[node])
-            rows.append((made[node], name, kind, file, line, exclusive[node], inclusive[node]))
-        columns = ["node", "name", "type", "file", "line", "time", "time (inc)"]
-        tree = graph([made[node] for node, parent in enumerate(nodes["parent"]) if parent < 0])
-        tree.enumerate_traverse()
-        table = pandas.DataFrame(rows, columns=columns).set_index("node").sort_index()
+        files = [*stacks["files"], None]
+        names = [(row["name"], row["kind"]) for row in stacks["functions"]]
+        columns = zip(nodes["file"], nodes["line"], nodes["function"])
+        keys = [(files[file] or "", line, *names[function]) for file, line, function in columns]
+        callees: List[List[int]] = [[] for _ in keys]
+        roots: List[int] = []
+        for node, parent in enumerate(nodes["parent"]):
+            (callees[parent] if parent >= 0 else roots).append(node)
+        # Callers first, callees by their frames: as Graph.enumerate_traverse, which is slower.
+        made: Dict[int, Any] = {}
+        depths = [0] * len(keys)
+        rows = []
+        waiting = sorted(roots, key=keys.__getitem__, reverse=True)
+        while waiting:
+            node = waiting.pop()
+            file, line, name, kind = keys[node]
+            parent = nodes["parent"][node]
+            caller = made.get(parent)
+            if caller is not None:
+                depths[node] = depths[parent] + 1
+            made[node] = node_type(frame(name=name, type=kind, file=file, line=line), caller, len(rows), depths[node])
+            if caller is not None:
+                caller.add_child(made[node])
+            rows.append((made[node], name, kind, file or None, line, exclusive[node], inclusive[node]))
+            waiting.extend(sorted(callees[node], key=keys.__getitem__, reverse=True))
+        tree = graph([made[node] for node in roots])
+        table = pandas.DataFrame(rows, columns=["node", "name", "type", "file", "line", "time", "time (inc)"])
+        table = table.set_index("node")
         return hatchet.GraphFrame(tree, table, ["time"], ["time (inc)"])
 
     def _stacks(self) -> Dict[str, Any]:

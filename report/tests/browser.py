@@ -216,6 +216,12 @@ def use_stacks(browser, used, save, page):
     assert compiles == any(
         text.startswith("Numba") for text in texts("#hotlibraries td:nth-child(3)")
     ), "a row for the compiler"
+    outside = browser.run("return JSON.parse(document.getElementById('data').textContent).outside")
+    assert [label for label, _ in outside] == [
+        text.split(" s ", 1)[-1] for text in texts("#summary .faint") if text.endswith("outside the 100 %")
+    ]
+    if outside:
+        used.append("outside")
     expected_path = os.path.splitext(page)[0] + ".json"
     if os.path.exists(expected_path):
         with open(expected_path, encoding="utf-8") as file:

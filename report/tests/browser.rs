@@ -36,9 +36,13 @@ fn use_page(name: &str, report: &Report, hottest: &[HotLine]) -> Option<String> 
 #[test]
 fn the_page_of_a_recording_works() {
     let options = Options { by_thread: true, ..fixture_options() };
-    let report = Report::open(&testdata().join("perf.data"), &options).unwrap();
+    let mut report = Report::open(&testdata().join("perf.data"), &options).unwrap();
+    report.recording.facts.run_queue_ns = report.profile.all.weight / 2;
     if let Some(features) = use_page("browser", &report, &report.profile.hottest(10)) {
-        assert!(features.starts_with("ok, compiler, time, inlined calls, callers, search, threads;"), "{features}");
+        assert!(
+            features.starts_with("ok, outside, compiler, time, inlined calls, callers, search, threads;"),
+            "{features}"
+        );
     }
 }
 

@@ -202,7 +202,44 @@ fn the_loops_of_many_processes_are_added_up() {
     let report = Report::open_all(&files, &Options::default()).unwrap();
     let [hot_loop] = report.loops() else { panic!("one loop, not {}", report.loops().len()) };
     assert_eq!(hot_loop.self_count.samples, u64::from(PROCESSES));
+    let recording = &report.recording;
+    assert_eq!((recording.stacks.len(), recording.locations.len(), recording.files.len()), (1, 1, 1), "of one program");
     assert_eq!(hot_loop.advice.iter().map(|advice| advice.rule).collect::<Vec<_>>(), ["fp-order"]);
+}
+
+/// Only code with the same line table is the same: the source may have changed between two runs.
+#[test]
+fn processes_share_only_code_with_the_same_lines() {
+    let directory = scratch_directory("machines-lines");
+    let image = image_with_loop();
+    // Directory 0 of the line table has the source.
+    let (source, other) = (b"\x01\0sides.py\0", b"\x01\0other.py\0");
+    let mut renamed = image.clone();
+    for at in 0..image.len() - source.len() {
+        if image[at..].starts_with(source) {
+            renamed[at..at + other.len()].copy_from_slice(other);
+        }
+    }
+    let files: Vec<RecordingFile> = [&image, &image, &renamed]
+        .iter()
+        .zip(1_u32..)
+        .map(|(image, pid)| {
+            let (path, recording) = (directory.join(format!("image-{pid}.so")), directory.join(format!("{pid}.data")));
+            fs::write(&path, image).unwrap();
+            let mut writer = Writer { host: Some("one".to_owned()), ..Writer::default() };
+            writer.comm(pid, pid, "python", true, 1);
+            writer.mmap(pid, (LIBRARY, LIBRARY + 0x2000), 0, path.to_str().unwrap(), 2);
+            writer.sample((pid, pid), 3, 5, &[LIBRARY + 0x1010]);
+            fs::write(&recording, writer.file()).unwrap();
+            RecordingFile { path: recording, root: None }
+        })
+        .collect();
+    let report = Report::open_all(&files, &Options::default()).unwrap();
+    let lines = |name: &str| {
+        let file = report.profile.files.iter().find(|file| file.path.ends_with(name)).expect(name);
+        file.lines.values().map(|line| line.shares.self_count.samples).sum::<u64>()
+    };
+    assert_eq!((lines("/sides.py"), lines("/other.py"), report.recording.files.len()), (2, 1, 2));
 }
 
 /// The instruction set is that of the image, not that of the reading machine. Here, the same code is marked as aarch64.

@@ -18,7 +18,7 @@
 typedef unsigned long (*chain_function)(unsigned long rounds);
 
 struct chain_code {
-    /* Two pages: the code, readable and executable, and the .eh_frame, read-only. */
+    /* Two pages: the code, readable and executable, and the .eh_frame, read-only. An unused page precedes them. */
     unsigned char *memory;
     size_t alpha_size, beta_size, gamma_size;
     const unsigned char *eh_frame;
@@ -174,10 +174,10 @@ static size_t chain_write_fde(unsigned char *out, const unsigned char *cie, cons
 static struct chain_code chain_make(int frame_pointers) {
     struct chain_code chain;
     unsigned char *out, *cie;
-    void *memory = mmap(NULL, 2 * CHAIN_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *memory = mmap(NULL, 3 * CHAIN_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(&chain, 0, sizeof chain);
     if (memory == MAP_FAILED) return chain;
-    chain.memory = (unsigned char *)memory;
+    chain.memory = (unsigned char *)memory + CHAIN_PAGE;
     chain.alpha_size = chain_write_caller(chain.memory + CHAIN_ALPHA, chain.memory + CHAIN_BETA);
     chain.beta_size = chain_write_caller(chain.memory + CHAIN_BETA, chain.memory + CHAIN_GAMMA);
 #ifdef __x86_64__
@@ -201,14 +201,14 @@ static struct chain_code chain_make(int frame_pointers) {
     __builtin___clear_cache((char *)chain.memory, (char *)chain.memory + CHAIN_PAGE);
     if (mprotect(chain.memory, CHAIN_PAGE, PROT_READ | PROT_EXEC) != 0 ||
         mprotect(chain.memory + CHAIN_PAGE, CHAIN_PAGE, PROT_READ) != 0) {
-        munmap(chain.memory, 2 * CHAIN_PAGE);
+        munmap(memory, 3 * CHAIN_PAGE);
         chain.memory = NULL;
     }
     return chain;
 }
 
 static void chain_free(struct chain_code *chain) {
-    munmap(chain->memory, 2 * CHAIN_PAGE);
+    munmap(chain->memory - CHAIN_PAGE, 3 * CHAIN_PAGE);
     chain->memory = NULL;
 }
 

@@ -129,6 +129,10 @@ static void report_raw_code(void) {
     require(object.number != 0, "an object is not 0");
     /* The pages contain only this code, and nothing changes them until the code is freed. */
     EXPECT(JITLISTEN_OK, jitlisten_owns_pages(object));
+    EXPECT(JITLISTEN_OK, jitlisten_owns_padding(object, CHAIN_PAGE));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_owns_padding(object, 0));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_owns_padding(object, CHAIN_PAGE / 2));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_owns_padding(object, UINT64_MAX & -(uint64_t)CHAIN_PAGE));
     EXPECT(JITLISTEN_OK, jitlisten_finalized(object));
     require(map_names("gamma", gamma), "the perf map names gamma");
     require(chain_run(&chain, 10) == chain_run(&chain, 10), "code runs as before");
@@ -147,6 +151,7 @@ static void report_raw_code(void) {
     EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_freeing(object));
     EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_finalized(object));
     EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_owns_pages(object));
+    EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_owns_padding(object, CHAIN_PAGE));
     require(names_object(object), "the error says more");
 
     /* An unwind table for other code is ignored, and the code keeps its names. */
@@ -266,6 +271,7 @@ static void make_invalid_calls(void) {
 
     pass_newer_struct(code);
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_owns_pages(object_number(0)));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_owns_padding(object_number(0), CHAIN_PAGE));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_finalized(object_number(0)));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_freeing(object_number(0)));
     EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_freeing(object_number(UINT64_MAX)));

@@ -1,8 +1,9 @@
 /* The chain, reported by a JIT without LLVM, which passes addresses, names, lines and unwind tables to the C API.
  *
- *     raw_jit SECONDS [frameless|tableless]    of CPU time, however busy the machine is
+ *     raw_jit SECONDS [frameless|tableless|padded]    of CPU time, however busy the machine is
  *
- * frameless: beta has no frame pointer. tableless: and the code has no .eh_frame.
+ * frameless: beta has no frame pointer. tableless: and the code has no .eh_frame. padded: beta has no frame pointer, and
+ * a page in front of the code is left to the image.
  *
  * The program is linked to libjitlisten; the environment selects the sinks. */
 #include "../c/chain_code.h"
@@ -43,6 +44,7 @@ int main(int argc, char **argv) {
     if (!chain.memory) return report_failure("no executable memory");
     if (jitlisten_open_with(&options)) return report_failure("open");
     if (jitlisten_code_loaded(&code, &object)) return report_failure("loaded");
+    if (argc > 2 && !strcmp(argv[2], "padded") && jitlisten_owns_padding(object, CHAIN_PAGE)) return report_failure("padding");
     if (jitlisten_finalized(object)) return report_failure("finalized");
     puts("running");
     fflush(stdout);

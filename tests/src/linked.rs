@@ -3,11 +3,39 @@
 //! The host runs the chain without a preloaded library. As in the other integrations, every function must have a name
 //! and every stack must be whole.
 
+use std::path::PathBuf;
+
 use crate::host::{Host, Preload};
+use crate::paths::{self, Scratch};
 use crate::perf_script::{Frame, Sample};
 use crate::scenario::{self, Verdict};
 use crate::support_table;
+use crate::tool::{self, Absence};
 use crate::{gdb, perf, perf_inject, perf_map, walk};
+
+/// Compiles `tests/hosts/NAME.c`, a JIT that writes its machine code by hand, and links it to the library; `None` if the
+/// test is skipped.
+///
+/// # Panics
+/// If the compiler reports an error.
+#[must_use]
+pub fn compile_jit(name: &str, build_dir: &Scratch) -> Option<PathBuf> {
+    if cfg!(not(target_arch = "x86_64")) {
+        tool::skip(name, "its machine code is that of x86-64", Absence::IsAllowed);
+        return None;
+    }
+    let compiler = tool::require("cc", Absence::FailsInCi)?;
+    let library = paths::library();
+    let directory = library.parent().expect("a file lies somewhere").display().to_string();
+    let include = format!("-I{}", paths::root().join("include").display());
+    let [link_path, run_path] = [format!("-L{directory}"), format!("-Wl,-rpath,{directory}")];
+    // `-ljitlisten` precedes the source file, so `--as-needed` would drop the library.
+    let flags = ["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-omit-frame-pointer", "-pthread"];
+    let link_flags = ["-Wl,--no-as-needed", &include, &link_path, "-ljitlisten", &run_path];
+    let program = build_dir.join(name);
+    tool::compile(&compiler, &[&flags[..], &link_flags].concat(), &paths::host(&format!("{name}.c")), &program);
+    Some(program)
+}
 
 /// Minimum number of samples in JIT code for a meaningful check.
 const MIN_SAMPLES: usize = 100;

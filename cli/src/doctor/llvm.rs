@@ -180,6 +180,13 @@ impl Llvm {
         }
     }
 
+    /// Returns true if this LLVM is observed, and has reported no object.
+    pub(super) fn has_no_object(&self) -> bool {
+        let Observation::Observed(observed) = &self.observation else { return false };
+        let counts = [Count::RuntimeDyld, Count::ForJitLink].map(|count| observed.count(count));
+        counts == [0, 0] && self.compiled().is_none_or(|compiled| compiled.objects == 0)
+    }
+
     /// Describes this LLVM. `has_anonymous_code` is true if the process has executable memory without a file.
     pub(super) fn finding(&self, has_library: bool, has_anonymous_code: bool) -> Finding {
         let mut descriptions = vec![match &self.version {
@@ -201,9 +208,7 @@ impl Llvm {
                 if is_silent(observed) {
                     return Finding::no("LLVM", descriptions.join("; "), NAMES_ADVICE);
                 }
-                let counts = [Count::RuntimeDyld, Count::ForJitLink].map(|count| observed.count(count));
-                let has_objects = counts != [0, 0] || self.compiled().is_some_and(|compiled| compiled.objects > 0);
-                if has_anonymous_code && !has_objects {
+                if has_anonymous_code && self.has_no_object() {
                     descriptions
                         .push("no object was reported, but the process has code that belongs to no file".to_owned());
                     return Finding::note("LLVM", descriptions.join("; "), NAMES_ADVICE);

@@ -34,6 +34,8 @@ const LIBRARY: &str = "libjitlisten.so";
 pub(super) struct Program {
     pub(super) findings: Vec<Finding>,
     pub(super) has_library: bool,
+    /// True if an LLVM is observed and the program has code that belongs to no file, but no code was reported.
+    pub(super) has_unreported_code: bool,
     /// True if the program has no dynamic loader, so that our library cannot be preloaded.
     pub(super) is_static: bool,
     pub(super) perf_map: bool,
@@ -68,6 +70,7 @@ impl Program {
         Program {
             findings: Vec::new(),
             has_library: true,
+            has_unreported_code: false,
             is_static: false,
             perf_map: has_sink("perfmap"),
             images: has_sink("image"),
@@ -180,6 +183,7 @@ impl Program {
         self.lines &= watched.program.lines;
         self.lacks_lines = watched.program.lacks_lines;
         self.images_have_padding = watched.program.images_have_padding;
+        self.has_unreported_code = watched.program.has_unreported_code;
         self.known_llvms = watched.program.known_llvms;
         self.has_numba = watched.program.has_numba;
         let other_findings = watched.program.findings.into_iter().filter(|finding| finding.about != "library");
@@ -300,6 +304,8 @@ impl Program {
         // Lists may be incomplete, but an image always means that code became final.
         let has_image = process.mappings.iter().any(|mapping| is_image(&mapping.path));
         self.has_compiled = list_counts.functions > 0 || totals.get(Total::Functions) > 0 || has_image;
+        self.has_unreported_code =
+            !self.has_compiled && process.has_anonymous_code() && llvms.iter().any(Llvm::has_no_object);
         // Freed code no longer has an image.
         self.had_images = has_image || totals.get(Total::Images) > 0;
         self.lines |= self.has_library && (list_counts.objects_with_lines > 0 || totals.get(Total::WithLines) > 0);

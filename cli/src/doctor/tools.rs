@@ -27,6 +27,7 @@ type Requirement = (bool, &'static str);
 
 const PERF_ADVICE: &str = "let this user use perf, see above";
 const LIBRARY_ADVICE: &str = "jitlisten run -- in front of the command, or jitlisten attach";
+const UNREPORTED_ADVICE: &str = "no code was reported so far, see above";
 const STATIC_ADVICE: &str = "build it without -static";
 const NAMES_ADVICE: &str = "--sinks perfmap,image,unwind";
 const IMAGES_ADVICE: &str = "--sinks perfmap,image,unwind, and a place for images, see above";
@@ -48,7 +49,11 @@ const MISSING_CALLER_ADVICE: &str =
 
 pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
     let perf: Requirement = (machine.can_use_perf, PERF_ADVICE);
-    let loaded: Requirement = (program.has_library, if program.is_static { STATIC_ADVICE } else { LIBRARY_ADVICE });
+    let observed: Requirement = match program {
+        Program { has_library: true, has_unreported_code, .. } => (!has_unreported_code, UNREPORTED_ADVICE),
+        Program { is_static: true, .. } => (false, STATIC_ADVICE),
+        _ => (false, LIBRARY_ADVICE),
+    };
     let image: Requirement = (program.images && machine.images, IMAGES_ADVICE);
     let modules: Requirement = (program.modules, MODULES_ADVICE);
     let names_available: Requirement = (image.0 || (program.perf_map && machine.perf_maps), NAMES_ADVICE);
@@ -63,31 +68,36 @@ pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
     let can_record: Requirement =
         (program.has_library || program.is_started_by_tool || machine.can_trace, TRACE_ADVICE);
     let mut tools = vec![
-        tool("jitlisten record", &[can_record, loaded], &[], &[lines, complete_lines]),
+        tool("jitlisten record", &[can_record, observed], &[], &[lines, complete_lines]),
         tool(
             PERF_FRAME_POINTERS,
-            &[perf, loaded, names_available],
+            &[perf, observed, names_available],
             &[code_frame_pointers, python_frame_pointers],
             &[image, lines, complete_lines],
         ),
         tool(
             "perf record --call-graph dwarf",
-            &[perf, loaded, names_available],
+            &[perf, observed, names_available],
             &[image, image_padding],
             &[image, lines, complete_lines],
         ),
-        tool("py-spy --native, pystack", &[tracing, loaded, image], &[], &[lines, complete_lines]),
-        tool("gdb", &[tracing, gdb, loaded], &[(program.unwind, NAMES_ADVICE)], &[lines, complete_lines]),
-        tool(EBPF, &[loaded, image], &[code_frame_pointers, python_frame_pointers], &[lines, complete_lines]),
-        tool("valgrind --tool=callgrind", &[loaded, image], &[], &[lines, complete_lines]),
-        tool("libunwind, backtrace(3)", &[loaded, image], &[(program.unwind, NAMES_ADVICE)], &[lines, complete_lines]),
+        tool("py-spy --native, pystack", &[tracing, observed, image], &[], &[lines, complete_lines]),
+        tool("gdb", &[tracing, gdb, observed], &[(program.unwind, NAMES_ADVICE)], &[lines, complete_lines]),
+        tool(EBPF, &[observed, image], &[code_frame_pointers, python_frame_pointers], &[lines, complete_lines]),
+        tool("valgrind --tool=callgrind", &[observed, image], &[], &[lines, complete_lines]),
         tool(
-            "memray run --native",
-            &[loaded, image, modules],
+            "libunwind, backtrace(3)",
+            &[observed, image],
             &[(program.unwind, NAMES_ADVICE)],
             &[lines, complete_lines],
         ),
-        tool("heaptrack", &[loaded, image, modules], &[(program.unwind, NAMES_ADVICE)], &[lines, complete_lines]),
+        tool(
+            "memray run --native",
+            &[observed, image, modules],
+            &[(program.unwind, NAMES_ADVICE)],
+            &[lines, complete_lines],
+        ),
+        tool("heaptrack", &[observed, image, modules], &[(program.unwind, NAMES_ADVICE)], &[lines, complete_lines]),
     ];
     for tool in tools.iter_mut().filter(|tool| [PERF_FRAME_POINTERS, EBPF].contains(&tool.tool) && tool.stacks) {
         tool.todo.get_or_insert_with(|| MISSING_CALLER_ADVICE.to_owned());

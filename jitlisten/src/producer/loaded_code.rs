@@ -80,6 +80,18 @@ impl LoadedCode {
         let _ = self.session.reported_owns_pages(self.id);
     }
 
+    /// Promises, before *finalized*, that the `size` bytes before the first page of this code are whole pages of the
+    /// caller's private anonymous memory, which nothing uses until *freeing*. The image sink maps headers and unwind
+    /// tables there, as `perf record --call-graph dwarf` needs; one page holds those of dozens of functions. Afterwards
+    /// contents and protection of the padding are unspecified.
+    ///
+    /// # Errors
+    /// [`Error::Padding`] if the memory is anything else.
+    pub fn owns_padding(&self, size: u64) -> Result<(), Error> {
+        let _host_state = HostStateGuard::enter();
+        self.session.reported_owns_padding(self.id, size)
+    }
+
     /// Reports *finalized*: the code is relocated and may run. A second call has no effect. The first call after a
     /// library was loaded takes the loader's lock, to find unwinders in that library.
     pub fn finalized(&self) {

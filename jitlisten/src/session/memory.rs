@@ -129,10 +129,13 @@ impl Session {
         self.lock().padding.insert(padding.end(), padding);
     }
 
-    /// Removes and returns the memory reserved in front of `code`, if any.
+    /// Removes and returns the memory reserved in front of `code`, if any. That of a producer stays.
     #[doc(hidden)]
     pub fn take_header_padding(&self, code: Address) -> Option<AddressRange> {
-        self.lock().padding.remove(&code)
+        let mut state = self.lock();
+        let padding = *state.padding.get(&code)?;
+        let is_of_producer = state.reported.values().any(|reports| reports.padding == Some(padding));
+        if is_of_producer { None } else { state.padding.remove(&code) }
     }
 
     /// Records that the owner of `range` is about to make it writable. Its images are withdrawn.

@@ -4,8 +4,9 @@
 
 use super::{Record, Session, State};
 use crate::object::{Channel, Origin};
-use crate::process::checked_read;
-use crate::{AddressRange, Error, LoadedObject, ObjectId, TableProblem, cfi, log_line};
+use crate::process::{checked_read, mappings};
+use crate::sink::page_size;
+use crate::{Address, AddressRange, Error, LoadedObject, ObjectId, TableProblem, cfi, log_line};
 
 impl Session {
     /// Handles *finalized* by the producer.
@@ -49,7 +50,7 @@ impl Session {
             reports.finalized = reports.finalized.saturating_sub(1);
             return Ok(());
         }
-        state.reported.remove(&id);
+        let padding = state.reported.remove(&id).and_then(|reports| reports.padding);
         let text = state.ledger.text(id).unwrap_or_default().to_vec();
         self.free_object(&mut state, id);
         // From here on, no hook observes how the producer changes these pages.
@@ -58,6 +59,10 @@ impl Session {
             |pages: &AddressRange| state.ledger.owners(*pages).is_empty() && !state.ledger.is_pending(*pages);
         for pages in images.overlapping_pages(&text).into_iter().filter(is_empty) {
             images.withdraw(pages, &state.padding);
+        }
+        drop(images);
+        if let Some(padding) = padding {
+            state.padding.remove(&padding.end());
         }
         Ok(())
     }
@@ -77,6 +82,40 @@ impl Session {
         }
         Ok(())
     }
+
+    /// Records the promise of [`LoadedCode::owns_padding`](crate::producer::LoadedCode::owns_padding).
+    ///
+    /// # Errors
+    /// [`Error::UnknownObject`] and [`Error::Padding`].
+    #[doc(hidden)]
+    pub fn reported_owns_padding(&self, id: ObjectId, size: u64) -> Result<(), Error> {
+        let mut state = self.lock_for_this_process();
+        if !state.reported.contains_key(&id) {
+            return Err(Error::UnknownObject(id));
+        }
+        let is_free = |range: &AddressRange| state.ledger.owners(*range).is_empty() && !state.ledger.is_pending(*range);
+        let text = state.objects.get(&id).and_then(|record| record.object.text().first());
+        let padding = text.and_then(|text| padding_before(text.range.start(), size)).filter(is_free);
+        let padding = padding.ok_or(Error::Padding { id, size })?;
+        // The shim may have reserved memory there before.
+        if !state.padding.contains_key(&padding.end()) {
+            state.padding.insert(padding.end(), padding);
+            if let Some(reports) = state.reported.get_mut(&id) {
+                reports.padding = Some(padding);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the `size` bytes before the page that contains `code`, if they are whole pages of private anonymous memory.
+fn padding_before(code: Address, size: u64) -> Option<AddressRange> {
+    let page_size = page_size();
+    let end = code.0 / page_size * page_size;
+    let padding = AddressRange::new(Address(end.checked_sub(size)?), size)?;
+    let mappings = mappings::mappings_in(padding).ok().flatten()?;
+    let is_anonymous = mappings.iter().all(|mapping| !mapping.shared && !mapping.is_file_backed);
+    (size > 0 && size.is_multiple_of(page_size) && is_anonymous).then_some(padding)
 }
 
 impl Record {

@@ -198,7 +198,7 @@ pub(crate) fn create(kind: SinkKind, options: &Options, context: &SinkContext) -
 }
 
 pub(crate) use gdb::show_llvm_list;
-pub(crate) use image::Images;
+pub(crate) use image::{Images, page_size};
 pub(crate) use own_lines::OwnLines;
 pub use perf_map::run_before_program;
 pub(crate) use perf_map::{RetainedLines, StaleMap};

@@ -144,8 +144,10 @@ def _lower_statement(original: Original, lowerer: Any, inst: Any) -> None:
     elif function_lowering is None:
         original(lowerer, inst)
     else:
+        block = lowerer.builder.block
         with function_lowering.on_exits(inst):
             original(lowerer, inst)
+        function_lowering.mark_callers_of_raise(inst, block)
 
 
 def _add_module(original: Original, library: Any, ir_module: Any) -> Any:

@@ -208,6 +208,12 @@ class Lowering:
                 base = self._bases[builder.function.name] = builder.gep(null, [llvm.Constant(llvm.IntType(64), 0)])
         return base
 
+    def mark_callers_of_raise(self, statement: Any, block: Any) -> None:
+        """Stores the exits of the functions that a `raise` was inlined into. It ends its block, and has a mark only for
+        its own function."""
+        if not isinstance(statement, ir.Return) and own_location(statement.loc).frame is not None:
+            self._mark_exceptions(statement, [block])
+
     def finish(self, module: Any) -> None:
         """Names the table, now that all marks are known."""
         if not self._marks:

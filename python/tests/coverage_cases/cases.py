@@ -842,6 +842,12 @@ def raised_in_an_inlined_call(x):
 
 
 @njit
+def raises_in_an_inlined_call(x):
+    x += 1
+    return inlined_raise(x)
+
+
+@njit
 def ends_with_a_call(x):
     if raises(x) > 100:
         x = 1
@@ -949,6 +955,7 @@ def drive():
     parallel_inlined(3)
     for function, argument in (
         (raised_in_an_inlined_call, -1),
+        (raises_in_an_inlined_call, 20),
         (ends_with_a_call, 0),
     ):
         try:

@@ -8,19 +8,23 @@ function that Numba does not compile. With GENERATED_ONLY, it calls only the fun
 import random
 import sys
 
-HEADER = '''
+HEADER = """
 import os
+import numba
 import numpy as np
-from numba import njit, objmode, prange
+from numba import jit, literal_unroll, njit, objmode, prange
 from numba.core.errors import NumbaError
+
+# NUMBA_DISABLE_JIT does not apply to `vectorize`.
+vectorize = (lambda function: function) if numba.config.DISABLE_JIT else numba.vectorize
 
 ON = 1
 OFF = False
 NOTHING = None
 
-'''
+"""
 
-DRIVER = '''
+DRIVER = """
 def call(name, *arguments):
     if name not in os.environ.get("GENERATED_ONLY", name).split():
         return
@@ -37,7 +41,10 @@ def call(name, *arguments):
 
 
 def drive():
-'''
+"""
+
+
+KINDS = ["parallel", "inline", "generator", "objmode", "cached", "optional", "object", "vectorize", "checked"]
 
 
 class Function:
@@ -49,10 +56,8 @@ class Function:
         self.lines = []
         self.counters = 0
         self.budget = self.random.randint(3, 12)
-        self.kind = self.random.choice(
-            ["plain"] * 5 + ["parallel", "inline", "generator", "objmode", "cached", "optional"]
-        )
-        if self.kind == "inline":
+        self.kind = self.random.choice(["plain"] * 7 + KINDS)
+        if self.kind in ("inline", "vectorize"):
             self.callees = []
 
     # Expressions
@@ -62,7 +67,7 @@ class Function:
 
     def value(self, depth=0):
         r = self.random
-        kind = r.randint(0, 15 if depth < 2 else 5)
+        kind = r.randint(0, 19 if depth < 2 else 5)
         if kind <= 3:
             return self.atom()
         if kind <= 7:
@@ -71,14 +76,11 @@ class Function:
             return "(%s if %s else %s)" % (self.value(depth + 1), self.condition(depth + 1), self.value(depth + 1))
         if kind == 9:
             return "abs(\n        %s\n        - %s)" % (self.atom(), self.value(depth + 1))
-        if kind == 10 and self.callees and not self.in_parallel:
-            return "%s(%s, %s)" % (r.choice(self.callees), self.atom(), self.atom())
+        if kind in (10, 16) and self.callees and not self.in_parallel:
+            layout = r.choice(["%s(%s, %s)", "%s(\n        %s,\n        %s)"])
+            return layout % (r.choice(self.callees), self.atom(), self.value(2))
         if kind == 11:
-            return "len([k for k in range(%s) if k %s %s])" % (
-                r.choice(["3", "abs(x) % 4"]),
-                r.choice(["<", ">", "!="]),
-                self.atom(),
-            )
+            return self.comprehension()
         if kind == 12:
             return "(%s and %s or %s)" % (self.atom(), self.atom(), self.atom())
         if kind == 13 and not self.in_parallel:
@@ -87,11 +89,32 @@ class Function:
             return "max(%s,\n        %s)" % (self.atom(), self.value(depth + 1))
         if kind == 15 and not self.in_parallel:
             return "(%s) // %s" % (self.atom(), self.atom())
+        if kind == 17:
+            parts = (self.value(depth + 1), self.condition(depth + 1), self.value(depth + 1))
+            return "(%s\n        if %s\n        else %s)" % parts
+        if kind == 18 and self.kind == "checked" and not self.in_parallel:
+            return "int(row[%s])" % self.atom()
         return self.atom()
+
+    def comprehension(self):
+        r = self.random
+        count = r.choice(["3", "abs(x) % 4"])
+        relation = r.choice(["<", ">", "!="])
+        forms = [
+            "len([k for k in range(%s) if k %s %s])" % (count, relation, self.atom()),
+            "len([k if k %s %s else -k\n        for k in range(%s)\n        if k != 1])"
+            % (relation, self.atom(), count),
+            "len([k + q for k in range(%s) for q in range(k) if q %s %s])" % (count, relation, self.atom()),
+            "int(np.array([k * %s for k in range(%s)]).sum())" % (self.atom(), count),
+        ]
+        if sys.version_info >= (3, 12) and not self.in_parallel:
+            # Before, comprehensions are functions, and Numba supports no assignment to variables of other functions.
+            forms += ["len([z for k in range(%s) if (z := k * %s) %s 1])" % (count, self.atom(), relation)] * 2
+        return r.choice(forms)
 
     def condition(self, depth=0):
         r = self.random
-        kind = r.randint(0, 17 if depth < 2 else 4)
+        kind = r.randint(0, 19 if depth < 2 else 4)
         if kind <= 4:
             return "%s %s %s" % (self.atom(), r.choice(["<", ">", "==", "!=", "<=", ">="]), self.atom())
         if kind <= 6:
@@ -111,11 +134,16 @@ class Function:
         if kind == 14:
             return "(\n        %s\n        %s %s\n    )" % (self.atom(), r.choice(["<", ">"]), self.atom())
         if kind == 15 and not self.in_parallel:
-            return "(y := %s) > %s" % (self.value(2), self.atom())
+            # Numba infers no type for most comparisons of an assigned value.
+            return r.choice(["(y := %s)", "(y := %s) and a > 1", "(y := %s) or b"]) % self.value(2)
         if kind == 16:
             return r.choice(["c0 > 1", "c0 == 0", "c0", "not c0"])
         if kind == 17 and self.kind == "optional":
             return r.choice(["extra is None", "extra is not None"])
+        if kind == 18:
+            return "%s %s (%s,\n        %s)" % (self.atom(), r.choice(["in", "not in"]), self.atom(), self.atom())
+        if kind == 19:
+            return "(%s < %s\n        < %s)" % (self.atom(), self.value(2), self.atom())
         return self.atom()
 
     # Statements
@@ -170,6 +198,9 @@ class Function:
             self.write(depth, self.simple())
             return
         kinds = ["simple"] * 4 + ["if"] * 6 + ["for"] * 4 + ["while"] * 3 + ["pass", "assert", "swap", "two", "match"]
+        kinds += ["expression", "array"]
+        if not (context["loop_only"] or context["loop"] or self.in_parallel):
+            kinds += ["unroll"]
         if context["loop"]:
             kinds += ["break"] * 3 + (["continue"] * 3)
         if not context["loop_only"]:
@@ -179,12 +210,12 @@ class Function:
         if self.kind == "generator" and not context["loop_only"] and not context["try"]:
             kinds += ["yield"] * 5
         if self.kind == "parallel" and not context["loop_only"] and not context["try"]:
-            kinds += ["prange"] * 5
+            kinds += ["prange"] * 5 + ["reduction"] * 3
         if context["try"]:
             # Numba loses exceptions after a jump out of `try`.
             kinds = [kind for kind in kinds if kind not in ("break", "continue", "return")] + ["raise"] * 3
         if self.in_parallel:
-            kinds = [kind for kind in kinds if kind not in ("assert", "swap")]
+            kinds = [kind for kind in kinds if kind not in ("assert", "swap", "array")]
         getattr(self, "write_" + r.choice(kinds))(depth)
 
     def write_simple(self, depth):
@@ -200,6 +231,24 @@ class Function:
 
     def write_swap(self, depth):
         self.write(depth, self.random.choice(["x, y = y, x", "(x,\n    y) = (y,\n    x)", "x = y = z"]))
+
+    def write_expression(self, depth):
+        self.write(depth, self.random.choice(["x", "x + y", "'text'", "...", "x: int = y", "(x\n        + y)"]))
+
+    def write_array(self, depth):
+        self.write(depth, "row[%s] %s %s" % (self.random.choice("012"), self.random.choice(["=", "+="]), self.value()))
+        self.write(depth, "x = int(row[0]) % 7")
+
+    def write_unroll(self, depth):
+        # Numba supports little in such a loop.
+        name = self.fresh("u")
+        self.write(depth, "for %s in literal_unroll((1, 2.5, %s)):" % (name, self.random.choice(["a", "3"])))
+        self.write(depth + 1, "if %s > %s:" % (name, self.random.choice(["1", "2", "a"])))
+        self.write(depth + 2, self.random.choice(["x += 1", "pass", "y = 2"]))
+        if self.random.random() < 0.5:
+            self.write(depth + 1, "elif %s:" % self.random.choice(["a > 2", "a and b", "not b"]))
+            self.write(depth + 2, "y += 1")
+        self.write(depth + 1, "x += 1")
 
     def write_two(self, depth):
         self.write(depth, "%s; %s" % (self.simple(), self.simple()))
@@ -226,28 +275,39 @@ class Function:
     def write_for(self, depth):
         name = self.fresh("i")
         count = self.random.choice(["2", "3", "0", "1", "abs(x) % 4", "abs(y) % 3", "a"])
-        self.suite(depth, "for %s in range(%s):" % (name, count), loop=True)
+        iterable = "range(%s)" % count
+        if self.random.random() < 0.3 and not self.in_parallel:
+            iterable = self.random.choice(
+                ["(a, b)", "(x, y,\n        z)", "[x, 2]", "row", "range(3, %s, -1)" % count, "row[:%s]" % count]
+            )
+        target = name
+        if self.random.random() < 0.15:
+            other = self.fresh("j")
+            target = "%s, %s" % (name, other)
+            iterable = self.random.choice(["enumerate(%s)" % iterable, "zip(%s, range(3))" % iterable])
+        self.suite(depth, "for %s in %s:" % (target, iterable), loop=True)
         if self.random.random() < 0.3:
             self.suite(depth, "else:")
-        if count in "123" and self.random.random() < 0.3 and not self.in_parallel:
+        if count in "123" and "row" not in iterable and self.random.random() < 0.3 and not self.in_parallel:
             self.write(depth, "x += %s" % name)
 
     def write_while(self, depth):
         name = self.fresh("w")
         self.write(depth, "%s = 0" % name)
         limit = self.random.randint(0, 4)
-        condition = self.random.choice(
-            [
-                "%s < %d" % (name, limit),
-                "%s < %d" % (name, limit),
-                "%s < %d and (%s)" % (name, limit, self.condition(1)),
-                "True",
-                "True",
-                "1",
-                "False",
-                "not True",
-            ]
-        )
+        conditions = [
+            "%s < %d" % (name, limit),
+            "%s < %d" % (name, limit),
+            "%s < %d and (%s)" % (name, limit, self.condition(1)),
+            "(%s < %d and\n        %s)" % (name, limit, self.condition(1)),
+            "True",
+            "True",
+            "1",
+        ]
+        # For Python 3.9, coverage.py cannot analyse some of these.
+        if sys.version_info >= (3, 10):
+            conditions += ["False", "not True"]
+        condition = self.random.choice(conditions)
         if condition in ("True", "1"):
             step = "%s += 1\n%sif %s > %d:\n%sbreak" % (name, "    " * (depth + 1), name, limit, "    " * (depth + 2))
         else:
@@ -272,7 +332,7 @@ class Function:
         self.write(depth, self.random.choice(["raise ValueError", "raise ValueError('text')", "raise IndexError(1)"]))
 
     def write_try(self, depth):
-        if self.context["try"] or self.kind == "generator":
+        if self.kind == "generator" or (self.context["try"] and self.random.random() < 0.7):
             self.write_if(depth)
             return
         self.write(depth, "try:")
@@ -291,18 +351,28 @@ class Function:
     def write_closure(self, depth):
         name = self.fresh("inner")
         if self.random.random() < 0.4:
-            self.write(depth, "%s = lambda q: q + 1 if q > %s else %s" % (name, self.atom(), self.atom()))
+            self.write(
+                depth,
+                "%s = lambda q: q + 1 if q > %s else %s" % (name, self.random.choice("ab2"), self.random.choice("ab2")),
+            )
         else:
             self.write(depth, "def %s(q):" % name)
+            if self.random.random() < 0.4:
+                self.write(depth + 1, "for r in range(q %% %d):" % self.random.randint(1, 3))
+                self.write(depth + 2, "q += %s" % self.random.choice(["r", "a"]))
+                if self.random.random() < 0.5:
+                    self.write(depth + 1, "else:")
+                    self.write(depth + 2, "q -= 1")
             self.write(depth + 1, "if q > %d:" % self.random.randint(-2, 4))
             self.write(depth + 2, "return q - 1" if self.random.random() < 0.6 else "q = 0")
-            self.write(depth + 1, "return q")
-        self.write(depth, "x = %s(%s)" % (name, self.atom()))
+            self.write(depth + 1, self.random.choice(["return q", "return q", "return (q\n            + 1)"]))
+        for _ in range(self.random.choice([1, 1, 1, 2, 0])):
+            self.write(depth, "x = %s(%s)" % (name, self.atom()))
 
     def write_objmode(self, depth):
-        self.write(depth, "with objmode(x='int64'):")
+        self.write(depth, "with objmode(x='int64', y='int64', z='int64'):")
         self.block(depth + 1, loop=False, loop_only=True)
-        self.write(depth + 1, "x = int(x)")
+        self.write(depth + 1, "x, y, z = int(x), int(y), int(z)")
 
     def write_yield(self, depth):
         self.write(depth, "yield %s" % self.atom())
@@ -314,14 +384,33 @@ class Function:
         self.block(depth + 1, parallel=True, loop_only=True, loop=False)
         self.write(depth + 1, "out[%s] = x" % name)
         # `x` is private to each iteration.
-        self.write(depth, "x = out[0] % 5")
+        self.write(depth, "x = int(out[0]) % 5")
+
+    def write_reduction(self, depth):
+        name, total = self.fresh("p"), self.fresh("total")
+        self.write(depth, "%s = 0" % total)
+        self.write(depth, "for %s in prange(%s):" % (name, self.random.choice(["3", "abs(a) % 4", "5"])))
+        self.write(depth + 1, "if %s %s %s:" % (name, self.random.choice(["<", ">", "=="]), self.random.choice("a12")))
+        self.write(depth + 2, self.random.choice(["%s += %s" % (total, name), "%s += 1" % total, "continue"]))
+        if self.random.random() < 0.4:
+            self.write(depth + 1, "else:")
+            self.write(depth + 2, "%s += 2" % total)
+        self.write(depth + 1, "%s += %s" % (total, name))
+        self.write(depth, "x = %s %% 5" % total)
 
     def text(self):
         self.context = {"loop": False, "loop_only": False, "try": False, "parallel": False}
         self.has_match = sys.version_info >= (3, 10)
-        options = {"parallel": "(parallel=True)", "inline": "(inline='always')", "cached": "(cache=True)"}
+        decorators = {
+            "parallel": "@njit(parallel=True)",
+            "inline": "@njit(inline='always')",
+            "cached": "@njit(cache=True)",
+            "checked": "@njit(\n    boundscheck=True,\n)",
+            "object": "@jit(forceobj=True)",
+            "vectorize": "@vectorize",
+        }
         extra = ", extra=None" if self.kind == "optional" else ""
-        self.write(0, "@njit" + options.get(self.kind, ""))
+        self.write(0, decorators.get(self.kind, "@njit"))
         self.write(0, "def %s(a, b%s):" % (self.name, extra))
         if self.random.random() < 0.2:
             self.write(1, '"""A docstring."""')
@@ -331,8 +420,14 @@ class Function:
             self.write(1, "out = np.zeros(8, np.int64)")
         if self.kind == "generator":
             self.write(1, "yield x")
+        start = len(self.lines)
         while self.budget > 0:
             self.statement(1)
+            # Numba refuses many functions with code that cannot be reached.
+            if self.lines[-1].startswith(("    return", "    raise")) and self.random.random() < 0.8:
+                break
+        if any("row" in line for line in self.lines[start:]):
+            self.lines.insert(start, "    row = np.arange(3)")
         if self.kind != "generator":
             if self.random.random() < 0.9:
                 self.write(1, "return x + y * 3 + z")

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import platform
 import signal
 import subprocess
 
@@ -125,6 +126,20 @@ def test_an_llvm_that_puts_nothing_into_its_list(run, tmp_path):
     assert any("JITLink is hooked" in finding["found"] for finding in findings_about(facts, "LLVM"))
     seconds = float(findings_about(facts, "command")[0]["found"].split()[-2])
     assert seconds < 45, "it is looked at until it has compiled, and two seconds longer"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="its machine code is that of x86-64")
+def test_code_that_no_compiler_reports(run, start, tmp_path):
+    program = start(command(), "run", "--", python(), PROGRAMS / "unreported.py")
+    tools, _, facts = parse_report(run(command(), "doctor", "--json", program.pid))
+    [llvm] = findings_about(facts, "LLVM")
+    assert llvm["state"] == "note" and "no object was reported" in llvm["found"]
+    assert not any(tool["names"] for tool in tools.values())
+    assert "no code was reported" in tools["jitlisten record"]["todo"]
+    run(command(), "record", "-o", tmp_path / "prof.data", "--", python(), PROGRAMS / "unreported.py", "work")
+    notes = json.loads(run(command(), "lines", "--json", "-", tmp_path / "prof.data").stdout)["notes"]
+    [note] = [note for note in notes if "no compiler reported" in note]
+    assert note.partition(" %")[0].isdigit() and "libllvmlite.so" in note
 
 
 def find_llvm(run, pid, name):

@@ -4,6 +4,7 @@ use object::Endianness;
 use object::elf::{PT_LOAD, ProgramHeader64};
 use object::read::elf::ProgramHeader as _;
 
+#[derive(Clone)]
 struct Segment {
     offset: u64,
     size: u64,
@@ -11,6 +12,7 @@ struct Segment {
 }
 
 /// Loadable segments, for converting file offsets to addresses.
+#[derive(Clone)]
 pub(crate) struct Segments(Vec<Segment>);
 
 impl Segments {

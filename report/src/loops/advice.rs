@@ -56,12 +56,11 @@ impl Advice {
         Advice { gain: Some(Gain { lower: round(lower), upper: round(upper) }), ..self }
     }
 
-    /// Sets the gain of a change that makes a part of the loop faster, from the percentage of that part. Up to half of the
-    /// rest may become unnecessary, too.
+    /// Sets the gain of a change that makes a part of the loop at least `lower` times faster, from the percentage of that
+    /// part. The rest may become faster, too, because LLVM can vectorise the loop: `upper` is for the whole.
     pub(super) fn gain_of_part(self, percent: f64, lower: f64, upper: f64) -> Advice {
-        let whole = |part: f64, factor: f64| 1.0 / (1.0 - part + part / factor);
         let part = (percent / 100.0).min(1.0);
-        self.gain(whole(part, lower), whole((part + 1.0) / 2.0, upper))
+        self.gain(1.0 / (1.0 - part + part / lower), upper)
     }
 
     pub(super) fn changing(self, effect: &'static str) -> Advice {

@@ -16,6 +16,10 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     for instruction in &body {
         count_instruction(&mut facts, &mut elements, instruction);
     }
+    // A division by a constant spreads signs, too.
+    if body.iter().any(|instruction| instruction.multiplies_wide) {
+        facts.wraparounds = 0;
+    }
     facts.element = elements.most_common();
     facts.checked_divisions = if natural_loop.exits.len() > 1 { count_checked_divisions(&body) } else { 0 };
     facts.exceptions = natural_loop.exits.iter().filter(|exit| raises_exception(instructions, **exit)).count() as u32;
@@ -629,6 +633,16 @@ mod tests {
         // mov rcx, [rdx+rax*8]; sqrtsd xmm0, [rdi+rcx*8]; inc rax; cmp rax, rsi; jl; ret
         let facts = facts_of(b"\x48\x8b\x0c\xc2\xf2\x0f\x51\x04\xcf\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
         assert_eq!((facts.indirect, facts.square_roots, facts.accumulators), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_division_by_a_constant_is_no_wraparound() {
+        // mov rax, rcx; sar rax, 63; and rax, rdx; inc rcx; cmp rcx, rsi; jl; ret
+        let index = facts_of(b"\x48\x89\xc8\x48\xc1\xf8\x3f\x48\x21\xd0\x48\xff\xc1\x48\x39\xf1\x7c\xee\xc3");
+        // The same with imul rdx before sar.
+        let quotient =
+            facts_of(b"\x48\x89\xc8\x48\xf7\xea\x48\xc1\xf8\x3f\x48\x21\xd0\x48\xff\xc1\x48\x39\xf1\x7c\xeb\xc3");
+        assert_eq!((index.wraparounds, quotient.wraparounds), (1, 0));
     }
 
     #[test]

@@ -32,9 +32,12 @@ pub(super) fn is_norm(name: &str) -> bool {
     name.starts_with("numba.np.linalg._oneD_norm")
 }
 
-/// Function of BLAS that computes a norm, or a BLAS library without symbols.
-pub(super) fn is_norm_kernel(name: &str) -> bool {
-    name.contains("nrm2_k") || name.starts_with('[') && (name.contains("blas") || name.contains("mkl"))
+/// Function of BLAS that computes on the values of a product or norm, or a BLAS library without symbols.
+pub(super) fn is_blas_kernel(name: &str) -> bool {
+    const KERNELS: [&str; 8] =
+        ["nrm2_k", "dot_k", "dot_compute", "gemv_n", "gemv_t", "gemv_k", "gemm_kernel", "gemm_small"];
+    KERNELS.iter().any(|kernel| name.contains(kernel))
+        || name.starts_with('[') && (name.contains("blas") || name.contains("mkl"))
 }
 
 /// Function of Numba that returns a new array, computed from every value of others.
@@ -134,6 +137,19 @@ mod tests {
     fn joining_two_arrays_is_not_growth() {
         assert!(is_array_growth("numba.np.arrayobj.np_append.impl"));
         assert!(!is_array_growth("numba.np.arrayobj.np_concatenate.impl"));
+    }
+
+    #[test]
+    fn kernels_of_blas_are_recognised() {
+        let kernels = [
+            "dnrm2_k_HASWELL",
+            "ddot_k_ZEN",
+            "dot_compute",
+            "dgemm_small_kernel_nn_ZEN",
+            "[libscipy_openblas-6cdc3b4a.so]",
+        ];
+        assert!(kernels.into_iter().all(is_blas_kernel));
+        assert!(!["numba_xxdot", "NRT_decref", "scipy_dgemv_", "[libc.so.6]"].into_iter().any(is_blas_kernel));
     }
 
     #[test]

@@ -308,8 +308,23 @@ impl Loop {
         self.is_one_at_a_time() && count != 0 && vector_total.samples * DID_NOT_RUN_RATIO <= self.total.samples
     }
 
+    /// Returns true if LLVM unrolled the loop, but almost only the rest of fewer rounds ran.
+    pub(super) fn unrolled_version_did_not_run(&self) -> bool {
+        let is_unrolled =
+            |version: &&Version| !version.facts.is_vectorised() && version.facts.scalar >= 4 * self.facts.scalar;
+        let (count, unrolled) = self
+            .versions
+            .iter()
+            .filter(is_unrolled)
+            .fold((0, 0), |(count, samples), version| (count + 1, samples + version.total.samples));
+        self.is_one_at_a_time() && count != 0 && unrolled * 10 < self.total.samples
+    }
+
     /// Estimates the rounds each time the loop is entered.
     pub(super) fn rounds(&self) -> Rounds {
+        if self.unrolled_version_did_not_run() {
+            return Rounds::Few;
+        }
         let mut inside = self.self_count.samples;
         self.versions.iter().for_each(|version| inside += version.total.samples);
         let Surroundings { self_count: Count { samples: around, .. }, instructions, is_slow, .. } = self.surroundings;
@@ -373,6 +388,18 @@ pub(super) fn find_versions<Origin: Eq + std::hash::Hash>(function_loops: &mut [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_rest_of_an_unrolled_loop_has_few_rounds() {
+        let count = |samples| Count { weight: samples, samples };
+        let sum = |scalar| Facts { scalar, accumulators: 1, ..Facts::default() };
+        let rounds = |unrolled_samples| {
+            let versions = vec![Version { facts: sum(8), total: count(unrolled_samples) }];
+            let hot_loop = Loop { versions, self_count: count(90), total: count(90), ..Loop::from_facts(sum(1)) };
+            hot_loop.rounds()
+        };
+        assert_eq!((rounds(0), rounds(200)), (Rounds::Few, Rounds::Many));
+    }
 
     #[test]
     fn negligible_calls_are_not_named() {

@@ -5,8 +5,8 @@
 
 use super::advice::{Advice, Dialect};
 use super::callees::{
-    is_allocation, is_array_expression, is_array_growth, is_concatenation, is_dict, is_float_remainder, is_hypot,
-    is_list_growth, is_math, is_norm, is_norm_kernel, is_object_mode, is_parallel_loop, is_power, is_product,
+    is_allocation, is_array_expression, is_array_growth, is_blas_kernel, is_concatenation, is_dict, is_float_remainder,
+    is_hypot, is_list_growth, is_math, is_norm, is_object_mode, is_parallel_loop, is_power, is_product,
     is_reference_count, is_string, is_thread_runtime, is_typed_list_growth,
 };
 use super::facts::{Carried, Facts};
@@ -17,6 +17,10 @@ const MAX_SMALL_LOOP_INSTRUCTIONS: u32 = 100;
 const DIVISION_COST_IN_INSTRUCTIONS: u32 = 40;
 /// Distance between consecutive values, in multiples of their size, from which each is in a cache line of its own.
 const FAR_APART: u32 = 8;
+
+/// Maximum percentage of a loop's time in the kernels of BLAS for its rows to count as short. Half of the time is in them
+/// for rows of about 64 values.
+const MAX_BLAS_PERCENT: f64 = 50.0;
 
 /// Returns the advice of a rule, if the rule applies.
 type Rule = fn(&Loop, Dialect) -> Option<Advice>;
@@ -82,7 +86,7 @@ fn small_parallel(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     (share > 90.0).then(|| {
         Advice::because(SMALL_PARALLEL, cause)
             .change("without parallel=True, or with one region for many calls, nothing waits")
-            .gain(3.0, 1000.0)
+            .gain(3.0, 2000.0)
     })
 }
 
@@ -104,8 +108,9 @@ fn list_growth(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 }
 
 fn typed_list_growth(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
-    let share = hot_loop.share_of_calls(is_typed_list_growth);
-    (share > 50.0).then(|| {
+    let has_append = hot_loop.calls.iter().any(|(name, _)| is_typed_list_growth(name));
+    let share = hot_loop.share_of_calls(is_typed_list_growth) + hot_loop.share_of_calls(is_reference_count);
+    (has_append && share > 50.0).then(|| {
         Advice::because("list-growth", format!("{share:.0} % of it appends to a typed list"))
             .change("fill an array that is large enough by index")
             .gain(10.0, 60.0)
@@ -140,22 +145,22 @@ fn string_compare(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     })
 }
 
-fn row_product(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
+fn row_product(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let has_product = hot_loop.calls.iter().any(|(name, _)| is_product(name));
     let share = hot_loop.share_of_calls(is_reference_count) + hot_loop.share_of_calls(is_product);
-    (has_product && share > 50.0).then(|| {
+    let kernel_share = hot_loop.share_where(|(callee, leaf)| is_product(callee) && is_blas_kernel(leaf));
+    (has_product && share > 50.0 && kernel_share < MAX_BLAS_PERCENT).then(|| {
         Advice::because("row-product", format!("{share:.0} % of it prepares and calls np.dot for short rows"))
-            .change("one np.dot of all rows, or a loop over the elements")
-            .gain(2.0, 30.0)
+            .change(format!("a loop over the elements with {}", dialect.reassociate()))
+            .gain(1.9, 30.0)
             .changing("rounding")
     })
 }
 
 fn row_norm(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_norm);
-    // Half of the time is in the kernel for rows of about 64 values.
-    let kernel_share = hot_loop.share_where(|(callee, leaf)| is_norm(callee) && is_norm_kernel(leaf));
-    (share > 50.0 && kernel_share < 50.0).then(|| {
+    let kernel_share = hot_loop.share_where(|(callee, leaf)| is_norm(callee) && is_blas_kernel(leaf));
+    (share > 50.0 && kernel_share < MAX_BLAS_PERCENT).then(|| {
         Advice::because(
             "row-product",
             format!("{share:.0} % of it prepares and calls BLAS for the norm of a short row"),
@@ -201,7 +206,7 @@ fn float_remainder(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     (share > 50.0).then(|| {
         Advice::because("float-remainder", format!("{share:.0} % of it is in fmod, which divides bit by bit"))
             .change(change)
-            .gain_of_part(share, 6.0, 20.0)
+            .gain_of_part(share, 6.0, 30.0)
             .changing("rounding")
     })
 }
@@ -230,7 +235,7 @@ fn power(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     };
     (share > 50.0 && hot_loop.facts.constant_arguments != 0).then(|| {
         let cause = format!("pow is called for each value, with a constant ({share:.0} % of this loop)");
-        Advice::because("math-call", cause).change(change).gain_of_part(share, 10.0, 20.0).changing("rounding")
+        Advice::because("math-call", cause).change(change).gain_of_part(share, 5.0, 20.0).changing("rounding")
     })
 }
 
@@ -263,7 +268,7 @@ fn reference_count(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let share_of_items = if takes_items { hot_loop.share_below(is_reference_count) } else { 0.0 };
     let applies =
         counts_references || share > 60.0 && !is_freed || share > 25.0 && does_little_else || share_of_items > 25.0;
-    applies.then(|| {
+    (applies && !handles_strings(hot_loop)).then(|| {
         Advice::because("reference-count", "counts references to an object in each round")
             .change("take it out of its container before the loop, or use an array for numbers")
             .gain(5.0, 30.0)
@@ -271,8 +276,9 @@ fn reference_count(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 }
 
 fn float_widening(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { conversions, narrowings, packed, scalar, .. } = hot_loop.facts;
-    (narrowings != 0 && narrowings < conversions && conversions * 4 >= packed.max(scalar)).then(|| {
+    let Facts { conversions, narrowings, packed, scalar, calls, .. } = hot_loop.facts;
+    // Calls take longer than conversions.
+    (calls == 0 && narrowings != 0 && narrowings < conversions && conversions * 4 >= packed.max(scalar)).then(|| {
         let cause = "float32 becomes float64 and back, because a literal or another operand is float64";
         Advice::because("float-widening", cause)
             .change(format!("{} keeps it", dialect.float32_literal()))
@@ -293,10 +299,12 @@ fn integer_division(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 }
 
 fn division_check(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { checked_divisions, carried, .. } = hot_loop.facts;
+    let Facts { checked_divisions, carried, square_roots, strided, spread, .. } = hot_loop.facts;
     // Another branch or a carried value may also keep the loop from several values at a time.
     let carried = carried.filter(|carried| *carried != Carried::Others)?;
-    (hot_loop.is_one_at_a_time() && is_small(hot_loop) && checked_divisions != 0).then(|| {
+    // Values that are not neighbours, and square roots before a division, gain nothing.
+    let is_dense = strided == 0 && spread < 2 && square_roots == 0;
+    (hot_loop.is_one_at_a_time() && is_small(hot_loop) && is_dense && checked_divisions != 0).then(|| {
         let cause = match dialect {
             Dialect::Numba | Dialect::Stencil => "one value at a time: a division by zero must raise",
             Dialect::C | Dialect::Julia | Dialect::Other => "one value at a time: each division checks for zero",
@@ -322,7 +330,7 @@ fn invariant_divisor(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         let advice = Advice::because("invariant-divisor", "divides by a value that the loop does not change")
             .change(format!("{}, or a product with its reciprocal, divides once", dialect.reciprocal()))
             .changing("rounding");
-        if width > 128 { advice.gain(1.3, 2.6) } else { advice.gain(1.3, 5.0) }
+        if width > 128 { advice.gain(1.1, 2.6) } else { advice.gain(1.1, 5.0) }
     })
 }
 
@@ -335,7 +343,7 @@ fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     if wraparounds != 0 {
         let cause = "one value at a time: the sum keeps its order, and an index may be negative in each round";
         let change = format!("slices (a[k:] instead of a[i + k]) with {} allow several", dialect.reassociate());
-        return (hot_loop.rounds() != Rounds::Few && dialect.is_python()).then(|| {
+        return (hot_loop.rounds() == Rounds::Many && dialect.is_python()).then(|| {
             let advice = Advice::because("fp-order", cause).change(change).gain(1.5, 14.0);
             advice.changing("rounding, and what negative indices read")
         });
@@ -346,10 +354,10 @@ fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         // `few_rounds` and `strided_sum` are about these.
         (Rounds::Few, _) | (_, FAR_APART..) => None,
         (Rounds::Some, _) => {
-            Some(advice.change(format!("{change}, from about 30 rounds on")).gain(1.2, 14.0).changing("rounding"))
+            Some(advice.change(format!("{change}, from about 30 rounds on")).gain(1.1, 14.0).changing("rounding"))
         }
-        (Rounds::Many, 2..) => Some(advice.change(change).gain(1.2, 6.0).changing("rounding")),
-        (Rounds::Many, _) => Some(advice.change(change).gain(2.0, 18.0).changing("rounding")),
+        (Rounds::Many, 2..) => Some(advice.change(change).gain(1.1, 6.0).changing("rounding")),
+        (Rounds::Many, _) => Some(advice.change(change).gain(1.5, 18.0).changing("rounding")),
     }
 }
 
@@ -389,19 +397,20 @@ fn gathered_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 fn few_rounds(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let is_scalar_sum = is_sum(hot_loop) && hot_loop.facts.strided == 0;
     (is_scalar_sum && hot_loop.rounds() == Rounds::Few).then(|| {
-        // Where only the version that is not unrolled ran, there are fewer rounds than the unrolled one takes.
-        let is_remainder = hot_loop.versions.iter().any(|version| version.total.samples > hot_loop.total.samples);
         let is_minor = hot_loop.surroundings.is_slow;
         // Otherwise the number of rounds may differ each time, as for lists of different lengths.
         let has_rows = is_matrix(hot_loop);
-        if hot_loop.facts.unrolled != 1 || is_remainder || is_minor || !has_rows || !dialect.is_python() {
+        // A constant number gains little from about 8 rounds on, which LLVM unrolls.
+        let Facts { unrolled, wraparounds, .. } = hot_loop.facts;
+        let is_known = unrolled == 1 && wraparounds == 0 && hot_loop.unrolled_version_did_not_run();
+        if !is_known || is_minor || !has_rows || !dialect.is_python() {
             let cause =
                 "the loop has few rounds each time; options gain little, a constant number of rounds may help more";
             return Advice::because("few-rounds", cause);
         }
         Advice::because("few-rounds", "the loop has few rounds each time, and their number is not a constant")
             .change("range(3) instead of range(x.shape[1]), if it is always 3")
-            .gain(1.8, 2.6)
+            .gain(1.8, 8.0)
     })
 }
 
@@ -472,6 +481,11 @@ fn stride(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
         if strided == 0 && spread == 1 {
             let cause =
                 "one value at a time, although there is a vector version: what it writes may overlap what it reads";
+            return Advice::because("stride", cause);
+        }
+        // The stride is a constant other than 1, as that of colours in an image, which contiguous arrays have, too.
+        if strided == 0 {
+            let cause = "one value at a time, although there is a vector version: values are not neighbours in memory";
             return Advice::because("stride", cause);
         }
         let cause = "one value at a time, although there is a vector version: the stride is not known to be 1 before \
@@ -560,10 +574,13 @@ fn gather(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
         return None;
     }
     if gathers + scatters != 0 && indirect == 0 {
-        return Some(
-            Advice::because("gather", "each value is fetched by itself (gather)")
-                .change("neighbours in memory are faster: of a[i, j], j should be the inner loop's"),
-        );
+        let advice = Advice::because("gather", "each value is fetched by itself (gather)");
+        // Fields of records are not neighbours, whatever the order of loops.
+        return Some(if is_matrix(hot_loop) {
+            advice.change("neighbours in memory are faster: of a[i, j], j should be the inner loop's")
+        } else {
+            advice
+        });
     }
     let cause = "one value at a time: an address comes from an array; nothing to gain by options";
     (hot_loop.is_one_at_a_time() && indirect != 0).then(|| Advice::because("gather", cause))
@@ -713,18 +730,24 @@ mod tests {
     }
 
     #[test]
-    fn the_norm_of_a_long_row_gets_no_advice() {
+    fn products_and_norms_of_long_rows_get_no_advice() {
         let count = |samples| Count { weight: samples, samples };
-        let rules = |kernel: u64| {
-            let callee = "numba.np.linalg._oneD_norm_2_impl.<locals>.impl";
-            let below = [("dnrm2_k_HASWELL", kernel), ("numba_xxnrm2", 90 - kernel)]
+        let rules = |callee: &str, kernel: &str, in_kernel: u64| {
+            let below = [(kernel, in_kernel), (callee, 90 - in_kernel)]
                 .map(|(leaf, samples)| ((callee.to_owned(), leaf.to_owned()), count(samples)));
             let calls = vec![(callee.to_owned(), count(90))];
             let facts = Facts { calls: 1, ..Facts::default() };
             let hot_loop = Loop { calls, below: below.to_vec(), total: count(100), ..Loop::from_facts(facts) };
             advice(&hot_loop).iter().map(|advice| advice.rule).collect::<Vec<_>>()
         };
-        assert_eq!((rules(25), rules(85)), (vec!["row-product"], vec![]));
+        for (callee, kernel) in [
+            ("numba.np.linalg._oneD_norm_2_impl.<locals>.impl", "dnrm2_k_HASWELL"),
+            ("numba_xxdot", "ddot_k_ZEN"),
+            ("numba_xxgemv", "[libscipy_openblas-6cdc3b4a.so]"),
+        ] {
+            assert_eq!(rules(callee, kernel, 25), ["row-product"], "{callee}");
+            assert!(rules(callee, kernel, 85).is_empty(), "{callee}");
+        }
     }
 
     #[test]

@@ -93,6 +93,7 @@ fn decode_instruction(step: Step, decoded: Option<&Decoded>) -> Instruction {
         increment: None,
         advance: None,
         spreads_sign: false,
+        multiplies_wide: false,
         is_avx: false,
         status: None,
     };

@@ -101,6 +101,11 @@ fn decode_instruction(instructions: &[Decoded], index: usize, factory: &mut Inst
         increment: find_increment(decoded),
         advance: find_advance(decoded),
         spreads_sign: spreads_sign(decoded),
+        multiplies_wide: match decoded.mnemonic() {
+            Mnemonic::Mul | Mnemonic::Mulx | Mnemonic::Vpmuludq => true,
+            Mnemonic::Imul => decoded.op_count() == 1,
+            _ => false,
+        },
         is_avx: format!("{:?}", decoded.mnemonic()).starts_with('V') && bits != 0,
         status: status_write(decoded),
     }

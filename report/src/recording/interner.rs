@@ -19,7 +19,7 @@ const NO_ENTRY: u32 = u32::MAX;
 const MAX_ENTRIES_PER_ADDRESS: usize = 256;
 
 /// Code address in a process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Location {
     /// Origin of the process, as an index into [`Recording::origins`].
     pub origin: u32,
@@ -34,7 +34,7 @@ pub struct Location {
 }
 
 /// Position in a mapped file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FilePosition {
     /// Index into [`Recording::files`].
     pub file: u32,
@@ -62,11 +62,25 @@ impl Stacks {
         self.ends.is_empty()
     }
 
-    /// Appends the stacks of another recording, whose locations start at `first_location`.
-    pub(super) fn append(&mut self, other: &Stacks, first_location: u32) {
-        let first = self.locations.len() as u32;
-        self.locations.extend(other.locations.iter().map(|location| location + first_location));
-        self.ends.extend(other.ends.iter().map(|end| end + first));
+    /// Returns the index of a stack, which is added if it is not in `numbers`.
+    pub(super) fn number(&mut self, locations: &[u32], numbers: &mut StackNumbers) -> u32 {
+        let mut hasher = FxHasher::default();
+        for location in locations {
+            hasher.write_u32(*location);
+        }
+        let mut hash = hasher.finish();
+        loop {
+            match numbers.0.get(&hash) {
+                Some(stack) if self.get(*stack) == locations => return *stack,
+                Some(_) => hash = hash.wrapping_mul(31).wrapping_add(1),
+                None => break,
+            }
+        }
+        let stack = self.ends.len() as u32;
+        self.locations.extend_from_slice(locations);
+        self.ends.push(self.locations.len() as u32);
+        numbers.0.insert(hash, stack);
+        stack
     }
 
     /// Inserts a location after the innermost one outside of the kernel, in the given stacks.
@@ -95,6 +109,10 @@ impl Stacks {
         &self.locations[start as usize..self.ends[index] as usize]
     }
 }
+
+/// Indices of stacks, by hash.
+#[derive(Debug, Default)]
+pub(super) struct StackNumbers(FxHashMap<u64, u32>);
 
 /// Time span in which a location is valid, and the next entry of the same address.
 #[derive(Clone, Copy, Debug)]
@@ -155,7 +173,7 @@ pub(super) struct Interner {
     validity: Vec<Validity>,
     by_address: FxHashMap<(u32, u64), u32>,
     stacks: Stacks,
-    by_hash: FxHashMap<u64, u32>,
+    numbers: StackNumbers,
     threads: Vec<Thread>,
     by_tid: FxHashMap<(u32, u32), u32>,
     chain: Vec<u32>,
@@ -235,27 +253,7 @@ impl Interner {
             let location = self.intern_location(addresses.space, sample.ip, sample.time);
             self.chain.push(location);
         }
-        self.intern_chain()
-    }
-
-    fn intern_chain(&mut self) -> u32 {
-        let mut hasher = FxHasher::default();
-        for location in &self.chain {
-            hasher.write_u32(*location);
-        }
-        let mut hash = hasher.finish();
-        loop {
-            match self.by_hash.get(&hash) {
-                Some(stack) if self.stacks.get(*stack) == self.chain => return *stack,
-                Some(_) => hash = hash.wrapping_mul(31).wrapping_add(1),
-                None => break,
-            }
-        }
-        let stack = self.stacks.ends.len() as u32;
-        self.stacks.locations.extend_from_slice(&self.chain);
-        self.stacks.ends.push(self.stacks.locations.len() as u32);
-        self.by_hash.insert(hash, stack);
-        stack
+        self.stacks.number(&self.chain, &mut self.numbers)
     }
 
     fn intern_location(&mut self, space: u32, address: u64, time: u64) -> u32 {

@@ -32,12 +32,13 @@ pub use follower::Follower;
 pub use format::Facts;
 pub use interner::{FilePosition, Location, Stacks};
 pub use interpreter::Interpreter;
+pub(crate) use merge::Merger;
 pub use origin::Origin;
 pub use tasks::MappedFile;
 pub use thread::Thread;
 
 use jitlisten_files::open_regular;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use wire::perf_data::*;
 
 use crate::error::Error;
@@ -89,6 +90,8 @@ pub struct Recording {
     pub threads: Vec<Thread>,
     /// Machines and directories that the recording comes from; several for a merged recording.
     pub origins: Vec<Origin>,
+    /// Processes that have samples, each with the index of its origin.
+    pub(crate) processes: FxHashSet<(u32, u32)>,
     /// Mapped files.
     pub files: Vec<MappedFile>,
     /// Locations of samples and stacks.
@@ -193,6 +196,7 @@ impl Recording {
             thread.rank = recording.facts.rank;
             thread.process = sanitize(&recording.facts.process);
         }
+        recording.processes = recording.threads.iter().map(|thread| (0, thread.pid)).collect();
         recording.origins = vec![Origin { host: recording.facts.host.clone(), root: None }];
         Ok(recording)
     }

@@ -6,6 +6,7 @@ mod diff;
 mod imbalance;
 mod stacks;
 mod title;
+mod unreported;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -27,8 +28,8 @@ use crate::profile::activity::Activities;
 use crate::profile::owners::{Owners, is_generated};
 use crate::profile::{Detail, FunctionRow, Profile};
 use crate::recording::compilations::{self, Compilation};
-use crate::recording::{Interpreter, Recording, Selection};
-use crate::symbols::{Kind, Roots, SymbolCache, Symbols, insert_missing_callers};
+use crate::recording::{Interpreter, Merger, Recording, Selection};
+use crate::symbols::{Kind, Roots, SharedCode, SymbolCache, Symbols, insert_missing_callers};
 use crate::words::{count_notes, group_digits, python_name};
 
 /// Options for reading a recording.
@@ -99,9 +100,23 @@ impl Report {
     /// # Errors
     /// Returns an error if one of them cannot be read, or if their events differ.
     pub fn open_all(files: &[RecordingFile], options: &Options) -> Result<Report, Error> {
-        let (mut recordings, mut compilations, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+        Report::open_all_with(files, options, |_| {})
+    }
+
+    /// Same as [`open_all`](Report::open_all). Calls `on_read` with the number of recordings that have been read, each
+    /// time it grows.
+    ///
+    /// # Errors
+    /// Same as [`open_all`](Report::open_all).
+    pub fn open_all_with(
+        files: &[RecordingFile],
+        options: &Options,
+        mut on_read: impl FnMut(usize),
+    ) -> Result<Report, Error> {
+        let (mut merger, mut compilations, mut notes) = (Merger::default(), Vec::new(), Vec::new());
+        let mut shared_code = SharedCode::default();
         let mut recorded: Option<SystemTime> = None;
-        for RecordingFile { path, root } in files {
+        for (RecordingFile { path, root }, count) in files.iter().zip(1..) {
             let roots: Vec<PathBuf> = options.lookup.roots.iter().chain(root).cloned().collect();
             let recording = Recording::open_with(path, &options.selection, &roots);
             // With several files, the error must name the file that it concerns.
@@ -116,11 +131,16 @@ impl Report {
                 recording.set_root(root);
             }
             compilations.extend(compilations::read(path, &recording, &options.selection, &mut notes));
-            recordings.push(recording);
+            if files.len() > 1 {
+                shared_code.share(&mut recording, &options.lookup);
+            }
+            merger.add(recording)?;
             let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
             recorded = recorded.map_or(modified, |earliest| modified.map(|modified| modified.min(earliest)));
+            on_read(count);
         }
-        let mut report = Report::new(Recording::merged(recordings)?, recorded, options);
+        drop(shared_code);
+        let mut report = Report::new(merger.finish()?, recorded, options);
         for compilation in &mut compilations {
             report.symbols.rename_main_text(&mut compilation.file);
         }
@@ -165,6 +185,7 @@ impl Report {
                 count => format!("none of the {} samples is of the chosen process and thread", group_digits(count)),
             });
         }
+        notes.extend(unreported::note_unreported_code(&recording, &symbols));
         notes.extend(other_events(&recording));
         notes.retain(|note| !note.is_empty());
         let (compilations, no_compile) = (Vec::new(), options.no_compile);

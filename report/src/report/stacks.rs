@@ -7,6 +7,9 @@ use crate::sanitize::sanitize;
 use crate::symbols::{Frame, Function, Kind, is_entry};
 use crate::words::python_name;
 
+/// Time on the run queue is reported if it exceeds 1/20 of all time.
+const RUN_QUEUE_SHARE_DIVISOR: u64 = 20;
+
 /// Unit of stack weights in tools that accept a single number per stack. Weights are periods, as in the line table, so
 /// that a function has the same share in both. Sample counts would differ, because a late recorder charges several
 /// periods to one sample.
@@ -39,6 +42,20 @@ impl Report {
     /// Returns the time that threads were on the run queue, if it is known and the report shows all time.
     pub(crate) fn run_queue_ns(&self) -> u64 {
         if self.is_time() && !self.no_compile { self.recording.facts.run_queue_ns } else { 0 }
+    }
+
+    /// Returns times that are outside the 100 %, with their labels.
+    pub(crate) fn outside_ns(&self) -> impl Iterator<Item = (u64, &'static str)> + use<> {
+        let min_queue_ns = self.profile.all.weight / RUN_QUEUE_SHARE_DIVISOR;
+        let rows = [
+            (self.profile.idle.weight, 0, "idle threads of pools, outside the 100 %"),
+            (
+                self.run_queue_ns(),
+                min_queue_ns,
+                "ready to run, but no processor was free (run queue), outside the 100 %",
+            ),
+        ];
+        rows.into_iter().filter(|(ns, min_ns, _)| ns > min_ns).map(|(ns, _, label)| (ns, label))
     }
 
     /// Returns the samples except those of idle threads, as all figures and exports count them.

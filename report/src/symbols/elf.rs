@@ -11,6 +11,7 @@ use object::elf;
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SymbolKind};
 use rustc_hash::FxHashMap;
+use sha2::{Digest as _, Sha256};
 
 use super::line_zero::{Blocks, is_line_zero};
 use super::source_frame::SourceFrame;
@@ -32,9 +33,10 @@ const MAX_INLINE_DEPTH: usize = 256;
 /// Open ELF file.
 pub(super) struct Elf {
     cache: ReadCache<File>,
-    segments: Segments,
+    pub(super) segments: Segments,
     symbols: Symbols,
     lines: Option<Lines>,
+    line_table_hash: Option<[u8; 32]>,
     /// Basic blocks of functions that have code at line 0, by start address.
     blocks: FxHashMap<u64, Arc<Blocks>>,
     /// Instruction set, for the disassembler.
@@ -59,7 +61,17 @@ impl Elf {
         let machine = Machine::from_elf(header.e_machine.get(endian));
         let symbols = Symbols::read(&parsed, usize::try_from(length).unwrap_or(usize::MAX));
         let build_id = parsed.build_id().ok().flatten().unwrap_or_default().to_vec();
-        Ok(Elf { segments, symbols, lines: None, blocks: FxHashMap::default(), machine, build_id, is_image, cache })
+        Ok(Elf {
+            segments,
+            symbols,
+            lines: None,
+            line_table_hash: None,
+            blocks: FxHashMap::default(),
+            machine,
+            build_id,
+            is_image,
+            cache,
+        })
     }
 
     /// Converts a file offset to an address in the file's address space.
@@ -123,6 +135,24 @@ impl Elf {
         };
         self.blocks.insert(start, Arc::clone(&blocks));
         blocks.infer_frames(address, |neighbour| self.frames(neighbour))
+    }
+
+    /// Returns a hash of everything that tells the lines of code.
+    pub(super) fn line_table_hash(&mut self) -> [u8; 32] {
+        let cache = &self.cache;
+        *self.line_table_hash.get_or_insert_with(|| {
+            let mut hash = Sha256::new();
+            for section in Parsed::parse(cache).iter().flat_map(|file| file.sections()) {
+                if let Some((name, data)) = section.name().ok().zip(section.data().ok())
+                    && name.starts_with(".debug_")
+                {
+                    hash.update(name);
+                    hash.update((data.len() as u64).to_le_bytes());
+                    hash.update(data);
+                }
+            }
+            hash.finalize().into()
+        })
     }
 
     /// Returns path and hash of sources, from the part of the line table that has been read.

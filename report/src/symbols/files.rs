@@ -7,6 +7,7 @@ use super::elf::Elf;
 use super::line_zero::has_line;
 use super::roots::Roots;
 use super::source_frame::SourceFrame;
+use crate::lookup::segments::Segments;
 use crate::lookup::{Lookup, build_ids_match, candidates};
 use crate::machine::Machine;
 use crate::recording::{FilePosition, MappedFile, Recording};
@@ -30,6 +31,16 @@ enum State {
     Anonymous,
     Open(Box<Elf>),
     Missing(String),
+}
+
+/// Function of an image that contains a position.
+pub(super) struct ImageFunction {
+    pub(super) name: String,
+    pub(super) size: u64,
+    /// Offset of the position in the function.
+    pub(super) offset: u64,
+    /// Hash of the image's line table.
+    pub(super) lines: [u8; 32],
 }
 
 /// Symbol and frames at an offset in a file.
@@ -133,6 +144,32 @@ impl Files {
         let (frames, approximate) = if is_image || native_lines { elf.locate(address) } else { Default::default() };
         let symbol = elf.function(address).map(|(name, _)| name.to_owned());
         Some(Symbolized { symbol, frames, is_image, approximate })
+    }
+
+    /// Returns the function at a position, if the file is an image.
+    pub(super) fn image_function(&mut self, position: FilePosition) -> Option<ImageFunction> {
+        let (mapped, elf) = self.open(position.file)?;
+        if !elf.is_image && !is_image_path(&mapped.path) {
+            return None;
+        }
+        let address = elf.address_of_offset(position.offset)?;
+        let lines = elf.line_table_hash();
+        let (name, range) = elf.function(address)?;
+        let (offset, size) = (address - range.start, range.end - range.start);
+        Some(ImageFunction { name: name.to_owned(), size, offset, lines })
+    }
+
+    /// Returns the hashes of the sources of these frames at the time of compilation.
+    pub(super) fn hashes_of(&self, file: u32, frames: &[SourceFrame]) -> Vec<String> {
+        let Some(State::Open(elf)) = self.files.get(file as usize).map(|entry| &entry.state) else { return Vec::new() };
+        let is_source = |path: &str| frames.iter().any(|frame| frame.file.as_deref() == Some(path));
+        let sources = elf.source_hashes().iter().filter(|(path, _)| is_source(path));
+        sources.map(|(_, hash)| hash.clone()).collect()
+    }
+
+    /// Returns the mapped ranges of a file that can be read.
+    pub(super) fn segments(&mut self, file: u32) -> Option<&Segments> {
+        self.open(file).map(|(_, elf)| &elf.segments)
     }
 
     /// Returns the readable name of the function with this linkage name.

@@ -9,6 +9,7 @@ mod main_text;
 mod names;
 mod perf_map;
 mod roots;
+mod shared_code;
 mod skipped;
 mod source_frame;
 
@@ -19,6 +20,7 @@ pub use files::FileSymbols;
 pub(crate) use files::ImageCode;
 pub(crate) use names::is_entry;
 pub(crate) use roots::Roots;
+pub(crate) use shared_code::SharedCode;
 pub(crate) use skipped::insert_missing_callers;
 pub use source_frame::SourceFrame;
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use jitlisten_files::open_regular;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use crate::lookup::Lookup;
 use crate::recording::Origin;
@@ -77,22 +77,16 @@ pub(super) struct MapFiles<'a> {
 
 impl<'a> MapFiles<'a> {
     pub(super) fn new(recording: &'a Recording, lookup: &'a Lookup) -> MapFiles<'a> {
-        let mut origins = FxHashMap::default();
-        let mut ambiguous_pids = FxHashSet::default();
-        for location in &recording.locations {
-            if let Some(pid) = location.pid
-                && *origins.entry(pid).or_insert(location.origin) != location.origin
-            {
-                ambiguous_pids.insert(pid);
-            }
-        }
+        let mut pids = FxHashSet::default();
+        let processes = recording.processes.iter();
+        let ambiguous_pids = processes.filter(|(_, pid)| !pids.insert(*pid)).map(|(_, pid)| *pid).collect();
         MapFiles { origins: &recording.origins, roots: &lookup.roots, ambiguous_pids, notes: RefCell::default() }
     }
 
     /// Opens the map of a process. The search covers the recording's own directory, then the user's roots unless
     /// several processes have the pid, then `/tmp` if the recording was made on this machine.
     pub(super) fn open(&self, origin: u32, pid: u32) -> PerfMap {
-        let path = PathBuf::from(format!("tmp/perf-{pid}.map"));
+        let path = map_path(pid);
         let origin = self.origins.get(origin as usize).cloned().unwrap_or_default();
         let candidates = self.roots.iter().map(|root| root.join(&path));
         let (candidates, local_path) = (candidates.collect::<Vec<_>>(), Path::new("/").join(&path));
@@ -126,6 +120,20 @@ impl<'a> MapFiles<'a> {
         }
         PerfMap::default()
     }
+}
+
+/// Returns the path of a process's map below a root.
+fn map_path(pid: u32) -> PathBuf {
+    PathBuf::from(format!("tmp/perf-{pid}.map"))
+}
+
+/// Returns true if there is a map of this process, or of another one with this pid, in any of the places that
+/// [`MapFiles::open`] searches.
+pub(super) fn has_map(origin: Option<&Origin>, roots: &[PathBuf], pid: u32) -> bool {
+    let own_root = origin.and_then(|origin| origin.root.as_deref());
+    let roots = roots.iter().map(PathBuf::as_path).chain(own_root).chain([Path::new("/")]);
+    let path = map_path(pid);
+    roots.map(|root| root.join(&path)).any(|path| path.exists())
 }
 
 /// Returns true if a map is older than the process that now has its pid. CPython and other writers do not delete their

@@ -1,7 +1,7 @@
 //! Source-level frame of an address: function and line.
 
 /// Function or inlined call at an address.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SourceFrame {
     /// Function name as written by the compiler.
     pub linkage_name: Option<String>,

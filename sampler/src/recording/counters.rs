@@ -43,10 +43,23 @@ impl Count {
     pub(crate) fn add(&self, value: u64) {
         self.0.fetch_add(value, Ordering::Relaxed);
     }
+}
 
-    /// Raises the counter to at least `value`. Returns true if it was less.
-    fn raise(&self, value: u64) -> bool {
-        self.0.fetch_max(value, Ordering::Relaxed) < value
+/// CPU time, and time on the run queue, of the thread with the most CPU time. Both are in one word, in ms, because several
+/// threads may end at once.
+#[derive(Debug, Default)]
+struct BusiestThread(AtomicU64);
+
+impl BusiestThread {
+    const NS_PER_UNIT: u64 = 1_000_000;
+
+    fn add(&self, times: SchedulerTimes) {
+        let half = |ns: u64| (ns / Self::NS_PER_UNIT).min(u64::from(u32::MAX));
+        self.0.fetch_max(half(times.cpu_ns) << 32 | half(times.run_queue_ns), Ordering::Relaxed);
+    }
+
+    fn run_queue_ns(&self) -> u64 {
+        u64::from(self.0.load(Ordering::Relaxed) as u32) * Self::NS_PER_UNIT
     }
 }
 
@@ -68,9 +81,7 @@ pub(crate) struct Counters {
     pub(crate) threads_without_timer: Count,
     /// Time that threads were on the run queue, in ns.
     pub(crate) run_queue_ns: Count,
-    /// CPU time, and time on the run queue, of the thread with the most CPU time, in ns.
-    busiest_cpu_ns: Count,
-    busiest_run_queue_ns: Count,
+    busiest_thread: BusiestThread,
     pub(crate) bytes: Count,
     pub(crate) failures: Count,
     /// Walks of Python frames that ended at an unreadable frame.
@@ -106,20 +117,41 @@ impl Counters {
             threads: self.threads.get(),
             threads_without_timer: self.threads_without_timer.get(),
             run_queue_ns: self.run_queue_ns.get(),
-            busiest_run_queue_ns: self.busiest_run_queue_ns.get(),
+            busiest_run_queue_ns: self.busiest_thread.run_queue_ns(),
         }
     }
 
     /// Adds the times of a thread that is no longer sampled.
     pub(crate) fn add_run_queue(&self, times: SchedulerTimes) {
         self.run_queue_ns.add(times.run_queue_ns);
-        if self.busiest_cpu_ns.raise(times.cpu_ns) {
-            self.busiest_run_queue_ns.set(times.run_queue_ns);
-        }
+        self.busiest_thread.add(times);
     }
 
     /// True if no sample was taken.
     pub(crate) fn has_no_sample(&self) -> bool {
         self.samples.get() == 0 && self.lost.get() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_times_of_the_busiest_thread_belong_together() {
+        let counters = Counters::default();
+        let times = |cpu_ms: u64, run_queue_ms: u64| SchedulerTimes {
+            cpu_ns: cpu_ms * 1_000_000,
+            run_queue_ns: run_queue_ms * 1_000_000,
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let counters = &counters;
+                scope.spawn(move || (0..1000).for_each(|n| counters.add_run_queue(times(n * 4 + thread, 5000 - n))));
+            }
+        });
+        assert_eq!(counters.to_wire().busiest_run_queue_ns, 4001 * 1_000_000);
+        counters.add_run_queue(SchedulerTimes { cpu_ns: u64::MAX, run_queue_ns: u64::MAX });
+        assert_eq!(counters.to_wire().busiest_run_queue_ns, u64::from(u32::MAX) * 1_000_000);
     }
 }

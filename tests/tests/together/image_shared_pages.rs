@@ -1,38 +1,19 @@
 //! Several threads put code on the same pages: an image must never lose a byte of that code, regardless of what other
 //! threads do at that moment.
 
-use std::path::PathBuf;
-
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::image::{self, with_images};
+use jitlisten_tests::linked::compile_jit;
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 
 const FUNCTION_COUNT: u64 = 1000;
 
-/// Compiles `hosts/shared_pages.c`.
-fn compile_jit(build_dir: &Scratch) -> Option<PathBuf> {
-    if cfg!(not(target_arch = "x86_64")) {
-        tool::skip("shared_pages", "its machine code is that of x86-64", Absence::IsAllowed);
-        return None;
-    }
-    let compiler = tool::require("cc", Absence::FailsInCi)?;
-    let program = build_dir.join("shared_pages");
-    let library = paths::library();
-    let directory = library.parent().expect("a file lies somewhere").display().to_string();
-    let include = format!("-I{}", paths::root().join("include").display());
-    let [link_path, run_path] = [format!("-L{directory}"), format!("-Wl,-rpath,{directory}")];
-    let flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-Wl,--no-as-needed"];
-    let compiler_args = [&flags[..], &[&include, &link_path, "-ljitlisten", &run_path]].concat();
-    tool::compile(&compiler, &compiler_args, &paths::host("shared_pages.c"), &program);
-    Some(program)
-}
-
 /// Number of images for each variant. Asserts that the code of every function is intact and that it returns the right
 /// value.
 fn images(variants: &[&str], preload: Preload) -> Option<Vec<u64>> {
     let build_dir = Scratch::new("shared-pages-bin");
-    let program = compile_jit(&build_dir)?;
+    let program = compile_jit("shared_pages", &build_dir)?;
     let run = |variant: &&str| {
         let host = Host::new(&program, "shared-pages").argument(FUNCTION_COUNT.to_string());
         let host = with_images(variant.split(' ').fold(host, |host, arg| host.argument(arg)));

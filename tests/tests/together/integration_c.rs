@@ -2,31 +2,17 @@
 //! preloaded.
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::paths::{self, Scratch};
+use jitlisten_tests::linked::compile_jit;
+use jitlisten_tests::paths::Scratch;
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::scenario::{self, Symbols, Verdict};
-use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{gdb, perf, perf_inject, support_table, walk};
 
 const INTEGRATION: &str = "C API";
 
 /// Compiles `hosts/raw_jit.c` and sets the host's sinks.
 pub(crate) fn raw_jit(seconds: &str, sinks: &str, build_dir: &Scratch) -> Option<Host> {
-    if cfg!(not(target_arch = "x86_64")) {
-        tool::skip("raw_jit", "its machine code is that of x86-64", Absence::IsAllowed);
-        return None;
-    }
-    let compiler = tool::require("cc", Absence::FailsInCi)?;
-    let program = build_dir.join("raw_jit");
-    let include = format!("-I{}", paths::root().join("include").display());
-    let library = paths::library();
-    let directory = library.parent().expect("a file lies somewhere").display().to_string();
-    let [link_path, run_path] = [format!("-L{directory}"), format!("-Wl,-rpath,{directory}")];
-    // `-ljitlisten` precedes the source file, so `--as-needed` would drop the library.
-    let flags =
-        ["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-omit-frame-pointer", "-Wl,--no-as-needed"];
-    let compiler_args = [&flags[..], &[&include, &link_path, "-ljitlisten", &run_path]].concat();
-    tool::compile(&compiler, &compiler_args, &paths::host("raw_jit.c"), &program);
+    let program = compile_jit("raw_jit", build_dir)?;
     Some(Host::new(program, "raw-jit").argument(seconds).variable("JITLISTEN", sinks))
 }
 
@@ -84,6 +70,25 @@ fn perf_takes_the_image_for_a_library() {
         host.log()
     );
     support_table::record_cell(INTEGRATION, "image");
+}
+
+/// perf looks for unwind tables in the first page of a file, which only an image with padding has in memory.
+#[test]
+fn perf_unwinds_by_the_tables_of_an_image_with_padding() {
+    for (word, expects_callers) in [("padded", true), ("frameless", false)] {
+        let build_dir = Scratch::new("raw-jit-bin");
+        let (Some(()), Some(host)) = (perf::is_available(), raw_jit("2", "image", &build_dir)) else { return };
+        let recording = perf::record_dwarf(&host.argument(word), Preload::Nothing);
+        let (mut total, mut complete) = (0, 0);
+        for sample in &recording.samples {
+            let symbols: Vec<&str> = sample.frames.iter().filter_map(|frame| frame.symbol.as_deref()).collect();
+            total += usize::from(symbols.first() == Some(&"gamma"));
+            complete += usize::from(symbols.starts_with(&["gamma", "beta", "alpha", "call_alpha"]));
+        }
+        assert!(total >= 30, "{word}: {total} samples");
+        let expected = if expects_callers { complete * 100 >= total * 95 } else { complete == 0 };
+        assert!(expected, "{word}: {complete} of {total} stacks are complete");
+    }
 }
 
 #[test]

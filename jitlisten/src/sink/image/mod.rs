@@ -90,4 +90,5 @@ mod unwind;
 
 pub(crate) use images::Images;
 pub(crate) use module::object_page_runs;
+pub(crate) use pages::page_size;
 pub(crate) use sink::Image;

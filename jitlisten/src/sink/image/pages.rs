@@ -33,7 +33,8 @@ use std::ptr;
 use crate::process::checked_read;
 use crate::{Address, AddressRange};
 
-pub(super) fn page_size() -> u64 {
+/// Size of a page of memory.
+pub(crate) fn page_size() -> u64 {
     // SAFETY: sysconf has no precondition.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u64::try_from(size).unwrap_or(4096)

@@ -46,6 +46,7 @@ pub(super) fn data(report: &Report) -> Value {
         "title": sanitize(title.strip_prefix(&program).unwrap_or(&title).trim_start_matches(" · ")),
         "weight": profile.all.weight,
         "facts": facts(report),
+        "outside": report.outside_ns().map(|(ns, label)| json!([label, ns])).collect::<Vec<_>>(),
         "notes": report.notes.iter().map(|note| sanitize(note)).collect::<Vec<_>>(),
         "threads": threads(report, &processes),
         "processes": processes.iter().map(process_value).collect::<Vec<_>>(),

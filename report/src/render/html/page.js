@@ -110,7 +110,8 @@
       part.append(colour, element('b', '', percent(weight)), ` ${label}`);
       part.title = amount(weight);
       return part;
-    }), ...(isFiltered() ? [] : data.facts.map(([label, samples, weight]) => element('span', 'faint', `${weight ? percent(weight) : count(samples)} ${label}`))));
+    }), ...(isFiltered() ? [] : data.facts.map(([label, samples, weight]) => element('span', 'faint', `${weight ? percent(weight) : count(samples)} ${label}`))),
+    ...(isFiltered() ? [] : data.outside.map(([label, ns]) => element('span', 'faint', `${amount(ns)} ${label}`))));
   }
   /** Returns a cell with ⚑, which opens the advice below its row. */
   function flagCell(tr, advice) {

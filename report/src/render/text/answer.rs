@@ -127,7 +127,7 @@ impl Table<'_> {
             let text = format!("below no line of yours: {}", words.join(", "));
             self.lines.write(&sanitize(&format!("{}   {text}", self.time_and_share(answer.elsewhere, answer))));
         }
-        for (ns, label) in self.outside_ns() {
+        for (ns, label) in self.report.outside_ns() {
             self.lines.write(&format!("{:>8} {:>5}   {label}", duration(ns), ""));
         }
     }

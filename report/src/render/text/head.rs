@@ -17,7 +17,7 @@ const MAX_NAMED_LIBRARIES: usize = 4;
 /// Maximum number of compiled functions; those with less than 1/50 of the compile time are omitted.
 const MAX_COMPILED_FUNCTIONS: usize = 5;
 const COMPILED_SHARE_DIVISOR: u64 = 50;
-/// Time off the processor, and on the run queue, is reported if it exceeds 1/20 of the elapsed time or of all time.
+/// Time off the processor is reported if it exceeds 1/20 of the elapsed time.
 const IDLE_SHARE_DIVISOR: u64 = 20;
 /// Minimum share of C functions in a line's time that is mentioned.
 pub(super) const MIN_C_PERCENT: f64 = 20.0;
@@ -63,7 +63,7 @@ impl Table<'_> {
                 "off the processor"
             ));
         }
-        for (ns, label) in self.outside_ns() {
+        for (ns, label) in self.report.outside_ns() {
             self.lines.write(&format!("{:>9} {:8}  {label}", duration(ns), ""));
         }
         // Recompilations are reported even if they were too short for a sample.
@@ -162,18 +162,6 @@ impl Table<'_> {
             text.push_str(" · …");
         }
         text
-    }
-
-    /// Returns times that are outside the 100 %, with their labels.
-    pub(super) fn outside_ns(&self) -> impl Iterator<Item = (u64, &'static str)> + use<> {
-        let profile = &self.report.profile;
-        let run_queue_ns = self.report.run_queue_ns();
-        let min_ns = profile.all.weight / IDLE_SHARE_DIVISOR;
-        let rows = [
-            (profile.idle.weight, 0, "idle threads of pools, outside the 100 %"),
-            (run_queue_ns, min_ns, "ready to run, but no processor was free (run queue), outside the 100 %"),
-        ];
-        rows.into_iter().filter(|(ns, min_ns, _)| ns > min_ns).map(|(ns, _, label)| (ns, label))
     }
 
     /// Returns the elapsed time that the busiest thread waited.

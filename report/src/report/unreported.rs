@@ -1,0 +1,40 @@
+//! Code that no compiler has reported: it belongs to no file and has no name.
+
+use crate::recording::Recording;
+use crate::symbols::{Kind, Symbols};
+use crate::words::file_name;
+
+/// Share of samples in percent from which unreported code is mentioned.
+const MIN_PERCENT: u64 = 1;
+
+/// Returns a note if [`MIN_PERCENT`] of the samples are in unreported code. If no code was reported at all, the note
+/// names the LLVM libraries in the recorded processes.
+pub(super) fn note_unreported_code(recording: &Recording, symbols: &Symbols) -> Option<String> {
+    let is_unreported = |stack: u32| {
+        let frame = recording.stacks.get(stack).first().and_then(|innermost| symbols.frames(*innermost).first());
+        frame.is_some_and(|frame| symbols.function(frame).kind == Kind::Unknown)
+    };
+    let (mut all, mut unreported) = (0_u64, 0_u64);
+    for sample in &recording.samples {
+        all = all.saturating_add(sample.weight);
+        if is_unreported(sample.stack) {
+            unreported = unreported.saturating_add(sample.weight);
+        }
+    }
+    let percent = unreported.saturating_mul(100).checked_div(all).filter(|percent| *percent >= MIN_PERCENT)?;
+    let note = format!("{percent} % of the samples are in code that belongs to no file and that no compiler reported");
+    let has_compiled = symbols.functions.iter().any(|function| function.kind == Kind::Compiled);
+    let names = recording.files.iter().map(|file| file_name(&file.path));
+    let mut llvms: Vec<&str> = names.filter(|name| is_llvm(name) && !has_compiled).collect();
+    llvms.sort_unstable();
+    llvms.dedup();
+    if llvms.is_empty() {
+        return Some(note);
+    }
+    Some(format!("{note}, {} neither: see `jitlisten doctor -- COMMAND`", llvms.join(", ")))
+}
+
+/// Returns true for the file names of LLVM's library and of llvmlite's.
+fn is_llvm(name: &str) -> bool {
+    name.starts_with("libLLVM") || name.starts_with("libllvmlite")
+}
