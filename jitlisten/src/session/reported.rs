@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::btree_map::Entry;
+
 use super::{Record, Session, State};
 use crate::object::{Channel, Origin};
 use crate::process::{checked_read, mappings};
@@ -97,9 +99,10 @@ impl Session {
         let text = state.objects.get(&id).and_then(|record| record.object.text().first());
         let padding = text.and_then(|text| padding_before(text.range.start(), size)).filter(is_free);
         let padding = padding.ok_or(Error::Padding { id, size })?;
+        let state = &mut *state;
         // The shim may have reserved memory there before.
-        if !state.padding.contains_key(&padding.end()) {
-            state.padding.insert(padding.end(), padding);
+        if let Entry::Vacant(entry) = state.padding.entry(padding.end()) {
+            entry.insert(padding);
             if let Some(reports) = state.reported.get_mut(&id) {
                 reports.padding = Some(padding);
             }
