@@ -64,7 +64,9 @@ mod tests {
     fn the_folder_of_a_frozen_program_tells_its_packages() {
         let recording = |paths: &[&str]| {
             let file = |path: &&str| MappedFile { path: (*path).to_owned(), build_id: Vec::new(), root: None };
-            Recording { files: paths.iter().map(file).collect(), ..Recording::default() }
+            let mut recording = Recording::default();
+            recording.files.extend(paths.iter().map(file));
+            recording
         };
         let facts = frozen_interpreter(&recording(&[
             "/usr/lib/libc.so.6",

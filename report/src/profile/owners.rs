@@ -102,10 +102,12 @@ impl Owners {
         let contains = |modules: fn(&Interpreter) -> &[String]| {
             self.interpreters.iter().flat_map(modules).any(|other| other == module)
         };
-        match contains(|facts| &facts.frozen_library) {
-            true => Some(STANDARD_LIBRARY),
-            false => (contains(|facts| &facts.frozen) || is_loader(module)).then_some(module),
+        if contains(|facts| &facts.frozen_library) {
+            return Some(STANDARD_LIBRARY);
         }
+        // Other programs are not frozen, but may have relative names too.
+        let is_frozen = self.interpreters.iter().any(|facts| !facts.frozen_library.is_empty());
+        (contains(|facts| &facts.frozen) || is_frozen && is_loader(module)).then_some(module)
     }
 }
 
@@ -179,7 +181,9 @@ mod tests {
             owners(Interpreter { frozen: list(&["numba"]), frozen_library: list(&["json"]), ..Interpreter::default() });
         assert_eq!(owners.package("numba/core/compiler.py"), Some("numba"));
         assert_eq!(owners.package("json/decoder.py"), Some(STANDARD_LIBRARY));
+        assert_eq!(owners.package("pyimod02_importers.py"), Some("pyimod02_importers"));
         assert_eq!(owners.package("prog.py"), None);
+        assert_eq!(Owners::default().package("pyimodel.py"), None);
     }
 
     #[test]
