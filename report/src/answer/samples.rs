@@ -6,7 +6,7 @@ use super::path::{Callback, Callers, StackPath, Step, pool_word, stack_paths};
 use super::serial::{Serial, find_serial_threads};
 use crate::distinct::Distinct;
 use crate::profile::activity::Activity;
-use crate::profile::{Count, Profile, sum_sorted};
+use crate::profile::{Count, Profile};
 use crate::recording::compilations::Compilation;
 use crate::recording::{Recording, Sample, Thread};
 use crate::symbols::{Kind, Symbols};
@@ -71,7 +71,7 @@ pub(super) fn collect(
     let paths = stack_paths(recording, symbols, profile);
     let spans = Spans::new(compilations);
     let python_threads = PythonThreads::new(recording, &paths);
-    let mut counts: Vec<((u32, Context), Count)> = Vec::with_capacity(recording.samples.len());
+    let mut counts: FxHashMap<(u32, Context), Count> = FxHashMap::default();
     for sample in &recording.samples {
         let stack_activity = profile.activities.get(sample.stack);
         let thread = &recording.threads[sample.thread as usize];
@@ -80,13 +80,14 @@ pub(super) fn collect(
         } else {
             python_threads.line_below(sample, thread, &paths).map(Context::BelowStack)
         };
-        counts.push(((sample.stack, context.unwrap_or(Context::Plain)), Count::of(sample)));
+        *counts.entry((sample.stack, context.unwrap_or(Context::Plain))).or_default() += Count::of(sample);
     }
-    let counts = sum_sorted(counts);
     let mut callers = Callers::default();
     for ((stack, _), count) in &counts {
         callers.add(&paths[*stack as usize], count.weight);
     }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_unstable_by_key(|(key, _)| *key);
     let mut words = Distinct::default();
     let mut samples = Samples { serial: find_serial_threads(recording, profile, &paths), ..Samples::default() };
     for ((stack, context), count) in counts {

@@ -23,8 +23,11 @@ mod summary;
 mod tree;
 
 use std::collections::BTreeMap;
+use std::hash::Hash;
 use std::iter::Sum;
 use std::ops::AddAssign;
+
+use rustc_hash::FxHashMap;
 
 use crate::recording::{Recording, Sample, Thread};
 use crate::symbols::{Kind, Symbols, is_entry};
@@ -276,23 +279,20 @@ impl Profile {
 
 /// Counts the samples of each stack. The result is sorted.
 pub(crate) fn stack_counts<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Vec<(u32, Count)> {
-    sum_sorted(samples.into_iter().map(|sample| (sample.stack, Count::of(sample))).collect())
+    sorted_counts(samples.into_iter().map(|sample| (sample.stack, Count::of(sample))))
 }
 
 /// Counts the samples of each stack in each thread. The result is sorted.
 pub(crate) fn thread_stack_counts<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Vec<((u32, u32), Count)> {
-    sum_sorted(samples.into_iter().map(|sample| ((sample.stack, sample.thread), Count::of(sample))).collect())
+    sorted_counts(samples.into_iter().map(|sample| ((sample.stack, sample.thread), Count::of(sample))))
 }
 
-/// Sorts counts by key, and adds up those with equal keys.
-pub(crate) fn sum_sorted<K: Copy + Ord>(mut counts: Vec<(K, Count)>) -> Vec<(K, Count)> {
+fn sorted_counts<K: Copy + Ord + Hash>(items: impl Iterator<Item = (K, Count)>) -> Vec<(K, Count)> {
+    let mut counts: FxHashMap<K, Count> = FxHashMap::default();
+    for (key, count) in items {
+        *counts.entry(key).or_default() += count;
+    }
+    let mut counts: Vec<(K, Count)> = counts.into_iter().collect();
     counts.sort_unstable_by_key(|(key, _)| *key);
-    counts.dedup_by(|(key, count), (kept_key, sum)| {
-        let is_equal = key == kept_key;
-        if is_equal {
-            *sum += *count;
-        }
-        is_equal
-    });
     counts
 }
