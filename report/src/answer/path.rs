@@ -74,18 +74,28 @@ impl StackPath {
 
 /// Returns the path of each stack.
 pub(super) fn stack_paths(recording: &Recording, symbols: &Symbols, profile: &Profile) -> Vec<StackPath> {
-    let path = |stack| path_of_stack(recording.stacks.get(stack), symbols, profile);
+    let has_code = |location: u32| {
+        let is_code = |frame: &Frame| matches!(symbols.function(frame).kind, Kind::Python | Kind::Compiled);
+        symbols.frames(location).iter().any(is_code)
+    };
+    let has_code: Vec<bool> = (0..recording.locations.len() as u32).map(has_code).collect();
+    let path = |stack| path_of_stack(recording.stacks.get(stack), &has_code, symbols, profile);
     (0..recording.stacks.len() as u32).map(path).collect()
 }
 
-fn path_of_stack(locations: &[u32], symbols: &Symbols, profile: &Profile) -> StackPath {
+/// Returns the path of a stack. `has_code` tells for each location whether it is in a Python or compiled function.
+fn path_of_stack(locations: &[u32], has_code: &[bool], symbols: &Symbols, profile: &Profile) -> StackPath {
     let activities = &profile.activities;
     let mut path = StackPath::default();
     let mut has_owner = false;
     let mut inner_to_outer: Vec<Step> = Vec::new();
     let mut entry = None;
     let mut between = None;
-    for frame in locations.iter().flat_map(|location| symbols.frames(*location)) {
+    // Below the innermost Python or compiled function, other locations do not matter.
+    let first = locations.iter().position(|location| has_code[*location as usize]).unwrap_or(locations.len());
+    let (inner, outer) = locations.split_at(first);
+    let outer = outer.iter().filter(|location| has_code[**location as usize]);
+    for frame in inner.iter().chain(outer).flat_map(|location| symbols.frames(*location)) {
         let function = symbols.function(frame);
         match function.kind {
             Kind::Python => path.has_python = true,

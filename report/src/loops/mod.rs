@@ -144,14 +144,17 @@ fn sampled_functions(recording: &Recording, symbols: &Symbols, roots: &Roots) ->
 /// it, by image and offset.
 fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u32, BTreeMap<u64, InstructionSamples>> {
     let mut sampled_by_file: BTreeMap<u32, BTreeMap<u64, InstructionSamples>> = BTreeMap::new();
+    let compiled_position = |location: u32| {
+        let function = symbols.function(symbols.frames(location).first()?);
+        recording.locations[location as usize].position.filter(|_| function.kind == Kind::Compiled)
+    };
+    let positions: Vec<_> = (0..recording.locations.len() as u32).map(compiled_position).collect();
     let mut seen = FxHashSet::default();
     for (stack, count) in stack_counts(&recording.samples) {
         let stack = recording.stacks.get(stack);
         seen.clear();
         for (depth, location) in stack.iter().enumerate() {
-            let is_compiled =
-                symbols.frames(*location).first().is_some_and(|frame| symbols.function(frame).kind == Kind::Compiled);
-            let position = recording.locations[*location as usize].position.filter(|_| is_compiled);
+            let position = positions[*location as usize];
             let Some(position) = position.filter(|position| seen.insert((position.file, position.offset))) else {
                 continue;
             };

@@ -6,6 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::activity::{Activities, Activity, StackActivity};
 use super::libraries::{Libraries, frames};
+use super::marks::Marks;
 use super::owners::is_generated;
 use super::summary::Sums;
 use super::tree::{Parent, Trees};
@@ -24,14 +25,14 @@ type Edge = (u32, Option<LineKey>, u32);
 
 pub(super) fn build(recording: &Recording, symbols: &Symbols, activities: Activities, detail: Detail) -> Profile {
     let mut builder = Builder::new(symbols, &activities, detail);
-    let mut by_stack: FxHashMap<u32, Vec<(u32, Count)>> = FxHashMap::default();
-    for ((stack, thread), count) in thread_stack_counts(&recording.samples) {
-        by_stack.entry(stack).or_default().push((thread, count));
-    }
     builder.threads = vec![(Count::default(), Count::default()); recording.threads.len()];
     builder.ran = vec![false; recording.threads.len()];
     builder.idle = vec![Count::default(); recording.threads.len()];
-    for (stack, threads) in by_stack {
+    let mut threads = Vec::new();
+    for counts in thread_stack_counts(&recording.samples).chunk_by(|((a, _), _), ((b, _), _)| a == b) {
+        let ((stack, _), _) = counts[0];
+        threads.clear();
+        threads.extend(counts.iter().map(|((_, thread), count)| (*thread, *count)));
         builder.add_stack(recording.stacks.get(stack), activities.get(stack), &threads);
     }
     let mut profile = builder.finish(recording);
@@ -68,20 +69,47 @@ struct Builder<'a> {
 }
 
 /// Distinct items found in one stack.
-#[derive(Default)]
 struct StackItems {
     line_keys: Vec<(LineKey, u32)>,
     functions: Vec<u32>,
+    rows: Vec<u32>,
+    known_functions: Marks,
+    known_rows: Marks,
     edges: Vec<Edge>,
     calls: Vec<u32>,
 }
 
 impl StackItems {
+    fn new(functions: usize, rows: usize) -> StackItems {
+        StackItems {
+            line_keys: Vec::new(),
+            functions: Vec::new(),
+            rows: Vec::new(),
+            known_functions: Marks::new(functions),
+            known_rows: Marks::new(rows),
+            edges: Vec::new(),
+            calls: Vec::new(),
+        }
+    }
+
     fn clear(&mut self) {
         self.line_keys.clear();
         self.functions.clear();
+        self.rows.clear();
+        self.known_functions.clear();
+        self.known_rows.clear();
         self.edges.clear();
         self.calls.clear();
+    }
+
+    fn add_function(&mut self, function: u32, row: u32) {
+        if !self.known_functions.insert(function) {
+            return;
+        }
+        self.functions.push(function);
+        if self.known_rows.insert(row) {
+            self.rows.push(row);
+        }
     }
 
     fn deduplicate(&mut self) {
@@ -90,7 +118,6 @@ impl StackItems {
             items.dedup();
         }
         deduplicate(&mut self.line_keys);
-        deduplicate(&mut self.functions);
         deduplicate(&mut self.edges);
         deduplicate(&mut self.calls);
     }
@@ -115,7 +142,8 @@ impl<'a> Builder<'a> {
             symbols,
             activities,
             sums: Sums::default(),
-            libraries: Libraries::default(),
+            libraries: Libraries::new(activities.names.len()),
+            seen: StackItems::new(symbols.functions.len(), row_names.len()),
             detail,
             row_shares: vec![Shares::default(); row_names.len()],
             rows,
@@ -132,7 +160,6 @@ impl<'a> Builder<'a> {
             threads: Vec::new(),
             ran: Vec::new(),
             idle: Vec::new(),
-            seen: StackItems::default(),
         }
     }
 
@@ -266,7 +293,7 @@ impl<'a> Builder<'a> {
     fn visit_location(&mut self, location: u32, mut inner: Option<(u32, bool)>) -> Option<(u32, bool)> {
         for frame in self.symbols.frames(location) {
             let (row, line_key, is_listed) = (self.row(frame), self.line_key(frame), self.is_listed(frame));
-            self.seen.functions.push(frame.function);
+            self.seen.add_function(frame.function, row);
             if let Some(line_key) = line_key {
                 self.seen.line_keys.push((line_key, row));
             }
@@ -338,18 +365,14 @@ impl<'a> Builder<'a> {
                 *weight = weight.saturating_add(count.weight);
             }
         }
-        let mut rows: Vec<u32> = Vec::with_capacity(self.seen.functions.len());
         for function in &self.seen.functions {
             self.functions[*function as usize].total += count;
-            rows.push(self.rows[*function as usize]);
         }
-        rows.sort_unstable();
-        rows.dedup();
-        for row in rows {
-            self.row_shares[row as usize].total += count;
+        for row in &self.seen.rows {
+            self.row_shares[*row as usize].total += count;
             if self.detail.by_thread {
                 for (thread, thread_count) in threads {
-                    self.row_threads.entry((row, *thread)).or_default().total += *thread_count;
+                    self.row_threads.entry((*row, *thread)).or_default().total += *thread_count;
                 }
             }
         }

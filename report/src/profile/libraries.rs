@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::activity::{Activities, Activity, StackActivity};
+use super::marks::Marks;
 use super::{Count, Shares, heaviest_first};
 use crate::symbols::{Frame, Symbols};
 
@@ -31,14 +32,20 @@ enum RowKey {
 }
 
 /// Rows under construction.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Libraries {
     shares: FxHashMap<RowKey, Shares>,
     functions: FxHashMap<(u32, u32), Count>,
-    seen: Vec<u32>,
+    /// Libraries of the current stack.
+    seen: Marks,
 }
 
 impl Libraries {
+    /// Returns no rows. `names` is the number of libraries.
+    pub(super) fn new(names: usize) -> Libraries {
+        Libraries { shares: FxHashMap::default(), functions: FxHashMap::default(), seen: Marks::new(names) }
+    }
+
     /// Adds a stack, innermost frame first. `rows` holds the row of each function.
     pub(super) fn add<'a>(
         &mut self,
@@ -64,15 +71,13 @@ impl Libraries {
             }
         }
         self.seen.clear();
-        self.seen.extend(frames.filter_map(|frame| activities.package(frame)));
-        self.seen.extend(row_key.and_then(|key| match key {
+        let own_library = row_key.and_then(|key| match key {
             RowKey::Library(name) => Some(name),
             RowKey::Compiler(_) | RowKey::FirstUse | RowKey::Loading | RowKey::Imports => None,
-        }));
-        self.seen.sort_unstable();
-        self.seen.dedup();
-        for name in &self.seen {
-            self.shares.entry(RowKey::Library(*name)).or_default().total += count;
+        });
+        let libraries = frames.filter_map(|frame| activities.package(frame)).chain(own_library);
+        for name in libraries.filter(|name| self.seen.insert(*name)) {
+            self.shares.entry(RowKey::Library(name)).or_default().total += count;
         }
         if let Some(key) = row_key.filter(|key| !matches!(key, RowKey::Library(_))) {
             self.shares.entry(key).or_default().total += count;

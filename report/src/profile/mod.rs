@@ -12,15 +12,18 @@
 
 pub(crate) mod activity;
 mod build;
+mod frozen;
 pub(crate) mod hottest;
 mod imports;
 mod libraries;
+mod marks;
 pub(crate) mod owners;
 mod role;
 mod summary;
 mod tree;
 
 use std::collections::BTreeMap;
+use std::hash::Hash;
 use std::iter::Sum;
 use std::ops::AddAssign;
 
@@ -274,20 +277,22 @@ impl Profile {
     }
 }
 
-/// Counts the samples of each stack.
-pub(crate) fn stack_counts<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> FxHashMap<u32, Count> {
-    let mut counts: FxHashMap<u32, Count> = FxHashMap::default();
-    for sample in samples {
-        *counts.entry(sample.stack).or_default() += Count::of(sample);
-    }
-    counts
+/// Counts the samples of each stack. The result is sorted.
+pub(crate) fn stack_counts<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Vec<(u32, Count)> {
+    sorted_counts(samples.into_iter().map(|sample| (sample.stack, Count::of(sample))))
 }
 
-/// Counts the samples of each stack in each thread.
-pub(crate) fn thread_stack_counts<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> FxHashMap<(u32, u32), Count> {
-    let mut counts: FxHashMap<(u32, u32), Count> = FxHashMap::default();
-    for sample in samples {
-        *counts.entry((sample.stack, sample.thread)).or_default() += Count::of(sample);
+/// Counts the samples of each stack in each thread. The result is sorted.
+pub(crate) fn thread_stack_counts<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Vec<((u32, u32), Count)> {
+    sorted_counts(samples.into_iter().map(|sample| ((sample.stack, sample.thread), Count::of(sample))))
+}
+
+fn sorted_counts<K: Copy + Ord + Hash>(items: impl Iterator<Item = (K, Count)>) -> Vec<(K, Count)> {
+    let mut counts: FxHashMap<K, Count> = FxHashMap::default();
+    for (key, count) in items {
+        *counts.entry(key).or_default() += count;
     }
+    let mut counts: Vec<(K, Count)> = counts.into_iter().collect();
+    counts.sort_unstable_by_key(|(key, _)| *key);
     counts
 }

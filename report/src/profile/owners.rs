@@ -3,6 +3,7 @@
 
 use rustc_hash::FxHashMap;
 
+use super::frozen::{frozen_interpreter, is_loader};
 use crate::recording::{Interpreter, Recording};
 
 /// Returns true for generated code without a file, such as `<string>`. `<frozen importlib._bootstrap>` belongs to the
@@ -24,7 +25,11 @@ pub struct Owners {
 impl Owners {
     /// Collects what is known about a recording. `mine` are parts of paths that belong to the user in any case.
     pub fn new(recording: &Recording, mine: &[String]) -> Owners {
-        Owners { interpreters: recording.interpreters.clone(), mine: mine.to_vec() }
+        let mut interpreters = recording.interpreters.clone();
+        if interpreters.is_empty() {
+            interpreters.extend(frozen_interpreter(recording));
+        }
+        Owners { interpreters, mine: mine.to_vec() }
     }
 
     /// Returns true if a source belongs neither to a library nor to Python.
@@ -97,10 +102,12 @@ impl Owners {
         let contains = |modules: fn(&Interpreter) -> &[String]| {
             self.interpreters.iter().flat_map(modules).any(|other| other == module)
         };
-        match contains(|facts| &facts.frozen_library) {
-            true => Some(STANDARD_LIBRARY),
-            false => contains(|facts| &facts.frozen).then_some(module),
+        if contains(|facts| &facts.frozen_library) {
+            return Some(STANDARD_LIBRARY);
         }
+        // Other programs are not frozen, but may have relative names too.
+        let is_frozen = self.interpreters.iter().any(|facts| !facts.frozen_library.is_empty());
+        (contains(|facts| &facts.frozen) || is_frozen && is_loader(module)).then_some(module)
     }
 }
 
@@ -174,7 +181,9 @@ mod tests {
             owners(Interpreter { frozen: list(&["numba"]), frozen_library: list(&["json"]), ..Interpreter::default() });
         assert_eq!(owners.package("numba/core/compiler.py"), Some("numba"));
         assert_eq!(owners.package("json/decoder.py"), Some(STANDARD_LIBRARY));
+        assert_eq!(owners.package("pyimod02_importers.py"), Some("pyimod02_importers"));
         assert_eq!(owners.package("prog.py"), None);
+        assert_eq!(Owners::default().package("pyimodel.py"), None);
     }
 
     #[test]

@@ -191,7 +191,8 @@ const POOL_LIBRARIES: [&str; 3] = ["libgomp", "libomp", "libiomp5"];
 /// Returns the part of Numba that a Python function enters. A part ends where its function returns, so these are the
 /// functions between which `_compilations.py` measures a compilation.
 fn numba_part(file: &str, function: &str) -> Option<Role> {
-    let (_, file) = file.rsplit_once("/numba/")?;
+    // Frozen programs have relative paths.
+    let file = file.strip_prefix("numba/").or_else(|| Some(file.rsplit_once("/numba/")?.1))?;
     // Python 3.11 and later have qualified names.
     let name = function.rsplit('.').next().unwrap_or(function);
     match (file, name) {

@@ -7,6 +7,7 @@ use wire::perf_data::{PERF_CONTEXT_KERNEL, PERF_CONTEXT_MAX, PERF_CONTEXT_USER};
 
 use super::Recording;
 use super::address_space::{KERNEL, Space};
+use super::chains::{Chains, KnownChain};
 use super::sample::RawSample;
 use super::tasks::MappedFile;
 use super::thread::Thread;
@@ -127,6 +128,43 @@ pub(super) fn has_user_part(sample: &RawSample<'_>) -> bool {
     numbers.by_ref().any(|number| number == PERF_CONTEXT_USER) && numbers.next().is_some()
 }
 
+/// Addresses of a call chain, innermost first, each with its address space.
+struct ChainAddresses<'a> {
+    numbers: std::slice::ChunksExact<'a, u8>,
+    pid: u32,
+    space: u32,
+    /// True for the first address after a context marker, which is that of an instruction; later ones are return
+    /// addresses.
+    is_exact: bool,
+}
+
+impl<'a> ChainAddresses<'a> {
+    fn new(sample: &RawSample<'a>, kernel: bool) -> ChainAddresses<'a> {
+        let space = if kernel { KERNEL } else { sample.pid };
+        ChainAddresses { numbers: sample.chain.chunks_exact(8), pid: sample.pid, space, is_exact: true }
+    }
+}
+
+impl Iterator for ChainAddresses<'_> {
+    type Item = (u32, u64);
+
+    fn next(&mut self) -> Option<(u32, u64)> {
+        loop {
+            let number = u64::from_le_bytes(self.numbers.next()?.try_into().ok()?);
+            match number {
+                PERF_CONTEXT_USER => (self.space, self.is_exact) = (self.pid, true),
+                PERF_CONTEXT_KERNEL => (self.space, self.is_exact) = (KERNEL, true),
+                PERF_CONTEXT_MAX.. => self.is_exact = true,
+                _ => {
+                    let address = if self.is_exact { number } else { number.wrapping_sub(1) };
+                    self.is_exact = false;
+                    return Some((self.space, address));
+                }
+            }
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Interner {
     spaces: FxHashMap<u32, Space>,
@@ -139,6 +177,7 @@ pub(super) struct Interner {
     threads: Vec<Thread>,
     by_tid: FxHashMap<(u32, u32), u32>,
     chain: Vec<u32>,
+    known_chains: Chains,
 }
 
 impl Interner {
@@ -171,30 +210,47 @@ impl Interner {
 
     /// Interns the sample's stack. `walked` holds the addresses unwound from its stack copy, innermost first.
     pub(super) fn intern_stack(&mut self, sample: &RawSample<'_>, kernel: bool, walked: &[u64]) -> u32 {
-        self.chain.clear();
-        let mut space = if kernel { KERNEL } else { sample.pid };
-        // The first address after a context marker is that of an instruction; later ones are return addresses.
-        let mut is_exact = true;
-        for number in sample.chain.chunks_exact(8) {
-            let Ok(number) = number.try_into().map(u64::from_le_bytes) else { continue };
-            match number {
-                PERF_CONTEXT_USER => (space, is_exact) = (sample.pid, true),
-                PERF_CONTEXT_KERNEL => (space, is_exact) = (KERNEL, true),
-                PERF_CONTEXT_MAX.. => is_exact = true,
-                _ => {
-                    let address = if is_exact { number } else { number.wrapping_sub(1) };
-                    is_exact = false;
-                    let location = self.intern_location(space, address, sample.time);
-                    self.chain.push(location);
-                }
+        if sample.chain.is_empty() || !walked.is_empty() {
+            return self.intern_new_stack(sample, kernel, walked);
+        }
+        let hash = Chains::hash(sample, kernel);
+        let known = self.known_chains.find(hash, sample.time);
+        if let Some(stack) = known.filter(|stack| self.has_chain(*stack, sample, kernel)) {
+            return stack;
+        }
+        let stack = self.intern_new_stack(sample, kernel, walked);
+        let validity = self.stacks.get(stack).iter().map(|location| self.validity[*location as usize]);
+        let (from, to) = validity.fold((0, u64::MAX), |(from, to), span| (from.max(span.from), to.min(span.to)));
+        self.known_chains.insert(hash, KnownChain { stack, from, to });
+        stack
+    }
+
+    /// Returns true if the stack has the addresses of a sample's chain.
+    fn has_chain(&self, stack: u32, sample: &RawSample<'_>, kernel: bool) -> bool {
+        let mut locations = self.stacks.get(stack).iter().map(|location| &self.locations[*location as usize]);
+        let addresses = ChainAddresses::new(sample, kernel);
+        for (space, address) in addresses {
+            let pid = (space != KERNEL).then_some(space);
+            if !locations.next().is_some_and(|location| location.address == address && location.pid == pid) {
+                return false;
             }
+        }
+        locations.next().is_none()
+    }
+
+    fn intern_new_stack(&mut self, sample: &RawSample<'_>, kernel: bool, walked: &[u64]) -> u32 {
+        self.chain.clear();
+        let mut addresses = ChainAddresses::new(sample, kernel);
+        for (space, address) in addresses.by_ref() {
+            let location = self.intern_location(space, address, sample.time);
+            self.chain.push(location);
         }
         for address in walked {
             let location = self.intern_location(sample.pid, *address, sample.time);
             self.chain.push(location);
         }
         if self.chain.is_empty() {
-            let location = self.intern_location(space, sample.ip, sample.time);
+            let location = self.intern_location(addresses.space, sample.ip, sample.time);
             self.chain.push(location);
         }
         self.stacks.number(&self.chain, &mut self.numbers)

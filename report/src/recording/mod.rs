@@ -5,6 +5,7 @@
 
 mod address_space;
 mod bytes;
+mod chains;
 pub(crate) mod compilations;
 mod compressed;
 mod event;

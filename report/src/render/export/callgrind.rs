@@ -28,9 +28,7 @@ struct Costs {
 pub fn to_callgrind(report: &Report) -> String {
     let mut functions: BTreeMap<FunctionKey, (Frame, Costs)> = BTreeMap::new();
     let mut keys = Keys { report, names: Distinct::default(), by_frame: FxHashMap::default() };
-    let mut stacks: Vec<(u32, Count)> = stack_counts(report.counted_samples()).into_iter().collect();
-    stacks.sort_unstable_by_key(|(stack, _)| *stack);
-    for (stack, count) in stacks {
+    for (stack, count) in stack_counts(report.counted_samples()) {
         add_stack(&mut functions, &report.stack_frames(stack), &mut keys, count);
     }
     let event: String =

@@ -15,8 +15,7 @@ use crate::symbols::Frame;
 pub fn to_pprof(report: &Report) -> Vec<u8> {
     let mut tables = Tables::default();
     tables.strings.number(String::new());
-    let mut samples: Vec<_> = thread_stack_counts(report.counted_samples()).into_iter().collect();
-    samples.sort_unstable_by_key(|(stack_and_thread, _)| *stack_and_thread);
+    let samples = thread_stack_counts(report.counted_samples());
     let mut profile = Message::default();
     let (kind, unit) = match report.unit() {
         Unit::Time if report.recording.is_wall() => ("wall".to_owned(), "nanoseconds"),
