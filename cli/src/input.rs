@@ -67,7 +67,8 @@ impl Input {
                 Err(Problem::new(format!("{} is neither a recording nor a command", first.display())))
             }
             _ => {
-                Ok(Recordings { files: self.files.clone(), status: 0, failure: None, kept_path: None, _scratch: None })
+                let files = without_images(&self.files);
+                Ok(Recordings { files, status: 0, failure: None, kept_path: None, _scratch: None })
             }
         }
     }
@@ -179,6 +180,14 @@ fn display_name(name: &OsStr, files: &[PathBuf]) -> PathBuf {
         [file] => Path::new(name).with_file_name(file.file_name().unwrap_or_default()),
         _ => name.into(),
     }
+}
+
+/// Returns the files without the image directories of recordings among them, which a pattern such as `prof.data*` matches.
+fn without_images(files: &[PathBuf]) -> Vec<PathBuf> {
+    let is_images = |path: &Path| {
+        path.extension().is_some_and(|extension| extension == "images") && files.contains(&path.with_extension(""))
+    };
+    files.iter().filter(|path| !is_images(path)).cloned().collect()
 }
 
 /// Returns the name of the page for a recording, or for a directory of recordings, and for `others` merged with it. The
@@ -355,6 +364,12 @@ mod tests {
         ] {
             assert_eq!(complete(line), line);
         }
+    }
+
+    #[test]
+    fn a_pattern_may_match_image_directories() {
+        let files = ["p.data", "p.data.12", "p.data.12.images", "other.images"].map(PathBuf::from);
+        assert_eq!(without_images(&files), ["p.data", "p.data.12", "other.images"].map(PathBuf::from));
     }
 
     #[test]
