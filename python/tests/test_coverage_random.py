@@ -61,11 +61,15 @@ class Module:
             file.write(self.text)
         self.lines = self.text.splitlines()
         self._first_lines, self._callees = {}, {}
-        for number, line in enumerate(self.lines):
+        decorator = None
+        for number, line in enumerate(self.lines, 1):
             match = re.match(r"def (\w+)", line)
-            if match:
+            if line.startswith("@"):
+                decorator = number
+            elif match:
                 name = match[1]
-                self._first_lines[number] = name
+                self._first_lines[decorator or number] = name
+                decorator = None
                 self._callees[name] = set()
             elif self._first_lines:
                 self._callees[name] |= set(re.findall(r"\b(f[0-9]+)\(", line))
@@ -78,7 +82,7 @@ class Module:
         return found
 
     def function_at(self, line):
-        # A function begins with its decorator, in the line before `def`.
+        # A function begins with its decorator.
         starts = [start for start in self._first_lines if start <= abs(line)]
         return self._first_lines[max(starts)] if starts else ""
 
@@ -99,7 +103,7 @@ def differences(directory, seed):
     excluded = module.with_callees(different)
 
     def describe(kind, line, where):
-        if module.function_at(line) not in excluded | {"call", "drive", ""}:
+        if module.function_at(line) not in excluded | {"call", "drive"}:
             found.append("%d: %s %s: %s" % (seed, kind, where, module.lines[abs(line) - 1].strip()))
 
     for first, second, kind in ((truth, compiled, "missing"), (compiled, truth, "false")):

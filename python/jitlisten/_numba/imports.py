@@ -80,7 +80,8 @@ class _Finder:
         if self not in finders or not any(watch.waits_for(name) for watch in list(self._watches)):
             return None
         for finder in finders[finders.index(self) + 1 :]:
-            find = getattr(finder, "find_spec", None)
+            # A program that joins saved lists of finders may have this one twice.
+            find = getattr(finder, "find_spec", None) if finder is not self else None
             spec = find(name, path, target) if find is not None else None
             if spec is not None:
                 self._hook_loader(name, spec.loader)

@@ -1,7 +1,10 @@
 //! Interposed `fopen`, which leaves the writer thread out of `/proc/self/stat`: Python 3.12 and newer read the number of
 //! threads there, and warn at `os.fork` if there are several. With `-W error`, the warning is an exception.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::fs::File;
+use std::io::{Seek, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
 
 use jitlisten::plumbing::HostStateGuard;
 
@@ -12,6 +15,8 @@ use crate::transparency::next::interpose;
 const STAT: &CStr = c"/proc/self/stat";
 /// Index of the number of threads among the fields that follow the name.
 const THREADS: usize = 17;
+/// First version of Python that counts threads, as `PY_VERSION_HEX`.
+const COUNTING_PYTHON: c_uint = 0x030c_0000;
 
 interpose! {
     fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE, |call| open(path, call);
@@ -22,26 +27,43 @@ fn open(path: *const c_char, call: impl FnOnce() -> *mut libc::FILE) -> *mut lib
     // SAFETY: the caller passes a string or null, and the comparison ends at the first difference.
     let is_stat = !path.is_null() && unsafe { libc::strcmp(path, STAT.as_ptr()) } == 0;
     let file = call();
-    if !is_stat || file.is_null() || !has_writer() {
-        return file;
+    if is_stat && !file.is_null() {
+        let _host_state = HostStateGuard::enter();
+        let _ = std::panic::catch_unwind(|| {
+            // SAFETY: the file is open.
+            let descriptor = unsafe { libc::fileno(file) };
+            if is_counting_python() && has_writer() {
+                replace_content(descriptor);
+            }
+        });
     }
-    let _host_state = HostStateGuard::enter();
-    let mut text = [0; 1024];
-    // SAFETY: the file is open, and belongs to this call alone.
-    let length = unsafe {
-        let length = libc::fread(text.as_mut_ptr().cast(), 1, text.len(), file);
-        libc::rewind(file);
-        length
-    };
-    let changed = text.get(..length).and_then(without_one_thread).and_then(|text| file_in_memory(&text));
-    let Some(changed) = changed else { return file };
-    // SAFETY: the program has not seen this file.
-    unsafe { libc::fclose(file) };
-    changed
+    file
+}
+
+/// Returns true if this process has an interpreter that counts threads. Any other program may read the file for as long
+/// as it likes, and expects new values each time.
+fn is_counting_python() -> bool {
+    // SAFETY: the name is a string.
+    let version = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"Py_Version".as_ptr()) };
+    // SAFETY: CPython defines `const unsigned long Py_Version`.
+    !version.is_null() && unsafe { *version.cast::<c_uint>() } >= COUNTING_PYTHON
 }
 
 fn has_writer() -> bool {
     current::own().is_some_and(|recording| scan::thread_exists(recording.pid, recording.writer.tid()))
+}
+
+/// Lets the descriptor, from which nothing has been read, refer to a copy of the file with one thread less. Does nothing
+/// on failure.
+fn replace_content(descriptor: c_int) {
+    let text = std::fs::read("/proc/self/stat").ok().and_then(|text| without_one_thread(&text));
+    let Some(copy) = text.and_then(|text| file_in_memory(&text)) else { return };
+    // SAFETY: both descriptors are open.
+    unsafe {
+        let flags = libc::fcntl(descriptor, libc::F_GETFD);
+        let close_on_exec = if flags & libc::FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
+        libc::dup3(copy.as_raw_fd(), descriptor, close_on_exec);
+    }
 }
 
 /// Returns the text of `/proc/self/stat` with one thread less.
@@ -53,23 +75,24 @@ fn without_one_thread(text: &[u8]) -> Option<String> {
     Some(format!("{name}) {}", fields.join(" ")))
 }
 
-/// Returns a file with this content, at its begin; `None` without memory.
-fn file_in_memory(text: &str) -> Option<*mut libc::FILE> {
-    // SAFETY: libc allocates the memory of the file, and frees it when the file is closed.
-    let file = unsafe { libc::fmemopen(std::ptr::null_mut(), text.len() + 1, c"w+".as_ptr()) };
-    if file.is_null() {
+/// Returns a file without a name that has this content, at its begin; `None` without memory or descriptors.
+fn file_in_memory(text: &str) -> Option<File> {
+    // SAFETY: the name is a string.
+    let descriptor = unsafe { libc::memfd_create(c"stat".as_ptr(), libc::MFD_CLOEXEC) };
+    if descriptor < 0 {
         return None;
     }
-    // SAFETY: the file is open, and has space for the text.
-    unsafe {
-        libc::fwrite(text.as_ptr().cast(), 1, text.len(), file);
-        libc::rewind(file);
-    }
+    // SAFETY: nothing else owns the new descriptor.
+    let mut file = unsafe { File::from_raw_fd(descriptor) };
+    file.write_all(text.as_bytes()).ok()?;
+    file.rewind().ok()?;
     Some(file)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
 
     #[test]
@@ -85,13 +108,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_memory_reads_like_any_other() {
-        let file = file_in_memory("one two").unwrap();
-        let mut text = [0; 32];
-        // SAFETY: the file is open, and the buffer is large enough.
-        let length = unsafe { libc::fread(text.as_mut_ptr().cast(), 1, text.len(), file) };
-        assert_eq!(&text[..length], b"one two");
-        // SAFETY: the file is open.
-        unsafe { libc::fclose(file) };
+    fn an_open_file_gets_other_content() {
+        let mut file = File::open("/proc/self/stat").unwrap();
+        replace_content(file.as_raw_fd());
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with(&format!("{} (", std::process::id())), "{text}");
+        let target = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+        assert!(target.to_string_lossy().starts_with("/memfd:stat"), "{target:?}");
     }
 }
