@@ -1530,6 +1530,22 @@ def small_parallel_changed(few, few_out):
         few_out[i] = few[i] * 1.5
 
 
+@njit
+def periodic(a, table):
+    s = 0.0
+    for i in range(len(a)):
+        s += a[i] * table[i % 1000]  # hot
+    return s
+
+
+@njit
+def repeated(large, a):
+    s = 0.0
+    for i in range(len(a)):
+        s += large[i // 7]  # hot
+    return s
+
+
 RULES = {
     "total": "fp-order",
     "dot": "fp-order",
@@ -1664,6 +1680,8 @@ MORE = {
     "integer_powers": "integer-power",
     "of_tuple": "tuple-index",
     "small_parallel": "-",
+    "periodic": "strided-sum",
+    "repeated": "-",
 }
 ALL = {**RULES, **MORE}
 with open(__file__, encoding="utf-8") as file:

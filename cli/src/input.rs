@@ -22,7 +22,7 @@ use crate::command;
 use crate::problem::Problem;
 use crate::record::{DEFAULT_OUTPUT, Output, resolve_output};
 use crate::recorder::{self, Recorded, Recorder};
-use crate::recording::default_file;
+use crate::recording::{default_file, is_page};
 use crate::scratch::{Kind, Scratch};
 use crate::sinks::is_writable;
 
@@ -67,7 +67,7 @@ impl Input {
                 Err(Problem::new(format!("{} is neither a recording nor a command", first.display())))
             }
             _ => {
-                let files = without_images(&self.files);
+                let files = recordings_among(&self.files);
                 Ok(Recordings { files, status: 0, failure: None, kept_path: None, _scratch: None })
             }
         }
@@ -182,12 +182,15 @@ fn display_name(name: &OsStr, files: &[PathBuf]) -> PathBuf {
     }
 }
 
-/// Returns the files without the image directories of recordings among them, which a pattern such as `prof.data*` matches.
-fn without_images(files: &[PathBuf]) -> Vec<PathBuf> {
+/// Returns the files without what a pattern such as `prof.data*` matches beside the recordings: the image directories of
+/// those, and our pages of several. Pages alone are kept, so that they are refused.
+fn recordings_among(files: &[PathBuf]) -> Vec<PathBuf> {
     let is_images = |path: &Path| {
         path.extension().is_some_and(|extension| extension == "images") && files.contains(&path.with_extension(""))
     };
-    files.iter().filter(|path| !is_images(path)).cloned().collect()
+    let is_other = |path: &&PathBuf| !is_images(path) && !is_page(path);
+    let recordings: Vec<PathBuf> = files.iter().filter(is_other).cloned().collect();
+    if recordings.is_empty() { files.to_vec() } else { recordings }
 }
 
 /// Returns the name of the page for a recording, or for a directory of recordings, and for `others` merged with it. The
@@ -367,9 +370,16 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_may_match_image_directories() {
-        let files = ["p.data", "p.data.12", "p.data.12.images", "other.images"].map(PathBuf::from);
-        assert_eq!(without_images(&files), ["p.data", "p.data.12", "other.images"].map(PathBuf::from));
+    fn a_pattern_may_match_image_directories_and_pages() {
+        let scratch = Scratch::new(Kind::Lines).unwrap();
+        let file = |name: &str| scratch.path.join(name);
+        fs::write(file("p.data.12"), "PERFILE2 jitlisten").unwrap();
+        fs::write(file("p.data.12+3.html"), "<!doctype html><title>jitlisten</title>").unwrap();
+        fs::write(file("p.data.1.html"), "<!doctype html>").unwrap();
+        let names = ["p.data", "p.data.12", "p.data.12.images", "p.data.12+3.html", "p.data.1.html", "other.images"];
+        let left = ["p.data", "p.data.12", "p.data.1.html", "other.images"].map(file);
+        assert_eq!(recordings_among(&names.map(file)), left);
+        assert_eq!(recordings_among(&[file("p.data.12+3.html")]), [file("p.data.12+3.html")]);
     }
 
     #[test]

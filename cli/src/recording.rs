@@ -232,20 +232,26 @@ fn is_replaceable(path: &Path, content: &[u8], recognition: Recognition) -> bool
     if !fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0) {
         return true;
     }
-    let read_start = |bytes: u64| {
-        let mut start = Vec::new();
-        open_regular(path)?.take(bytes).read_to_end(&mut start).map(|_| start)
-    };
     match recognition {
         Recognition::ByMark => {
             let mark = marked_start(content);
-            !mark.is_empty() && read_start(mark.len() as u64).is_ok_and(|start| start == mark)
+            !mark.is_empty() && read_start(path, mark.len() as u64).is_ok_and(|start| start == mark)
         }
         // A file that exceeds the limit is not replaced, because its end was not checked.
-        Recognition::ByFormat(is_ours) => {
-            read_start(MAX_COMPARED_BYTES).is_ok_and(|text| (text.len() as u64) < MAX_COMPARED_BYTES && is_ours(&text))
-        }
+        Recognition::ByFormat(is_ours) => read_start(path, MAX_COMPARED_BYTES)
+            .is_ok_and(|text| (text.len() as u64) < MAX_COMPARED_BYTES && is_ours(&text)),
     }
+}
+
+fn read_start(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
+    let mut start = Vec::new();
+    open_regular(path)?.take(bytes).read_to_end(&mut start).map(|_| start)
+}
+
+/// Returns true for an HTML page that jitlisten wrote.
+pub(crate) fn is_page(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "html")
+        && read_start(path, MAX_MARKED_BYTES as u64).is_ok_and(|start| !marked_start(&start).is_empty())
 }
 
 const MARK: &[u8] = b"jitlisten";

@@ -71,6 +71,17 @@ fn processes_with_the_same_pid_on_two_machines_have_their_own_maps() {
     assert_eq!(report.recording.origins.len(), 2);
 }
 
+/// Code without a file and a name is the same everywhere, but one of the processes has a name for it.
+#[test]
+fn an_address_that_only_one_map_names_is_not_shared() {
+    let directory = scratch_directory("machines-one-map");
+    let plain = record(&directory.join("a"), "one", 10, None);
+    let mapped = record(&directory.join("b"), "one", 11, Some("of_b()"));
+    for files in [[plain.clone(), mapped.clone()], [mapped, plain]] {
+        assert_eq!(names(&Report::open_all(&files, &Options::default()).unwrap()), ["[unknown]", "of_b"]);
+    }
+}
+
 #[test]
 fn a_requested_root_is_not_attributed_to_one_of_them() {
     let directory = scratch_directory("machines-asked");
@@ -240,6 +251,36 @@ fn processes_share_only_code_with_the_same_lines() {
         file.lines.values().map(|line| line.shares.self_count.samples).sum::<u64>()
     };
     assert_eq!((lines("/sides.py"), lines("/other.py"), report.recording.files.len()), (2, 1, 2));
+}
+
+/// Functions without lines may differ although they have the same name and size.
+#[test]
+fn processes_share_no_code_without_lines() {
+    const NAME: &[u8] = b".debug_";
+    let directory = scratch_directory("machines-no-lines");
+    let image = image_with_loop();
+    let mut stripped = image.clone();
+    for at in 0..image.len() - NAME.len() {
+        if image[at..].starts_with(NAME) {
+            stripped[at..at + NAME.len()].copy_from_slice(b".other_");
+        }
+    }
+    let locations = |image: &[u8]| {
+        let files = [1_u32, 2].map(|pid| {
+            let (path, recording) = (directory.join(format!("image-{pid}.so")), directory.join(format!("{pid}.data")));
+            fs::write(&path, image).unwrap();
+            let mut writer = Writer { host: Some("one".to_owned()), ..Writer::default() };
+            writer.comm(pid, pid, "python", true, 1);
+            writer.mmap(pid, (LIBRARY, LIBRARY + 0x2000), 0, path.to_str().unwrap(), 2);
+            writer.sample((pid, pid), 3, 5, &[LIBRARY + 0x1010]);
+            fs::write(&recording, writer.file()).unwrap();
+            RecordingFile { path: recording, root: None }
+        });
+        let report = Report::open_all(&files, &Options::default()).unwrap();
+        assert_eq!(names(&report).len(), 1);
+        report.recording.locations.len()
+    };
+    assert_eq!((locations(&image), locations(&stripped)), (1, 2));
 }
 
 /// The instruction set is that of the image, not that of the reading machine. Here, the same code is marked as aarch64.

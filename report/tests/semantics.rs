@@ -118,6 +118,25 @@ fn a_mapping_is_valid_from_its_time_on_in_its_process() {
     assert_eq!(report.processes().len(), 3);
 }
 
+/// A program that reads the time in a loop runs the vDSO, which no compiler reports.
+#[test]
+fn code_of_the_kernel_in_the_process_needs_no_compiler() {
+    let note = |mapping: &str| {
+        let mut writer = Writer::default();
+        writer.comm(10, 10, "python", true, 1).mmap(10, (0x5000_0000, 0x5000_2000), 0, mapping, 2);
+        writer.mmap(10, (0x6000_0000, 0x6000_2000), 0, "/lib/libllvmlite.so", 2);
+        writer.sample((10, 10), 10, 1, &[0x5000_0100]).sample((10, 10), 11, 1, &[0x6000_0100]);
+        report(&writer.file()).notes.into_iter().find(|note| note.contains("no compiler reported"))
+    };
+    let reported = "50 % of the samples are in code that belongs to no file and that no compiler reported, nor did \
+                    libllvmlite.so report any: see `jitlisten doctor -- COMMAND`";
+    for (mapping, expected) in
+        [("[vdso]", None), ("[vsyscall]", None), ("[heap]", Some(reported)), ("[anon:jit]", Some(reported))]
+    {
+        assert_eq!(note(mapping).as_deref(), expected, "{mapping}");
+    }
+}
+
 #[test]
 fn the_pipe_format_reads_the_same() {
     let mut writer = writer();

@@ -16,10 +16,6 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     for instruction in &body {
         count_instruction(&mut facts, &mut elements, instruction);
     }
-    // A division by a constant spreads signs, too.
-    if body.iter().any(|instruction| instruction.multiplies_wide) {
-        facts.wraparounds = 0;
-    }
     facts.element = elements.most_common();
     facts.checked_divisions = if natural_loop.exits.len() > 1 { count_checked_divisions(&body) } else { 0 };
     facts.exceptions = natural_loop.exits.iter().filter(|exit| raises_exception(instructions, **exit)).count() as u32;
@@ -70,6 +66,7 @@ fn raises_exception(instructions: &[Instruction], mut index: usize) -> bool {
 fn count_instruction(facts: &mut Facts, elements: &mut Elements, instruction: &Instruction) {
     facts.instructions += 1;
     facts.wraparounds += u32::from(instruction.spreads_sign);
+    facts.wide_products += u32::from(instruction.multiplies_wide);
     facts.table_jumps += u32::from(matches!(instruction.step.flow, Flow::Switch | Flow::Jump(None)));
     facts.has_avx |= instruction.is_avx;
     match instruction.class {
@@ -636,13 +633,14 @@ mod tests {
     }
 
     #[test]
-    fn a_division_by_a_constant_is_no_wraparound() {
+    fn a_division_by_a_constant_is_a_wide_product() {
         // mov rax, rcx; sar rax, 63; and rax, rdx; inc rcx; cmp rcx, rsi; jl; ret
         let index = facts_of(b"\x48\x89\xc8\x48\xc1\xf8\x3f\x48\x21\xd0\x48\xff\xc1\x48\x39\xf1\x7c\xee\xc3");
         // The same with imul rdx before sar.
         let quotient =
             facts_of(b"\x48\x89\xc8\x48\xf7\xea\x48\xc1\xf8\x3f\x48\x21\xd0\x48\xff\xc1\x48\x39\xf1\x7c\xeb\xc3");
-        assert_eq!((index.wraparounds, quotient.wraparounds), (1, 0));
+        assert_eq!((index.wraparounds, index.wide_products), (1, 0));
+        assert_eq!((quotient.wraparounds, quotient.wide_products), (1, 1));
     }
 
     #[test]

@@ -57,8 +57,10 @@ pub struct Facts {
     pub spread: u32,
     /// Number of source iterations per iteration of the machine code, where instructions tell it.
     pub unrolled: u32,
-    /// Indices that count from the end if they are negative.
+    /// Indices that count from the end if they are negative. Divisions of integers by a constant count, too.
     pub wraparounds: u32,
+    /// Products with twice as many bits as their factors, as in a division by a constant.
+    pub wide_products: u32,
     /// Jumps through a table, as of an index into a tuple.
     pub table_jumps: u32,
     /// True if the loop has instructions of AVX or later, which can add conditionally and gather.

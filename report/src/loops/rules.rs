@@ -335,9 +335,10 @@ fn invariant_divisor(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 }
 
 fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { strided, spread, wraparounds, .. } = hot_loop.facts;
-    // A loop whose index may be negative advances by a step that is not constant if it has no spread.
-    if !is_sum(hot_loop) || strided != 0 || wraparounds != 0 && spread == 0 {
+    let Facts { strided, spread, wraparounds, wide_products, .. } = hot_loop.facts;
+    // A loop whose index may be negative advances by a step that is not constant if it has no spread. Values whose index
+    // is a quotient or remainder are loaded one at a time in any order.
+    if !is_sum(hot_loop) || strided + wide_products != 0 || wraparounds != 0 && spread == 0 {
         return None;
     }
     if wraparounds != 0 {
@@ -362,13 +363,15 @@ fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 }
 
 fn strided_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { strided, spread, wraparounds, .. } = hot_loop.facts;
+    let Facts { strided, spread, wraparounds, wide_products, .. } = hot_loop.facts;
     let has_few = hot_loop.rounds() == Rounds::Few;
     if !is_sum(hot_loop) || strided == 0 && spread < FAR_APART && (wraparounds == 0 || spread != 0 && has_few) {
         return None;
     }
     // The code computes the index itself, or takes columns of a matrix without a loop over its rows.
-    let is_fixed = spread >= FAR_APART || wraparounds != 0 || is_matrix(hot_loop) && !hot_loop.surroundings.is_loop;
+    let is_fixed = spread >= FAR_APART
+        || wraparounds + wide_products != 0
+        || is_matrix(hot_loop) && !hot_loop.surroundings.is_loop;
     if is_fixed || has_few {
         let cause = "one value at a time, from places far apart in memory; options gain little";
         return Some(Advice::because("strided-sum", cause));
@@ -437,13 +440,13 @@ fn tuple_index(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 }
 
 fn wraparound(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { wraparounds, indirect, accumulators, recurrences, calls, unrolled, integer_divisions, .. } =
-        hot_loop.facts;
+    let Facts { wraparounds, indirect, accumulators, recurrences, calls, unrolled, .. } = hot_loop.facts;
+    let divisions = hot_loop.facts.integer_divisions + hot_loop.facts.wide_products;
     let has_choices = hot_loop.facts.carried.is_none() || hot_loop.facts.integer_choices != 0;
     let needs_last_round = accumulators != 0 || recurrences != 0 && hot_loop.is_one_at_a_time();
     let applies = wraparounds != 0
         && unrolled != 0
-        && indirect + calls + integer_divisions == 0
+        && indirect + calls + divisions == 0
         && hot_loop.is_innermost
         && !needs_last_round
         && !has_choices;
@@ -747,6 +750,22 @@ mod tests {
         ] {
             assert_eq!(rules(callee, kernel, 25), ["row-product"], "{callee}");
             assert!(rules(callee, kernel, 85).is_empty(), "{callee}");
+        }
+    }
+
+    #[test]
+    fn indices_that_are_quotients_get_no_change() {
+        let has_change = |facts: &Facts| {
+            let hot_loop = Loop { function: "prog.f".to_owned(), ..Loop::from_facts(facts.clone()) };
+            advice(&hot_loop).iter().any(|advice| advice.change.is_some())
+        };
+        let sum = Facts { scalar: 1, accumulators: 1, carried: Some(Carried::Accumulators), ..Facts::default() };
+        let values = Facts { scalar: 1, unrolled: 1, carried: Some(Carried::Nothing), ..Facts::default() };
+        for facts in
+            [Facts { spread: 1, ..sum.clone() }, Facts { strided: 1, ..sum }, Facts { wraparounds: 1, ..values }]
+        {
+            assert!(has_change(&facts), "{facts:?}");
+            assert!(!has_change(&Facts { wide_products: 1, ..facts.clone() }), "{facts:?}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! ELF file: its mapped ranges, its functions, and its line table, which is loaded on first use.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ pub(super) struct Elf {
     pub(super) segments: Segments,
     symbols: Symbols,
     lines: Option<Lines>,
-    line_table_hash: Option<[u8; 32]>,
+    line_table_hash: OnceCell<Option<[u8; 32]>>,
     /// Basic blocks of functions that have code at line 0, by start address.
     blocks: FxHashMap<u64, Arc<Blocks>>,
     /// Instruction set, for the disassembler.
@@ -65,7 +66,7 @@ impl Elf {
             segments,
             symbols,
             lines: None,
-            line_table_hash: None,
+            line_table_hash: OnceCell::new(),
             blocks: FxHashMap::default(),
             machine,
             build_id,
@@ -138,20 +139,22 @@ impl Elf {
     }
 
     /// Returns a hash of everything that tells the lines of code.
-    pub(super) fn line_table_hash(&mut self) -> [u8; 32] {
+    pub(super) fn line_table_hash(&self) -> Option<[u8; 32]> {
         let cache = &self.cache;
-        *self.line_table_hash.get_or_insert_with(|| {
+        *self.line_table_hash.get_or_init(|| {
+            let mut has_lines = false;
             let mut hash = Sha256::new();
             for section in Parsed::parse(cache).iter().flat_map(|file| file.sections()) {
                 if let Some((name, data)) = section.name().ok().zip(section.data().ok())
                     && name.starts_with(".debug_")
                 {
+                    has_lines |= name == ".debug_line";
                     hash.update(name);
                     hash.update((data.len() as u64).to_le_bytes());
                     hash.update(data);
                 }
             }
-            hash.finalize().into()
+            has_lines.then(|| hash.finalize().into())
         })
     }
 

@@ -39,8 +39,8 @@ pub(super) struct ImageFunction {
     pub(super) size: u64,
     /// Offset of the position in the function.
     pub(super) offset: u64,
-    /// Hash of the image's line table.
-    pub(super) lines: [u8; 32],
+    /// Hash of the image's line table, if it has one.
+    pub(super) lines: Option<[u8; 32]>,
 }
 
 /// Symbol and frames at an offset in a file.

@@ -32,7 +32,7 @@ enum Code {
     /// Offset in a library or program, an index into [`SharedCode::files`].
     Library { file: u32, offset: u64 },
     /// Compiled function. Functions of the same name, size and lines differ only in the addresses that their code
-    /// contains.
+    /// contains. A function without lines is not shared.
     Compiled { name: String, size: u64, lines: [u8; 32] },
     /// Line of a Python function, which has another position in the image of each process, with the hashes of its source.
     Python { name: String, frames: Vec<SourceFrame>, hashes: Vec<String> },
@@ -91,7 +91,7 @@ impl SharedCode {
         if !self.libraries.contains_key(file) {
             if let Some(ImageFunction { name, size, offset, lines }) = files.image_function(position) {
                 if parse_python_name(&name).is_none() {
-                    return Some((Code::Compiled { name, size, lines }, offset));
+                    return Some((Code::Compiled { name, size, lines: lines? }, offset));
                 }
                 let frames = files.find(position.file, position.offset, false)?.frames;
                 let hashes = files.hashes_of(position.file, &frames);

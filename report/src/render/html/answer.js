@@ -2,7 +2,8 @@
 // the whole recording, the page contains the tree. This file does not access the page.
 const MAX_ROWS = 15, FEW_ROWS = 5, MAX_LINES = 2;
 const MIN_SHARE = 0.02, MIN_ROOT_SHARE = 0.005, MIN_CHILD_SHARE = 0.01, MIN_PARENT_SHARE = 0.05, CHAIN_SHARE = 0.95, SHOWN_LINES_SHARE = 0.7;
-const POOLS = ['libgomp', 'libomp', 'libiomp5', 'libtbb', 'omppool', 'tbbpool', 'workqueue'];
+// Libraries that run parallel loops, and the word for each.
+const POOLS = new Map([['libgomp', 'libgomp'], ['libomp', 'libomp'], ['libiomp5', 'libiomp5'], ['libtbb', 'tbb'], ['omppool', 'libgomp'], ['tbbpool', 'tbb'], ['workqueue', 'workqueue']]);
 
 class LineTree {
   constructor(data, stacks) {
@@ -106,7 +107,7 @@ class LineTree {
 
   findWord(node, activity, isOther) {
     const { data, stacks } = this, f = stacks.functionOf[stacks.spot[node]], module = f >= 0 && data.functions[f].module || '';
-    const pool = POOLS.find((name) => module.split('/').pop().split(/[-.]/)[0] === name);
+    const pool = POOLS.get(module.split('/').pop().split(/[-.]/)[0]);
     if (activity === COMPILED) return pool || 'compiled';
     if (activity === INTERPRETED) return 'Python';
     if (activity === LIBRARY && (isOther || pool)) return pool || 'other threads';
