@@ -95,7 +95,8 @@ impl Session {
         let state = &mut *state;
         let reports = state.reported.get_mut(&id).ok_or(Error::UnknownObject(id))?;
         let text = state.objects.get(&id).and_then(|record| record.object.text().first());
-        let padding = text.and_then(|text| bytes_before(text.range.start(), size)).ok_or(Error::Padding { id, size })?;
+        let padding =
+            text.and_then(|text| bytes_before(text.range.start(), size)).ok_or(Error::Padding { id, size })?;
         let is_free = |range| state.ledger.owners(range).is_empty() && !state.ledger.is_pending(range);
         let is_promised = state.promised_padding.contains_key(&padding.end());
         let is_shared = is_promised && state.padding.get(&padding.end()) == Some(&padding);
