@@ -14,7 +14,7 @@ use common::tools::{Tools, tools};
 use common::{assert_sums, scratch_directory};
 use jitlisten_report::{Options, Report};
 
-/// Program that calls `exp`, which has no frame pointer, and `qsort`, which calls back into the program.
+/// Program that calls `exp`, which keeps no frame pointer, and `qsort`, which calls back into the program.
 const PROGRAM: &str = r#"
 import ctypes, math, sys
 from numba import cfunc, njit, types

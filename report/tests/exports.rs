@@ -21,7 +21,7 @@ fn fixture() -> Report {
     Report::open(&testdata().join("perf.data"), &fixture_options()).unwrap()
 }
 
-/// Builds a wall-clock recording of pools: three samples run tasks, and three have none.
+/// Builds a wall-clock recording of pools: three samples run tasks, and three are idle.
 fn pools() -> Report {
     let root = scratch_directory("pools");
     fs::create_dir_all(root.join("tmp")).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of self, total, lost and the other rows, on recordings in which every number is known.
+//! Tests of self, total, lost and the other rows, on recordings whose numbers are all known.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;

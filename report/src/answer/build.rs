@@ -122,7 +122,7 @@ impl<'a> Builder<'a> {
         self.answer
     }
 
-    /// Returns the word for a group in the list of activities, in which libraries are one.
+    /// Returns the word for a group in the list of activities, which counts all libraries as one.
     fn share_word(&self, group: &Group) -> &'a str {
         match group.activity {
             Activity::Library => "libraries",

@@ -20,7 +20,7 @@ pub(super) struct Chosen {
     /// Merged lines, outermost first.
     pub(super) chain: Vec<NodeId>,
     pub(super) depth: usize,
-    /// Number of lines below the row that have no rows of their own.
+    /// Number of lines below the row that lack rows of their own.
     pub(super) hidden_lines: usize,
     /// Time of the rows below this one.
     pub(super) below: Count,
@@ -60,8 +60,8 @@ impl PartialEq for Candidate {
 
 impl Eq for Candidate {}
 
-/// Returns the rows in the order in which they are shown: widest first, each followed by the rows below it. A row is
-/// only shown if its parent is.
+/// Returns the rows in display order: widest first, each followed by the rows below it. A row is only shown if its
+/// parent is.
 pub(super) fn choose(tree: &mut Tree, all: Count) -> Vec<Chosen> {
     let mut rows: Vec<(Vec<NodeId>, usize, Option<usize>)> = Vec::new();
     let mut heap = BinaryHeap::new();
@@ -103,7 +103,7 @@ fn show_below(
     parent: Option<usize>,
     shown: &mut Vec<Chosen>,
 ) {
-    // The order in which rows were chosen is that of their times.
+    // Rows were chosen in the order of their times.
     for (index, (chain, depth, _)) in rows.iter().enumerate().filter(|(_, row)| row.2 == parent) {
         let below: Vec<NodeId> = rows.iter().filter(|row| row.2 == Some(index)).map(|row| row.0[0]).collect();
         let below_total: Count = below.iter().map(|node| tree.node(*node).total).sum();

@@ -140,7 +140,7 @@ pub(super) fn collect(
     samples
 }
 
-/// Returns the word for a C function that compiled code called: `exp (libm)`, or the library if it has no name.
+/// Returns the word for a C function that compiled code called: `exp (libm)`, or the library if it is unnamed.
 fn function_word(symbols: &Symbols, function: u32) -> String {
     let function = &symbols.functions[function as usize];
     let library = function.module.split('.').next().unwrap_or_default();

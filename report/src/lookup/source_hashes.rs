@@ -1,6 +1,6 @@
 //! Hashes of the sources that an image was compiled from.
 //!
-//! jitlisten's line tables for Numba are DWARF 4, which has no field for hashes. LLVM receives the hashes as compiler
+//! jitlisten's line tables for Numba are DWARF 4, which lacks a field for hashes. LLVM receives the hashes as compiler
 //! flags (`DICompileUnit(flags: ...)`), one line per file, and appends them to the compiler's name in `DW_AT_producer`
 //! (or writes `DW_AT_APPLE_flags`, for lldb):
 //!

@@ -78,7 +78,7 @@ impl Advice {
         let Some(change) = &self.change else { return text };
         let _ = write!(text, "; {change}");
         let gain = self.gain.map(|Gain { lower, upper }| {
-            // Larger factors have no decimals.
+            // Larger factors are shown without decimals.
             let digits = |factor: f64| usize::from(factor < 3.0 && factor.fract() != 0.0);
             format!("usually {lower:.*} to {upper:.*} times faster", digits(lower), digits(upper))
         });

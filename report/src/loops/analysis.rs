@@ -40,7 +40,7 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     facts
 }
 
-/// Returns true if the code at a loop exit returns 1, the status with which a Numba function raises an exception.
+/// Returns true if the code at a loop exit returns 1, the status of a Numba function that raises an exception.
 fn raises_exception(instructions: &[Instruction], mut index: usize) -> bool {
     /// Maximum number of instructions to examine.
     const MAX_EXIT_INSTRUCTIONS: usize = 64;

@@ -14,7 +14,7 @@ pub struct Facts {
     pub packed: u32,
     /// Floating-point operations on one value.
     pub scalar: u32,
-    /// Width of the widest packed operation in bits; 0 if there is none.
+    /// Width of the widest packed operation in bits; 0 if none.
     pub width: u32,
     /// Most common element size of packed operations in bits; 0 if the instructions do not specify one.
     pub element: u32,

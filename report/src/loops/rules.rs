@@ -15,7 +15,7 @@ use super::hot_loop::{Loop, Rounds};
 /// Size limit of a small loop. The time of a larger loop rarely has a single cause.
 const MAX_SMALL_LOOP_INSTRUCTIONS: u32 = 100;
 const DIVISION_COST_IN_INSTRUCTIONS: u32 = 40;
-/// Distance between consecutive values, in multiples of their size, from which each is in a cache line of its own.
+/// Minimum distance of consecutive values, in multiples of their size, that puts each in a cache line of its own.
 const FAR_APART: u32 = 8;
 
 /// Maximum percentage of a loop's time in the kernels of BLAS for its rows to count as short. Half of the time is in them

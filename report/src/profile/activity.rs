@@ -137,7 +137,7 @@ struct Line {
     number: u32,
     /// Package of the line's file.
     package: Option<u32>,
-    /// True in generated code, which has no file.
+    /// True in generated code, which does not come from a file.
     is_generated: bool,
 }
 

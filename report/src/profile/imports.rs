@@ -140,8 +140,8 @@ fn package_of_module(owners: &Owners, path: &str, importer: &str) -> Option<Stri
     Some(package.file_name()?.to_str()?.to_owned())
 }
 
-/// Returns the top-level names that a statement imports, of which a relative import's is empty. Empty if the line is no
-/// import.
+/// Returns the top-level names that a statement imports; the name of a relative import is empty. Returns an empty list
+/// if the line is not an import.
 fn imported_names(line: &str) -> Vec<&str> {
     let statement = line.rsplit(';').map(str::trim_start).find(|part| is_import(part)).or_else(|| {
         // `try: import numpy`, `if x: import numpy`.

@@ -3,7 +3,7 @@
 /// Set of numbers below a limit.
 #[derive(Debug)]
 pub(super) struct Marks {
-    /// Round in which each number was last added.
+    /// Round of the last addition of each number.
     rounds: Vec<u32>,
     round: u32,
 }

@@ -83,7 +83,7 @@ impl<'a> Sum<&'a Count> for Count {
     }
 }
 
-/// Sorts what was counted, the heaviest first.
+/// Sorts counted items, the heaviest first.
 pub(crate) fn heaviest_first<T: Ord>(counts: impl IntoIterator<Item = (T, Count)>) -> Vec<(T, Count)> {
     let mut counts: Vec<(T, Count)> = counts.into_iter().collect();
     counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
@@ -124,7 +124,7 @@ pub struct Line {
     pub below_compiling: Count,
     /// Shares by thread, if requested, as indices into [`Profile::threads`].
     pub by_thread: BTreeMap<u32, Shares>,
-    /// For generated code, which has no file: the user line that accounts for most of its samples.
+    /// For generated code without a file: the user line that accounts for most of its samples.
     pub generated_by: Option<SourcePosition>,
     /// Functions that have code at the line, as indices into [`Profile::functions`].
     pub functions: Vec<u32>,
@@ -139,7 +139,7 @@ pub struct Line {
 pub struct SourceLines {
     /// Source path as written by the compiler.
     pub path: String,
-    /// Lines by number. Line 0 is code to which the compiler assigned no line.
+    /// Lines by number. Line 0 is code that the compiler assigned no line.
     pub lines: BTreeMap<u32, Line>,
 }
 
@@ -198,13 +198,13 @@ impl FunctionRow {
 pub struct ThreadRow {
     /// Thread described by this row.
     pub thread: Thread,
-    /// Samples of the thread, except those in which it waited for work.
+    /// Samples of the thread, except while it waited for work.
     pub all: Count,
     /// Samples in compiled code.
     pub compiled: Count,
     /// True unless the thread only waited for work, as threads of a pool do.
     pub ran: bool,
-    /// Samples in which the thread waited for work.
+    /// Samples of the thread while it waited for work.
     pub idle: Count,
 }
 
@@ -221,7 +221,7 @@ pub struct Profile {
     pub interpreted: Count,
     /// Part of [`compiled`](Profile::compiled) in code without a line table.
     pub without_line: Count,
-    /// Samples in compiled code at line 0, to which the compiler assigned no line.
+    /// Samples in compiled code at line 0: the compiler assigned no line.
     pub line_zero: Count,
     /// Samples whose line was inferred from surrounding instructions.
     pub approximate: Count,

@@ -23,7 +23,7 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Collects what is known about a recording. `mine` are parts of paths that belong to the user in any case.
+    /// Collects the interpreters of a recording. `mine` are parts of paths that belong to the user in any case.
     pub fn new(recording: &Recording, mine: &[String]) -> Owners {
         let mut interpreters = recording.interpreters.clone();
         if interpreters.is_empty() {
@@ -89,7 +89,7 @@ impl Owners {
         self.script(path).or_else(|| self.frozen_module(path))
     }
 
-    /// Returns the name of an installed command, whose file has no extension.
+    /// Returns the name of an installed command, whose file lacks an extension.
     fn script<'a>(&self, path: &'a str) -> Option<&'a str> {
         let mut scripts = self.interpreters.iter().flat_map(|facts| &facts.scripts);
         let is_command = |name: &&str| !name.contains(['/', '.']);

@@ -132,7 +132,7 @@ impl Wait {
     }
 }
 
-/// CPython and libc functions that wait, without leading underscores. In a stripped libc, `sem_wait` has no symbol, so
+/// CPython and libc functions that wait, without leading underscores. In a stripped libc, `sem_wait` lacks a symbol, so
 /// the table lists its callers in CPython instead.
 const WAITING_FUNCTIONS: [(Wait, &[&str]); 5] = [
     (Wait::Gil, &["take_gil", "drop_gil"]),
@@ -185,7 +185,7 @@ const EXIT_FUNCTIONS: [&str; 2] = ["exit", "__run_exit_handlers"];
 /// Name prefixes of LLVM functions in a library that LLVM is linked into.
 const LLVM_PREFIXES: [&str; 2] = ["llvm::", "_ZN4llvm"];
 
-/// OpenMP runtime libraries, which are recognised by file name because they have no symbols.
+/// OpenMP runtime libraries, which are recognised by file name because they lack symbols.
 const POOL_LIBRARIES: [&str; 3] = ["libgomp", "libomp", "libiomp5"];
 
 /// Returns the part of Numba that a Python function enters. A part ends where its function returns, so these are the

@@ -1,8 +1,8 @@
 //! Mappings of each process over time.
 //!
 //! Mapping and sample records are not sorted by time, and a recording may not fit into memory. Hence the mappings are
-//! read first, sorted by time, and replayed. The replay produces pieces, each of which covers an address range for a
-//! time span. A sample then finds its piece regardless of the order of the records.
+//! read first, sorted by time, and replayed. The replay produces pieces; each covers an address range for a time span.
+//! A sample then finds its piece regardless of the order of the records.
 
 use std::collections::BTreeMap;
 

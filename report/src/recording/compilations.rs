@@ -43,7 +43,7 @@ pub struct Compilation {
     pub signature: String,
     /// Machine on which the function was compiled.
     pub host: String,
-    /// Process in which the function was compiled.
+    /// Process that compiled the function.
     pub pid: u32,
     /// Thread that compiled the function.
     pub tid: u32,
@@ -57,7 +57,7 @@ pub struct Compilation {
     pub cpu_ns: u64,
     /// CPU time in ns without nested compilations.
     pub exclusive: u64,
-    /// CPU time in ns in which Numba built its registries, once in the process; part of `cpu_ns`.
+    /// CPU time in ns that Numba took to build its registries, once in the process; part of `cpu_ns`.
     pub first_use: u64,
     /// CPU time in ns to save the code in Numba's cache, after the compilation.
     pub saved: u64,
@@ -88,7 +88,7 @@ pub enum Why {
     Wrapper,
     /// The cache had no entry.
     NewEntry,
-    /// The cache entry has no line table, so the function is compiled again.
+    /// The cache entry lacks a line table, so the function is compiled again.
     NoLines,
     /// Numba does not cache code that refers to addresses of this process.
     Dynamic,
@@ -283,7 +283,7 @@ impl Rows {
     }
 }
 
-/// Compilations of a recording that is still being written, in the order in which they began.
+/// Compilations of a recording that is still being written, in the order they began.
 #[derive(Clone, Debug, Default)]
 pub struct GrowingCompilations {
     rows: Rows,

@@ -18,7 +18,7 @@ const MAX_WINDOW_BYTES: u64 = 128 << 20;
 /// reach about 50.
 const MAX_EXPANSION: u64 = 256;
 const FREE_EXPANSION: u64 = 16 << 20;
-/// Empty last block and a checksum. The decoder ignores the last four bytes if the frame has no checksum.
+/// Empty last block and a checksum. The decoder ignores the last four bytes if the frame lacks a checksum.
 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
 pub(super) struct Decompressor {

@@ -114,7 +114,7 @@ impl Stacks {
 #[derive(Debug, Default)]
 pub(super) struct StackNumbers(FxHashMap<u64, u32>);
 
-/// Time span in which a location is valid, and the next entry of the same address.
+/// Time span of a location's validity, and the next entry of the same address.
 #[derive(Clone, Copy, Debug)]
 struct Validity {
     from: u64,

@@ -18,7 +18,7 @@ pub struct Interpreter {
     pub library: Vec<String>,
     /// Directories of installed commands.
     pub scripts: Vec<String>,
-    /// Directories in which everything is installed.
+    /// Directories where everything is installed.
     pub site: Vec<String>,
     /// Other directories, with the modules in them that are installed.
     pub installed: Vec<(String, Vec<String>)>,
@@ -33,7 +33,7 @@ pub struct Interpreter {
 }
 
 impl Interpreter {
-    /// Reads the facts of a recording; `None` if it has none.
+    /// Reads the facts of a recording; `None` if they are missing.
     pub(crate) fn read(recording: &Path) -> Option<Interpreter> {
         let file = open_regular(&images(recording).join(INTERPRETER)).ok()?;
         let mut bytes = Vec::new();

@@ -122,7 +122,7 @@ impl Recording {
         self.short_processes.add(&other.short_processes, &threads);
     }
 
-    /// Returns the indices of a recording to which others are added. Its own stacks and locations become distinct.
+    /// Returns the indices of a recording that others are added to. Its own stacks and locations become distinct.
     fn make_distinct(&mut self) -> Indices {
         let mut own = Recording {
             threads: std::mem::take(&mut self.threads),

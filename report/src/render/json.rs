@@ -51,7 +51,7 @@ pub fn to_json(report: &Report) -> Value {
 }
 
 /// Returns a comparison as JSON. Each pair is before and after; `growth` and `noise` are of the total, in ns or events.
-/// With `fail_over`, `regressions` has the names of what has grown by more than this percentage and noise.
+/// With `fail_over`, `regressions` names everything that has grown by more than this percentage and noise.
 pub fn diff_to_json(before: &Report, after: &Report, fail_over: Option<f64>) -> Value {
     let difference = diff(before, after);
     let side = |report: &Report| {

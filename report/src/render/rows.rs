@@ -15,7 +15,7 @@ pub(super) struct ShownRow {
     pub(super) text: String,
 }
 
-/// Returns what is shown of each row.
+/// Returns the displayed form of each row.
 pub(super) fn shown_rows(rows: &[AnswerRow]) -> Vec<ShownRow> {
     let names = FileNames::new(rows.iter().map(|row| row.path.as_str()));
     let mut parent_paths: Vec<&str> = Vec::new();

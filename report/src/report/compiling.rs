@@ -42,7 +42,7 @@ impl Report {
         functions
     }
 
-    /// Returns the start of the recording, from which outputs count the times of compilations.
+    /// Returns the start of the recording. Outputs show the times of compilations relative to it.
     pub(crate) fn start_time(&self) -> u64 {
         let samples = self.recording.samples.iter().map(|sample| sample.time);
         samples.chain(self.compilations.iter().map(|row| row.begin)).min().unwrap_or_default()

@@ -59,8 +59,8 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Returns what has grown by more than a percentage of all samples before, and by more than noise: the whole program,
-    /// activities, functions and lines, the largest growth first.
+    /// Returns everything that has grown by more than a percentage of all samples before, and by more than noise: the
+    /// whole program, activities, functions and lines, the largest growth first.
     pub fn regressions(&self, percent: f64) -> Vec<Change> {
         let limit = self.all.0.weight as f64 * percent / 100.0;
         let whole = |count| Shares { self_count: count, total: count };

@@ -1,10 +1,10 @@
-//! Code that no compiler has reported: it belongs to no file and has no name.
+//! Code that no compiler has reported: it belongs to no file and is unnamed.
 
 use crate::recording::Recording;
 use crate::symbols::{Kind, Symbols};
 use crate::words::file_name;
 
-/// Share of samples in percent from which unreported code is mentioned.
+/// Minimum share of samples, in percent, for unreported code to be mentioned.
 const MIN_PERCENT: u64 = 1;
 
 /// Mappings with code of the kernel, such as `clock_gettime`. Other mappings without a file may hold compiled code.

@@ -253,7 +253,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Adds the frames at an offset in a file. Returns false if the file has no symbols.
+    /// Adds the frames at an offset in a file. Returns false if the file lacks symbols.
     fn push_file_frames(&mut self, file: u32, offset: u64) -> bool {
         let Some(symbolized) = self.cache.files.find(file, offset, self.lookup.native_lines) else { return false };
         if symbolized.is_image && self.push_interpreted(&symbolized) {

@@ -76,7 +76,7 @@ impl Recording {
         is_perf && self.events.get(self.event).is_some_and(|(event, _)| !event.has_stack_copies())
     }
 
-    /// Returns the names of the libraries in which these stacks end, most frequent first.
+    /// Returns the names of the libraries where these stacks end, most frequent first.
     fn stacks_libraries(&self, stacks: &FxHashMap<u32, u32>) -> String {
         let mut counts: FxHashMap<&str, usize> = FxHashMap::default();
         for stack in stacks.keys() {

@@ -1,4 +1,4 @@
-//! Handwritten recordings in which every number is known.
+//! Handwritten recordings whose numbers are all known.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 pub mod tools;

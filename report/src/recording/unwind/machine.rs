@@ -10,7 +10,7 @@ const REGISTER_COUNT: usize = 32;
 /// Unwind rules of all registers at an address.
 pub(super) type Row = jitlisten_unwinder::Row<REGISTER_COUNT>;
 
-/// DWARF register number of each `PERF_REG_X86_*`. Flags and segment registers have none.
+/// DWARF register number of each `PERF_REG_X86_*`. `NONE` for flags and segment registers.
 const PERF_TO_DWARF_X86_64: [usize; 24] = {
     const NONE: usize = usize::MAX;
     [0, 3, 2, 1, 4, 5, 6, 7, 16, NONE, NONE, NONE, NONE, NONE, NONE, NONE, 8, 9, 10, 11, 12, 13, 14, 15]

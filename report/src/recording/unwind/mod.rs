@@ -3,7 +3,7 @@
 //!
 //! The unwind rules come from the `.eh_frame` section of the mapped files, including images. The `jitlisten-unwinder`
 //! crate evaluates them, as in the sampler. Code without a rule is unwound by its frame pointer. CPython's perf
-//! trampolines have no rules, but all have the same frame layout. A return address outside of all mappings is rejected.
+//! trampolines lack rules, but all have the same frame layout. A return address outside of all mappings is rejected.
 //! The unwinder reads only the stack copy and the files, and trusts neither.
 
 mod machine;

@@ -82,7 +82,7 @@ impl Module {
     }
 
     /// Replaces `registers` with the caller's. Returns true if a signal interrupted the caller, so that its address is
-    /// exact. Returns `None` if there is no rule for the address.
+    /// exact. Returns `None` if no rule covers the address.
     pub(super) fn step(
         &self,
         registers: &mut Registers,

@@ -106,8 +106,7 @@ impl Tables {
     }
 }
 
-/// Returns the CPU time since the previous sample in µs, from which the activity graph is drawn; null for events other
-/// than time.
+/// Returns the CPU time since the previous sample in µs, for the activity graph; null for events other than time.
 fn cpu_time_deltas(report: &Report, samples: &[Sample]) -> Value {
     if report.unit() != Unit::Time {
         return Value::Null;
@@ -115,7 +114,7 @@ fn cpu_time_deltas(report: &Report, samples: &[Sample]) -> Value {
     samples.iter().map(|sample| sample.weight / 1000).collect()
 }
 
-/// Returns the period of each sample, and the type of these weights. The format has no type for events, so they are
+/// Returns the period of each sample, and the type of these weights. The format lacks a type for events, so they are
 /// called samples.
 fn weights(report: &Report, samples: &[Sample]) -> (Value, &'static str) {
     match report.unit() {
@@ -134,7 +133,7 @@ fn category(kind: Kind) -> usize {
     }
 }
 
-/// Returns the id by which the profiler groups threads, and the name of the process. Processes of several machines may
+/// Returns the id that the profiler groups threads by, and the name of the process. Processes of several machines may
 /// have the same pid.
 fn process_id_and_name(thread: &Thread, has_hosts: bool) -> (String, String) {
     let label = thread.process_label();

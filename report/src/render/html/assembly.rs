@@ -22,7 +22,7 @@ type Instruction = (u64, Count, String);
 /// Instructions by path and line, in blocks by function.
 pub(crate) struct Assembly {
     lines: FxHashMap<(String, u32), BTreeMap<String, Vec<Instruction>>>,
-    /// Reason why there are no instructions, if any.
+    /// Reason why the instructions are missing, if they are.
     unavailable: Option<&'static str>,
 }
 

@@ -109,7 +109,7 @@ impl Table<'_> {
         parts.join(" · ")
     }
 
-    /// Reports what a second run will load from Numba's cache, and what it will compile again.
+    /// Reports which functions a second run will load from Numba's cache, and which ones it will compile again.
     fn write_next_run(&mut self) {
         let rows = || self.report.compilations.iter().filter(|row| row.is_outermost() && !row.failed);
         let total_if = |is_cached: bool| {

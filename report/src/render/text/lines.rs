@@ -5,7 +5,7 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 /// Minimum width for the optional columns: samples, bars, signatures.
 pub(super) const MIN_WIDE_COLUMNS: usize = 110;
 
-/// Maximum width of a name where lines have no width, as in a pipe.
+/// Maximum width of a name where the line width is unlimited, as in a pipe.
 const MAX_NAME_COLUMNS: usize = 100;
 
 /// Output text. Lines are truncated to the width, if there is one.
@@ -25,7 +25,7 @@ impl Lines {
         self.columns() >= MIN_WIDE_COLUMNS
     }
 
-    /// Shortens a name, such as that of a function with its argument types, also where lines have no width.
+    /// Shortens a name, such as that of a function with its argument types, even where the line width is unlimited.
     pub(super) fn shorten(&self, name: &str) -> String {
         if self.width.is_some() { name.to_owned() } else { truncate(name, MAX_NAME_COLUMNS) }
     }
