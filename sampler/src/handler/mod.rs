@@ -42,7 +42,7 @@ struct PollInfo {
     descriptor: c_int,
 }
 
-/// `siginfo_t` of a timer signal; the libc crate has no accessors for its fields.
+/// `siginfo_t` of a timer signal; the libc crate lacks accessors for its fields.
 #[repr(C)]
 struct TimerInfo {
     signal: c_int,

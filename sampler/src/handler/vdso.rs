@@ -70,7 +70,7 @@ pub(crate) fn signal_return() -> u64 {
     FUNCTIONS.signal_return.load(Ordering::Acquire)
 }
 
-/// Reads a clock in nanoseconds. `None` if the vDSO has no such function. Safe in a signal handler.
+/// Reads a clock in nanoseconds. `None` if the vDSO lacks the function. Safe in a signal handler.
 pub(crate) fn read_clock(clock: libc::clockid_t) -> Option<u64> {
     let address = FUNCTIONS.clock_gettime.load(Ordering::Acquire);
     if address.is_null() {

@@ -17,7 +17,7 @@ const SETS: usize = 4096;
 const WAYS: usize = 4;
 /// Placeholder address of an entry that is being changed.
 const BUSY: u64 = 1;
-/// Number shared by all code objects that have no name, because there was no space for their definition.
+/// Number shared by all code objects that stay unnamed, because space for their definition ran out.
 pub(super) const UNNAMED_CODE: u64 = 1;
 /// Number shared by all code objects that are internal to the interpreter and not shown.
 pub(super) const HIDDEN_CODE: u64 = 2;

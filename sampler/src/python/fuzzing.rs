@@ -89,7 +89,7 @@ pub fn frames(data: &[u8]) -> usize {
     frame_count
 }
 
-/// Returns a valid input, from which mutations start: two frames of one code object, and a third frame in a task that
+/// Returns a valid input as a seed for mutations: two frames of one code object, and a third frame in a task that
 /// awaits the second frame's task.
 pub fn seed(minor: u8) -> Vec<u8> {
     let Some(layout) = Layout::example(minor) else { return Vec::new() };

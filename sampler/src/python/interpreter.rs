@@ -96,7 +96,7 @@ impl Interpreter {
         unsafe { (address as *const u64).read_volatile() != 0 }
     }
 
-    /// Returns the calling thread's state: the most recently used one if it has several, 0 if it has none.
+    /// Returns the calling thread's state: the most recently used one if it has several, 0 if none.
     pub(crate) fn thread_state(&self, slot: &Slot) -> u64 {
         if self.this_state_getter == 0 {
             return self.search_state(slot);

@@ -1,4 +1,4 @@
-//! Merges the native frames of a stack, in which evaluators are marked, with the Python frames.
+//! Merges the native frames of a stack (evaluators are marked) with the Python frames.
 //!
 //! ```text
 //!   native, innermost first          Python frames            merged stack
@@ -36,7 +36,7 @@ pub(crate) fn merge(words: &[u64], outcome: Outcome, names: &impl FrameAddresses
         frames.split_inclusive(|word| FrameWord::decode(*word).is_some_and(|word| word.is_entry)).collect();
     groups.reverse();
     let evaluators = native.iter().filter(|&&word| word == EVALUATOR_MARK).count();
-    // An evaluator has no Python frame during its first and last instructions, so a single surplus evaluator is the
+    // An evaluator lacks a Python frame during its first and last instructions, so a single surplus evaluator is the
     // innermost one. If there are more, the outermost evaluators are those without frames: they belong to the
     // interpreter or greenlet that called the innermost one.
     let is_one_more = evaluators == groups.len() + 1;

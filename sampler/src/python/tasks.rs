@@ -20,7 +20,7 @@ pub(super) const SECTION: &str = ".AsyncioDebug";
 pub(super) const SECTION_SIZE: u64 = 13 * 8;
 /// Maximum number of tasks and futures that are followed from one task.
 pub(super) const MAX_WAITERS: u32 = 64;
-/// Maximum length of a chain of coroutines in one task, each of which awaits the next.
+/// Maximum length of a chain of coroutines in one task, each awaiting the next.
 pub(super) const MAX_COROUTINES: usize = 48;
 /// Maximum number of entries in a set's table that are searched.
 const MAX_SET_ENTRIES: u64 = 32;

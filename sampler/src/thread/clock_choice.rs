@@ -17,9 +17,9 @@ use crate::handler::clock::ThreadUsage;
 const MIN_WINDOW_NS: u64 = 40_000_000;
 /// Waits per second of CPU time above which the tick is not accurate: bursts of less than 12 ticks at 250 per second.
 const MIN_WAITS_PER_SECOND: u64 = 20;
-/// Context switches per second of CPU time up to which `cpu-clock` costs less than 1 %.
+/// `cpu-clock` costs less than 1 % up to this many context switches per second of CPU time.
 const MAX_SWITCHES_PER_SECOND: u64 = 4000;
-/// Page faults per second of CPU time up to which they take little time, which only the tick samples.
+/// Page faults take little time up to this many per second of CPU time. Only the tick samples that time.
 const MAX_FAULTS_PER_SECOND: u64 = 30_000;
 
 /// The clocks of a thread.

@@ -28,7 +28,7 @@ const F_SETOWN_EX: c_int = 15;
 const F_OWNER_TID: c_int = 0;
 /// `PERF_FLAG_FD_CLOEXEC` of `linux/perf_event.h`.
 const CLOEXEC: libc::c_ulong = 8;
-/// `POLL_IN` and `POLL_HUP`: reasons for which the kernel sends a descriptor's signal.
+/// `POLL_IN` and `POLL_HUP`: reasons why the kernel sends a descriptor's signal.
 const POLL_IN: c_int = 1;
 const POLL_HUP: c_int = 6;
 

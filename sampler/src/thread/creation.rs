@@ -140,7 +140,7 @@ fn record_stack_bounds(slot: &Slot, size: u64) {
     }
 }
 
-/// Installs a signal stack if the thread has none, because a signal may arrive when the thread has almost used up its
+/// Installs a signal stack if the thread lacks one, because a signal may arrive when the thread has almost used up its
 /// own stack.
 fn install_signal_stack(recording: &Recording, slot: &Slot) {
     if recording.gives_signal_stacks && signal_stack().is_none() {
@@ -150,7 +150,7 @@ fn install_signal_stack(recording: &Recording, slot: &Slot) {
     }
 }
 
-/// Returns the calling thread's signal stack. `None` if it has none, or it cannot be read.
+/// Returns the calling thread's signal stack. `None` if the thread lacks one, or if it cannot be read.
 pub(crate) fn signal_stack() -> Option<libc::stack_t> {
     let mut stack = MaybeUninit::<libc::stack_t>::uninit();
     // SAFETY: the call only writes the current state to valid memory.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SchedulerTimes {
     pub(crate) cpu_ns: u64,
-    /// Completed delays: one that has not ended yet is missing.
+    /// Completed delays only; a delay in progress is not counted.
     pub(crate) run_queue_ns: u64,
 }
 

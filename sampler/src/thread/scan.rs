@@ -46,7 +46,7 @@ pub(crate) fn is_last_program_thread(recording: &Recording) -> bool {
             .all(|tid| [own_tid, pid, recording.writer.tid()].contains(tid) || is_ending(tid))
 }
 
-/// Returns true if the process has no thread but the caller and the writer, or if that is unknown.
+/// Returns true if the caller and the writer are the only threads of the process, or if that is unknown.
 pub(crate) fn may_be_single_threaded() -> bool {
     count_task_links() <= 2 + 2
 }

@@ -17,7 +17,7 @@ use crate::unwind::{Outcome, RuleCache};
 
 /// Maximum number of anchors per stack. Evaluators beyond the limit are matched with Python frames by their order.
 pub(crate) const MAX_ANCHORS: usize = MAX_NATIVE_FRAMES as usize;
-/// Size of the signal stack for a thread that has none.
+/// Size of the signal stack for a thread without one of its own.
 pub(crate) const SIGNAL_STACK_BYTES: usize = 64 << 10;
 /// Size of the buffer for stack memory that the kernel copies.
 pub(crate) const STACK_COPY_BYTES: usize = 64 << 10;

@@ -49,7 +49,7 @@ impl SamplingSignal {
 /// The sampler's signals, by [`Sender`].
 static SIGNALS: [SamplingSignal; 2] = [const { SamplingSignal::unused() }; 2];
 
-/// True once the program has had a signal stack that may have no room for a second signal frame.
+/// True once the program has had a signal stack that may be too small for a second signal frame.
 static HAS_SMALL_SIGNAL_STACK: AtomicBool = AtomicBool::new(false);
 
 /// Sampling signals that the program's handler of each signal blocks only because of [`block_in_handler`].

@@ -38,7 +38,7 @@ fn end(recording: &Recording) {
     });
 }
 
-/// Prepares for a direct `exit` system call, by which the calling thread exits without libc.
+/// Prepares for a direct `exit` system call, which ends the calling thread without libc.
 pub(crate) fn end_thread() {
     if current::own().is_none() {
         return;

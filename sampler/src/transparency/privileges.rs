@@ -1,5 +1,4 @@
-//! Interposed calls by which a program gives up privileges that a recording needs, and `syscall(2)`, which can make any
-//! of these calls.
+//! Interposed calls that drop privileges needed by a recording, and `syscall(2)`, which can make any of these calls.
 //!
 //! ```text
 //!   prctl, seccomp                          a seccomp filter: the recording ends before the call

@@ -306,7 +306,7 @@ pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *m
     unsafe { next::sigaltstack(stack, old) }
 }
 
-/// True if a signal stack may have no room for two signal frames and what their handlers use.
+/// True if a signal stack may be too small for two signal frames and the stack use of their handlers.
 fn is_small(stack: &libc::stack_t) -> bool {
     stack.ss_size < 3 * full_signal_frame_bytes()
 }

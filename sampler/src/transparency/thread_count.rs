@@ -53,7 +53,7 @@ fn has_writer() -> bool {
     current::own().is_some_and(|recording| scan::thread_exists(recording.pid, recording.writer.tid()))
 }
 
-/// Lets the descriptor, from which nothing has been read, refer to a copy of the file with one thread less. Does nothing
+/// Lets the descriptor, which has not been read yet, refer to a copy of the file with one thread less. Does nothing
 /// on failure.
 fn replace_content(descriptor: c_int) {
     let text = std::fs::read("/proc/self/stat").ok().and_then(|text| without_one_thread(&text));

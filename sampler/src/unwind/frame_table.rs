@@ -68,7 +68,7 @@ impl FrameTable {
     }
 
     /// Takes the index from the section's `.eh_frame_hdr`, which is loaded at `header_address`. `None` if the header
-    /// has no search table.
+    /// lacks a search table.
     pub fn with_header(
         bytes: SectionBytes,
         address: u64,

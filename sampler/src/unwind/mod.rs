@@ -278,7 +278,7 @@ fn move_to_caller(
     Step::Caller { was_signal_frame: false }
 }
 
-/// Unwinds a function that pushes nothing and has no table, such as OpenBLAS's handwritten kernels. The word on top of
+/// Unwinds a function that pushes nothing and lacks a table, such as OpenBLAS's handwritten kernels. The word on top of
 /// the stack is its return address, if it follows a call in code that has a table.
 fn unwind_by_top_of_stack(registers: &mut Registers, code: &impl CodeMap, memory: &mut impl Memory) -> Step {
     let stack = registers.last_value(STACK);

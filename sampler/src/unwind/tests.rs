@@ -277,7 +277,7 @@ impl Memory for SparseMemory {
     }
 }
 
-/// `dnrm2_k` of OpenBLAS has no entry, although its library has a table.
+/// `dnrm2_k` of OpenBLAS lacks an entry, although its library has a table.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_function_without_entry_returns_to_the_top_of_stack_if_it_follows_a_call() {

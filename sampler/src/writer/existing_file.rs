@@ -8,7 +8,7 @@
 //! A recording without a sample is not kept, and does not replace another recording.
 //!
 //! A recorder locks its file while it writes (`fcntl_locking(2)`). A file that another recorder has locked is neither
-//! renamed nor replaced, whatever it contains: the second recorder writes to `FILE.PID`. The lock of an existing
+//! renamed nor replaced, regardless of its content: the second recorder writes to `FILE.PID`. The lock of an existing
 //! recording is also held while the creation of its successor is deferred.
 
 #![forbid(unsafe_code)]
@@ -61,7 +61,7 @@ pub fn check_output(path: &Path) -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Claim {
     existing: ExistingFile,
-    /// The existing file, locked; `None` if there is none.
+    /// The existing file, locked; `None` if it does not exist.
     pub(crate) lock: Option<File>,
 }
 
@@ -146,7 +146,7 @@ fn check_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file, for writing if that is permitted. `None` if there is none.
+/// Opens a file, for writing if that is permitted. `None` if it does not exist.
 fn open_existing(path: &Path) -> io::Result<Option<File>> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -249,7 +249,7 @@ fn move_to_old(path: &Path) -> io::Result<()> {
     })
 }
 
-/// Opens an image directory, checks that it may be removed, and lists its entries. `None` if there is no directory.
+/// Opens an image directory, checks that it may be removed, and lists its entries. `None` if it does not exist.
 fn open_removable(path: &Path) -> io::Result<Option<(OwnDirectory, Vec<OsString>)>> {
     let directory = match OwnDirectory::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

@@ -2,7 +2,7 @@
 //!
 //! `/proc/self/maps` is read only after a change, not periodically. ELF headers and unwind tables are copied with calls
 //! that cannot fault, so a library may be closed in the meantime. Large tables are mapped from the library's file
-//! instead: llvmlite's has 7 MB, of which walks use little. No lock of the loader is taken.
+//! instead: llvmlite's has 7 MB, and walks use little of it. No lock of the loader is taken.
 
 #![forbid(unsafe_code)]
 

@@ -49,10 +49,10 @@ use wall_clock::Watch;
 
 /// Time between two drains. Samples since the last drain are lost if the process is killed.
 const DRAIN_PERIOD_NS: u64 = 50_000_000;
-/// Age up to which a recording writes each sample immediately, because the process may be a short-lived child that is
+/// Until this age, a recording writes each sample immediately, because the process may be a short-lived child that is
 /// killed before the first drain.
 const EAGER_WRITE_NS: u64 = 100_000_000;
-/// Age up to which the writer of a program with a closed standard descriptor opens no file.
+/// Until this age, the writer of a program with a closed standard descriptor opens no file.
 const STARTUP_NS: u64 = 1_000_000_000;
 /// Minimum time between two passes of the writer.
 const MIN_PASS_INTERVAL: Duration = Duration::from_millis(1);

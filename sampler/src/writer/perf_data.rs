@@ -334,7 +334,7 @@ pub(crate) fn header(attribute: &Attribute, data_size: u64, features: &[u32]) ->
     features.iter().for_each(|&feature| bits[feature as usize / 64] |= 1 << (feature % 64));
     bits.iter().for_each(|&word| put_u64(&mut bytes, word));
     bytes.extend(attribute.bytes());
-    // There are no ids, because the file has a single event.
+    // The file needs no ids, because it has a single event.
     put_u64(&mut bytes, HEADER_SIZE);
     put_u64(&mut bytes, 0);
     bytes

@@ -44,7 +44,7 @@ const MAX_MISSED_CHECKS: u32 = 3;
 /// Maximum number of bytes to copy from a waiting thread's stack.
 const MAX_STACK_COPY_BYTES: u64 = 64 << 10;
 
-/// The system call in which a thread waits, as in `/proc/self/task/TID/syscall`.
+/// System call that a thread is waiting in, as in `/proc/self/task/TID/syscall`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SystemCall {
     number: i64,
@@ -166,8 +166,8 @@ struct OpenTime {
 }
 
 impl OpenTime {
-    /// Adds the time between two checks, in which the thread ran for `ran_ns` and left the run queue after `queued_ns`
-    /// on it. Returns the part of `queued_ns` that was before.
+    /// Adds the time between two checks. In this time, the thread ran for `ran_ns` and left the run queue after
+    /// `queued_ns` on it. Returns the part of `queued_ns` that was before.
     fn add(&mut self, elapsed_ns: u64, ran_ns: u64, queued_ns: u64) -> u64 {
         let ran_ns = ran_ns.min(elapsed_ns);
         self.running += ran_ns;
