@@ -57,7 +57,7 @@ pub enum Error {
     Encode(Reason),
     /// Raw code that contains no function, or a function without a name.
     NoFunction,
-    /// Function of raw code that is empty, too long, or has no address.
+    /// Function of raw code that is empty, too long, or lacks an address.
     FunctionSize {
         /// Address of the first byte.
         start: u64,

@@ -8,7 +8,7 @@
 //! Files of an unfinished `jitlisten run` are never removed: with `-s` the run may consist of thousands of short-lived
 //! processes, and its recording refers to all of them.
 //!
-//! A live process holds a lock (`flock(2)`) on one of its files. This works across PID namespaces, in which PIDs are
+//! A live process holds a lock (`flock(2)`) on one of its files. This works across PID namespaces, where PIDs are
 //! ambiguous. A process that has closed unknown descriptors is still recognised by PID and start time.
 
 use std::fmt::{self, Display, Formatter};

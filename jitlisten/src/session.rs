@@ -120,7 +120,7 @@ struct State {
     /// True for sinks whose files do not contain the objects inherited from the parent process yet; see
     /// [`Session::become_child`].
     replay_inherited: [bool; SinkKind::ALL.len()],
-    /// Time of the fork that created this process, by [`clock::monotonic`]; 0 if there was none.
+    /// Time of the fork that created this process, by [`clock::monotonic`]; 0 if none.
     forked_at: u64,
     /// Effective user who owns the files.
     user: u32,
@@ -197,7 +197,7 @@ impl Session {
         }
     }
 
-    /// Options with which the session was opened.
+    /// Options that the session was opened with.
     pub fn options(&self) -> &Options {
         &self.options
     }

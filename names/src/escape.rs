@@ -34,12 +34,12 @@ pub(super) fn unescape_identifier(text: &str) -> Cow<'_, str> {
     unescape(text, |character| !character.is_ascii() && character.is_alphanumeric())
 }
 
-/// Unescapes the mangled form of a type, in which any character may be escaped.
+/// Unescapes the mangled form of a type, where any character may be escaped.
 pub(super) fn unescape_type(text: &str) -> Cow<'_, str> {
     unescape(text, |character| !character.is_control() && character != '_' && !character.is_ascii_alphanumeric())
 }
 
-/// Replaces the escapes of all characters for which `is_accepted` returns true.
+/// Replaces the escapes of all characters that `is_accepted` accepts.
 fn unescape(text: &str, is_accepted: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains('_') {
         return Cow::Borrowed(text);

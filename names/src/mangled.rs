@@ -8,14 +8,14 @@
 //!   named      = part params?                            5ArrayIdLi1E1C7mutable7alignedE
 //!   params     = "I" type* "E"
 //! ```
-//! The grammar has no substitutions and no qualifiers. A name that does not match it was not mangled by Numba.
+//! The grammar lacks substitutions and qualifiers. A name that does not match it was not mangled by Numba.
 
 use crate::numba_type;
 
 /// Maximum nesting depth of types. Real types are shallower, and a malicious name must not overflow the stack.
 const MAX_TYPE_DEPTH: u32 = 48;
 
-/// Parsed name, in which path components and tags are still escaped.
+/// Parsed name whose path components and tags are still escaped.
 #[derive(Debug)]
 pub(super) struct Mangled<'a, 'known> {
     /// Components of the module and function name.

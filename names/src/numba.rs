@@ -53,13 +53,13 @@ pub(super) fn user_function<'a>(linkage_name: &'a str, cache: &mut Arguments<'a>
     if mangled.path.len() > 1 && mangled.path.first() == Some(&"cpython") {
         mangled.path.remove(0);
     }
-    // Functions defined in Numba itself are excluded, because they have no `prange` loops.
+    // Functions defined in Numba itself are excluded, because they contain no `prange` loops.
     let is_from_numba = mangled.path.first() == Some(&"numba");
     let parts: Vec<_> = mangled.path.iter().map(|part| escape::unescape_identifier(part)).collect();
     (!is_from_numba).then(|| parts.join("."))
 }
 
-/// Converts a Numba name; `None` for any other name. `owner` is the function to which `prange` kernels belong, if
+/// Converts a Numba name; `None` for any other name. `owner` is the function that `prange` kernels belong to, if
 /// known. `cache` contains the arguments of the previous name.
 pub(super) fn readable<'a>(
     linkage_name: &'a str,

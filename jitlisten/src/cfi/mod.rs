@@ -1,4 +1,4 @@
-//! Derives call frame information for code that has none, where it can be derived with certainty.
+//! Derives call frame information for code that lacks it, where it can be derived with certainty.
 //!
 //! LLVM writes no `.eh_frame` entry for a function that it believes never unwinds, so no unwinder can step past that
 //! function. In two cases the rules can be derived from the code:

@@ -52,7 +52,7 @@ impl<'data> Elf<'data> {
         self.sections.iter().any(|section| self.name_of(section).ok() == Some(b".debug_line"))
     }
 
-    /// The static symbol table; empty if there is none.
+    /// The static symbol table; empty if it is missing.
     pub(super) fn symbols(&self) -> Result<SymbolTable<'data, Header>, Error> {
         Ok(self.sections.symbols(LE, self.data, elf::SHT_SYMTAB)?)
     }

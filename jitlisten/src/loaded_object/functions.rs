@@ -52,7 +52,7 @@ fn candidates<'data>(elf: &Elf<'data>, text: &[Text]) -> Result<Vec<Vec<Candidat
         }
     }
     for (index, symbol) in symbols.enumerate().skip(1) {
-        // COMMON, absolute and undefined symbols have no section.
+        // COMMON, absolute and undefined symbols belong to no section.
         let Some(section) = symbols.symbol_section(LE, symbol, index)? else { continue };
         let text_index = index_by_section.get(section.0).copied().flatten();
         let Some(list) = text_index.and_then(|text_index| candidates.get_mut(text_index)) else { continue };

@@ -31,8 +31,8 @@ pub(super) fn parse<'data>(
     let mut files = Files { numbers: BTreeMap::new(), budget: Budget::new(object_size, 8) };
     let mut sequences = Vec::new();
     let mut seen_programs = BTreeSet::new();
-    // Several units may share a line program. The budget rejects objects in which too many units re-read it, which
-    // would take very long.
+    // Several units may share a line program. The budget rejects objects with too many such units, because re-reading
+    // the program would take very long.
     let mut headers = Budget::new(object_size, 64);
     let mut programs = Budget::new(section(SectionId::DebugLine.name()).len(), 1);
     let mut units = dwarf.units();

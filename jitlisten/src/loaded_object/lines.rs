@@ -16,7 +16,7 @@ fn is_for_lines(name: &[u8]) -> bool {
     line_table.contains(&name) || units.contains(&name)
 }
 
-/// Line table of an object: rows sorted by address; empty if the object has no debug information.
+/// Line table of an object: rows sorted by address; empty if the object lacks debug information.
 ///
 /// Rows form *sequences* (DWARF 5, 6.2.5), one for each contiguous piece of code, each closed by a row with
 /// [`end_sequence`](LineRow::end_sequence). Within a sequence, no two rows have the same address. Sequences do not

@@ -83,7 +83,7 @@ impl LoadedObject {
     /// Address range of the `.eh_frame` in memory (relocated once *finalized*), if the object has one.
     ///
     /// The range covers only the section. RuntimeDyld writes a terminating zero word *after* it, in memory only; the
-    /// section as compiled has none.
+    /// section as compiled ends without it.
     pub fn eh_frame(&self) -> Option<AddressRange> {
         self.eh_frame
     }

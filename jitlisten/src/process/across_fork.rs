@@ -18,7 +18,7 @@ use super::host_state::HostStateGuard;
 
 /// Locks that the forking thread holds during `fork(2)`.
 pub trait HeldAcrossFork: Sized + 'static {
-    /// Static in which the locks are kept during the fork.
+    /// Static that keeps the locks during the fork.
     fn slot() -> &'static ForkSlot<Self>;
 
     /// Takes the locks before the fork; `None` if there is nothing to lock.

@@ -23,7 +23,7 @@ unsafe impl Send for FileMapping {}
 unsafe impl Sync for FileMapping {}
 
 impl FileMapping {
-    /// Maps `size` bytes at `offset`, all of which must be in the file.
+    /// Maps `size` bytes at `offset`; the whole range must be in the file.
     pub fn new(file: &File, offset: u64, size: u64) -> io::Result<FileMapping> {
         let skipped = offset % OFFSET_ALIGNMENT;
         if offset.checked_add(size).is_none_or(|end| end > file.metadata().map_or(0, |metadata| metadata.len())) {

@@ -46,7 +46,7 @@ impl ClosedGate {
     }
 }
 
-/// Resets the count in the child of a fork, which has no other threads.
+/// Resets the count in the child of a fork, which has a single thread.
 pub(crate) fn in_child() {
     ENUMERATING_THREADS.store(0, Ordering::SeqCst);
 }

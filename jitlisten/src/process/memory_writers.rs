@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::clock;
 
-/// PID and TID of the [`OwnThread`]; 0 if there is none.
+/// PID and TID of the [`OwnThread`]; 0 if none.
 static OWN_THREAD: AtomicU64 = AtomicU64::new(0);
 
 /// Returns true if the calling thread is the only thread of this process, not counting one [`OwnThread`]. The result
@@ -110,7 +110,7 @@ mod tests {
         });
     }
 
-    /// Runs in a child process, in which there are no other test threads.
+    /// Runs in a child process, without other test threads.
     #[test]
     #[cfg_attr(miri, ignore = "reads /proc")]
     fn a_thread_of_ours_does_not_count() {

@@ -40,7 +40,7 @@ impl LoadedCode {
         session.loaded_from(origin, object, None).map(|loaded| LoadedCode { session, id: loaded.id })
     }
 
-    /// Reports *loaded* for an object whose section headers have no addresses; see [`set_section_addresses`].
+    /// Reports *loaded* for an object whose section headers lack addresses; see [`set_section_addresses`].
     ///
     /// # Errors
     /// If the object cannot be parsed.

@@ -115,7 +115,7 @@ fn architecture(machine: Machine) -> Architecture {
     }
 }
 
-/// Functions sorted by address, longer ones first; fails if one has no name or an impossible size.
+/// Functions sorted by address, longer ones first; fails if one is unnamed or has an impossible size.
 fn sort_functions<'a>(functions: &[Function<'a>]) -> Result<Vec<Function<'a>>, Error> {
     let mut sorted = functions.to_vec();
     for function in &sorted {

@@ -77,7 +77,7 @@ impl ProcessDirectory {
         &self.path
     }
 
-    /// Locks the marker. If the file system has no locks, only the PID shows whether the process is alive.
+    /// Locks the marker. If the file system does not support locks, only the PID shows whether the process is alive.
     pub(super) fn lock(&self) -> Result<(), SinkError> {
         match self.marker.get().map(liveness::lock_shared) {
             Some(Lock::Taken) => Ok(()),

@@ -9,7 +9,7 @@
 //! Try it with any program that calls `unw_step` or `backtrace(3)` in a signal handler, or with `memray run --native`.
 //!
 //! Code that LLVM compiled elsewhere (as in Numba's cache), or before we were loaded, may lack frame pointers and
-//! unwind entries. We count such functions. If a function has no `.eh_frame` entry, we derive rules from the machine
+//! unwind entries. We count such functions. If a function lacks an `.eh_frame` entry, we derive rules from the machine
 //! code where they are *certain* ([`crate::cfi`]), and register them with the unwinders of the process. perf and gdb do
 //! not see these rules. Gaps in a section that the host has registered are not filled, because libgcc 13 and later keep
 //! one address range per section, and abort if another range overlaps it.
@@ -51,7 +51,7 @@ impl Sink for Unwind {
             registrations.extend(register(&section, object.id));
         }
         if !object.derived_rules.is_empty() {
-            // Registration copies the bytes, so they need not be at the address for which they are encoded.
+            // Registration copies the bytes, so they need not be at the address that they are encoded for.
             let address = cfi::address_after(object.derived_rules);
             if let Ok(bytes) = cfi::encode(object.derived_rules, object.object.machine(), address) {
                 // libgcc 13 and later keep one range per section, and would abort if we filled a gap in a section that
@@ -101,7 +101,7 @@ fn to_usize_ranges(ranges: impl Iterator<Item = AddressRange>) -> Vec<Range<usiz
 pub enum UnwinderSearch {
     /// All unwinders are known.
     Known,
-    /// There was no search, because no object needs to be registered yet.
+    /// The search was skipped, because no object needs to be registered yet.
     NotNeeded,
     /// The loader has not yet relocated a library with an unwinder, so the search must be repeated later.
     Unrelocated,

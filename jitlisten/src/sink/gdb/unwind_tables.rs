@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Debug objects of the C API have an `.eh_frame` without contents, and debug objects of LLVM one with relocations.
-//! Without contents, gdb cannot leave a function that has no frame pointer. To see the result:
+//! Without contents, gdb cannot leave a function that lacks a frame pointer. To see the result:
 //! `(gdb) maint print objfiles`, or `readelf --debug-dump=frames` on the debug object.
 
 #![forbid(unsafe_code)]

@@ -2,7 +2,7 @@
 //!
 //! Readers of a core file open each image by its path. If the file was removed, elfutils (eu-stack, pystack,
 //! coredumpctl) reads the image from the dumped memory instead, provided that the header is complete. Therefore the
-//! header in memory has no section headers, because sections are not mapped. Instead, it has a dynamic section that
+//! header in memory omits section headers, because sections are not mapped. Instead, it has a dynamic section that
 //! points to symbols in the header padding (`dwfl_segment_report_module`, `core_file_read_eagerly`, `find_dynsym`).
 //!
 //! ```text
@@ -12,8 +12,8 @@
 //! ```
 //!
 //! The file itself has no dynamic section. The in-memory header costs no additional memory, because the page is private
-//! to the process already: see [`include_in_core_dumps`](super::pages::include_in_core_dumps). Functions for which
-//! there is no space are omitted.
+//! to the process already: see [`include_in_core_dumps`](super::pages::include_in_core_dumps). Functions that do not
+//! fit are omitted.
 
 #![forbid(unsafe_code)]
 

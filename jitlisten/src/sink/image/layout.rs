@@ -12,7 +12,7 @@
 //!
 //! Unwinders of other processes (libunwind in perf and py-spy) find the search table through the file, but read its
 //! entries from the memory of the process. A program header for unmapped entries would make them read unrelated memory.
-//! Therefore an unmapped `.eh_frame` has no program header, and only serves tools that read files.
+//! Therefore an unmapped `.eh_frame` gets no program header, and only serves tools that read files.
 //!
 //! py-spy and elfutils also work without header padding. perf 6.1 does not: it subtracts the mapping's offset twice
 //! (`read_unwind_spec_eh_frame`), reads from too low an address, and falls back to frame pointers.

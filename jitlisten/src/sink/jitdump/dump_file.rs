@@ -145,7 +145,7 @@ pub(super) fn current_tid() -> u32 {
     unsafe { libc::gettid() as u32 }
 }
 
-/// Executable mapping of the file's first page, by which perf detects the jitdump.
+/// Executable mapping of the file's first page. perf uses it to detect the jitdump.
 #[derive(Debug)]
 struct Marker {
     address: *mut libc::c_void,

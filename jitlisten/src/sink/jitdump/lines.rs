@@ -12,7 +12,7 @@ use crate::{AddressRange, LineRow, LineRows};
 const MAX_LINE: u32 = 1 << 24;
 
 /// Returns the rows of `function` in ascending order, clamped to its range. Adjacent rows with the same file and line
-/// are merged, because the format has no columns.
+/// are merged, because the format lacks columns.
 pub(in crate::sink) fn function_rows(rows: &LineRows, function: AddressRange) -> Vec<DebugEntry<'_>> {
     let all_rows = rows.rows();
     let (start, end) = (function.start(), function.end());

@@ -1,4 +1,4 @@
-//! The `jitdump` sink: writes `jit-PID.dump`, from which `perf inject --jit` makes an ELF file for every function.
+//! The `jitdump` sink: writes `jit-PID.dump`, which `perf inject --jit` converts to one ELF file per function.
 //!
 //! ```text
 //! header | DEBUG_INFO  UNWINDING_INFO  CODE_LOAD | DEBUG_INFO  CODE_LOAD | CODE_LOAD | ... | CODE_CLOSE
@@ -28,7 +28,7 @@
 //!   was enabled stays unnamed. In the child of a fork, no time precedes the `fork(2)`, because the child did not exist
 //!   earlier.
 //! * **Lines** have full file names. Their addresses are not shifted by 0x40 (perf expects no shift since 5.8). Inlined
-//!   code has its own lines, and code to which the compiler assigned no line has line 0. perf ends the table at the
+//!   code has its own lines, and code that the compiler assigned no line has line 0. perf ends the table at the
 //!   last row, which covers no bytes: see `lines`.
 //! * **CODE_CLOSE** is written only when the sink is disabled. If the sink is enabled again, it starts a new file in a
 //!   new directory. A process that exits writes no CODE_CLOSE, because other threads may still compile.
@@ -50,7 +50,7 @@
 //!   `--call-graph fp` on the same code                           whole stacks: only frame pointers are needed
 //! ```
 //!
-//! For `--call-graph dwarf` over Numba code use the image sink, which has none of these limits.
+//! For `--call-graph dwarf` over Numba code use the image sink, which is free of these limits.
 //!
 //! # Other JITs in the process
 //!

@@ -88,7 +88,7 @@ impl Records {
         self.end_record(start);
     }
 
-    /// Appends the line rows of the function that is loaded next. Appends no record if there are no rows.
+    /// Appends the line rows of the function that is loaded next. Appends nothing if `entries` is empty.
     pub(super) fn push_debug_info(&mut self, timestamp: u64, code_addr: u64, entries: &[DebugEntry<'_>]) {
         if entries.is_empty() {
             return;

@@ -27,7 +27,7 @@ const POLL_INTERVAL_NS: u64 = 10_000_000;
 pub(in crate::sink) struct Jitdump {
     style: NameStyle,
     base: Option<PathBuf>,
-    /// True if the user chose `base`, so that there is no fallback.
+    /// True if the user chose `base`, which rules out a fallback.
     is_base_explicit: bool,
     /// Maximum length of the file. The file only grows, because it keeps the records of freed functions.
     quota: u64,
@@ -279,8 +279,8 @@ impl Sink for Jitdump {
     }
 
     fn freeing(&mut self, _: &FinalizedObject<'_>) -> Result<(), SinkError> {
-        // The format has no record for freed code. Later code at the same address replaces it from that code's own time
-        // on. Other JITs may also reuse the address, so read their lines up to now.
+        // The format lacks a record for freed code. Later code at the same address replaces it from that code's own
+        // time on. Other JITs may also reuse the address, so read their lines up to now.
         if self.dump.is_some() {
             self.poll(clock::monotonic())?;
             self.write()?;

@@ -2,7 +2,7 @@
 //!
 //! The first line of each of our maps identifies the process. A map is kept if it belongs to another user, if its
 //! process is alive, if it is locked, or if CPython has also written to it. The last case is recorded in the first
-//! line, so that later processes need not search the file again. A PID from another PID namespace has no meaning here,
+//! line, so that later processes need not search the file again. A PID from another PID namespace is meaningless here,
 //! so a map from such a namespace is only removed if it is unlocked and also old.
 
 use std::fs::{self, File};
@@ -254,7 +254,7 @@ mod tests {
         directory.clean();
         let text = fs::read_to_string(directory.map(UNUSED_PID)).unwrap();
         assert!(text.starts_with(&line(UNUSED_PID, MIXED_STATE)) && text.contains("py::f"), "{text}");
-        // The map has no CPython line, so only its state protects it.
+        // Only its state protects the map, because the CPython line is missing.
         fs::write(directory.map(UNUSED_PID), line(UNUSED_PID, MIXED_STATE)).unwrap();
         directory.clean();
         assert_eq!(fs::read_to_string(directory.map(UNUSED_PID)).unwrap(), line(UNUSED_PID, MIXED_STATE));
