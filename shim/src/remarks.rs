@@ -1,7 +1,7 @@
 //! Collects the loop vectoriser's remarks from llvmlite, for `jitlisten why`.
 //!
 //! Each `LLVMContext` has a `DiagnosticHandler`. This handler receives every diagnostic and decides whether LLVM
-//! creates optimisation remarks at all. If the handler is LLVM's own and has no callback, we point it to a copy of its
+//! creates optimisation remarks at all. If the handler is LLVM's own and lacks a callback, we point it to a copy of its
 //! vtable with two functions replaced:
 //!
 //! | function | replacement |

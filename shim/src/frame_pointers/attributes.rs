@@ -21,7 +21,7 @@ use jitlisten::options::FramePointerPolicy;
 use crate::llvm::releases;
 use crate::process::library::Library;
 
-/// Policy for functions that have no unwind table.
+/// Policy for functions without an unwind table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnwindTables {
     /// Give every function an unwind table.

@@ -109,6 +109,6 @@ fn is_ignored(library: &Library<'_>) -> bool {
     let name = library.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let Some(stem) = name.strip_prefix("lib") else { return false };
     let library_name = stem.split(['.', '-']).next().unwrap_or_default();
-    // nongnu libunwind is `libunwind.so.8`. LLVM's libunwind is `libunwind.so.1` and has no `_U_dyn_register`.
+    // nongnu libunwind is `libunwind.so.8`. LLVM's libunwind is `libunwind.so.1` and lacks `_U_dyn_register`.
     IGNORED_LIBRARIES.contains(&library_name) && !unwind_names::is_libunwind(library)
 }

@@ -1,6 +1,6 @@
 //! Hooks that give nongnu libunwind the names of compiled frames.
 //!
-//! If code is registered with `_U_dyn_register` in one of the table formats, its frames have no names by design:
+//! If code is registered with `_U_dyn_register` in one of the table formats, its frames are unnamed by design:
 //! `unw_get_proc_name` returns `-UNW_ENOINFO` and an empty string. We keep that kind of registration, because unwinding
 //! through it is cheap, and fill in the name ourselves.
 //!

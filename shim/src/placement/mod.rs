@@ -11,7 +11,7 @@
 //! Ambiguous matches are dropped, because a name would be a guess. JITLink omits unused sections, so sections may be
 //! missing. If a five-byte jump with a relocated four-byte operand is missing, its pattern matches inside other
 //! functions. Therefore ranges that match a larger section are not searched. If two sections match at the same address,
-//! neither is located. If no section is located, or if two located sections overlap, there is no placement.
+//! neither is located. If no section is located, or if two located sections overlap, the placement fails.
 //!
 //! If an `.eh_frame` is registered, `by_table.rs` reads all addresses from it.
 

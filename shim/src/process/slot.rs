@@ -17,8 +17,7 @@ pub(crate) struct Slot<'l> {
     address: usize,
     /// Protection of the word's page after relocation.
     protection: i32,
-    /// Lowest value that counts as an address in memory. A lower value is zero, or an address to which the load bias
-    /// has not been added.
+    /// Lowest value that counts as an address in memory. A lower value is zero, or an address without the load bias.
     min_address: usize,
     mapped: PhantomData<&'l ()>,
 }

@@ -61,7 +61,7 @@ pub(crate) struct State {
     /// True if llvmlite is loaded.
     has_llvmlite: bool,
     pub(crate) allocated: AllocatedRanges,
-    /// Libraries of other tools that contain the functions to which our hooks forward, indexed by `Function`.
+    /// Libraries of other tools that contain the functions that our hooks forward to, indexed by `Function`.
     next_owners: [Option<Identity>; forward::FUNCTION_COUNT],
     dlsym_slots: DlsymSlots,
     imports: Imports,

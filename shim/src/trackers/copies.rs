@@ -52,7 +52,7 @@ pub(crate) fn search_executable(pending: &mut PendingObjects, memory: Memory<'_>
     match_each(patterns, |pattern| pattern.locate(&code, &surroundings, &read_memory, &is_free, false))
 }
 
-/// Searches for an object, pending at another address, to which the `.eh_frame` registered at `table` may belong.
+/// Searches for an object, pending at another address, that the `.eh_frame` registered at `table` may belong to.
 pub(crate) fn search_by_table(pending: &mut PendingObjects, memory: Memory<'_>, table: Address) -> Matches {
     let pattern = |id| Some((id, memory.session.debug_object(id).and_then(Pattern::parse)?));
     let patterns = recent_objects(pending, memory.session).into_iter().filter_map(pattern);

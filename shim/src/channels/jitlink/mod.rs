@@ -59,7 +59,7 @@ const VTABLE_HEADER_BYTES: u64 = 16;
 /// Reason why an LLVM instance's JITLink is not observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The library has no JITLink.
+    /// The library does not contain JITLink.
     Missing,
     /// The vtables match no known release, or match a release other than the one that the library claims to contain.
     Unknown,
@@ -189,7 +189,7 @@ pub(crate) fn patch_words_of_library(
 }
 
 /// Import slots for `emit` that the loader binds at the first call, each with the index of its vtable. Only found if
-/// there is no other LLVM that they could belong to.
+/// they cannot belong to another LLVM.
 fn unbound_import_slots<'l>(library: &Library<'l>, slot: usize) -> Vec<(Slot<'l>, usize)> {
     let has_original = |state: &HookState| state.original.load(Ordering::Relaxed) != 0;
     let is_only_llvm =

@@ -68,7 +68,7 @@ const INHERITED_SLOTS: usize = 4;
 /// Reason why an LLVM instance's RuntimeDyld is not observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The library has no RuntimeDyld.
+    /// The library does not contain RuntimeDyld.
     Missing,
     /// The library has more than one vtable that could be that of `RuntimeDyldELF`.
     Ambiguous,

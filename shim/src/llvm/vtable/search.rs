@@ -28,7 +28,7 @@ pub(crate) fn vtables(library: &Library<'_>, names: &[&str], file: Option<&Symbo
     let mut vtables = find::vtables_by_symbol(&view, &symbols);
     let missing_classes: Vec<usize> =
         (0..names.len()).filter(|class| vtables.iter().all(|vtable| vtable.class != *class)).collect();
-    // The classes between the first and the last are needed only to bound the first class's vtable, if that has no
+    // The classes between the first and the last are needed only to bound the first class's vtable, if that lacks a
     // symbol.
     let is_optional = |class: &usize| *class != 0 && *class + 1 != names.len();
     if !missing_classes.iter().all(is_optional) && may_have_llvm {

@@ -46,7 +46,7 @@ pub(crate) enum Refusal {
     Unexpected([u8; arch::INSPECTED_BYTES]),
     /// The bytes could not be read or replaced.
     Io(io::Error),
-    /// There is no free memory for an island near the function.
+    /// No memory is free for an island near the function.
     TooFar,
 }
 

@@ -162,8 +162,7 @@ impl EmittedObjects {
             });
             let (Some(placement), None) = (placements.next(), placements.next()) else { continue };
             let is_whole = placement.text.len() == pattern.text_count();
-            // This thread's own object was found as a whole, so there is no need to search for objects of other
-            // threads.
+            // This thread's own object was found as a whole, so objects of other threads need not be searched.
             let is_own = is_certain && is_whole && !placement.is_small;
             matches.push((index, is_own, placement));
             if is_own {
