@@ -19,7 +19,7 @@ const MAX_PROBES: usize = 32;
 #[derive(Debug)]
 pub struct ReentrancyGuard {
     threads: [AtomicUsize; TABLE_ENTRIES],
-    /// PID of the process to which the recorded threads belong. In the child of a fork, only one of them exists.
+    /// PID of the process that owns the recorded threads. In the child of a fork, only one of them exists.
     pid: AtomicU32,
 }
 

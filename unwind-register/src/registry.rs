@@ -62,7 +62,7 @@ impl Registry {
     }
 
     /// Registers a section with the known unwinders, without a search for new ones. Intended for callers that hold a
-    /// lock for which a thread inside the loader may wait. Such a caller calls [`Registry::rescan`] separately, without
+    /// lock that a thread inside the loader may wait for. Such a caller calls [`Registry::rescan`] separately, without
     /// holding that lock.
     ///
     /// Takes none of the loader's locks, with one exception: see [`ByHost`](crate::ByHost).

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-/// Frame-pointer convention of functions that have no FDE.
+/// Frame-pointer convention of functions without an FDE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FramePointers {

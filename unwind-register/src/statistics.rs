@@ -64,7 +64,7 @@ impl Statistics {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum UnwinderKind {
-    /// nongnu libunwind whose `unw_dyn_info` has no `load_offset` (before 1.6, and 1.9 or later).
+    /// nongnu libunwind whose `unw_dyn_info` lacks a `load_offset` (before 1.6, and 1.9 or later).
     LibunwindPlain,
     /// nongnu libunwind whose `unw_dyn_info` has a `load_offset` (1.6 to 1.8.3).
     LibunwindLoadOffset,

@@ -1,6 +1,6 @@
 //! Test with LLVM libunwind, in a C host that links it. Debian's run-time library is enough (`libunwind-19`).
 //!
-//! It is skipped with a message if there is no such library or no C compiler, and fails if `CI` is set.
+//! It is skipped with a message if the library or a C compiler is missing, and fails if `CI` is set.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 

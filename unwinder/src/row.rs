@@ -15,9 +15,9 @@ use crate::{Entry, Machine};
 const PRIMARY_MASK: u8 = 0xc0;
 /// Mask of the operand that is encoded in a primary opcode.
 const OPERAND_MASK: u8 = 0x3f;
-/// `DW_CFA_AARCH64_negate_ra_state_with_pc`, for which gimli has no name.
+/// `DW_CFA_AARCH64_negate_ra_state_with_pc`, which gimli does not name.
 const NEGATE_RA_STATE_WITH_PC: DwCfa = DwCfa(0x2c);
-/// `DW_CFA_GNU_negative_offset_extended`, for which gimli has no name.
+/// `DW_CFA_GNU_negative_offset_extended`, which gimli does not name.
 const NEGATIVE_OFFSET_EXTENDED: DwCfa = DwCfa(0x2f);
 /// Maximum nesting depth of `DW_CFA_remember_state`.
 const MAX_REMEMBERED_ROWS: usize = 6;

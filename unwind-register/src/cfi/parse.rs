@@ -18,7 +18,7 @@ pub(crate) struct Cie<'a> {
     pub(crate) code_alignment: u64,
     pub(crate) data_alignment: i64,
     pub(crate) return_column: u64,
-    /// Address of the personality routine; 0 if there is none.
+    /// Address of the personality routine; 0 if none.
     pub(crate) personality: u64,
     /// True if the FDEs contain an LSDA pointer (augmentation `L`).
     pub(crate) lsda: bool,

@@ -1,7 +1,7 @@
-//! Synthesized unwind rules for functions that have no FDE but keep a frame pointer.
+//! Synthesized unwind rules for functions that lack an FDE but keep a frame pointer.
 //!
 //! LLVM emits no FDE for a function that cannot throw, unless unwind tables were requested. If such code keeps a frame
-//! pointer, its rules follow from the few instructions with which every such function starts:
+//! pointer, its rules follow from the few instructions at the start of every such function:
 //!
 //! ```text
 //!   x86_64   push rbp;  mov rbp, rsp               caller's frame: rbp at [rbp], return address at [rbp + 8]
@@ -24,7 +24,7 @@ pub(crate) const MAX_PROLOGUE_BYTES: usize = 32;
 /// Number of bytes at the end of a function that are inspected: `pop rbp; ret`.
 pub(crate) const MAX_EPILOGUE_BYTES: usize = 2;
 
-/// Architectures for which rules can be synthesized.
+/// Architectures that rules can be synthesized for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
     X86_64,

@@ -48,7 +48,7 @@ pub(crate) struct Symbols {
     list: Option<usize>,
 }
 
-/// A copy found by discovery, none of whose functions has been called yet.
+/// A copy found by discovery. None of its functions has been called yet.
 pub(crate) struct Candidate {
     pub(crate) base: usize,
     pub(crate) name: CString,

@@ -252,7 +252,7 @@ impl DynamicSection {
         self.table(self.jmprel, self.pltrelsz).iter().chain(after_relative)
     }
 
-    /// Iterates over `DT_RELR`, yielding the file addresses of the words to which the loader adds the bias. Before
+    /// Iterates over `DT_RELR`, yielding the file addresses of the words that the loader adds the bias to. Before
     /// relocation, such a word contains the file address of its target.
     pub fn packed_relocations(&self) -> impl Iterator<Item = usize> {
         decode_packed_relocations(self.table(self.relr, self.relrsz))

@@ -6,7 +6,7 @@
 //!  | 0 ... 0 | blob            | blob           |  free  |   not accessible yet                         |
 //!  +---------+-----------------+----------------+--------+----------------------------------------------+
 //!   64 bytes   CIE FDE FDE 0 0   CIE FDE 0 0
-//!   = a zero-length FDE, to which every gap of every table points: "no rules here"
+//!   = a zero-length FDE that every gap of every table points to: "no rules here"
 //! ```
 //!
 //! There is a single region, because tables refer to FDEs by a 32-bit offset. A *blob* is our copy of one registered

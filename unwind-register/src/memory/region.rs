@@ -11,7 +11,7 @@ const RESERVATION_SIZES: [usize; 7] = [1 << 30, 256 << 20, 128 << 20, 64 << 20, 
 /// Denominator of the largest fraction of a limited address space that may be reserved.
 const ADDRESS_SPACE_FRACTION: usize = 48;
 
-/// Number of bytes by which the writable part grows.
+/// Growth increment of the writable part, in bytes.
 const GROWTH_BYTES: usize = 1 << 20;
 
 /// Address space for blobs; never unmapped.

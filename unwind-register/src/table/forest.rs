@@ -41,7 +41,7 @@ pub(crate) trait Publish {
     fn leaf(&mut self, id: LeafId, info: &Range<u64>, cells: &'static [AtomicU64]);
     /// Replaces the table of a leaf with another one that contains the same functions.
     fn table(&mut self, id: LeafId, cells: &'static [AtomicU64]);
-    /// Returns the part of `range` around `address` in which no foreign code is registered.
+    /// Returns the part of `range` around `address` that contains no registered foreign code.
     fn clip(&self, range: Range<u64>, address: u64) -> Range<u64> {
         let _ = address;
         range

@@ -22,7 +22,7 @@
 //! # Why readers need no lock
 //!
 //! Every function has exactly one slot. The next slot marks the end of the function (a "gap"), unless the next function
-//! starts right there. Spare slots are gaps, too. Readers can observe three changes, each of which is one aligned
+//! starts right there. Spare slots are gaps, too. Readers can observe three changes, each of them one aligned
 //! store:
 //!
 //! 1. *A gap slot changes* (a function is added, spare slots move). All gap slots between functions `a` and `b` contain
@@ -67,7 +67,7 @@ mod slots;
 pub(crate) use forest::{Forest, LeafId, Publish, Size};
 pub(crate) use slots::SLOTS;
 
-/// Time for which a replaced table keeps its content. A search takes about a microsecond, but its thread may be
+/// Time that a replaced table keeps its content. A search takes about a microsecond, but its thread may be
 /// suspended: by a busy machine, or by a container that has used up its CPU quota.
 pub(crate) const QUARANTINE_NS: u64 = 5_000_000_000;
 

@@ -14,7 +14,7 @@ const MAX_START: u32 = i32::MAX as u32;
 /// Maximum number of distinct values in a run of gap slots. Beyond it, the next insertion rewrites the whole run.
 const MAX_GAP_VALUES: usize = 8;
 
-/// Minimum size of a gap in which a function may be placed; smaller gaps are padding.
+/// Minimum size of a gap for a new function; smaller gaps are padding.
 const MIN_GAP_BYTES: u32 = 16;
 
 /// Maximum number of spare slots per gap. A function needs two slots.
@@ -28,7 +28,7 @@ pub(crate) struct Function {
     pub(crate) fde: u32,
 }
 
-/// Error for a table that has no spare slot where one is needed.
+/// Error for a table that lacks a spare slot where one is needed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoSpace;
 

@@ -1,4 +1,4 @@
-//! Tests of a table against an ordinary map, with functions in the order in which real memory managers allocate them.
+//! Tests of a table against an ordinary map, with functions in the allocation order of real memory managers.
 
 use super::{Function, SLOTS, Slots, search};
 use std::collections::BTreeMap;
