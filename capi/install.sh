@@ -10,8 +10,8 @@
 #   LIBDIR/.debug/                      debug information of the first
 #
 # rustc passes an unversioned version script to the linker, and linkers accept only one. The libraries to link are
-# therefore linked here from the static library, which contains the same code. They keep their symbol table, in which
-# gdb finds the list of compiled code.
+# therefore linked here from the static library, which contains the same code. They keep their symbol table, where gdb
+# finds the list of compiled code.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -49,8 +49,8 @@ install_all() {
     strip --strip-debug "$work/libjitlisten.so"
     (cd "$work" && cp debug "libjitlisten.so.$version.debug" &&
         objcopy --add-gnu-debuglink="libjitlisten.so.$version.debug" libjitlisten.so)
-    # One object, in which all symbols but the API are local. Rust's standard library contains bitcode, which is not valid
-    # after it was joined.
+    # A single object that keeps only the API's symbols global. Rust's standard library contains bitcode, which is not
+    # valid after it was joined.
     ld -r --whole-archive "$built/libjitlisten.a" -o "$work/jitlisten.o"
     objcopy --wildcard --keep-global-symbol='jitlisten_*' --strip-debug --remove-section=.llvmbc \
         --remove-section=.llvmcmd "$work/jitlisten.o"

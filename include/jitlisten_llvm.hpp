@@ -325,7 +325,7 @@ class LlvmListener final : public llvm::JITEventListener {
   }
 
   /* Finds the listener of an MCJIT engine by the engine's address, because finalized() applies to one engine. Null if
-   * there is none and `make` is false. Never destroyed, because the destruction of an engine is not reported. */
+   * it does not exist and `make` is false. Never destroyed, because the destruction of an engine is not reported. */
   static LlvmListener *mcjitListener(const llvm::ExecutionEngine &engine, bool make) {
     static std::mutex &mutex = *new std::mutex;
     static auto &listeners = *new std::map<const llvm::ExecutionEngine *, LlvmListener *>;

@@ -13,7 +13,7 @@ const MAX_TEXT_BYTES: usize = 1 << 20;
 /// Maximum size of a structure that begins with its size.
 const MAX_STRUCT_BYTES: usize = 4096;
 
-/// A plain C structure: integers and pointers, for which every bit pattern is valid.
+/// A plain C structure of integers and pointers: every bit pattern is valid.
 ///
 /// # Safety
 /// The type must consist of integers and raw pointers only.
@@ -136,7 +136,7 @@ pub(crate) unsafe fn read_text_or_empty<'a>(start: *const c_char, argument: &str
     if start.is_null() { Ok(&[]) } else { unsafe { read_text(start, argument) } }
 }
 
-/// Refuses a pointer to which a result cannot be written.
+/// Refuses an output pointer that is null or misaligned.
 pub(crate) fn check_output<T>(output: *mut T, argument: &str) -> Result<(), Failure> {
     if output.is_null() || !output.is_aligned() {
         return Err(Failure::argument(format_args!("{argument}: the pointer is null or misaligned")));

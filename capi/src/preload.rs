@@ -96,7 +96,7 @@ fn file_name(path: &[u8]) -> Option<&[u8]> {
     path.rsplit(|&byte| byte == b'/').next().filter(|name| !name.is_empty())
 }
 
-/// Path by which the loader found this library.
+/// Path of this library, as recorded by the loader.
 fn own_file() -> Option<Vec<u8>> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: `own_file` is an address in our code, and `info` is writable.

@@ -206,7 +206,7 @@ pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Directory in which the sampler stores the images of a recording (`sampler/src/writer/output.rs`).
+/// Directory where the sampler stores the images of a recording (`sampler/src/writer/output.rs`).
 fn image_directory(recording: &Path) -> PathBuf {
     let mut directory = recording.as_os_str().to_owned();
     directory.push(".images");

@@ -40,7 +40,7 @@ pub(crate) fn needs_python(word: &OsStr) -> bool {
     word == "-m" || (path.extension().is_some_and(|extension| extension == "py") && path.is_file())
 }
 
-/// Finds Python: the interpreter that started this command, the one for which it was installed, or the first in PATH.
+/// Finds Python: the interpreter that started this command, the one that it was installed for, or the first in PATH.
 fn python() -> Option<PathBuf> {
     let starting_python = std::env::var_os(PYTHON).map(PathBuf::from).filter(|python| python.is_file());
     let find_in_path = || find("python3".as_ref()).or_else(|| find("python".as_ref()));
@@ -188,8 +188,8 @@ fn preload_refusal(path: &Path) -> Option<&'static str> {
 /// Advice for a statically linked program, into which no library can be preloaded.
 pub(crate) const STATIC_ADVICE: &str = "build it without -static; programs that it starts can be observed";
 
-/// Returns true if the program has no loader (`PT_INTERP` in `elf(5)`). Such a program may still start others that have
-/// one.
+/// Returns true if the program lacks a loader (`PT_INTERP` in `elf(5)`). Such a program may still start others that
+/// have one.
 pub(crate) fn is_static(path: &Path) -> bool {
     let mut first_bytes = Vec::new();
     let result = File::open(path).and_then(|file| file.take(1 << 16).read_to_end(&mut first_bytes));

@@ -61,7 +61,7 @@ impl Compiles {
     }
 }
 
-/// Recognizes our JSON table of compilations by the columns that every row must have, because it has no header.
+/// Recognizes our JSON table of compilations by the columns that every row must have, because it lacks a header.
 fn is_table(text: &[u8]) -> bool {
     const COLUMNS: [&str; 5] = ["exclusive", "function", "llvm", "signature", "why"];
     let rows = serde_json::from_slice::<Vec<serde_json::Map<String, serde_json::Value>>>(text);

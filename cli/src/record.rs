@@ -98,7 +98,7 @@ fn own_identity(process: &Process) -> Option<jitlisten_sampler::Process> {
 
 /// Output of a recorder.
 pub(crate) struct Output {
-    /// Absolute file name, in which the recorded process replaces `%p`, `%h`, `%r` and `%q{VAR}`.
+    /// Absolute file name. The recorded process replaces `%p`, `%h`, `%r` and `%q{VAR}` in it.
     pub(crate) pattern: OsString,
     /// The file of a process with the PID of this one, or of the process to record.
     pub(crate) path: PathBuf,

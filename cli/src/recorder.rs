@@ -39,8 +39,8 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Builds a `jitlisten record` command that writes the recording of this name, in which `%p` and others are replaced,
-    /// with these options and additional ones.
+    /// Builds a `jitlisten record` command with these options and the `extra` ones. `pattern` is the name of the
+    /// recording; the recorded process replaces `%p` and others in it.
     pub(crate) fn command(&self, pattern: &OsStr, extra: &[(&str, Option<String>)]) -> Result<Command, Problem> {
         let run_environment = &self.run_environment;
         let sinks = run_environment.sinks.as_ref().map(ToString::to_string);

@@ -259,7 +259,7 @@ const MARK: &[u8] = b"jitlisten";
 const MAX_MARKED_BYTES: usize = 4 << 10;
 const MAX_COMPARED_BYTES: u64 = 1 << 30;
 
-/// Returns the start of an output, up to and including its signature (`MARK`); empty if it has none.
+/// Returns the start of an output, up to and including its signature (`MARK`); empty if the signature is missing.
 fn marked_start(content: &[u8]) -> &[u8] {
     let start = &content[..content.len().min(MAX_MARKED_BYTES)];
     let offset = start.windows(MARK.len()).position(|window| window == MARK);
@@ -328,7 +328,7 @@ impl Progress {
     }
 }
 
-/// Returns a bar for `count` of `all` recordings, which covers what was in its line before.
+/// Returns a bar for `count` of `all` recordings, which overwrites the previous content of its line.
 fn progress_bar(count: usize, all: usize) -> String {
     if count >= all {
         return "preparing the report …\x1b[K".to_owned();

@@ -29,7 +29,7 @@ const MAX_STACK_BYTES: u64 = 8 << 20;
 /// Minimum free stack space: a signal frame with the largest vector registers, plus a system call.
 const MIN_FREE_STACK_BYTES: u64 = 16 << 10;
 
-/// System calls in which a thread waits for external events. Neither `malloc` nor the loader waits in these calls.
+/// System calls that wait for external events. Neither `malloc` nor the loader waits in these calls.
 #[cfg(target_arch = "x86_64")]
 const WAITING_CALLS: &[libc::c_long] = &[
     libc::SYS_accept,

@@ -20,7 +20,7 @@ use libc::user_regs_struct as Registers;
 use crate::memory;
 use crate::process::{Process, is_libc};
 
-/// glibc's `__restore_rt`, to which every handler returns: `mov $15, %rax; syscall`.
+/// glibc's `__restore_rt`, the return address of every handler: `mov $15, %rax; syscall`.
 const RESTORE_RT_CODE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 /// `xchg %eax, %ebx; ret`. Its bytes may also be found inside another instruction.
 const KEEP_RESULT_CODE: [u8; 2] = [0x93, 0xc3];
@@ -138,7 +138,7 @@ fn feature_end(feature: u32) -> usize {
     leaf.eax as usize + leaf.ebx as usize
 }
 
-/// Registers with which user code resumes. An interrupted system call restarts, as if the kernel had delivered no
+/// Registers for resuming user code. An interrupted system call restarts, as if the kernel had delivered no
 /// signal. A sleep returns early instead, as after a signal, because the kernel forgets the remaining time.
 fn restart_interrupted_syscall(registers: &Registers) -> Registers {
     let mut resumed_registers = *registers;
@@ -154,7 +154,7 @@ fn restart_interrupted_syscall(registers: &Registers) -> Registers {
     resumed_registers
 }
 
-/// Finds the addresses in this code to which signal handlers return.
+/// Finds the return addresses of signal handlers in this code.
 pub(crate) fn find_restorers(process: &Process, range: &Range<u64>) -> Vec<u64> {
     Code::read(process, range).map(|code| code.find_all(&RESTORE_RT_CODE)).unwrap_or_default()
 }

@@ -50,7 +50,7 @@ pub(crate) fn punch_hole(file: &File, from: u64, length: u64) {
 pub(crate) struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
-    /// Blocks the signals with which a user or the system usually terminates a process.
+    /// Blocks the signals that a user or the system usually sends to terminate a process.
     pub(crate) fn termination() -> BlockedSignals {
         BlockedSignals::new(&[Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT])
     }
@@ -109,8 +109,8 @@ impl BlockedSignals {
         Signal::from_named_raw(self.wait_number(timeout))
     }
 
-    /// Waits like [`BlockedSignals::wait_signal`], but returns a number, since real-time signals have no names.
-    /// Negative after a timeout.
+    /// Waits like [`BlockedSignals::wait_signal`], but returns a number, since real-time signals are unnamed. Negative
+    /// after a timeout.
     fn wait_number(&self, timeout: Duration) -> i32 {
         let timeout =
             libc::timespec { tv_sec: timeout.as_secs() as libc::time_t, tv_nsec: timeout.subsec_nanos().into() };

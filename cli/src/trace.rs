@@ -89,7 +89,7 @@ mod machine {
         [-512, -513, -514, -516].contains(&(registers.rax as i64))
     }
 
-    /// Number and second argument of the system call in which the thread is waiting.
+    /// Number and second argument of the system call that the thread is waiting in.
     pub(super) fn blocking_syscall(registers: &Registers) -> Option<(u64, u64)> {
         // Calls like `epoll_wait` are not restarted, but return EINTR.
         let is_waiting = is_interrupted(registers) || registers.rax as i64 == -i64::from(libc::EINTR);
@@ -178,9 +178,8 @@ impl StoppedThread {
         Ok(stopped)
     }
 
-    /// Calls `function` and returns its result, of which only the low 32 bits are reliable. The stack of the call
-    /// begins at `stack_top`, or by default below the thread's own stack pointer, where there is room for a system
-    /// call.
+    /// Calls `function` and returns its result; only the low 32 bits are reliable. The stack of the call begins at
+    /// `stack_top`, or by default below the thread's own stack pointer, where there is room for a system call.
     pub(crate) fn call(
         &mut self,
         function: u64,
@@ -260,7 +259,7 @@ impl StoppedThread {
         (machine::program_counter(&self.registers), machine::stack_pointer(&self.registers))
     }
 
-    /// Number and second argument of the system call in which the thread is waiting, if any.
+    /// Number and second argument of the system call that the thread is waiting in, if any.
     pub(crate) fn blocking_syscall(&self) -> Option<(u64, u64)> {
         machine::blocking_syscall(&self.registers)
     }

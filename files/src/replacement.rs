@@ -28,7 +28,7 @@ pub enum Visibility {
 #[derive(Debug)]
 pub struct Replacement {
     file: File,
-    /// Temporary and final name; `None` for a pipe or a device, to which data is written directly.
+    /// Temporary and final name; `None` for a pipe or a device, which is written directly.
     pending: Option<Pending>,
 }
 

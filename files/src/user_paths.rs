@@ -1,4 +1,4 @@
-//! Files at paths that the user chose, in directories to which others may be able to write.
+//! Files at paths that the user chose, in directories that others may be able to write to.
 
 use std::fs::{DirBuilder, File, Metadata};
 use std::io;
@@ -123,7 +123,7 @@ pub(crate) fn create_in(directory: impl AsFd, name: &Path, flags: OFlags, mode: 
     Ok(file.into())
 }
 
-/// Sets the mode of a new file or directory, from which the umask may have removed bits.
+/// Sets the mode of a new file or directory, because the umask may have removed bits.
 pub(crate) fn set_mode(file: &OwnedFd, mode: Mode) -> io::Result<()> {
     const PERMISSIONS: RawMode = 0o777;
     let status = rustix::fs::fstat(file)?;

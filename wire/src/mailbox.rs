@@ -1,4 +1,4 @@
-//! Memory that the command maps in a process to which it attaches, for a request and its result. The process runs the
+//! Memory that the command maps in the process that it attaches to, for a request and its result. The process runs the
 //! request in Python (`cli/src/inject.py`) or in a thread (`capi/src/attached.rs`).
 //!
 //! ```text
@@ -40,7 +40,7 @@ pub enum State {
     Waiting = 0,
     /// The process runs it.
     Started = 1,
-    /// The result says what was done.
+    /// The result describes the outcome.
     Succeeded = 2,
     /// The command cancelled it; the process does nothing.
     Cancelled = 3,

@@ -69,7 +69,7 @@ enum Observation {
     Unobserved(UnobservedLlvm),
     /// Not mentioned in the facts.
     Unknown,
-    /// There are no facts, because our library is not loaded or too old. `is_redirected` is true if
+    /// The facts are missing, because our library is not loaded or too old. `is_redirected` is true if
     /// `__jit_debug_register_code` is hooked.
     NoFacts { is_redirected: bool },
 }
@@ -113,8 +113,8 @@ impl Llvm {
             });
             llvms[index].list = count_compiled(process, list).map_or(List::Unreadable, List::Counted);
         }
-        // The facts omit LLVM instances for which observation is disabled and, if there is no log, those recognised
-        // only by their messages.
+        // The facts omit LLVM instances whose observation is disabled and, without a log, those recognised only by
+        // their messages.
         let deadline = Instant::now() + jit_list::READ_TIMEOUT;
         let libraries = process.libraries().into_iter().take_while(|_| Instant::now() < deadline);
         let candidates = libraries.filter(|library| may_have_llvm(process, library));
@@ -160,7 +160,7 @@ impl Llvm {
         self.library.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libllvmlite"))
     }
 
-    /// Returns the reason why code of this LLVM has no frame pointers, if our library knows one.
+    /// Returns the reason why code of this LLVM lacks frame pointers, if our library knows one.
     pub(super) fn without_frame_pointers(&self) -> Option<String> {
         let Observation::Observed(observed) = &self.observation else { return None };
         let reason = &observed.missing(Part::FramePointers)?.reason;
@@ -241,7 +241,7 @@ impl Llvm {
 }
 
 impl Observation {
-    /// Returns how an LLVM instance is observed if the facts do not list it, or if there are no facts (`has_facts` is
+    /// Returns how an LLVM instance is observed if the facts do not list it, or are missing altogether (`has_facts` is
     /// false).
     fn without_facts(process: &Process, library: &Path, has_facts: bool) -> Observation {
         if has_facts {

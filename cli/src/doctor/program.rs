@@ -36,7 +36,7 @@ pub(super) struct Program {
     pub(super) has_library: bool,
     /// True if an LLVM is observed and the program has code that belongs to no file, but no code was reported.
     pub(super) has_unreported_code: bool,
-    /// True if the program has no dynamic loader, so that our library cannot be preloaded.
+    /// True if the program lacks a dynamic loader, so that our library cannot be preloaded.
     pub(super) is_static: bool,
     pub(super) perf_map: bool,
     pub(super) images: bool,
@@ -45,7 +45,7 @@ pub(super) struct Program {
     /// True if perf can use the unwind tables of all images.
     pub(super) images_have_padding: bool,
     pub(super) lines: bool,
-    /// True if some compiled code has no line table.
+    /// True if some compiled code lacks a line table.
     pub(super) lacks_lines: bool,
     pub(super) code_keeps_frame_pointers: bool,
     pub(super) python_keeps_frame_pointers: bool,
@@ -478,7 +478,7 @@ struct Watched {
     status: String,
 }
 
-/// Time for which a command may continue after it has compiled code.
+/// Maximum time that a command keeps running after it has compiled code.
 const RUN_ON_TIME: Duration = Duration::from_secs(2);
 /// Interval between two examinations, which are slow because they read the interpreter's code.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);

@@ -57,7 +57,7 @@ pub(crate) struct ThreadRow {
     pub(crate) amount: Amount,
 }
 
-/// Columns by which rows can be sorted, in the order of the table's columns.
+/// Columns that rows can be sorted by, in the order of the table's columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Order {
     #[default]
@@ -234,7 +234,7 @@ impl FunctionRow {
         rows
     }
 
-    /// Returns the lines with a nonzero amount in the column. If there are none, as in a function that only calls
+    /// Returns the lines with a nonzero amount in the column. If all amounts are zero, as in a function that only calls
     /// others, returns the line with the largest total.
     pub(crate) fn nonzero_lines(&self, order: Order) -> Vec<(&(String, u32), &LineRow)> {
         let has_amount = |order: Order, row: &LineRow| order.key(&row.shares).0 != 0;

@@ -142,7 +142,7 @@ impl Target {
         compilations.read_new(&self.recording, is_recorded);
     }
 
-    /// Reason why there is no recording: the last line that the recorder printed.
+    /// Reason why nothing was recorded: the last line that the recorder printed.
     pub(crate) fn reason(&self) -> String {
         let output = self.output.text();
         let last_line = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing was recorded");
