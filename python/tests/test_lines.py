@@ -39,7 +39,7 @@ def test_numba_may_come_before_or_after():
     assert run_python(IMPORT_LINES + "import numba; lines.install(); " + PRINT_STATUS) == "True None\n"
 
 
-#: Modules with which every function that lines replace has been imported.
+#: Importing these modules imports every function that lines replace.
 ALL_HOOKED_MODULES = (
     "numba, numba.parfors.parfor_lowering, numba.core.pylowering, numba.core.inline_closurecall, numba.core.pythonapi,"
     " numba.core.debuginfo, numba.core.typed_passes"
@@ -468,7 +468,7 @@ def test_a_users_directory_may_be_called_numba(tmp_path):
     program = write_module(directory, code, "users.py")
     compiled_rows(program, tmp_path)
     debug_info = dwarfdump("--debug-info", tmp_path.glob("*.o"))
-    # The debug information has the hash of the source, by which a report detects that the file has changed, and the
+    # The debug information has the hash of the source, so that a report can detect that the file has changed, and the
     # line of `def`, not of the decorator.
     assert "sha256:" + hashlib.sha256(code.encode()).hexdigest()[:32] in debug_info, debug_info
     function_info = debug_info[debug_info.index('"users.f(') :]

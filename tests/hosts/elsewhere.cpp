@@ -1,4 +1,4 @@
-// A host that, like Julia, links code for an address to which it writes the code only later. That memory may be
+// A host that, like Julia, links code for an address and writes the code there only later. That memory may be
 // executable all the time, and no function call announces the write.
 //
 //     elsewhere MODE COUNT

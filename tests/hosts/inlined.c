@@ -1,4 +1,4 @@
-/* Calls that the compiler inlines: outer contains no call, and middle and hot have no symbols.
+/* Calls that the compiler inlines: outer contains no call, and middle and hot lack symbols.
  *
  *     lli inlined.bc SECONDS
  *     bitcode.py inlined.bc outer SECONDS

@@ -426,7 +426,7 @@ static int end_process(const char *ending) {
 
 /* --- Resources --------------------------------------------------------------------------------------------------- */
 
-/* Compiles `functions` functions in a child, in which the library's page requests numbered `from` to `to` fail. */
+/* Compiles `functions` functions in a child where the library's page requests numbered `from` to `to` fail. */
 static long starved_child(long from, long to, int functions, volatile long *request_count) {
     int status;
     fflush(stdout);

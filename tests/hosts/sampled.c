@@ -1,4 +1,4 @@
-/* Programs to be sampled: each scenario has known behaviour, with which its recording is compared.
+/* Programs to be sampled. The behaviour of each scenario is known, and its recording is compared with it.
  *
  *   sampled SCENARIO [NUMBER..]
  *

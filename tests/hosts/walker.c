@@ -1,7 +1,7 @@
 /* An in-process profiler: its SIGPROF handler, called at 1 kHz, walks the stack.
  *
  *   walk_start(walker, ranges, count)  walker: 0 nongnu libunwind (unw_step), 1 libgcc (_Unwind_Backtrace);
- *                                      ranges: start and end address pairs of the code in which samples count
+ *                                      ranges: start and end address pairs of the code whose samples count
  *   walk_stop()                        stops, and returns the number of samples in that code
  *   walk_taken()                       number of samples so far
  *   walk_complete()                    number of those walks that reached the program's entry point

@@ -111,7 +111,7 @@ impl Host {
         self.scratch.join(name)
     }
 
-    /// Contents of the library's log; empty if there is no log.
+    /// Contents of the library's log; empty if it does not exist.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.scratch("log")).unwrap_or_default()
@@ -285,7 +285,7 @@ impl Outcome {
     /// Parses the perf map, which must exist and obey every rule.
     ///
     /// # Panics
-    /// If there is no perf map or it breaks a rule.
+    /// If the perf map is missing or breaks a rule.
     #[must_use]
     pub fn perf_map(&self) -> PerfMap {
         let bytes = self.map.as_deref().unwrap_or_else(|| panic!("no perf map of {}:\n{}", self.pid, self.stderr));

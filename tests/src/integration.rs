@@ -98,7 +98,7 @@ pub fn with_packages(host: Host, venv: &str) -> Option<Host> {
 /// llvmlite's shared library in a virtual environment.
 ///
 /// # Panics
-/// If the environment has none.
+/// If the environment lacks it.
 #[must_use]
 pub fn libllvmlite(python: &Path) -> PathBuf {
     let lib = python.parent().and_then(Path::parent).expect("bin/python").join("lib");

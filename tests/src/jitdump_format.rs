@@ -26,7 +26,7 @@ const CODE_UNWINDING_INFO: u32 = 4;
 pub struct Line {
     /// Address of the first instruction of this row.
     pub address: u64,
-    /// Line number; line 0 marks code to which the compiler assigned no line.
+    /// Line number; line 0 marks code that the compiler assigned no line.
     pub line: u32,
     /// Full path of the source file.
     pub file: String,

@@ -56,7 +56,7 @@ pub mod walk;
 mod tests {
     use std::{fs, path::Path};
 
-    /// Fails if a test file has no `mod` line: it would never run.
+    /// Fails if a test file lacks a `mod` line: it would never run.
     #[test]
     fn every_file_is_a_module() {
         for binary in ["together", "alone", "long"] {

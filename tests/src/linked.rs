@@ -1,4 +1,4 @@
-//! Tests of integrations in which the program itself links to the library, with every consumer.
+//! Tests of integrations whose program itself links to the library, with every consumer.
 //!
 //! The host runs the chain without a preloaded library. As in the other integrations, every function must have a name
 //! and every stack must be whole.
@@ -40,7 +40,7 @@ pub fn compile_jit(name: &str, build_dir: &Scratch) -> Option<PathBuf> {
 /// Minimum number of samples in JIT code for a meaningful check.
 const MIN_SAMPLES: usize = 100;
 
-/// An integration in which the program links to the library.
+/// An integration whose program links to the library.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkedIntegration {
     /// Name of the integration's row in the support table.

@@ -1,4 +1,4 @@
-//! Properties of machine code that do not depend on the processor model for which LLVM schedules instructions.
+//! Properties of machine code that do not depend on the processor model that LLVM schedules instructions for.
 
 /// Returns true if the first 32 bytes of a function save its caller's frame pointer: `push %rbp`, optionally after
 /// `endbr64`, and later `mov %rsp,%rbp`. For some processors LLVM schedules other instructions between `push` and

@@ -105,7 +105,7 @@ impl Recording {
     /// Parses the perf map, which must exist and obey every rule.
     ///
     /// # Panics
-    /// If there is no perf map or it breaks a rule.
+    /// If the perf map is missing or breaks a rule.
     #[must_use]
     pub fn perf_map(&self) -> PerfMap {
         let bytes = self.map.as_deref().unwrap_or_else(|| panic!("no perf map of {}", self.pid));

@@ -20,7 +20,7 @@ use crate::perf_map;
 use crate::perf_script::{self, Sample};
 use crate::tool;
 
-/// A recording after `perf inject`, in which the JIT code has symbols.
+/// A recording after `perf inject`, with symbols for the JIT code.
 #[derive(Debug)]
 pub struct Injected {
     host: Host,

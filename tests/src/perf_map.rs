@@ -40,7 +40,7 @@ pub struct PerfMap {
 pub enum Fault {
     /// The bytes are not UTF-8.
     NotUtf8,
-    /// The last line has no newline, because a write was torn or the writer omits it.
+    /// The last line lacks a newline, because a write was torn or the writer omits it.
     NoFinalNewline,
     /// A malformed line, with its number, the violated rule and its text.
     Line(usize, &'static str, String),

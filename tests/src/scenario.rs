@@ -19,7 +19,7 @@ pub const CHAIN: [&str; 3] = ["gamma", "beta", "alpha"];
 pub struct Verdict {
     /// Number of samples whose leaf is JIT code.
     pub jit: usize,
-    /// Number of JIT samples whose leaf has no name.
+    /// Number of JIT samples whose leaf is unnamed.
     pub unnamed: usize,
     /// Number of JIT samples whose stack shows the whole chain and the caller.
     pub complete: usize,
@@ -62,7 +62,7 @@ impl Verdict {
     /// anonymous memory.
     ///
     /// # Panics
-    /// If too many leaves have no name.
+    /// If too many leaves are unnamed.
     #[track_caller]
     pub fn assert_named(&self) {
         self.assert_enough_samples();

@@ -6,7 +6,7 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// Integrations, that is, ways in which a program gives its code to jitlisten, in the order of the table.
+/// Integrations, that is, ways to pass a program's code to jitlisten, in the order of the table.
 pub const INTEGRATIONS: [&str; 8] = [
     "shim, stock wheels",
     "shim, lli",
@@ -24,7 +24,7 @@ pub const CONSUMERS: [&str; 6] = ["perf map", "jitdump", "image", "gdb", "libunw
 /// Appends a cell to `$JITLISTEN_SUPPORT`: this consumer passed the whole scenario with this integration.
 ///
 /// # Panics
-/// If the table has no such cell.
+/// If the table does not contain that cell.
 #[track_caller]
 pub fn record_cell(integration: &str, consumer: &str) {
     assert!(

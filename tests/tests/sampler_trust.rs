@@ -109,7 +109,7 @@ fn a_handler_that_is_too_slow_for_its_rate_skips() {
     assert!(samples > 0 && skipped > samples && calls.len() > 20, "{samples} samples, {skipped} skipped");
 }
 
-/// The smallest signal stack has no room for the kernel's signal frame; the larger ones have room for it, but not for
+/// The smallest signal stack is too small for the kernel's signal frame; the larger ones have room for it, but not for
 /// the handler.
 #[test]
 fn small_signal_stacks() {

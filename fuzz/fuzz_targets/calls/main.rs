@@ -192,7 +192,7 @@ impl Run<'_> {
         }
     }
 
-    /// Restarts a sink, to which the library must then report all live objects.
+    /// Restarts a sink. The library must then report all live objects to it.
     fn restart(&self, sink: &CStr) {
         // SAFETY: the argument is a C string.
         assert_eq!(call(|| unsafe { api::jitlisten_disable(sink.as_ptr()) }), api::OK);

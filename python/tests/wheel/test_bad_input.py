@@ -177,7 +177,7 @@ def test_a_pipe_is_no_recording(run, tmp_path):
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the program is machine code")
 @pytest.mark.parametrize("args", [["lines"], ["flamegraph"], ["record", "--bundle"]], ids=" ".join)
 def test_the_status_of_a_program_that_was_not_recorded(run, args, tmp_path):
-    # A static program that calls exit(7). It has no loader that could preload anything.
+    # A static program that calls exit(7). Without a loader, nothing can be preloaded into it.
     code = b"\xbf\x07\0\0\0\xb8\x3c\0\0\0\x0f\x05"
     load_address = 0x400000
     header = b"\x7fELF\x02\x01\x01" + bytes(9)

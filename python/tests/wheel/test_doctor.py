@@ -158,7 +158,7 @@ def test_objects_of_jitlink_in_a_process(run, start, tmp_path):
     program = start(command(), "run", "--", python(), "-B", program)
     llvm, facts = find_llvm(run, program.pid, "libllvmlite")
     assert "JITLink is hooked, objects so far: 1" in llvm["found"] and llvm["state"] == "ok"
-    # Images of JITLink code have no padding before the code, so perf cannot use their unwind tables.
+    # Images of JITLink code lack padding before the code, so perf cannot use their unwind tables.
     assert "no padding" in findings_about(facts, "images")[1]["found"]
     tools = {tool["tool"]: tool for tool in facts["tools"]}
     assert not tools["perf record --call-graph dwarf"]["stacks"] and tools["py-spy --native, pystack"]["stacks"]
@@ -294,7 +294,7 @@ def test_code_that_is_older_than_the_library(run, start):
         and "compiled functions keep no frame pointer" in finding["found"]
         and "jitlisten record" in finding["advice"]
     )
-    # Images of code compiled before attaching have no padding before the code, so perf cannot use their unwind tables.
+    # Images of code compiled before attaching lack padding before the code, so perf cannot use their unwind tables.
     assert not tools["perf record --call-graph dwarf"]["stacks"] and not tools["perf record -g"]["stacks"]
     assert tools["jitlisten record"]["stacks"] and tools["py-spy --native, pystack"]["stacks"]
     assert not tools["gdb"]["lines"]

@@ -268,7 +268,7 @@ def test_a_bundle_is_filled_when_its_command_is_ended(environment, run, tmp_path
     assert report["compiled"] > 0
 
 
-#: Functions for which Numba generates branches of its own. `spin` runs each for the same time.
+#: Numba generates branches of its own for these functions. `spin` runs each for the same time.
 BRANCHES = """
 import time
 import numpy as np

@@ -135,8 +135,8 @@ fn short_threads_are_seen() {
     assert!((sampled_seconds / time - 1.0).abs() < 0.16, "{sampled_seconds} of {time} s");
 }
 
-/// 1,000 threads run for 2 ms each, less than the time between two samples, and do nothing afterwards. What they do gets
-/// their time, and what ends them does not.
+/// 1,000 threads run for 2 ms each, less than the time between two samples, and do nothing afterwards. Their functions
+/// get the time; the code that ends them does not.
 #[test]
 fn threads_without_a_sample_lose_no_time() {
     let Some((samples, stdout)) = run(&["threads", "1000", "0.002", "2"]) else { return };
@@ -147,7 +147,7 @@ fn threads_without_a_sample_lose_no_time() {
     assert!((sampled_seconds / time - 1.0).abs() < tolerance, "{sampled_seconds} of {time} s");
 }
 
-/// `linux-perf-data`, with which samply imports recordings, reads the same samples as perf.
+/// `linux-perf-data`, which samply uses to import recordings, reads the same samples as perf.
 #[test]
 fn a_second_reader_finds_the_same() {
     let Some(host) = scenario(&["deep", "40", "1"]) else { return };

@@ -219,7 +219,7 @@ fn frames_of_every_interpreter_and_thread_are_found() {
         for deep in ["deep", "between"] {
             assert_complete(&samples_in(&burning_samples, deep), 99.5);
         }
-        // Threads end in functions for which Debian 13's C library has no symbols.
+        // Threads end in functions without symbols in Debian 13's C library.
         let (samples, incomplete) = (counters(&data).samples, counters(&data).incomplete);
         assert!(incomplete * 100 <= samples + 300, "{venv}: {incomplete} of {samples} are incomplete");
         let callers = |sample: &WeightedSample, function: &str| {

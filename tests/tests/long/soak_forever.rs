@@ -50,7 +50,7 @@ fn with_every_sink_nothing_grows_indefinitely() {
     let [warm, end] = parse_usage(&outcome);
     let summary = format!("stock {stock_warm:?} {stock_end:?}\nours {warm:?} {end:?}\n{}", host.log());
 
-    // The perf map keeps up to 1 MiB of lines for freed code; at the end, it has no other lines.
+    // The perf map keeps up to 1 MiB of lines for freed code; at the end, it contains only these.
     assert!(warm.perf_map > MIB / 2, "the host did not fill the map: {summary}");
     assert!(end.perf_map <= warm.perf_map + MIB / 4 && end.perf_map < 2 * MIB, "the perf map grows: {summary}");
     // The jitdump stops at the quota, and images stay below it; the log reports the quota once.

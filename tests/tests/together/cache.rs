@@ -25,7 +25,7 @@ fn objects_cached_without_the_library_are_named_and_logged() {
     for venv in VENVS {
         let Some((host, recording)) = record_from_the_cache(venv, Preload::Nothing) else { continue };
         Verdict::from_samples(&recording.samples, "_dispatcher").assert_named();
-        // The cached code has no frame pointers, so stacks may be incomplete, and the log must say so.
+        // The cached code lacks frame pointers, so stacks may be incomplete, and the log must say so.
         let log = host.log();
         let is_warning = |line: &&str| line.contains("libllvmlite.so: code without frame pointers was loaded");
         assert!(log.lines().any(|line| is_warning(&line)), "not a word about code without frame pointers: {log:?}");

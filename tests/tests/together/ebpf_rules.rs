@@ -1,4 +1,4 @@
-//! Rules by which OpenTelemetry's eBPF profiler, and Parca's agent built on it, names and unwinds the code of a
+//! Rules of OpenTelemetry's eBPF profiler, and of Parca's agent built on it, for naming and unwinding the code of a
 //! mapping. The profiler itself needs the kernel's eBPF and a separate build, so these tests check its rules, as its
 //! sources state them (`process/process.go`, `process/types.go`, `processmanager/processinfo.go`, `libpf/pfelf`,
 //! `libpf/fileid.go`; August 2026):
@@ -10,7 +10,7 @@
 //! 3. The file is a 64-bit ELF file, and an executable `PT_LOAD` program header contains the mapping's offset.
 //! 4. The profiler identifies a file by its first and last 4,096 bytes and its size: no two files may agree in all
 //!    three.
-//! 5. The file has a build ID, in a section or in `PT_NOTE`, by which a server finds the file's symbols.
+//! 5. The file has a build ID, in a section or in `PT_NOTE`; a server uses it to find the file's symbols.
 //! 6. The file has unwind tables for the mapped code, in `PT_GNU_EH_FRAME` or `.eh_frame`.
 
 use std::collections::BTreeSet;

@@ -589,7 +589,7 @@ fn object_files_whose_class_is_in_another_library() {
     assert_three_loads(&program, &object, "foreign");
 }
 
-/// If LLVM's symbols have no versions, constants in the library identify its release.
+/// If LLVM's symbols are unversioned, constants in the library identify its release.
 #[test]
 fn the_release_is_the_one_that_the_library_says() {
     for (version, refusal) in [

@@ -116,8 +116,8 @@ fn every_function_that_postgresql_compiles_is_named() {
         let text = |outcome: &Outcome| String::from_utf8_lossy(&outcome.stdout).into_owned();
         assert_eq!((text(&stock), &stock.stderr), (text(&preloaded), &preloaded.stderr), "{settings:?}");
         let map = preloaded.perf_map();
-        // The first query has no `explain`, and compiles the same functions as the second one. In the third query, LLVM
-        // drops some functions.
+        // The first query runs without `explain`, and compiles the same functions as the second one. In the third
+        // query, LLVM drops some functions.
         let explained_counts = foreign::explained_functions(&preloaded.stdout);
         let [second, third] = explained_counts[..] else { panic!("{explained_counts:?}") };
         let Some(compiled) = postgres.compiled_functions(preloaded.pid) else { return };

@@ -1,4 +1,4 @@
-//! `py-spy --native` and `pystack --native` on Python -> Numba -> Python -> Numba stacks whose code has no frame
+//! `py-spy --native` and `pystack --native` on Python -> Numba -> Python -> Numba stacks whose code lacks frame
 //! pointers.
 
 use std::fs;
@@ -173,7 +173,7 @@ fn pystack_shows_names_and_lines() {
     assert_eq!(stock, Some(false), "the check must be able to say no");
 }
 
-/// llvmlite runs an object compiled by clang in which LLVM inlined calls; py-spy must show them as frames.
+/// llvmlite runs an object that clang compiled with inlined calls; py-spy must show them as frames.
 #[test]
 fn py_spy_shows_inlined_calls_as_frames() {
     let (Some(spy), Some(host)) = (py_spy(), integration::numba(NUMBA, "bitcode.py")) else { return };

@@ -84,7 +84,7 @@ fn gdb(llvm: u32, engine: &str) {
     running.wait_for_line("running");
     // Very rarely, gdb stops in a function that calls `gamma`.
     let session = gdb::attach_in("gamma", &running);
-    // gdb ends the stack at `main`, for which it has debug information.
+    // gdb ends the stack at `main`, because `main` has debug information.
     let reaches_main = session.backtrace.frames.last().is_some_and(|frame| frame.starts_with("main "));
     let check_result = scenario::check_backtrace(&session.backtrace, CALLER, Symbols::Stripped);
     assert!(

@@ -210,8 +210,7 @@ fn engines_that_are_disposed_of() {
     assert_eq!(log.matches("freeing ObjectId").count(), MODULE_COUNT - 1, "{log}");
 }
 
-/// ORC finishes linking an object inside the call that links another one, and not in the order in which the links
-/// began.
+/// ORC finishes linking an object inside the call that links another one, and not in the order the links began.
 #[test]
 fn objects_that_are_linked_while_others_are() {
     for (llvm, name) in LLVMS {

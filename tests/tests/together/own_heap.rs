@@ -8,7 +8,7 @@ use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
 /// Functions of the C library and of libgcc that allocate when the library calls them. `?` stands for a static function
-/// without a symbol, to which `opendir` jumps.
+/// without a symbol, the target of a jump in `opendir`.
 const ALLOCATING_FUNCTIONS: [&str; 5] = ["?", "opendir", "dlopen", "__register_atfork", "__register_frame"];
 
 /// Runs a Numba program with `hosts/watched_malloc.c` preloaded before the library.

@@ -1,4 +1,4 @@
-//! Hosts with their own memory managers, in which LLVM itself never makes memory executable.
+//! Hosts with their own memory managers: LLVM itself never makes memory executable.
 
 use std::path::PathBuf;
 use std::thread;

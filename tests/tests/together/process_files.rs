@@ -182,7 +182,7 @@ fn memory_does_not_grow_under_a_stopped_clock() {
     assert!(resident_kb[1] - resident_kb[0] < 1024, "kilobytes after each half: {resident_kb:?}");
 }
 
-/// A launcher that runs as root must not leave a log to which the program that it starts cannot write.
+/// A launcher that runs as root must not leave a log that the program it starts cannot write to.
 #[test]
 fn a_log_is_made_for_its_first_line() {
     let host = Host::new("/bin/true", "no-log");

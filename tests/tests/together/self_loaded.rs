@@ -1,4 +1,4 @@
-//! A host in which LLVM compiles objects to memory and the host loads them itself; also other uses of such objects.
+//! A host that has LLVM compile objects to memory and loads them itself; also other uses of such objects.
 
 #![cfg(target_arch = "x86_64")]
 

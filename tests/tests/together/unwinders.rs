@@ -92,7 +92,7 @@ fn with_images_libunwind_knows_the_names() {
     }
 }
 
-/// Numba's cache has code from a stock process, in which no function has a frame pointer and some have no unwind table.
+/// Numba's cache has code from a stock process: its functions lack frame pointers, and some lack unwind tables.
 #[test]
 fn rules_are_read_from_code_that_has_none() {
     let Some(host) = host(VENVS[0], "early") else { return };

@@ -1,4 +1,4 @@
-//! A process without LLVM, in which the library is loaded but has no effect.
+//! A process without LLVM: the library is loaded but has no effect.
 
 use jitlisten_tests::host::{self, Host};
 use jitlisten_tests::integration;

@@ -57,7 +57,7 @@ static void fill_list(size_t count, uint64_t size)
 }
 
 /* Writes malformed facts: an LLVM entry with an invalid slot and an endless file. If `is_endless`, its list of channels
- * has no end either. */
+ * is endless, too. */
 static void write_facts(int is_endless)
 {
     char *list = (char *)jitlisten_facts.list;
