@@ -44,7 +44,7 @@ random)
     while read -r name version requirements; do
         # shellcheck disable=SC2086
         make_venv "random-$name" "$version" $requirements $tools
-        # Optimization does not affect what is measured, but most of the time it takes.
+        # Optimization does not affect the measurement, but would take most of the time.
         NUMBA_OPT=0 COVERAGE_FUNCTIONS=2000 test_with "random-$name" -n 2 python/tests/test_coverage_random.py </dev/null
     done <<'PYTHONS'
 3.9 3.9 numba==0.60.0 coverage==7.10.7

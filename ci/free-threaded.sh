@@ -35,7 +35,7 @@ build() {
 [ -x "$python" ] || build || { tail -n 20 target/free-threaded.log >&2; exit 1; }
 [ "$("$python" -c 'import sys; print(sys._is_gil_enabled())')" = False ]
 
-# Directory in which the tests look for interpreters.
+# Directory where the tests look for interpreters.
 venvs=$directory/venvs
 mkdir -p "$venvs/numba-0.68.1/bin"
 ln -sfn "$python" "$venvs/numba-0.68.1/bin/python"

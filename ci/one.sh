@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests whose name contains a word, after installing and building what they need: packages, virtual
+# Runs the tests whose name contains a word, after installing and building their prerequisites: packages, virtual
 # environments, the library, the wheel, programs of other scripts.
 #
 #   ci/one.sh NAME    a file with tests (`table`, `test_record`), a part of a test's name (`py_spy`), or both (`table::perf`)

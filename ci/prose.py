@@ -21,7 +21,7 @@ MARKS = {".rs": SLASHES, ".js": SLASHES, ".c": SLASHES, ".cpp": SLASHES, ".h": S
 MARKS |= {".py": HASHES, ".sh": HASHES, ".toml": HASHES}
 BLOCK = {".c": ("/*", "*/"), ".h": ("/*", "*/"), ".cpp": ("/*", "*/"), ".hpp": ("/*", "*/"), ".js": ("/*", "*/")}
 BLOCK |= {".py": ('"""', '"""')}
-#: A path in a comment. External projects that we quote (LLVM, CPython, the kernel) have no files of `OUR_KINDS`.
+#: A path in a comment. External projects that we quote (LLVM, CPython, the kernel) contain no files of `OUR_KINDS`.
 FILE = re.compile(r"(?<![\w./<*-])(?:[\w-]+/)*\w[\w.-]*\.(?:rs|py|sh|toml|tsv|md)\b(?!\()")
 OUR_KINDS = {".rs", ".sh", ".toml", ".tsv", ".md"}
 LINE_NUMBER = re.compile(r"(?<![\w/])((?:[\w-]+/)*\w+\.(?:rs|sh)):\d+\b")

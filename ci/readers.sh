@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Opens the output of `jitlisten export` in the programs for which it is intended, because the test suite checks only
+# Opens the output of `jitlisten export` in the programs that it is intended for, because the test suite checks only
 # the formats. Uses the Firefox Profiler's own code (as profiler-cli), and speedscope in headless Chromium. Run by hand:
 # needs node, npm and chromium.
 #

@@ -346,7 +346,7 @@ def _describe_event(data: Any) -> "tuple[Row, Any]":
         return _describe_identity(func_ir.func_id, data["args"], why), _code_of(dispatcher)
     function = dispatcher.py_func
     code = function.__code__
-    # The globals of code made by `exec` may have no name.
+    # The globals of code made by `exec` may lack `__name__`.
     module = getattr(function, "__module__", None) or "<dynamic>"
     return _make_row(module, function.__qualname__, code.co_filename, code.co_firstlineno, data["args"], why), code
 
@@ -606,7 +606,7 @@ def _append_rows(descriptor: int, rows: List[Row], is_new: bool) -> None:
             header = b""
         else:
             os.ftruncate(descriptor, 0)
-    # JSON has no escape for a name that is not UTF-8.
+    # JSON cannot escape a name that is not UTF-8.
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     os.write(descriptor, header + lines.encode("utf-8", "replace"))
     _state.row_count += len(rows)

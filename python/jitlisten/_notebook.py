@@ -173,7 +173,7 @@ def _parse_number(options: Dict[str, str], name: str, default: int, max_value: i
 def _execute(shell: Any, text: str, lines_above: int) -> Any:
     """Runs `text` as a separate cell and returns the value of its last expression."""
     text = "\n" * lines_above + shell.transform_cell(text)
-    # The running cell is the one that was compiled last.
+    # The running cell was compiled last.
     counts = getattr(shell.compile, "_filename_map", {}).values()
     name = shell.compile.cache(text, max(counts, default=0))
     tree = shell.compile.ast_parse(text, filename=name)

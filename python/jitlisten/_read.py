@@ -78,7 +78,7 @@ class Report:
         nodes, samples = stacks["nodes"], stacks["samples"]
         names = [row["name"] for row in stacks["functions"]]
         files = [*stacks["files"], None]
-        # Callers precede what they call.
+        # Callers precede their callees.
         tuples: List[Tuple[str, ...]] = []
         for parent, function in zip(nodes["parent"], nodes["function"]):
             tuples.append((*(tuples[parent] if parent >= 0 else ()), names[function]))

@@ -202,7 +202,7 @@ class Part:
 def _without_collection() -> Iterator[None]:
     """Context without garbage collection. Our imports would be the last straw for a full collection: they follow those
     of Numba, whose objects all stay, and the pass over them takes several times as long as our imports."""
-    # Another thread might change the collector's state meanwhile, or fork a child in which it would stay off.
+    # Another thread might change the collector's state meanwhile, or fork a child, where it would stay off.
     is_enabled = gc.isenabled() and len(sys._current_frames()) == 1
     if is_enabled:
         gc.disable()
