@@ -26,7 +26,7 @@ symbols . '\bjitlisten_(facts|attached|record_end)\b' >>"$work/declared"
 if [ -n "$versions" ]; then
     sed -i 's/$/@@JITLISTEN_0.1/' "$work/declared"
 else
-    { symbols '^ \*     ' '\b[a-zA-Z_]+\b' && symbols . '\b__[at]san_\w+\b'; } >>"$work/declared"
+    { symbols '^ \*     ' '\b[a-zA-Z0-9_]+\b' && symbols . '\b__[at]san_\w+\b'; } >>"$work/declared"
 fi
 sort -u "$work/declared" -o "$work/declared"
 nm -D --defined-only --with-symbol-versions "$library" | awk '$2 != "A" { sub("@@Base", "", $NF); print $NF }' | sort -u >"$work/exported"

@@ -128,7 +128,7 @@ class Report:
         # Callers first, callees by their frames: as Graph.enumerate_traverse, which is slower.
         made: Dict[int, Any] = {}
         depths = [0] * len(keys)
-        rows = []
+        rows: List[Any] = []
         waiting = sorted(roots, key=keys.__getitem__, reverse=True)
         while waiting:
             node = waiting.pop()
