@@ -80,7 +80,7 @@ pub(super) fn collect(
         } else {
             python_threads.line_below(sample, thread, &paths).map(Context::BelowStack)
         };
-        *counts.entry((sample.stack, context.unwrap_or(Context::Plain))).or_default() += Count::of(sample);
+        *counts.entry((sample.stack, context.unwrap_or(Context::Plain))).or_default() += Count::from_sample(sample);
     }
     let mut callers = Callers::default();
     for ((stack, _), count) in &counts {

@@ -44,7 +44,7 @@ pub(super) fn find_serial_threads(recording: &Recording, profile: &Profile, path
     let mut samples = processes.into_values().max_by_key(|samples| samples.len())?;
     let mut threads: FxHashMap<u32, Count> = FxHashMap::default();
     for sample in &samples {
-        *threads.entry(sample.thread).or_default() += Count::of(sample);
+        *threads.entry(sample.thread).or_default() += Count::from_sample(sample);
     }
     threads.retain(|_, count| count.samples >= MIN_THREAD_SAMPLES);
     samples.retain(|sample| threads.contains_key(&sample.thread));

@@ -105,7 +105,7 @@ pub(super) enum Dialect {
 
 impl Dialect {
     /// Returns the dialect for a function and the source file of its loop.
-    pub(super) fn of(function: &str, path: &str) -> Dialect {
+    pub(super) fn of_function(function: &str, path: &str) -> Dialect {
         let extension = path.rsplit('/').next().unwrap_or_default().rsplit_once('.');
         match extension.map(|(_, extension)| extension) {
             // The file name of a notebook cell may have no extension.

@@ -70,7 +70,7 @@ pub(super) fn advice(hot_loop: &Loop) -> Vec<Advice> {
     if hot_loop.facts.unknown != 0 {
         return Vec::new();
     }
-    let dialect = Dialect::of(&hot_loop.function, &hot_loop.loop_path);
+    let dialect = Dialect::of_function(&hot_loop.function, &hot_loop.loop_path);
     let matching: Vec<Advice> = RULES.iter().filter_map(|rule| rule(hot_loop, dialect)).collect();
     let best = matching.iter().position(|advice| advice.change.is_some()).unwrap_or(0);
     matching.into_iter().nth(best).into_iter().collect()

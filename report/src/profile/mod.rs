@@ -47,7 +47,7 @@ pub struct Count {
 }
 
 impl Count {
-    pub(crate) fn of(sample: &Sample) -> Count {
+    pub(crate) fn from_sample(sample: &Sample) -> Count {
         Count { weight: sample.weight, samples: 1 }
     }
 
@@ -279,12 +279,12 @@ impl Profile {
 
 /// Counts the samples of each stack. The result is sorted.
 pub(crate) fn stack_counts<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Vec<(u32, Count)> {
-    sorted_counts(samples.into_iter().map(|sample| (sample.stack, Count::of(sample))))
+    sorted_counts(samples.into_iter().map(|sample| (sample.stack, Count::from_sample(sample))))
 }
 
 /// Counts the samples of each stack in each thread. The result is sorted.
 pub(crate) fn thread_stack_counts<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Vec<((u32, u32), Count)> {
-    sorted_counts(samples.into_iter().map(|sample| ((sample.stack, sample.thread), Count::of(sample))))
+    sorted_counts(samples.into_iter().map(|sample| ((sample.stack, sample.thread), Count::from_sample(sample))))
 }
 
 fn sorted_counts<K: Copy + Ord + Hash>(items: impl Iterator<Item = (K, Count)>) -> Vec<(K, Count)> {

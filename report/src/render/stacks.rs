@@ -32,7 +32,7 @@ pub fn stacks_to_json(report: &Report) -> Value {
             }
             node
         });
-        *counts.entry((sample.thread, *leaf)).or_default() += Count::of(sample);
+        *counts.entry((sample.thread, *leaf)).or_default() += Count::from_sample(sample);
     }
     let mut counts: Vec<((u32, u32), Count)> = counts.into_iter().collect();
     counts.sort_by_key(|(key, _)| *key);

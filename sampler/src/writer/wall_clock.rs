@@ -176,7 +176,7 @@ impl OpenTime {
         queued_ns - (std::mem::replace(&mut self.waiting, rest_ns) - rest_ns)
     }
 
-    fn of(&mut self, activity: Activity) -> &mut u64 {
+    fn time_of(&mut self, activity: Activity) -> &mut u64 {
         match activity {
             Activity::Running => &mut self.running,
             Activity::Waiting => &mut self.waiting,
@@ -184,11 +184,11 @@ impl OpenTime {
     }
 
     fn add_to(&mut self, activity: Activity, ns: u64) {
-        *self.of(activity) += ns;
+        *self.time_of(activity) += ns;
     }
 
     fn take(&mut self, activity: Activity) -> u64 {
-        std::mem::take(self.of(activity))
+        std::mem::take(self.time_of(activity))
     }
 
     fn take_all(&mut self) -> u64 {

@@ -52,7 +52,7 @@ type Functions<'a> = BTreeMap<usize, &'a Reference>;
 
 /// Returns the table in the code, or `around` it, that agrees with the located sections. Returns `None` unless there is
 /// exactly one such table.
-pub(super) fn find(search: &Search<'_>, section: &Section, around: &Surroundings) -> Option<Table> {
+pub(super) fn find(search: &Search<'_>, section: &Section, surroundings: &Surroundings) -> Option<Table> {
     let entries = entries(&section.bytes)?;
     let prefix = &section.bytes[..section.fixed_prefix_len().min(entries[0].end)];
     if prefix.len() < MIN_PREFIX_BYTES {
@@ -62,7 +62,7 @@ pub(super) fn find(search: &Search<'_>, section: &Section, around: &Surroundings
         section.references.iter().map(|reference| (reference.offset as usize, reference)).collect();
     let located_text = search.located_text();
     let mut tables = Vec::new();
-    for piece in std::iter::once(search.code).chain(around.iter()) {
+    for piece in std::iter::once(search.code).chain(surroundings.iter()) {
         let matcher = TableMatcher {
             search,
             section,

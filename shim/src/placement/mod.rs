@@ -121,7 +121,7 @@ impl Pattern {
     pub(crate) fn locate(
         &self,
         code: &Piece,
-        around: &Surroundings,
+        surroundings: &Surroundings,
         read: &dyn Fn(AddressRange) -> Option<Vec<u8>>,
         is_free: &dyn Fn(AddressRange) -> bool,
         is_own_memory: bool,
@@ -137,7 +137,7 @@ impl Pattern {
             reserved: Ranges::default(),
             budget: MAX_SEARCHED_BYTES,
         };
-        let table = search.locate_sections(around, is_own_memory);
+        let table = search.locate_sections(surroundings, is_own_memory);
         if search.located.order.is_empty() || search.overlaps_itself() {
             return None;
         }
@@ -208,7 +208,7 @@ impl Search<'_> {
     /// Locates the text sections, heaviest first, because the relocations of heavy sections lead to most other
     /// sections. Among sections of equal weight, the largest comes first, because it may contain a smaller one. Returns
     /// the unwind table, if found.
-    fn locate_sections(&mut self, around: &Surroundings, is_own_memory: bool) -> Option<(usize, AddressRange)> {
+    fn locate_sections(&mut self, surroundings: &Surroundings, is_own_memory: bool) -> Option<(usize, AddressRange)> {
         let pattern = self.pattern;
         let mut texts: Vec<(usize, usize)> = pattern
             .sections
@@ -242,7 +242,7 @@ impl Search<'_> {
             self.place_section(position, unique_match);
             self.follow_references();
             if let (None, Some(section)) = (table, eh_frame)
-                && let Some(table_match) = eh_frame::find(self, section, around)
+                && let Some(table_match) = eh_frame::find(self, section, surroundings)
             {
                 table = table_match.range().map(|range| (section.index, range));
                 for (index, address) in table_match.functions {

@@ -41,10 +41,10 @@ fn link(pattern: &Pattern, gap: usize) -> (Piece, Piece, Vec<(usize, AddressRang
 }
 
 fn locate(pattern: &Pattern, code: &Piece, data: &Piece, is_free: &dyn Fn(AddressRange) -> bool) -> Option<Placement> {
-    let around = vec![Piece { start: data.start, bytes: data.bytes.clone() }];
-    let around = Surroundings::new(Box::new(|| around));
+    let surroundings = vec![Piece { start: data.start, bytes: data.bytes.clone() }];
+    let surroundings = Surroundings::new(Box::new(|| surroundings));
     let read = |range| data.get(range).map(<[u8]>::to_vec);
-    pattern.locate(code, &around, &read, is_free, false)
+    pattern.locate(code, &surroundings, &read, is_free, false)
 }
 
 fn pattern() -> Pattern {
@@ -188,8 +188,8 @@ fn located_functions(functions: &[&[u8]], present: &[usize]) -> Vec<usize> {
     let offsets: Vec<u64> = present.iter().map(|&function| offset_of(function)).collect();
     // Append bytes that do not belong to the table.
     let bytes = [build_eh_frame(32, &offsets).0, vec![0; 8], vec![7; 256]].concat();
-    let around = Surroundings::new(Box::new(|| vec![Piece { start: Address(DATA), bytes }]));
-    let Some(placement) = pattern.locate(&with_texts(&texts), &around, &|_| None, &|_| true, true) else {
+    let surroundings = Surroundings::new(Box::new(|| vec![Piece { start: Address(DATA), bytes }]));
+    let Some(placement) = pattern.locate(&with_texts(&texts), &surroundings, &|_| None, &|_| true, true) else {
         return Vec::new();
     };
     let mut located = Vec::new();

@@ -47,7 +47,7 @@ pub(crate) fn search_executable(pending: &mut PendingObjects, memory: Memory<'_>
     let Some(code) = read_piece(range) else { return Matches::new(Vec::new()) };
     let pattern = |id| Some((id, memory.session.debug_object(id).and_then(Pattern::parse)?));
     let patterns: Vec<(ObjectId, Pattern)> = pending.into_iter().filter_map(pattern).collect();
-    let surroundings = memory.around(range, max_reach(patterns.iter().map(|(_, pattern)| pattern)));
+    let surroundings = memory.surroundings_of(range, max_reach(patterns.iter().map(|(_, pattern)| pattern)));
     let is_free = |range| memory.is_free(range);
     match_each(patterns, |pattern| pattern.locate(&code, &surroundings, &read_memory, &is_free, false))
 }

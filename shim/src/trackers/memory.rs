@@ -40,7 +40,7 @@ impl Memory<'_> {
 
     /// Returns readable memory before and after code, up to `max_reach` bytes within the same allocation. If the
     /// allocation is unknown, returns the neighbouring mappings.
-    pub(crate) fn around(&self, code: AddressRange, max_reach: u64) -> Surroundings {
+    pub(crate) fn surroundings_of(&self, code: AddressRange, max_reach: u64) -> Surroundings {
         let allocated = self.allocated.containing(code).filter(|allocation| *allocation != code);
         Surroundings::new(Box::new(move || {
             let neighbour = |address: Address| {

@@ -34,7 +34,7 @@ pub(crate) fn search(memory: Memory<'_>, range: AddressRange) -> Vec<Table> {
         return Vec::new();
     }
     let Some(code) = read_piece(range) else { return Vec::new() };
-    let surroundings = memory.around(range, MAX_REACH_BYTES);
+    let surroundings = memory.surroundings_of(range, MAX_REACH_BYTES);
     let pieces = std::iter::once(&code).chain(surroundings.iter());
     let mut tables: Vec<Table> = pieces.flat_map(|piece| find_tables(piece, range)).collect();
     if tables.is_empty() {

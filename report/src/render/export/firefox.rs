@@ -119,7 +119,7 @@ fn cpu_time_deltas(report: &Report, samples: &[Sample]) -> Value {
 fn weights(report: &Report, samples: &[Sample]) -> (Value, &'static str) {
     match report.unit() {
         Unit::Time => (samples.iter().map(|sample| sample.weight as f64 / 1e6).collect(), "tracing-ms"),
-        unit => (samples.iter().map(|sample| unit.amount(Count::of(sample))).collect(), "samples"),
+        unit => (samples.iter().map(|sample| unit.amount(Count::from_sample(sample))).collect(), "samples"),
     }
 }
 

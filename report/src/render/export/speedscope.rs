@@ -21,7 +21,7 @@ pub fn to_speedscope(report: &Report) -> Value {
         let (mut sampled_stacks, mut weights): (Vec<Value>, Vec<u64>) = (Vec::new(), Vec::new());
         let mut last_stack = None;
         for sample in &samples {
-            let weight = unit.amount(Count::of(sample));
+            let weight = unit.amount(Count::from_sample(sample));
             if last_stack == Some(sample.stack)
                 && let Some(last_weight) = weights.last_mut()
             {

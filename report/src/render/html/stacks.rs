@@ -212,7 +212,7 @@ pub(super) fn stacks(report: &Report) -> Value {
             }
             (node, activity_index(report, sample.stack), hot.line_code(report, &indices, sample.stack))
         });
-        tree.add_weight(node, unit.amount(Count::of(sample)));
+        tree.add_weight(node, unit.amount(Count::from_sample(sample)));
     }
     let representatives = tree.merge_light_nodes();
     let timeline = Timeline::new(recording);
@@ -272,7 +272,7 @@ fn collect_parts(
     for sample in report.counted_samples() {
         let time = sample.time.saturating_sub(starts[sample.thread as usize]);
         let (node, activity, hot) = leaf(sample.stack);
-        *parts.entry((time / slice, sample.thread, node, activity, hot)).or_default() += Count::of(sample);
+        *parts.entry((time / slice, sample.thread, node, activity, hot)).or_default() += Count::from_sample(sample);
     }
     parts.into_iter().collect()
 }

@@ -71,7 +71,7 @@ impl EmittedObjects {
     }
 
     fn region(&self, memory: Memory<'_>, range: AddressRange, is_unhinted: bool) -> Option<SearchRegion> {
-        let surroundings = memory.around(range, max_reach(self.patterns()));
+        let surroundings = memory.surroundings_of(range, max_reach(self.patterns()));
         Some(SearchRegion { code: read_piece(range)?, surroundings, is_unhinted })
     }
 

@@ -37,15 +37,15 @@ impl SelfLoadedObjects {
             size += if fits { range.size() } else { 0 };
             fits
         };
-        let region = |&range: &AddressRange| Some((read_piece(range)?, memory.around(range, max_reach)));
+        let region = |&range: &AddressRange| Some((read_piece(range)?, memory.surroundings_of(range, max_reach)));
         let regions: Vec<(Piece, Surroundings)> = ranges.iter().filter(fits_limit).filter_map(region).collect();
         let mut matches: Vec<(usize, Placement)> = Vec::new();
         // Search for the newest objects first, because the object compiled last is usually loaded next.
         let candidates = self.unlocated.iter().enumerate().rev().filter(|(_, compiled)| !compiled.is_doubtful);
         for (index, compiled) in candidates.take((MAX_TOTAL_BYTES / size.max(1)) as usize) {
             let is_free = |range| memory.is_free(range) && !self.doubtful_ranges.overlaps(range);
-            let fits = |(code, around): &(Piece, Surroundings)| {
-                compiled.pattern.locate(code, around, &read_memory, &is_free, false)
+            let fits = |(code, surroundings): &(Piece, Surroundings)| {
+                compiled.pattern.locate(code, surroundings, &read_memory, &is_free, false)
             };
             matches.extend(regions.iter().filter_map(fits).map(|placement| (index, placement)));
         }
