@@ -218,6 +218,18 @@ fn the_loops_of_many_processes_are_added_up() {
     assert_eq!(hot_loop.advice.iter().map(|advice| advice.rule).collect::<Vec<_>>(), ["fp-order"]);
 }
 
+/// Records one sample in the image of a process, and writes both.
+fn record_image(directory: &Path, pid: u32, image: &[u8]) -> RecordingFile {
+    let (path, recording) = (directory.join(format!("image-{pid}.so")), directory.join(format!("{pid}.data")));
+    fs::write(&path, image).unwrap();
+    let mut writer = Writer { host: Some("one".to_owned()), ..Writer::default() };
+    writer.comm(pid, pid, "python", true, 1);
+    writer.mmap(pid, (LIBRARY, LIBRARY + 0x2000), 0, path.to_str().unwrap(), 2);
+    writer.sample((pid, pid), 3, 5, &[LIBRARY + 0x1010]);
+    fs::write(&recording, writer.file()).unwrap();
+    RecordingFile { path: recording, root: None }
+}
+
 /// Only code with the same line table is the same: the source may have changed between two runs.
 #[test]
 fn processes_share_only_code_with_the_same_lines() {
@@ -231,20 +243,7 @@ fn processes_share_only_code_with_the_same_lines() {
             renamed[at..at + other.len()].copy_from_slice(other);
         }
     }
-    let files: Vec<RecordingFile> = [&image, &image, &renamed]
-        .iter()
-        .zip(1_u32..)
-        .map(|(image, pid)| {
-            let (path, recording) = (directory.join(format!("image-{pid}.so")), directory.join(format!("{pid}.data")));
-            fs::write(&path, image).unwrap();
-            let mut writer = Writer { host: Some("one".to_owned()), ..Writer::default() };
-            writer.comm(pid, pid, "python", true, 1);
-            writer.mmap(pid, (LIBRARY, LIBRARY + 0x2000), 0, path.to_str().unwrap(), 2);
-            writer.sample((pid, pid), 3, 5, &[LIBRARY + 0x1010]);
-            fs::write(&recording, writer.file()).unwrap();
-            RecordingFile { path: recording, root: None }
-        })
-        .collect();
+    let files = [(1, &image), (2, &image), (3, &renamed)].map(|(pid, image)| record_image(&directory, pid, image));
     let report = Report::open_all(&files, &Options::default()).unwrap();
     let lines = |name: &str| {
         let file = report.profile.files.iter().find(|file| file.path.ends_with(name)).expect(name);
@@ -266,16 +265,7 @@ fn processes_share_no_code_without_lines() {
         }
     }
     let locations = |image: &[u8]| {
-        let files = [1_u32, 2].map(|pid| {
-            let (path, recording) = (directory.join(format!("image-{pid}.so")), directory.join(format!("{pid}.data")));
-            fs::write(&path, image).unwrap();
-            let mut writer = Writer { host: Some("one".to_owned()), ..Writer::default() };
-            writer.comm(pid, pid, "python", true, 1);
-            writer.mmap(pid, (LIBRARY, LIBRARY + 0x2000), 0, path.to_str().unwrap(), 2);
-            writer.sample((pid, pid), 3, 5, &[LIBRARY + 0x1010]);
-            fs::write(&recording, writer.file()).unwrap();
-            RecordingFile { path: recording, root: None }
-        });
+        let files = [1, 2].map(|pid| record_image(&directory, pid, image));
         let report = Report::open_all(&files, &Options::default()).unwrap();
         assert_eq!(names(&report).len(), 1);
         report.recording.locations.len()
