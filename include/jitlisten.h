@@ -275,9 +275,8 @@ jitlisten_status jitlisten_owns_pages(jitlisten_object object);
 /* Promises, between *loaded* and *finalized*, that the size bytes before the first page of this object's code are whole
  * pages of private anonymous memory, which nothing uses until *freeing*. The image sink maps the headers and unwind
  * tables of the image there. perf record --call-graph dwarf needs that: it looks for unwind tables in the first page of
- * a file. A page holds those of dozens of functions. Afterwards the
- * contents and protection of this memory are unspecified. Returns JITLISTEN_INVALID_ARGUMENT if it is anything else.
- * Threads: any. */
+ * a file. A page holds those of dozens of functions. Afterwards the contents and protection of this memory are
+ * unspecified. Returns JITLISTEN_INVALID_ARGUMENT if it is anything else. Threads: any. */
 jitlisten_status jitlisten_owns_padding(jitlisten_object object, uint64_t size);
 
 /* Reports *finalized*: the bytes are relocated, executable and, for the image sink, no longer writable. The sinks have

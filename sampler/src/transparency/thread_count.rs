@@ -1,7 +1,7 @@
 //! Interposed `fopen`, which leaves the writer thread out of `/proc/self/stat`: Python 3.12 and newer read the number of
 //! threads there, and warn at `os.fork` if there are several. With `-W error`, the warning is an exception.
 
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_ulong};
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -16,7 +16,7 @@ const STAT: &CStr = c"/proc/self/stat";
 /// Index of the number of threads among the fields that follow the name.
 const THREADS: usize = 17;
 /// First version of Python that counts threads, as `PY_VERSION_HEX`.
-const COUNTING_PYTHON: c_uint = 0x030c_0000;
+const COUNTING_PYTHON: c_ulong = 0x030c_0000;
 
 interpose! {
     fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE, |call| open(path, call);
@@ -46,7 +46,7 @@ fn is_counting_python() -> bool {
     // SAFETY: the name is a string.
     let version = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"Py_Version".as_ptr()) };
     // SAFETY: CPython defines `const unsigned long Py_Version`.
-    !version.is_null() && unsafe { *version.cast::<c_uint>() } >= COUNTING_PYTHON
+    !version.is_null() && unsafe { *version.cast::<c_ulong>() } >= COUNTING_PYTHON
 }
 
 fn has_writer() -> bool {
