@@ -210,7 +210,7 @@ def measure_threads(mode):
             out[i] = total
 
     def run_in_threads(count):
-        threads = [threading.Thread(target=calls, args=(np.zeros(1024, np.int64), 100_000_000)) for _ in range(count)]
+        threads = [threading.Thread(target=calls, args=(np.zeros(1024, np.int64), 2_000_000)) for _ in range(count)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -218,14 +218,14 @@ def measure_threads(mode):
 
     def run_prange(count):
         set_num_threads(count)
-        loops(np.zeros(16_000 * count, np.int64), 10_000)
+        loops(np.zeros(2_000 * count, np.int64), 2_000)
 
     results = {}
     for name, run in ("threads", run_in_threads), ("prange", run_prange):
         run(1)
         for count in [limit for limit in (1, 2, 4, 8, 16, 32, 64) if limit <= (os.cpu_count() or 1)]:
             times = []
-            for _ in range(40):
+            for _ in range(400):
                 started, processor_time = time.perf_counter(), time.process_time()
                 run(count)
                 wall, processor_time = time.perf_counter() - started, time.process_time() - processor_time

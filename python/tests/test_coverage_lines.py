@@ -96,8 +96,9 @@ f(1)
 marks = re.search(r"jitlisten[.]coverage[.]1:[^:]+:[^:]+:([^|]+)[|]", text)[1].split(",")
 lines = dict(re.findall(r"^(!\d+) = !DILocation[(]line: (\d+)", text, re.M))
 addresses = dict(re.findall(r"^  (%\S+) = (getelementptr .*)", text, re.M))
+selected = dict(re.findall(r"^  (%\S+) = select i1 (?:\S+ ){4}(%[^,\n]+)", text, re.M))
 for pointer, location in re.findall(r"store i8 1, (?:i8[*]|ptr) (.+?), .*(!\d+)$", text, re.M):
-    index = re.search(r"i64 (\d+)", addresses.get(pointer, pointer))
+    index = re.search(r"i64 (\d+)", addresses[selected[pointer]])
     print(marks[int(index[1]) if index else 0], lines[location])
 """
 

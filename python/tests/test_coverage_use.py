@@ -171,6 +171,24 @@ def test_threads(project):
     assert missing_lines(project) == []
 
 
+def test_threads_do_not_share_stores_of_set_marks(project):
+    """Runs compiled code while its marks are read-only, so that a store would end the process."""
+    (project / "start.py").write_text(textwrap.dedent("""
+        import ctypes
+        import mmap
+        from jitlisten._coverage import marks
+        from prog import compiled
+        compiled(1)
+        (region,) = marks._regions
+        address, protect = ctypes.c_void_p(region._address), ctypes.CDLL(None).mprotect
+        assert protect(address, mmap.PAGESIZE, mmap.PROT_READ) == 0
+        compiled(1)
+        assert protect(address, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE) == 0
+        """))
+    run(project, "coverage", "run", "start.py")
+    assert missing_lines(project) == [8, 12]
+
+
 TESTS = """
 from prog import compiled
 

@@ -8,7 +8,7 @@ from the code that runs without coverage: never measure time with it. It may hav
     bytecode.py     lines and steps of a function, from its bytecode
     statements.py   inserts the steps into Numba's intermediate representation
     lowering.py     emits the stores
-    loops.py        finds loops whose marks are stored when they exit
+    loops.py        finds code in which stores are expensive
     marks.py        the bytes that are stored to, and their meaning; code in Numba's cache
     patches.py      whether coverage is on
     hooks.py        hooks in Numba's functions (`_numba/seams.py`)

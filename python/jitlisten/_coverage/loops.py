@@ -1,14 +1,17 @@
-"""Innermost loops whose marks are kept in a variable and stored when the loop exits.
+"""Code in which stores are expensive, and marks are therefore stored in another way.
 
-A store is most expensive in a short loop. LLVM then neither vectorises the loop nor converts its branches to
-arithmetic, and threads that run the loop write to the same cache line. In such loops, marks are bits of a local
-variable. Loops that call user functions are excluded, because such a call may take long, or never return.
+Short loops: with stores, LLVM neither vectorises them nor converts their branches to arithmetic. Marks are bits of a
+local variable, and stored when the loop exits. Loops that call user functions are excluded, because such a call may
+take long, or never return.
+
+Frequent code: innermost loops, and functions without loops, which another loop may call. Threads that run it would
+write to the same cache line at each turn. Marks are stored only if they are not set.
 """
 
 from __future__ import annotations
 
 import builtins
-from typing import Any, Dict, FrozenSet, Optional
+from typing import Any, Dict, FrozenSet, List, Optional
 
 from numba.core import ir
 from numba.core.analysis import compute_cfg_from_blocks
@@ -16,6 +19,8 @@ from numba.core.analysis import compute_cfg_from_blocks
 from .statements import MarkStatement
 
 _SIMPLE_TYPES = (ir.Assign, ir.Jump, ir.Branch, ir.Del, ir.SetItem, ir.StaticSetItem, MarkStatement)
+
+_MAX_BLOCKS = 100
 
 
 def find_short_loops(blocks: Dict[int, Any]) -> Dict[int, FrozenSet[int]]:
@@ -25,10 +30,24 @@ def find_short_loops(blocks: Dict[int, Any]) -> Dict[int, FrozenSet[int]]:
     body_by_label = {}
     for loop in loops:
         body = frozenset(loop.body)
-        is_innermost = not any(other.header in body for other in loops if other is not loop)
-        if is_innermost and all(_is_simple(statement, values) for label in body for statement in blocks[label].body):
+        statements = [statement for label in body for statement in blocks[label].body]
+        if _is_innermost(loop, loops) and all(_is_simple(statement, values) for statement in statements):
             body_by_label.update(dict.fromkeys(body, body))
     return body_by_label
+
+
+def find_frequent(blocks: Dict[int, Any]) -> FrozenSet[int]:
+    """Finds the blocks that may run most often: those of innermost loops, or of a function without loops. Returns
+    nothing for a large function, which would take long to compile."""
+    if len(blocks) > _MAX_BLOCKS:
+        return frozenset()
+    loops = list(compute_cfg_from_blocks(blocks).loops().values())
+    labels = [label for loop in loops if _is_innermost(loop, loops) for label in loop.body]
+    return frozenset(labels if loops else blocks)
+
+
+def _is_innermost(loop: Any, loops: List[Any]) -> bool:
+    return not any(other.header in loop.body for other in loops if other is not loop)
 
 
 def _find_constants(blocks: Dict[int, Any]) -> Dict[str, Any]:

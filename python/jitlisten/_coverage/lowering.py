@@ -82,7 +82,9 @@ class Lowering:
         self._marks: Dict[Mark, int] = {}
         # Instruction that yields the address of the table, by LLVM function.
         self._bases: Dict[str, Any] = {}
+        self._dummies: Dict[str, Any] = {}
         self._loops = loops.find_short_loops(blocks)
+        self._frequent = loops.find_frequent(blocks)
         self._bits: Dict[Tuple[str, FrozenSet[int]], _Bits] = {}
 
     def begin_block(self, block: Any) -> None:
@@ -153,7 +155,21 @@ class Lowering:
         return self._label in self._loops and target not in self._loops[self._label]
 
     def _store_byte(self, builder: Any, mark: Mark) -> None:
-        builder.store(llvm.Constant(_BYTE, 1), self._mark_address(builder, mark))
+        address = self._mark_address(builder, mark)
+        if self._label in self._frequent:
+            # Threads that run the same code would otherwise wait for each other's cache line.
+            is_set = builder.icmp_unsigned("!=", builder.load(address), _BYTE(0))
+            address = builder.select(is_set, self._dummy(), address)
+        builder.store(_BYTE(1), address)
+
+    def _dummy(self) -> Any:
+        """Returns the address of a byte that takes the stores of marks that are set already, or not to be set. So they
+        need no branch."""
+        builder = self._lowerer.builder
+        dummy = self._dummies.get(builder.function.name)
+        if dummy is None:
+            dummy = self._dummies[builder.function.name] = cgutils.alloca_once(builder, _BYTE)
+        return dummy
 
     def _mark_address(self, builder: Any, mark: Mark) -> Any:
         index = self._marks.setdefault(mark, len(self._marks))
@@ -184,11 +200,11 @@ class Lowering:
         return bits
 
     def _store_loop_marks(self, builder: Any) -> None:
-        """Stores the marks of the loop without a branch, by storing unset marks to a dummy byte."""
+        """Stores the marks of the loop."""
         bits = self._bits_of_loop()
         if bits is None or not bits.marks:
             return
-        dummy = cgutils.alloca_once(self._lowerer.builder, _BYTE)
+        dummy = self._dummy()
         value = builder.load(bits.variable)
         for mark, bit in bits.marks.items():
             is_set = builder.icmp_unsigned(
