@@ -409,7 +409,7 @@ fn gathered_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     (is_sum && indirect != 0 && has_avx && is_small(hot_loop) && hot_loop.rounds() == Rounds::Many).then(|| {
         Advice::because("gather", "one value at a time: the sum keeps its order, and its addresses come from an array")
             .change(format!("{} allows several, which helps if the table fits the cache", dialect.reassociate()))
-            .gain(1.05, 2.6)
+            .gain(1.0, 2.6)
             .changing("rounding")
     })
 }
