@@ -23,7 +23,7 @@
  *     jitlisten::listenTo(objectLinkingLayer);
  *     jitlisten::listenTo(*lljit);
  *
- *     // ORC: every module on its way to the compiler
+ *     // ORC: every module on its way to the compiler; this replaces an earlier transform, so call that one, too
  *     lljit->getIRTransformLayer().setTransform([](auto module, auto &) {
  *       module.withModuleDo([](llvm::Module &m) { jitlisten::setUnwindable(m); });
  *       return llvm::Expected<llvm::orc::ThreadSafeModule>(std::move(module));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds llvmlite 0.50.0 from PyPI's sources with jitlisten.patch, linked with the library in target/release and the
-# system's LLVM 22. Installs it with Numba 0.68.1 in the virtual environment target/venv/numba-0.68.1-patched.
+# Builds llvmlite 0.50.0 from PyPI's sources with jitlisten.patch against the system's LLVM 22. Installs it with Numba
+# 0.68.1 in the virtual environment target/venv/numba-0.68.1-patched.
 #
 #   integrations/llvmlite/build.sh
 #
@@ -30,7 +30,6 @@ pip() {
     return 1
 }
 
-[ -f target/release/libjitlisten.so ] || { say "target/release/libjitlisten.so is missing: cargo build --release"; exit 1; }
 base=$venvs/numba-0.68.1/bin/python
 [ -x "$base" ] || { say "$base is missing: ci/setup.sh"; exit 1; }
 
@@ -52,9 +51,7 @@ source=$work/${sdist%.tar.gz}
 patch -d "$source" -p1 --quiet <"$here/jitlisten.patch"
 
 export LLVMLITE_SHARED=ON LLVMLITE_LTO=OFF LLVMLITE_JITLISTEN=ON CXXFLAGS=-O1
-export CMAKE_ARGS="-DLLVM_DIR=/usr/lib/llvm-22/lib/cmake/llvm -DJITLISTEN_INCLUDE_DIR=$root/include
- -DJITLISTEN_LIBRARY=$root/target/release/libjitlisten.so"
-CMAKE_ARGS=${CMAKE_ARGS//$'\n'/}
+export CMAKE_ARGS="-DLLVM_DIR=/usr/lib/llvm-22/lib/cmake/llvm -DJITLISTEN_INCLUDE_DIR=$root/include"
 if ! pip "$tool" wheel --no-build-isolation --no-deps -w "$work" "$source" 2>"$work/log"; then
     tail -n 50 "$work/log" >&2
     exit 1

@@ -137,6 +137,19 @@ fn code_of_the_kernel_in_the_process_needs_no_compiler() {
     }
 }
 
+/// Only Numba has a cache.
+#[test]
+fn a_second_run_is_mentioned_only_for_numba() {
+    for (library, expected) in [("libllvmlite.so", true), ("libLLVM.so.19.1", false)] {
+        let mut writer = Writer::default();
+        writer.comm(10, 10, "host", true, 1).mmap(10, (0x6000_0000, 0x6000_2000), 0, &format!("/lib/{library}"), 2);
+        writer.sample((10, 10), 10, 1_000_000, &[0x6000_0100]);
+        let text = to_text(&report(&writer.file()), Style::default());
+        assert!(text.contains("  compiling "), "{text}");
+        assert_eq!(text.contains("a second run differs where code is cached"), expected, "{text}");
+    }
+}
+
 #[test]
 fn the_pipe_format_reads_the_same() {
     let mut writer = writer();

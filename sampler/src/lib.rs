@@ -38,11 +38,11 @@ pub mod unwind;
 mod writer;
 
 pub use recording::counters::Statistics;
-pub use recording::environment::{InheritedBy, is_launcher, start_by_environment};
+pub use recording::environment::{InheritedBy, start_by_environment};
 pub use recording::event_name::Counter;
 pub use recording::launcher::Rank;
 pub use recording::options::{Clock, DEFAULT_HZ, MAX_HZ, Options, exact_pattern};
-pub use recording::process::Process;
+pub use recording::process::{Process, is_launcher};
 pub use recording::process_name::set_process_name;
 pub use recording::recorder::{Error, finish_at_exit, request_end, running_path, start, statistics, stop};
 pub use thread::creation::pthread_create;

@@ -29,15 +29,17 @@ pub struct Counters {
     pub run_queue_ns: u64,
     /// Part of `run_queue_ns` of the thread with the most CPU time.
     pub busiest_run_queue_ns: u64,
+    /// CPU time in ns of child processes that were not recorded, and that the process has waited for.
+    pub unrecorded_children_ns: u64,
 }
 
 impl Counters {
     /// Encodes the counters as words, least significant byte first.
     pub fn encode(&self) -> Vec<u8> {
         let Counters { samples, incomplete, truncated, lost, skipped, threads, threads_without_timer, .. } = *self;
-        let Counters { by_user_clock, inexact, run_queue_ns, busiest_run_queue_ns, .. } = *self;
+        let Counters { by_user_clock, inexact, run_queue_ns, busiest_run_queue_ns, unrecorded_children_ns, .. } = *self;
         let words = [samples, incomplete, truncated, lost, skipped, threads, threads_without_timer];
-        let later_words = [by_user_clock, inexact, run_queue_ns, busiest_run_queue_ns];
+        let later_words = [by_user_clock, inexact, run_queue_ns, busiest_run_queue_ns, unrecorded_children_ns];
         [words.map(u64::to_le_bytes).concat(), later_words.map(u64::to_le_bytes).concat()].concat()
     }
 
@@ -57,6 +59,7 @@ impl Counters {
             inexact: words.next().unwrap_or(0),
             run_queue_ns: words.next().unwrap_or(0),
             busiest_run_queue_ns: words.next().unwrap_or(0),
+            unrecorded_children_ns: words.next().unwrap_or(0),
         })
     }
 }
@@ -79,9 +82,10 @@ mod tests {
             inexact: 8,
             run_queue_ns: 9,
             busiest_run_queue_ns: 10,
+            unrecorded_children_ns: 11,
         };
         let mut bytes = counters.encode();
-        let earlier = Counters { run_queue_ns: 0, busiest_run_queue_ns: 0, ..counters };
+        let earlier = Counters { run_queue_ns: 0, busiest_run_queue_ns: 0, unrecorded_children_ns: 0, ..counters };
         assert_eq!(Counters::decode(&bytes[..72]), Some(earlier));
         let earlier = Counters { by_user_clock: 0, inexact: 0, ..earlier };
         assert_eq!((Counters::decode(&bytes[..56]), Counters::decode(&bytes[..55])), (Some(earlier), None));

@@ -114,7 +114,9 @@ def test_the_line_that_calls_a_library_is_first(screen):
     row = shown.answer["rows"][0]
     assert (row["line"], row["callers"][0]["line"], row["kind"]) == (inner, outer, "python")
     assert row["total"] == max(other["total"] for other in shown.answer["rows"]) and "numpy" in row["parts"]
-    assert sum(share["samples"] for share in shown.answer["shares"].values()) == shown.answer["samples"]
+    shares = shown.answer["shares"]
+    assert sum(share["samples"] for share in shares.values()) == shown.answer["samples"]
+    assert shares["libraries"]["samples"] >= row["parts"]["numpy"]["samples"], "as in the row"
     assert " of CPU time in " in shown.rows[0]
 
 
@@ -291,6 +293,20 @@ def test_loops_in_python_are_named(screen, tmp_path):
     assert "gaps (prog.py:" in helps["interpreted"]["text"], shown.text
     assert helps["pandas-calls"]["line"] == line_of(INTERPRETED, "callback"), shown.text
     assert "pandas calls double (prog.py:" in helps["pandas-calls"]["text"], shown.text
+
+
+def test_no_compiler_is_advised_for_strings(screen):
+    text = "words = [str(k % 7919) for k in range(200_000)]\nfor k in range(40):\n    sorted(words), '-'.join(words)\n"
+    shown = screen("prog.py", text)
+    assert "interpreted" not in [help["rule"] for help in shown.answer["helps"]], shown.text
+
+
+def test_child_processes_that_are_not_recorded_are_mentioned(screen):
+    child = "import time\nwhile time.process_time() < 0.5: sum(range(1000))"
+    program = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}], check=True)\n{child}\n"
+    shown = screen("prog.py", program)
+    assert shown.answer["unrecorded_children"] >= 0.5e9, shown.answer
+    assert any(row.endswith("child processes, not recorded (use -s), outside the 100 %") for row in shown.rows), shown.text
 
 
 def test_threads_that_keep_the_lock_are_named(screen):

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::help::{Help, HelpEvidence, short_name, what_helps};
 use super::row::{AnswerRow, RowKind};
 use super::rows::{Chosen, choose};
-use super::samples::{Group, INTERPRETER, Samples, collect};
+use super::samples::{CALLING, Group, INTERPRETER, Samples, collect};
 use super::tree::{Key, Node, NodeId, Tree};
 use crate::distinct::Distinct;
 use crate::lookup::source::SourceText;
@@ -122,13 +122,14 @@ impl<'a> Builder<'a> {
         self.answer
     }
 
-    /// Returns the word for a group in the list of activities, which counts all libraries as one.
+    /// Returns the word for a group in the head, which counts all libraries as one: those that a line of the user
+    /// calls, too.
     fn share_word(&self, group: &Group) -> &'a str {
+        let word = self.samples.words[group.word as usize].as_str();
         match group.activity {
-            Activity::Library => "libraries",
             Activity::Compiled => "compiled",
-            Activity::Interpreted => INTERPRETER,
-            _ => self.samples.words[group.word as usize].as_str(),
+            Activity::Library | Activity::Interpreted if ![CALLING, INTERPRETER].contains(&word) => "libraries",
+            _ => word,
         }
     }
 
@@ -159,20 +160,12 @@ impl<'a> Builder<'a> {
         let outermost = self.tree.node(chosen.chain[0]);
         let mut row = AnswerRow {
             depth: chosen.depth,
-            kind: RowKind::Python,
-            path: String::new(),
-            line: 0,
-            more_lines: Vec::new(),
-            callers: Vec::new(),
-            function: String::new(),
-            source: String::new(),
             total: outermost.total,
             parts: self.name_words(&innermost.parts),
             calls: self.name_words(&innermost.calls),
             hidden_lines: chosen.hidden_lines,
             compilations: self.count_compilations(innermost),
-            again: "",
-            advice: None,
+            ..AnswerRow::default()
         };
         let path = |source: u32| self.evidence.symbols.sources[source as usize].clone();
         let function = self.evidence.profile.functions.get(innermost.row as usize);
@@ -219,10 +212,11 @@ impl<'a> Builder<'a> {
         node.children.iter().filter(|child| matches!(self.tree.node(**child).key, Key::Compilation(_))).count()
     }
 
-    /// Returns the source of merged lines: that of the outermost if the rows below show the rest, otherwise that of the
-    /// innermost.
+    /// Returns the source of merged lines: that of the outermost if all are of one file and the rows below show the rest,
+    /// otherwise that of the innermost.
     fn source_of(&self, chosen: &Chosen, row: &AnswerRow) -> String {
-        let shows_outermost = chosen.below.percent_of(row.total) >= 50.0;
+        let is_one_file = row.callers.iter().all(|(path, _)| *path == row.path);
+        let shows_outermost = is_one_file && chosen.below.percent_of(row.total) >= 50.0;
         let (path, line) = match row.callers.first().filter(|_| shows_outermost) {
             Some((path, line)) => (path, *line),
             None => (&row.path, row.line),

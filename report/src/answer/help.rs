@@ -182,22 +182,22 @@ fn signature_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
 /// Returns the user's function that costs most in Python's interpreter.
 fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     // C functions that the interpreter calls for single values belong to its time, those that do most of a line's work
-    // do not.
-    let mut lines: BTreeMap<(u32, u32, u32), (Count, Count)> = BTreeMap::new();
+    // do not, nor do lines that mostly work on strings.
+    let mut lines: BTreeMap<(u32, u32, u32), (Count, Count, Count)> = BTreeMap::new();
     for group in evidence.samples.groups.iter().filter(|group| group.activity == Activity::Interpreted) {
         let Some(step) = group.steps.last().filter(|step| !step.is_compiled) else { continue };
         let word = evidence.samples.words[group.word as usize].as_str();
-        let (own, all) = lines.entry((step.row, step.source, step.line)).or_default();
+        let (own, text, all) = lines.entry((step.row, step.source, step.line)).or_default();
         if word == INTERPRETER {
-            *own += group.count;
+            *(if group.is_text { text } else { own }) += group.count;
         }
         if word != CALLING {
             *all += group.count;
         }
     }
     let mut functions: BTreeMap<(u32, u32), Vec<(u32, Count)>> = BTreeMap::new();
-    for ((row, source, line), (own, all)) in lines {
-        if own.percent_of(all) >= MIN_INTERPRETER_PERCENT {
+    for ((row, source, line), (own, text, all)) in lines {
+        if own.percent_of(all) >= MIN_INTERPRETER_PERCENT && own >= text {
             functions.entry((row, source)).or_default().push((line, all));
         }
     }

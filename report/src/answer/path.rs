@@ -20,7 +20,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    fn is_same_line(&self, other: &Step) -> bool {
+    pub(super) fn is_same_line(&self, other: &Step) -> bool {
         (self.source, self.line) == (other.source, other.line)
     }
 
@@ -57,6 +57,8 @@ pub(super) struct StackPath {
     pub(super) package: Option<u32>,
     /// Innermost call of the user's Python by a package.
     pub(super) callback: Option<Callback>,
+    /// True if the innermost Python function called C functions that work on strings, or sort a list.
+    pub(super) is_text: bool,
 }
 
 impl StackPath {
@@ -102,6 +104,7 @@ fn path_of_stack(locations: &[u32], has_code: &[bool], symbols: &Symbols, profil
             Kind::Compiled => {}
             _ if !has_owner => {
                 path.callee = Some(frame.function);
+                path.is_text |= is_text_function(&function.base);
                 path.pool = path.pool.or_else(|| pool_word(&function.module));
                 let is_package = || {
                     let library = activities.library_of_function(frame.function as usize);
@@ -162,6 +165,12 @@ fn step(frame: &Frame, symbols: &Symbols, profile: &Profile) -> Option<Step> {
     })
 }
 
+/// Returns true for C functions of CPython that work on strings, or sort a list. Compiled code does neither faster.
+fn is_text_function(name: &str) -> bool {
+    let name = name.trim_start_matches('_');
+    ["unicode", "PyUnicode", "PyBytes", "bytes_", "sre_", "list_sort"].iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// Libraries that run parallel loops, with the word for each. Numba's own modules call the libraries.
 const POOLS: [(&str, &str); 7] = [
     ("libgomp", "libgomp"),
@@ -184,8 +193,8 @@ fn is_python_library(library: &str) -> bool {
     library.starts_with("libpython") || library.starts_with("python")
 }
 
-/// Callers of compiled code that a worker thread ran: the path above the same function, or above the same file, in
-/// threads that Python called.
+/// Callers of compiled code that a worker thread ran: the path above the same function, or the lines of Python above the
+/// same file, in threads that Python called.
 #[derive(Default)]
 pub(super) struct Callers {
     by_function: FxHashMap<(u32, u32), FxHashMap<Vec<Step>, u64>>,
@@ -197,10 +206,11 @@ impl Callers {
         if !path.is_called_from_python() {
             return;
         }
-        let above = path.python_steps();
-        for step in path.steps.iter().filter(|step| step.is_compiled) {
-            *self.by_function.entry((step.source, step.row)).or_default().entry(above.to_vec()).or_default() += weight;
-            *self.by_source.entry(step.source).or_default().entry(above.to_vec()).or_default() += weight;
+        let python = path.python_steps();
+        for (index, step) in path.steps.iter().enumerate().filter(|(_, step)| step.is_compiled) {
+            let above = path.steps[..index].to_vec();
+            *self.by_function.entry((step.source, step.row)).or_default().entry(above).or_default() += weight;
+            *self.by_source.entry(step.source).or_default().entry(python.to_vec()).or_default() += weight;
         }
     }
 
@@ -213,5 +223,33 @@ impl Callers {
             (**weight, std::cmp::Reverse(path.iter().map(|step| (step.source, step.line)).collect::<Vec<_>>()))
         };
         callers.iter().max_by_key(order).map(|(path, _)| path.as_slice())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(line: u32, row: u32, is_compiled: bool) -> Step {
+        Step { source: 0, line, row, is_compiled, is_module: false }
+    }
+
+    #[test]
+    fn workers_run_below_the_parallel_loop_that_started_them() {
+        let path = |steps: &[Step]| StackPath { steps: steps.to_vec(), ..StackPath::default() };
+        let (call, parallel_loop, body) = (step(30, 0, false), step(12, 1, true), step(16, 2, true));
+        let mut callers = Callers::default();
+        callers.add(&path(&[call, parallel_loop, body]), 1);
+        assert_eq!(callers.find(&path(&[step(17, 2, true)])), Some(&[call, parallel_loop][..]), "the same function");
+        assert_eq!(callers.find(&path(&[step(18, 3, true)])), Some(&[call][..]), "another function of the file");
+        assert_eq!(callers.find(&path(&[call, body])), None, "Python called it");
+    }
+
+    #[test]
+    fn strings_and_sorts_are_known_by_their_functions() {
+        let names =
+            ["list_sort", "_PyUnicode_Equal", "unicode_compare", "sre_ucs1_match", "_PyBytes_Join", "bytes_add"];
+        assert!(names.into_iter().all(is_text_function));
+        assert!(!["float_add", "PyNumber_Multiply", "dict_subscript", "list_append"].into_iter().any(is_text_function));
     }
 }

@@ -3,10 +3,11 @@
 use crate::profile::Count;
 
 /// Kind of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RowKind {
     /// Line of the user's Python.
+    #[default]
     Python,
     /// Line of compiled code.
     Compiled,
@@ -32,7 +33,7 @@ impl RowKind {
 }
 
 /// Row of the tree of the user's lines.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct AnswerRow {
     /// Number of rows above this one in the tree.
     pub depth: usize,

@@ -5,6 +5,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::path::{Callback, Callers, StackPath, Step, pool_word, stack_paths};
 use super::serial::{Serial, find_serial_threads};
 use crate::distinct::Distinct;
+use crate::loops::is_allocation;
 use crate::profile::activity::Activity;
 use crate::profile::{Count, Profile};
 use crate::recording::compilations::Compilation;
@@ -38,6 +39,8 @@ pub(super) struct Group {
     pub(super) call: Option<u32>,
     /// Function of the user that a package called.
     pub(super) callback: Option<Callback>,
+    /// True if the interpreter worked on strings, or sorted a list.
+    pub(super) is_text: bool,
     pub(super) count: Count,
 }
 
@@ -121,7 +124,9 @@ pub(super) fn collect(
             Context::Plain => callers.find(path).unwrap_or_default().to_vec(),
         };
         if context == Context::Plain {
-            steps.extend(&path.steps);
+            let is_known = |step: &Step| steps.last().is_some_and(|last| last.is_same_line(step));
+            let below = path.steps.first().filter(|step| is_known(step)).map_or(0, |_| 1);
+            steps.extend(&path.steps[below..]);
         }
         samples.groups.push(Group {
             steps,
@@ -133,6 +138,7 @@ pub(super) fn collect(
             word: words.number(word),
             call: call.filter(|_| is_compiled).map(|call| words.number(call)),
             callback: path.callback,
+            is_text: path.is_text,
             count,
         });
     }
@@ -153,6 +159,7 @@ fn function_word(symbols: &Symbols, function: u32) -> String {
         }
         Kind::Native if function.base.starts_with('[') => library.split('-').next().unwrap_or(library).to_owned(),
         Kind::Kernel => "kernel".to_owned(),
+        _ if is_allocation(&function.base) => "allocating".to_owned(),
         _ => function.base.clone(),
     }
 }

@@ -4,7 +4,7 @@ pub(super) fn is_object_mode(name: &str) -> bool {
     name.starts_with("PyGILState_") || name.contains("numba_gil") || name.starts_with("PyObject_Call")
 }
 
-pub(super) fn is_allocation(name: &str) -> bool {
+pub(crate) fn is_allocation(name: &str) -> bool {
     const ALLOCATORS: [&str; 6] = ["malloc", "free", "calloc", "realloc", "_int_malloc", "_int_free"];
     let is_numba_allocator = name.starts_with("NRT_") && !name.ends_with("cref") && !is_list_growth(name);
     is_numba_allocator || ALLOCATORS.contains(&name.trim_start_matches("__libc_").trim_start_matches("cfree"))

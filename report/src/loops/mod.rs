@@ -28,6 +28,7 @@ use std::ops::Range;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use advice::{Advice, Gain};
+pub(crate) use callees::is_allocation;
 pub use facts::Facts;
 use hot_loop::Surroundings;
 pub use hot_loop::{Instruction, Loop, Remark, Verdict, Version};

@@ -55,6 +55,8 @@ pub struct Facts {
     pub run_queue_ns: u64,
     /// Part of it of the thread with the most CPU time.
     pub busiest_run_queue_ns: u64,
+    /// CPU time in ns of child processes that were not recorded. 0 if unknown.
+    pub unrecorded_children_ns: u64,
 }
 
 /// Position of the records, and all information that precedes them.
@@ -198,6 +200,7 @@ impl Container {
                     self.facts.uses_cpu_clock = counters.by_user_clock > 0;
                     self.facts.run_queue_ns = counters.run_queue_ns;
                     self.facts.busiest_run_queue_ns = counters.busiest_run_queue_ns;
+                    self.facts.unrecorded_children_ns = counters.unrecorded_children_ns;
                     self.notes.extend(recorder_notes(&counters));
                 }
             }

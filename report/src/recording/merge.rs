@@ -75,6 +75,7 @@ impl Recording {
         let facts = &mut self.facts;
         facts.uses_cpu_clock |= other.facts.uses_cpu_clock;
         facts.run_queue_ns = facts.run_queue_ns.saturating_add(other.facts.run_queue_ns);
+        facts.unrecorded_children_ns = facts.unrecorded_children_ns.saturating_add(other.facts.unrecorded_children_ns);
         if facts.host != other.facts.host {
             facts.host.clear();
         }

@@ -190,6 +190,7 @@ impl Recording {
         // The recorder does not tell whose it is.
         if selection.thread.is_some() || recording.samples.is_empty() {
             (recording.facts.run_queue_ns, recording.facts.busiest_run_queue_ns) = (0, 0);
+            recording.facts.unrecorded_children_ns = 0;
         }
         for thread in &mut recording.threads {
             thread.host.clone_from(&recording.facts.host);

@@ -170,6 +170,7 @@ fn answer(report: &Report) -> Value {
         "idle": report.profile.idle.samples,
         "idle_weight": report.profile.idle.weight,
         "run_queue": report.run_queue_ns(),
+        "unrecorded_children": report.unrecorded_children_ns(),
         "shares": named(&answer.shares),
         "rows": answer.rows.iter().map(row).collect::<Vec<_>>(),
         "elsewhere": elsewhere,

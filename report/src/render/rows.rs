@@ -1,6 +1,7 @@
 //! Labels of the first screen's rows, shared by text and page.
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use unicode_width::UnicodeWidthStr as _;
 
 use crate::answer::{AnswerRow, RowKind, call_of};
 use crate::words::file_name;
@@ -63,7 +64,11 @@ impl<'a> FileNames<'a> {
     }
 }
 
-/// Returns the label of a row: `prog.py:12`, `:12` below a row of the same file, `prog.py:2›7` for merged lines.
+/// Maximum width of a label that names two files.
+const MAX_LABEL_COLUMNS: usize = 24;
+
+/// Returns the label of a row: `prog.py:12`, `:12` below a row of the same file, `prog.py:2›7` for merged lines, `»b.py:7`
+/// if the name of the first file leaves no space for the source.
 fn row_label(row: &AnswerRow, parent: Option<&str>, names: &FileNames<'_>) -> String {
     let at = |path: &str, line: u32| format!("{}:{line}", names.name(path));
     let is_in_parent_file = parent == Some(&row.path) && row.callers.iter().all(|(path, _)| *path == row.path);
@@ -83,7 +88,8 @@ fn row_label(row: &AnswerRow, parent: Option<&str>, names: &FileNames<'_>) -> St
             let separator = if row.callers.len() == 1 { '›' } else { '»' };
             let is_one_file = row.callers.iter().all(|(path, _)| *path == row.path);
             let innermost = if is_one_file { row.line.to_string() } else { at(&row.path, row.line) };
-            format!("{}{separator}{innermost}", place(path, *line))
+            let label = format!("{}{separator}{innermost}", place(path, *line));
+            if is_one_file || label.width() <= MAX_LABEL_COLUMNS { label } else { format!("»{innermost}") }
         }
     }
 }
@@ -114,6 +120,24 @@ fn tree_branches(rows: &[AnswerRow]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_label_names_only_the_innermost_file() {
+        let names = FileNames::new(["window/numba_.py", "prog.py"].into_iter());
+        let label = |caller: &str| {
+            let row = AnswerRow {
+                kind: RowKind::Python,
+                path: "/a/prog.py".to_owned(),
+                line: 22,
+                callers: vec![(caller.to_owned(), 70)],
+                ..AnswerRow::default()
+            };
+            row_label(&row, None, &names)
+        };
+        assert_eq!(label("/a/b.py"), "b.py:70›prog.py:22");
+        assert_eq!(label("/a/prog.py"), "prog.py:70›22");
+        assert_eq!(label("/a/extensions.py"), "»prog.py:22");
+    }
 
     #[test]
     fn files_of_one_name_are_shown_with_their_directory() {

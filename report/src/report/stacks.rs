@@ -9,6 +9,8 @@ use crate::words::python_name;
 
 /// Time on the run queue is reported if it exceeds 1/20 of all time.
 const RUN_QUEUE_SHARE_DIVISOR: u64 = 20;
+/// Children with less CPU time are not mentioned.
+const MIN_CHILDREN_NS: u64 = 100_000_000;
 
 /// Unit of stack weights in tools that accept a single number per stack. Weights are periods, as in the line table, so
 /// that a function has the same share in both. Sample counts would differ, because a late recorder charges several
@@ -44,15 +46,21 @@ impl Report {
         if self.is_time() && !self.no_compile { self.recording.facts.run_queue_ns } else { 0 }
     }
 
+    /// Returns the CPU time of child processes that were not recorded, if it is known and the report shows all time.
+    pub(crate) fn unrecorded_children_ns(&self) -> u64 {
+        if self.is_time() && !self.no_compile { self.recording.facts.unrecorded_children_ns } else { 0 }
+    }
+
     /// Returns times that are outside the 100 %, with their labels.
     pub(crate) fn outside_ns(&self) -> impl Iterator<Item = (u64, &'static str)> + use<> {
         let min_queue_ns = self.profile.all.weight / RUN_QUEUE_SHARE_DIVISOR;
         let rows = [
             (self.profile.idle.weight, 0, "idle threads of pools, outside the 100 %"),
+            (self.run_queue_ns(), min_queue_ns, "ready to run, no free processor (run queue), outside the 100 %"),
             (
-                self.run_queue_ns(),
-                min_queue_ns,
-                "ready to run, but no processor was free (run queue), outside the 100 %",
+                self.unrecorded_children_ns(),
+                MIN_CHILDREN_NS,
+                "child processes, not recorded (use -s), outside the 100 %",
             ),
         ];
         rows.into_iter().filter(|(ns, min_ns, _)| ns > min_ns).map(|(ns, _, label)| (ns, label))

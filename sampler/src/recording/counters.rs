@@ -82,6 +82,8 @@ pub(crate) struct Counters {
     /// Time that threads were on the run queue, in ns.
     pub(crate) run_queue_ns: Count,
     busiest_thread: BusiestThread,
+    /// CPU time of child processes that are not recorded, in ns.
+    pub(crate) unrecorded_children_ns: Count,
     pub(crate) bytes: Count,
     pub(crate) failures: Count,
     /// Walks of Python frames that ended at an unreadable frame.
@@ -118,6 +120,7 @@ impl Counters {
             threads_without_timer: self.threads_without_timer.get(),
             run_queue_ns: self.run_queue_ns.get(),
             busiest_run_queue_ns: self.busiest_thread.run_queue_ns(),
+            unrecorded_children_ns: self.unrecorded_children_ns.get(),
         }
     }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use jitlisten::plumbing::process_start_time;
 
 use crate::recording::options::Options;
+use crate::recording::process::is_launcher;
 use crate::recording::recorder::{self, Error, Start};
 use crate::writer::output;
 
@@ -22,22 +23,6 @@ pub enum InheritedBy {
     NoProcess,
     /// Every child process, if this process is a launcher such as a shell.
     Descendants,
-}
-
-/// Programs that start another program as a child and wait for it. Children of any other program are not
-/// recorded, because otherwise a `popen` would take over the recording.
-const LAUNCHERS: [&str; 22] = [
-    "bash", "busybox", "dash", "fish", "gdb", "ksh", "lldb", "ltrace", "make", "mksh", "perf", "rr", "script",
-    "setsid", "sh", "strace", "tcsh", "time", "timeout", "unshare", "watch", "zsh",
-];
-
-/// Returns true if a process runs a known launcher, with or without a version in its name (`perf_6.1`). `pid` may be
-/// `self`.
-pub fn is_launcher(pid: &str) -> bool {
-    let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else { return false };
-    let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let base_name = name.trim_end_matches(|letter: char| letter.is_ascii_digit() || "._-".contains(letter));
-    LAUNCHERS.contains(&base_name)
 }
 
 /// Starts a recording if the environment requests one for this process. Only call from a constructor, when no other

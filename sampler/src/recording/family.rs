@@ -1,4 +1,5 @@
-//! CPU time of processes that have ended without a sample, and so without a recording.
+//! CPU time of child processes: of those without a sample, and so without a recording, and of those that are not to be
+//! recorded.
 //!
 //! ```text
 //!   child without a sample --adds its time--> a word shared by all children of a recording
@@ -7,6 +8,7 @@
 //! Many children are shorter than the time between two samples, so the recordings of the others do not show how much
 //! time all of them took.
 
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -43,4 +45,16 @@ pub(crate) fn add_unsampled(ns: u64) {
 /// Returns the time that no process has taken yet.
 pub(crate) fn take_unsampled() -> u64 {
     unsampled().map_or(0, |word| word.swap(0, Ordering::Relaxed))
+}
+
+/// Returns the CPU time in ns of the children that this process has waited for.
+pub(crate) fn waited_children_ns() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel writes a `rusage`. All zeros are one, too, if the call fails.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
+    ns(usage.ru_utime) + ns(usage.ru_stime)
 }

@@ -135,6 +135,22 @@ fn state_and_start(stat: &[u8]) -> Option<(u8, u64)> {
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
+/// Programs that start another program as a child and wait for it. Children of any other program are not
+/// recorded, because otherwise a `popen` would take over the recording.
+const LAUNCHERS: [&str; 22] = [
+    "bash", "busybox", "dash", "fish", "gdb", "ksh", "lldb", "ltrace", "make", "mksh", "perf", "rr", "script",
+    "setsid", "sh", "strace", "tcsh", "time", "timeout", "unshare", "watch", "zsh",
+];
+
+/// Returns true if a process runs a known launcher, with or without a version in its name (`perf_6.1`). `pid` may be
+/// `self`.
+pub fn is_launcher(pid: &str) -> bool {
+    let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else { return false };
+    let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let base_name = name.trim_end_matches(|letter: char| letter.is_ascii_digit() || "._-".contains(letter));
+    LAUNCHERS.contains(&base_name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

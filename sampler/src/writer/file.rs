@@ -8,7 +8,7 @@ use std::{fs, io};
 use jitlisten::log_line;
 
 use super::{MAX_BATCH_BYTES, Writer};
-use crate::recording::process;
+use crate::recording::{family, process};
 use crate::writer::output::Output;
 use crate::writer::perf_data::{Features, InitialFeatures};
 
@@ -61,6 +61,10 @@ impl Writer {
     }
 
     pub(super) fn features(&self) -> Features {
+        if let Some(before) = self.children_before_ns {
+            let children_ns = family::waited_children_ns().saturating_sub(before);
+            self.recording.counters.unrecorded_children_ns.set(children_ns);
+        }
         let (first_sample, last_sample) = (self.first_sample, self.last_sample);
         Features { initial: initial_features(), first_sample, last_sample, counters: self.recording.counters.to_wire() }
     }

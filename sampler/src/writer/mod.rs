@@ -32,8 +32,8 @@ use crate::python::{self, Python};
 use crate::recording::current::Recording;
 use crate::recording::launcher::Rank;
 use crate::recording::options::Options;
-use crate::recording::process::{self, Process};
-use crate::recording::process_name;
+use crate::recording::process::{self, Process, is_launcher};
+use crate::recording::{family, process_name};
 use crate::thread::counter::UnusedCounter;
 use crate::thread::ring::MAX_NATIVE_FRAMES;
 use crate::thread::scan::Scan;
@@ -127,6 +127,8 @@ pub(crate) struct Writer {
     /// True if the recording shows Python frames.
     wants_python: bool,
     rank: Option<Rank>,
+    /// CPU time of children that ended before the recording; `None` if children are recorded.
+    children_before_ns: Option<u64>,
 }
 
 impl Writer {
@@ -143,6 +145,7 @@ impl Writer {
         }
         let inherited_python = inherited.python.filter(|_| options.python);
         let uses_wall_clock = recording.uses_wall_clock();
+        let are_children_unrecorded = !options.children && !is_launcher("self");
         Writer {
             recording,
             python: inherited_python.and_then(|inherited| Python::inherit(inherited, pins.directory())),
@@ -172,6 +175,7 @@ impl Writer {
             last_stacks: BTreeMap::new(),
             wants_python: options.python,
             rank: options.rank,
+            children_before_ns: are_children_unrecorded.then(family::waited_children_ns),
         }
     }
 

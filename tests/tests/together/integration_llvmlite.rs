@@ -1,4 +1,6 @@
-//! The patched llvmlite of `integrations/llvmlite`, which is linked to the library. Nothing is preloaded.
+//! The patched llvmlite of `integrations/llvmlite`, which loads the library itself. Nothing is preloaded.
+
+use std::path::Path;
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::linked::LinkedIntegration;
@@ -8,8 +10,7 @@ use jitlisten_tests::{integration, jitdump_reader, machine_code, paths, perf, su
 
 const VENV: &str = "numba-0.68.1-patched";
 
-/// Host that runs a program with the patched llvmlite, which loads the library under test instead of the one that it
-/// was built with.
+/// Host that runs a program with the patched llvmlite, which loads the library under test.
 fn patched_host(program: &str) -> Option<Host> {
     let libraries = paths::library().parent()?.to_owned();
     Some(integration::numba(VENV, program)?.variable("LD_LIBRARY_PATH", libraries))
@@ -70,6 +71,29 @@ fn both_unwinders_walk_to_the_start() {
         assert!(samples >= 20 && samples == complete, "{unwinder}: {complete} of {samples}");
         support_table::record_cell(NUMBA.name, &unwinder);
     }
+}
+
+/// The tests that are part of the patch.
+#[test]
+fn the_patchs_own_tests() {
+    let (Some(python), Some(libraries)) = (integration::python(VENV), paths::library().parent().map(Path::to_owned))
+    else {
+        return;
+    };
+    let host = Host::new(python, "llvmlite-tests").variable("LD_LIBRARY_PATH", libraries);
+    let host =
+        ["-m", "unittest", "llvmlite.tests.test_jitevents"].into_iter().fold(host, |host, word| host.argument(word));
+    let stderr = host.run(Preload::Nothing).expect_success().stderr;
+    assert!(stderr.contains("Ran 4 tests") && !stderr.contains("skipped"), "{stderr}");
+}
+
+/// The library is loaded when it is first asked for, and llvmlite works without it.
+#[test]
+fn without_the_library_it_works() {
+    let python = integration::numba(VENV, "chain.py").map(|host| host.argument("0"));
+    let Some(host) = python else { return };
+    let outcome = host.variable("NUMBA_ENABLE_PROFILING", "1").run(Preload::Nothing).expect_success();
+    assert_eq!(outcome.map, None);
 }
 
 /// Control: the patched llvmlite with everything switched off.

@@ -29,8 +29,9 @@ pub(super) const FREED: &str = "0 0 freed";
 
 /// Returns a line of `length` bytes, including the newline, that describes no code.
 pub(super) fn tombstone(length: usize) -> String {
-    let padded = length.saturating_sub(1);
-    format!("{FREED:-<padded$}\n")
+    // The width of a format is limited to 65,535.
+    let padding = "-".repeat(length.saturating_sub(FREED.len() + 1));
+    format!("{FREED}{padding}\n")
 }
 
 /// Lines that a disabled perf map sink has left in the file.

@@ -186,6 +186,14 @@ fn a_map_does_not_grow_forever() {
     assert_eq!(sink.lines.len(), 7 * permanent.lines(), "nothing is remembered of what is not in the file");
 }
 
+#[test]
+fn a_tombstone_has_any_length() {
+    for length in [10, 11, 70_000] {
+        let text = tombstone(length);
+        assert!(text.starts_with("0 0 freed") && text.find('\n') == Some(length - 1), "{length}");
+    }
+}
+
 /// A reader that finds two functions at one address picks an arbitrary one, so each address may have only one line.
 #[test]
 fn a_dead_line_in_a_hole_is_replaced() {

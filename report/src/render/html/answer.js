@@ -1,6 +1,6 @@
 // Tree of the user's lines for a selected part of the recording, by the rules of the first screen (report/src/answer/). For
 // the whole recording, the page contains the tree. This file does not access the page.
-const MAX_ROWS = 15, FEW_ROWS = 5, MAX_LINES = 2;
+const MAX_ROWS = 15, FEW_ROWS = 5, MAX_LINES = 2, MAX_LABEL = 24;
 const MIN_SHARE = 0.02, MIN_ROOT_SHARE = 0.005, MIN_CHILD_SHARE = 0.01, MIN_PARENT_SHARE = 0.05, CHAIN_SHARE = 0.95, SHOWN_LINES_SHARE = 0.7;
 // Libraries that run parallel loops, and the word for each.
 const POOLS = new Map([['libgomp', 'libgomp'], ['libomp', 'libomp'], ['libiomp5', 'libiomp5'], ['libtbb', 'tbb'], ['omppool', 'libgomp'], ['tbbpool', 'tbb'], ['workqueue', 'workqueue']]);
@@ -10,14 +10,14 @@ class LineTree {
     Object.assign(this, { data, stacks, rows: [this.newRow(-1, {})], leaf: new Int32Array(stacks.count), words: new Map() });
     this.addNodes(() => 0);
     // Worker threads run compiled functions without a caller. Their time belongs below the line that calls the same
-    // function, or another of the same file, most often.
+    // function most often, or the line of Python that calls another of the same file.
     const { total } = stacks.select(null, null), callers = new Map(), weights = new Map();
     for (let node = 1; node < stacks.count; node++) {
       const row = this.rows[this.leaf[node]], isCalled = row.isCompiled && row.up > 0 && this.rows[this.outermost(row.up)].isCompiled === false;
       if (!isCalled || this.leaf[node] === this.leaf[stacks.parent[node]]) continue;
-      let up = row.up;
-      while (this.rows[up].isCompiled) up = this.rows[up].up;
-      for (const key of [`${row.f}:${row.file}`, `:${row.file}`]) {
+      let python = row.up;
+      while (this.rows[python].isCompiled) python = this.rows[python].up;
+      for (const [key, up] of [[`${row.f}:${row.file}`, row.up], [`:${row.file}`, python]]) {
         const weight = (weights.get(`${key}:${up}`) || 0) + total[node];
         weights.set(`${key}:${up}`, weight);
         if (!callers.has(key) || weight > callers.get(key)[1]) callers.set(key, [up, weight]);
@@ -198,8 +198,9 @@ class LineTree {
       const inner = chain[chain.length - 1], [outer] = chain, isOneFile = chain.every(({ file }) => file === inner.file);
       const parentRow = parent && parent.chain[parent.chain.length - 1], isParentFile = parentRow && isOneFile && parentRow.file === inner.file;
       const place = `${isParentFile ? '' : name(outer.file)}:${outer.line}`, below = chosen.filter((other) => other.parent === chosen[index]).reduce((sum, other) => sum + other.chain[0].total, 0);
-      const text = below >= outer.total / 2 ? outer : inner, call = functions[inner.f].name.split('.').pop();
-      const label = inner.last ? `${place}-${inner.last}` : chain.length < 2 ? place : `${place}${chain.length > 2 ? '»' : '›'}${isOneFile ? '' : name(inner.file) + ':'}${inner.line}`;
+      const text = isOneFile && below >= outer.total / 2 ? outer : inner, call = functions[inner.f].name.split('.').pop();
+      let label = inner.last ? `${place}-${inner.last}` : chain.length < 2 ? place : `${place}${chain.length > 2 ? '»' : '›'}${isOneFile ? '' : name(inner.file) + ':'}${inner.line}`;
+      if (!isOneFile && label.length > MAX_LABEL) label = `»${name(inner.file)}:${inner.line}`;
       return { branches: branches(index), label, source: inner.last ? null : [text.file, text.line], text: `${call}()`, code: !inner.last, at: [inner.file, inner.line], path: files[inner.file].path, weight: outer.total, of: this.describe(inner), isCompiled: inner.isCompiled };
     });
   }

@@ -103,7 +103,9 @@ impl Table<'_> {
         parts.extend(hottest_line.map(|(hottest_line, count)| {
             format!("for {} {}", self.format_position(*hottest_line), self.short_amount(*count))
         }));
-        if !is_known {
+        let uses_numba =
+            || self.report.symbols.functions.iter().any(|function| function.module.starts_with("libllvmlite"));
+        if !is_known && uses_numba() {
             parts.push("a second run differs where code is cached".to_owned());
         }
         parts.join(" · ")
