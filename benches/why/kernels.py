@@ -1265,7 +1265,7 @@ def sum_of_both_changed(a, b):
 def of_lists(a):
     lists = [[x for x in a[:200]] for _ in range(50)]
     s = 0.0
-    for _ in range(20):
+    for _ in range(400):
         for row in lists:
             for x in row:
                 s += x  # hot
@@ -1546,6 +1546,105 @@ def repeated(large, a):
     return s
 
 
+@njit
+def small_products_changed(matrices, out):
+    product = np.empty((4, 4))
+    for i in range(matrices.shape[0]):
+        for j in range(4):
+            for k in range(4):
+                s = 0.0
+                for n in range(4):
+                    s += matrices[i, j, n] * matrices[i, n, k]
+                product[j, k] = s
+        out[i] = product[0, 0]
+
+
+@njit
+def energy(bodies):
+    s = 0.0
+    for i in range(len(bodies)):
+        s += bodies[i].mass * (bodies[i].u * bodies[i].u + bodies[i].v * bodies[i].v)  # hot
+    return s
+
+
+@njit
+def row_crosses(triples, triples_out):
+    for i in range(len(triples)):
+        triples_out[i] = np.cross(triples[i], triples[0])  # hot
+
+
+@njit
+def row_crosses_changed(triples, triples_out):
+    for i in range(len(triples)):
+        triples_out[i, 0] = triples[i, 1] * triples[0, 2] - triples[i, 2] * triples[0, 1]
+        triples_out[i, 1] = triples[i, 2] * triples[0, 0] - triples[i, 0] * triples[0, 2]
+        triples_out[i, 2] = triples[i, 0] * triples[0, 1] - triples[i, 1] * triples[0, 0]
+
+
+@njit
+def characters(text):
+    n = 0
+    for c in text:
+        if c == "a" or c == "n":  # hot
+            n += 1
+    return n
+
+
+@njit
+def characters_changed(codes):
+    n = 0
+    for c in codes:
+        if c == 97 or c == 110:
+            n += 1
+    return n
+
+
+@njit
+def integer_polynomial(a, out, exponent):
+    for i in range(len(a)):
+        out[i] = 2.0 * a[i] ** exponent + 3.0 * a[i] ** (exponent - 1)  # hot
+
+
+@njit
+def integer_polynomial_changed(a, out, exponent):
+    for i in range(len(a)):
+        square = a[i] * a[i]
+        out[i] = 2.0 * square * a[i] + 3.0 * square
+
+
+@njit
+def lengths_as_text(small_number):
+    n = 0
+    for i in range(small_number):
+        n += len(str(i))  # hot
+    return n
+
+
+@njit
+def column_sum_if(m):
+    s = 0.0
+    for j in range(m.shape[1]):
+        for i in range(m.shape[0]):
+            if m[i, j] > 1.0:
+                s += m[i, j]  # hot
+    return s
+
+
+@njit(fastmath={"reassoc"})
+def column_sum_if_changed(m):
+    s = 0.0
+    for i in range(m.shape[0]):
+        for j in range(m.shape[1]):
+            s += m[i, j] if m[i, j] > 1.0 else 0.0
+    return s
+
+
+@njit
+def swept(a, b, out):
+    for i in range(1, len(a)):
+        out[i] = (a[i] - 0.1 * out[i - 1]) / b[i]  # hot
+
+
 RULES = {
     "total": "fp-order",
     "dot": "fp-order",
@@ -1620,7 +1719,7 @@ MORE = {
     "transposed": "-",
     "row_expressions": "allocation, fp-order",
     "masked": "allocation",
-    "small_products": "-",
+    "small_products": "row-product",
     "small_solutions": "-",
     "random_one": "-",
     "random_normal": "-",
@@ -1682,6 +1781,13 @@ MORE = {
     "small_parallel": "-",
     "periodic": "strided-sum",
     "repeated": "-",
+    "energy": "strided-sum",
+    "row_crosses": "row-product",
+    "characters": "string-characters",
+    "integer_polynomial": "integer-power",
+    "lengths_as_text": "allocation",
+    "column_sum_if": "strided-sum",
+    "swept": "-",
 }
 ALL = {**RULES, **MORE}
 with open(__file__, encoding="utf-8") as file:
@@ -1738,7 +1844,8 @@ def arguments():
         "triples": random.random((6000, 3)), "eights": random.random((2500, 8)), "eight": random.random(8),
         "twelves": random.random((1500, 12)), "hundreds": random.random((200, 100)), "window": random.random(40_000),
         "short": random.random(64), "wide_step": 512, "places": random.permutation(1 << 20)[:N], "c32": np.float32(3.0),
-        "lag": 3, "exponent": 3,
+        "lag": 3, "exponent": 3, "triples_out": np.zeros((6000, 3)),
+        "bodies": np.ones(6000, dtype=[(name, np.float64) for name in ("mass", "u", "v", "x", "y", "z")]),
         "tally": Tally, "codes": np.frombuffer(b"banana" * 2000, np.uint8), "eight_values": (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0),
         "eighths": random.integers(0, 8, N), "few_out": np.zeros(200),
         "times": 10, "backwards": np.sort(a[:200])[::-1].copy(), "means": np.zeros(512),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the advice of `jitlisten lines` for the hot loops of nine libraries built on Numba, and compares it with
+"""Prints the advice of `jitlisten lines` for the hot loops of 13 libraries built on Numba, and compares it with
 records/advice.tsv, where engineers judged each piece of advice by reading the library's source.
 `times faster` is what the change gained in a copy.
 
@@ -221,6 +221,55 @@ image = canvas.points(frame, "x", "y", ds.count())
 spin(lambda: tf.shade(image, how="eq_hist"), 0.5)
 spin(lambda: tf.spread(tf.shade(image), px=2), 0.5)
 spin(lambda: canvas.raster(image), 0.5)
+""",
+    ),
+    "resampy": (
+        "resampy==0.4.3",
+        """
+import resampy
+x = random.random(60_000)
+spin(lambda: resampy.resample(x, 44100, 22050), 1)
+spin(lambda: resampy.resample(x, 22050, 44100, filter="kaiser_fast"), 1)
+spin(lambda: resampy.resample_nu(x, 22050, np.sort(random.random(20_000)) * 2), 1)
+""",
+    ),
+    "galois": (
+        "galois==0.4.11",
+        """
+import galois
+for order in (2**8, 31, 3**5, 2**20, 2147483647):
+    field = galois.GF(order)
+    a, b, m = field.Random(20_000, low=1), field.Random(20_000, low=1), field.Random((40, 40))
+    for function in (lambda: a * b, lambda: a / b, lambda: a**5, lambda: m @ m, lambda: np.convolve(a[:300], b[:300])):
+        spin(function)
+""",
+    ),
+    "clifford": (
+        "clifford==1.5.1",
+        """
+import clifford
+for dimensions in (4, 6):
+    layout, _ = clifford.Cl(dimensions)
+    a, b = layout.randomMV(), layout.randomMV()
+    for function in (lambda: a * b, lambda: a ^ b, lambda: a | b, lambda: a.leftLaInv()):
+        spin(function, 0.5)
+""",
+    ),
+    "numba-celltree": (
+        "numba-celltree==0.4.2",
+        """
+from numba_celltree import CellTree2d
+n = 60
+x, y = np.meshgrid(np.arange(n + 1.0), np.arange(n + 1.0))
+column, row = np.meshgrid(np.arange(n), np.arange(n))
+first = (row * (n + 1) + column).ravel()
+faces = np.column_stack((first, first + 1, first + n + 2, first + n + 1))
+tree = CellTree2d(np.column_stack((x.ravel(), y.ravel())), faces, -1)
+points = random.random((20_000, 2)) * n
+boxes = np.column_stack((points[:3000], points[:3000] + 2))[:, [0, 2, 1, 3]]
+spin(lambda: tree.locate_points(points), 1)
+spin(lambda: tree.locate_boxes(boxes), 1)
+spin(lambda: tree.compute_barycentric_weights(points), 1)
 """,
     ),
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::facts::{Elements, Facts};
+use super::facts::{Carried, Elements, Facts};
 use crate::machine::graph::NaturalLoop;
 use crate::machine::{Class, FIRST_VECTOR, Flow, Instruction, Memory, Operation, Registers};
 
@@ -23,7 +23,6 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     // Registers that the loop writes.
     let changed = body.iter().fold(Registers::default(), |registers, instruction| registers | instruction.written);
     facts.strided = count_strided(&body, changed);
-    (facts.spread, facts.unrolled) = measure_spread(&body);
     count_invariant_divisions(&mut facts, &body, changed);
     facts.counted_exits = count_counted_exits(natural_loop, instructions);
     facts.constant_arguments = count_constant_arguments(instructions, natural_loop, changed);
@@ -36,6 +35,10 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
         classify_carried_values(&mut carried, &body, changed);
         facts.carried = Some(carried.classify_carried());
     }
+    if reads_earlier_results(&body) {
+        facts.carried = facts.carried.map(|_| Carried::Others);
+    }
+    (facts.spread, facts.unrolled) = measure_spread(&body, facts.additions);
     facts.sums_in_memory = count_sums_in_memory(&body, changed);
     facts
 }
@@ -178,6 +181,18 @@ fn has_single_path(instructions: &[Instruction], natural_loop: &NaturalLoop) -> 
     blocks.iter().zip(nexts).all(|(block, next)| leads_to(block, start(next)))
 }
 
+/// Returns true if the loop stores floating-point values to an array and loads others of its elements, as in
+/// `a[i] = a[i - 1] / b[i]`.
+fn reads_earlier_results(body: &[&Instruction]) -> bool {
+    let values = body.iter().filter(|instruction| instruction.has_vectors());
+    let accesses = values.filter_map(|instruction| instruction.memory.filter(|memory| !memory.is_stack));
+    let (stores, loads): (Vec<Memory>, Vec<Memory>) = accesses.partition(|memory| memory.is_store);
+    let stored: BTreeSet<_> = stores.iter().map(|memory| (memory.parts, memory.offset)).collect();
+    let is_other = |load: &Memory| !stored.contains(&(load.parts, load.offset));
+    let is_known = |load: &Memory| load.parts != [None; 2];
+    loads.iter().any(|load| is_known(load) && is_other(load) && stores.iter().any(|store| store.parts == load.parts))
+}
+
 /// Counts sums that each iteration loads from the same address, adds to, and stores there again.
 fn count_sums_in_memory(body: &[&Instruction], changed: Registers) -> u32 {
     // Address of a floating-point value that is the same in each iteration.
@@ -305,9 +320,10 @@ fn count_checked_divisions(body: &[&Instruction]) -> u32 {
     body.iter().filter(is_checked).count() as u32
 }
 
-/// Measures arrays whose addresses advance by constants. Returns the largest distance between consecutive values, in
-/// multiples of their size, and the smallest number of values per iteration; 0 if unknown.
-fn measure_spread(body: &[&Instruction]) -> (u32, u32) {
+/// Measures arrays whose addresses advance by constants. Returns the largest distance between the values of consecutive
+/// source iterations, in multiples of their size, and the smallest number of values per iteration; 0 if unknown. A sum
+/// takes `additions` values per iteration; fewer than it loads if each source iteration loads several, as of a record.
+fn measure_spread(body: &[&Instruction], additions: u32) -> (u32, u32) {
     let mut advances: BTreeMap<u8, i64> = BTreeMap::new();
     for (register, constant) in body.iter().filter_map(|instruction| instruction.advance) {
         *advances.entry(register).or_default() += constant;
@@ -326,7 +342,8 @@ fn measure_spread(body: &[&Instruction]) -> (u32, u32) {
         let distance: i64 = parts.into_iter().flatten().map(advance).sum();
         let distance = u32::try_from(distance.unsigned_abs()).unwrap_or(u32::MAX);
         if distance != 0 {
-            spread = spread.max(distance / (bytes * values));
+            let rounds = if additions == 0 { values } else { values.min(additions) };
+            spread = spread.max(distance / (bytes * rounds));
             unrolled = Some(unrolled.map_or(values, |unrolled: u32| unrolled.min(values)));
         }
     }
@@ -468,6 +485,7 @@ fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Re
         let is_mixed = value.is_multiplied && value.is_added;
         if value.sum_of == Some(register) && !has_bit(used_otherwise) && !is_mixed {
             facts.accumulators += 1;
+            facts.additions = facts.additions.max(value.changes);
         } else if has_bit(escaped) || has_bit(value.other_inputs) || !has_bit(value.choice_inputs) {
             facts.recurrences += 1;
         } else if !has_bit(value.addition_inputs) {
@@ -514,7 +532,6 @@ fn accumulator_operand(instruction: &Instruction, target: usize, values: &[Value
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loops::facts::Carried;
     use crate::machine::Machine;
     use crate::machine::graph;
 
@@ -615,6 +632,28 @@ mod tests {
         let spilled =
             b"\x4c\x89\x64\x24\x08\x48\x8b\x44\x24\x08\xc5\xfb\x10\x08\xff\xd5\x48\xff\xc3\x4c\x39\xeb\x7c\xed\xc3";
         assert_eq!(facts_of(spilled).constant_arguments, 0);
+    }
+
+    #[test]
+    fn a_result_that_is_read_again_is_carried() {
+        // vmovsd xmm0, [rdi+rax*8]; vdivsd xmm0, xmm0, [rsi+rax*8]; vmovsd [rdi+rax*8], xmm0; inc rax; cmp rax, rdx; jl; ret
+        let in_place =
+            b"\xc5\xfb\x10\x04\xc7\xc5\xfb\x5e\x04\xc6\xc5\xfb\x11\x04\xc7\x48\xff\xc0\x48\x39\xd0\x7c\xe9\xc3";
+        // The same with [rdi+rax*8-8] loaded first.
+        let running =
+            b"\xc5\xfb\x10\x44\xc7\xf8\xc5\xfb\x5e\x04\xc6\xc5\xfb\x11\x04\xc7\x48\xff\xc0\x48\x39\xd0\x7c\xe8\xc3";
+        assert_eq!(
+            (facts_of(in_place).carried, facts_of(running).carried),
+            (Some(Carried::Nothing), Some(Carried::Others))
+        );
+    }
+
+    #[test]
+    fn fields_of_records_are_as_far_apart_as_the_records() {
+        // vmovsd xmm1, [rdi]; vmulsd xmm1, xmm1, [rdi+8]; vaddsd xmm0, xmm0, xmm1; add rdi, 48; dec rsi; jne; ret
+        let facts =
+            facts_of(b"\xc5\xfb\x10\x0f\xc5\xf3\x59\x4f\x08\xc5\xfb\x58\xc1\x48\x83\xc7\x30\x48\xff\xce\x75\xea\xc3");
+        assert_eq!((facts.accumulators, facts.additions, facts.spread, facts.unrolled), (1, 1, 6, 2));
     }
 
     #[test]

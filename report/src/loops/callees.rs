@@ -10,6 +10,16 @@ pub(crate) fn is_allocation(name: &str) -> bool {
     is_numba_allocator || ALLOCATORS.contains(&name.trim_start_matches("__libc_").trim_start_matches("cfree"))
 }
 
+/// Allocation of an array by Numba.
+pub(super) fn is_array_allocation(name: &str) -> bool {
+    name.starts_with("NRT_MemInfo_alloc") && name.contains("_aligned")
+}
+
+/// Allocation by Numba of an object other than an array, such as a string.
+pub(super) fn is_object_allocation(name: &str) -> bool {
+    name.starts_with("NRT_MemInfo_alloc") && !name.contains("_aligned")
+}
+
 pub(super) fn is_reference_count(name: &str) -> bool {
     matches!(name, "NRT_incref" | "NRT_decref")
 }
@@ -43,6 +53,11 @@ pub(super) fn is_blas_kernel(name: &str) -> bool {
 /// Function of Numba that returns a new array, computed from every value of others.
 pub(super) fn is_array_expression(name: &str) -> bool {
     name.starts_with("numba.np.arraymath._where_")
+}
+
+/// Function of NumPy on an array, such as `np.cross`, that is not inlined.
+pub(super) fn is_array_function(name: &str) -> bool {
+    name.starts_with("numba.np.arraymath.") && !is_array_expression(name)
 }
 
 /// Function of Numba that returns a longer copy of an array.

@@ -52,8 +52,8 @@ pub struct Facts {
     pub indirect: u32,
     /// Loads and stores of floating-point values whose address advances by a stride unknown at compile time.
     pub strided: u32,
-    /// Distance between consecutive values of a floating-point array in multiples of their size, where instructions tell
-    /// it; the largest of all arrays.
+    /// Distance between the values of a floating-point array in consecutive source iterations, in multiples of their
+    /// size, where instructions tell it; the largest of all arrays.
     pub spread: u32,
     /// Number of source iterations per iteration of the machine code, where instructions tell it.
     pub unrolled: u32,
@@ -67,6 +67,8 @@ pub struct Facts {
     pub has_avx: bool,
     /// Sums and products that are carried between iterations and used for nothing else in the loop.
     pub accumulators: u32,
+    /// Additions to an accumulator per iteration; the largest number of all accumulators.
+    pub(super) additions: u32,
     /// Floating-point values that are carried between iterations; `None` unless each iteration takes the same path.
     pub(super) carried: Option<Carried>,
     /// Sums that each iteration loads from the same address and stores there again.

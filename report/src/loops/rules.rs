@@ -5,28 +5,34 @@
 
 use super::advice::{Advice, Dialect};
 use super::callees::{
-    is_allocation, is_array_expression, is_array_growth, is_blas_kernel, is_concatenation, is_dict, is_float_remainder,
-    is_hypot, is_list_growth, is_math, is_norm, is_object_mode, is_parallel_loop, is_power, is_product,
-    is_reference_count, is_string, is_thread_runtime, is_typed_list_growth,
+    is_allocation, is_array_allocation, is_array_expression, is_array_function, is_array_growth, is_blas_kernel,
+    is_concatenation, is_dict, is_float_remainder, is_hypot, is_list_growth, is_math, is_norm, is_object_allocation,
+    is_object_mode, is_parallel_loop, is_power, is_product, is_reference_count, is_string, is_thread_runtime,
+    is_typed_list_growth,
 };
 use super::facts::{Carried, Facts};
 use super::hot_loop::{Loop, Rounds};
+use crate::profile::Count;
 
 /// Size limit of a small loop. The time of a larger loop rarely has a single cause.
 const MAX_SMALL_LOOP_INSTRUCTIONS: u32 = 100;
 const DIVISION_COST_IN_INSTRUCTIONS: u32 = 40;
-/// Minimum distance of consecutive values, in multiples of their size, that puts each in a cache line of its own.
-const FAR_APART: u32 = 8;
+/// Minimum distance of consecutive values, in multiples of their size, from which gathering several of them may take
+/// longer than one at a time: sums over fields of records gain 1.1 to 3.9 times at 4 values, 0.4 to 2.5 times from 6 on.
+const FAR_APART: u32 = 4;
 
 /// Maximum percentage of a loop's time in the kernels of BLAS for its rows to count as short. Half of the time is in them
 /// for rows of about 64 values.
 const MAX_BLAS_PERCENT: f64 = 50.0;
 
+/// Size limit of a loop over the characters of a string whose time is in the functions that make them.
+const MAX_STRING_INSTRUCTIONS: u32 = 200;
+
 /// Returns the advice of a rule, if the rule applies.
 type Rule = fn(&Loop, Dialect) -> Option<Advice>;
 
 /// All rules, the most relevant first.
-const RULES: [Rule; 35] = [
+const RULES: [Rule; 34] = [
     small_parallel,
     object_mode,
     list_growth,
@@ -35,7 +41,6 @@ const RULES: [Rule; 35] = [
     string_join,
     string_compare,
     row_product,
-    row_norm,
     allocation,
     typed_dict,
     float_remainder,
@@ -103,7 +108,7 @@ fn list_growth(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     (share > 10.0).then(|| {
         Advice::because("list-growth", format!("{share:.0} % of it resizes a list"))
             .change("fill an array that is large enough by index")
-            .gain(1.7, 10.0)
+            .gain_of_part(share, 2.5, 12.0)
     })
 }
 
@@ -131,44 +136,46 @@ fn string_join(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     (share > 50.0).then(|| {
         Advice::because("string-join", format!("{share:.0} % of it copies strings to concatenate them"))
             .change("join a list of the parts once: ''.join(parts)")
-            .gain(2.0, 4.0)
+            .gain(1.5, 4.0)
     })
 }
 
 fn string_compare(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_string);
     let is_character = hot_loop.calls.iter().any(|(name, _)| name.contains("unicode_getitem"));
-    (share > 20.0 && is_character).then(|| {
-        Advice::because("string-characters", format!("makes a string of each character ({share:.0} % of this loop)"))
+    // LLVM inlines parts of these functions.
+    let inlined =
+        if hot_loop.facts.instructions < MAX_STRING_INSTRUCTIONS { hot_loop.self_count } else { Count::default() };
+    let is_most = share + inlined.percent_of(hot_loop.total) > 80.0;
+    (is_character && (share > 20.0 || share > 5.0 && is_most)).then(|| {
+        Advice::because("string-characters", "makes a string of each character")
             .change("for ASCII, pass np.frombuffer(text.encode(), np.uint8) and compare codes")
-            .gain(10.0, 120.0)
+            .gain(10.0, 150.0)
     })
 }
 
 fn row_product(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let has_product = hot_loop.calls.iter().any(|(name, _)| is_product(name));
-    let share = hot_loop.share_of_calls(is_reference_count) + hot_loop.share_of_calls(is_product);
-    let kernel_share = hot_loop.share_where(|(callee, leaf)| is_product(callee) && is_blas_kernel(leaf));
-    (has_product && share > 50.0 && kernel_share < MAX_BLAS_PERCENT).then(|| {
-        Advice::because("row-product", format!("{share:.0} % of it prepares and calls np.dot for short rows"))
-            .change(format!("a loop over the elements with {}", dialect.reassociate()))
-            .gain(1.9, 30.0)
-            .changing("rounding")
-    })
-}
-
-fn row_norm(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let share = hot_loop.share_of_calls(is_norm);
-    let kernel_share = hot_loop.share_where(|(callee, leaf)| is_norm(callee) && is_blas_kernel(leaf));
-    (share > 50.0 && kernel_share < MAX_BLAS_PERCENT).then(|| {
-        Advice::because(
-            "row-product",
-            format!("{share:.0} % of it prepares and calls BLAS for the norm of a short row"),
-        )
-        .change(format!("a loop over the elements with {}, and math.sqrt", dialect.reassociate()))
-        .gain(3.0, 40.0)
-        .changing("rounding")
-    })
+    let (products, norms) = (hot_loop.share_of_calls(is_product), hot_loop.share_of_calls(is_norm));
+    let references = hot_loop.share_of_calls(is_reference_count);
+    let functions = hot_loop.share_of_calls(is_array_function);
+    // Part of the time that a function spends in BLAS itself.
+    let kernel_share =
+        hot_loop.share_where(|(callee, leaf)| (is_product(callee) || is_norm(callee)) && is_blas_kernel(leaf));
+    let is_short = kernel_share < MAX_BLAS_PERCENT;
+    let around = references + hot_loop.self_count.percent_of(hot_loop.total);
+    let (cause, lower) = if has_product && products + references > 50.0 && is_short {
+        (format!("{:.0} % of it prepares and calls np.dot for short rows", products + references), 1.9)
+    } else if norms > 50.0 && is_short {
+        (format!("{norms:.0} % of it prepares and calls BLAS for the norm of a short row"), 3.0)
+    } else if functions > 20.0 && around > 20.0 && functions + around > 80.0 {
+        ("calls a function of NumPy for a short row in each round".to_owned(), 2.0)
+    } else {
+        return None;
+    };
+    let advice = Advice::because("row-product", cause);
+    let change = format!("a loop over the elements with {}", dialect.reassociate());
+    Some(advice.change(change).gain(lower, 40.0).changing("rounding"))
 }
 
 fn allocation(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
@@ -178,12 +185,17 @@ fn allocation(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
         let cause = format!("{share_of_arrays:.0} % of it makes an array, as np.where does");
         let advice =
             Advice::because("allocation", cause).change("write the expression as a loop, with a conditional value");
-        return Some(advice.gain(3.0, 35.0));
+        return Some(advice.gain(3.0, 60.0));
+    }
+    let cause = format!("{share:.0} % of it allocates and frees memory");
+    if hot_loop.share_of_calls(is_object_allocation) > hot_loop.share_of_calls(is_array_allocation) {
+        let cause = format!("{cause}, as of strings that str(i) makes");
+        return (share > 20.0 && !handles_strings(hot_loop)).then(|| Advice::because("allocation", cause));
     }
     (share > 20.0 && !handles_strings(hot_loop)).then(|| {
-        Advice::because("allocation", format!("{share:.0} % of it allocates and frees memory"))
+        Advice::because("allocation", cause)
             .change("make the array before the loop, or write the expression as a loop")
-            .gain(1.0 / (1.0 - 0.8 * share.min(100.0) / 100.0), 35.0)
+            .gain(1.0 / (1.0 - 0.7 * share.min(100.0) / 100.0), 40.0)
     })
 }
 
@@ -214,13 +226,13 @@ fn float_remainder(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 fn hypot(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_hypot);
     let change = match dialect {
-        Dialect::Numba | Dialect::Stencil => "math.sqrt(z.real * z.real + z.imag * z.imag) for abs(z)",
+        Dialect::Numba | Dialect::Stencil => "math.sqrt(x * x + y * y), of z.real and z.imag for abs(z)",
         Dialect::C | Dialect::Julia | Dialect::Other => "the square root of the sum of squares",
     };
     (share > 50.0).then(|| {
         Advice::because("hypot", format!("{share:.0} % of it is in hypot, for each value by itself"))
             .change(change)
-            .gain_of_part(share, if hot_loop.facts.has_avx { 7.0 } else { 1.8 }, 20.0)
+            .gain_of_part(share, if hot_loop.facts.has_avx { 5.0 } else { 1.8 }, 20.0)
             .changing("rounding, and overflows from 1e154 on")
     })
 }
@@ -266,12 +278,13 @@ fn reference_count(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let is_item = |(name, _): &(String, _)| name.starts_with("numba.typed.listobject.");
     let takes_items = hot_loop.facts.calls == 1 && hot_loop.calls.iter().all(is_item);
     let share_of_items = if takes_items { hot_loop.share_below(is_reference_count) } else { 0.0 };
+    let part = if counts_references { 100.0 } else { share.max(share_of_items) };
     let applies =
         counts_references || share > 60.0 && !is_freed || share > 25.0 && does_little_else || share_of_items > 25.0;
     (applies && !handles_strings(hot_loop)).then(|| {
         Advice::because("reference-count", "counts references to an object in each round")
             .change("take it out of its container before the loop, or use an array for numbers")
-            .gain(5.0, 30.0)
+            .gain_of_part(part, 5.0, 30.0)
     })
 }
 
@@ -363,9 +376,13 @@ fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 }
 
 fn strided_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { strided, spread, wraparounds, wide_products, .. } = hot_loop.facts;
+    let Facts { strided, spread, wraparounds, wide_products, conditional_sums, recurrences, indirect, .. } =
+        hot_loop.facts;
     let has_few = hot_loop.rounds() == Rounds::Few;
-    if !is_sum(hot_loop) || strided == 0 && spread < FAR_APART && (wraparounds == 0 || spread != 0 && has_few) {
+    let is_conditional =
+        hot_loop.is_one_at_a_time() && conditional_sums != 0 && strided != 0 && recurrences + indirect == 0;
+    let is_any_sum = is_sum(hot_loop) || is_conditional;
+    if !is_any_sum || strided == 0 && spread < FAR_APART && (wraparounds == 0 || spread != 0 && has_few) {
         return None;
     }
     // The code computes the index itself, or takes columns of a matrix without a loop over its rows.
@@ -392,7 +409,7 @@ fn gathered_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     (is_sum && indirect != 0 && has_avx && is_small(hot_loop) && hot_loop.rounds() == Rounds::Many).then(|| {
         Advice::because("gather", "one value at a time: the sum keeps its order, and its addresses come from an array")
             .change(format!("{} allows several, which helps if the table fits the cache", dialect.reassociate()))
-            .gain(1.05, 2.6)
+            .gain(1.0, 2.6)
             .changing("rounding")
     })
 }
@@ -421,11 +438,13 @@ fn integer_power(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     // Exponentiation by squaring: a loop that squares, and multiplies where a bit of the exponent is set.
     let Facts { scalar, memory, packed, instructions, calls, .. } = hot_loop.facts;
     let shape = hot_loop.is_innermost && scalar == 2 && memory + packed + calls == 0 && instructions <= 10;
-    let is_halved = hot_loop.instructions.iter().any(|instruction| instruction.text.starts_with("shr $1,"));
-    (shape && is_halved && dialect.is_python()).then(|| {
+    let has = |text: &str| hot_loop.instructions.iter().any(|instruction| instruction.text.contains(text));
+    // The loop around it calls `pow` from this exponent on.
+    let is_around = has("$0x10001,") && hot_loop.calls.is_empty() && instructions < MAX_SMALL_LOOP_INSTRUCTIONS;
+    ((shape && has("shr $1,") || is_around) && dialect.is_python()).then(|| {
         Advice::because("integer-power", "x ** n of a variable n squares and multiplies bit by bit")
             .change("products (x * x * x), or a constant n")
-            .gain(3.0, 11.0)
+            .gain(2.5, 30.0)
             .changing("rounding")
     })
 }
@@ -458,18 +477,23 @@ fn wraparound(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     })
 }
 
-fn zip(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
-    let Facts { exits, counted_exits, strided, scalar, .. } = hot_loop.facts;
+fn zip(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let Facts { exits, counted_exits, strided, scalar, carried, .. } = hot_loop.facts;
     let applies = hot_loop.is_one_at_a_time()
         && is_small(hot_loop)
         && exits == 2
         && counted_exits == 2
         && strided >= 2
         && scalar != 0;
-    applies.then(|| {
-        Advice::because("zip", "one value at a time: zip asks in each round which array ends first")
-            .change("an index over C-contiguous arrays asks once")
-            .gain(1.5, 6.0)
+    let cause = "one value at a time: zip asks in each round which array ends first";
+    let advice = Advice::because("zip", cause);
+    applies.then(|| match carried {
+        Some(Carried::Nothing) => advice.change("an index over C-contiguous arrays asks once").gain(1.5, 6.0),
+        Some(Carried::Accumulators) => {
+            let change = format!("an index over C-contiguous arrays, and {}", dialect.reassociate());
+            advice.change(change).gain(2.0, 18.0).changing("rounding")
+        }
+        _ => advice,
     })
 }
 
@@ -525,7 +549,7 @@ fn conditional_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let keeps_order = hot_loop.remarks.iter().any(|remark| remark.name == "CantReorderFPOps");
     let cause = "one value at a time: a branch decides what is added to the sum, which keeps its order";
     (accumulators == 0 && keeps_order && has_avx && is_small(hot_loop))
-        .then(|| Advice::because("conditional-sum", cause).change(change).gain(2.5, 6.0).changing("rounding"))
+        .then(|| Advice::because("conditional-sum", cause).change(change).gain(2.5, 8.0).changing("rounding"))
 }
 
 fn maximum(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
@@ -613,7 +637,6 @@ fn handles_strings(hot_loop: &Loop) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::Count;
 
     /// Loops that get advice by their facts or their calls alone.
     fn advised_loops(loop_path: &str) -> Vec<Loop> {
@@ -751,6 +774,37 @@ mod tests {
             assert_eq!(rules(callee, kernel, 25), ["row-product"], "{callee}");
             assert!(rules(callee, kernel, 85).is_empty(), "{callee}");
         }
+    }
+
+    #[test]
+    fn only_short_rows_are_better_without_a_function_of_numpy() {
+        let count = |samples| Count { weight: samples, samples };
+        let rules = |in_function: u64| {
+            let calls = vec![
+                ("numba.np.arraymath.np_cross.<locals>.impl".to_owned(), count(in_function)),
+                ("NRT_decref".to_owned(), count(90 - in_function)),
+            ];
+            let facts = Facts { calls: 6, instructions: 86, ..Facts::default() };
+            let hot_loop = Loop { calls, self_count: count(10), total: count(100), ..Loop::from_facts(facts) };
+            advice(&hot_loop).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+        };
+        assert_eq!(rules(60), ["row-product"]);
+        assert!(rules(85).is_empty());
+    }
+
+    #[test]
+    fn only_arrays_can_be_allocated_before_a_loop() {
+        let has_change = |allocator: &str| {
+            let count = |samples| Count { weight: samples, samples };
+            let calls = vec![(allocator.to_owned(), count(30)), ("NRT_MemInfo_call_dtor".to_owned(), count(40))];
+            let facts = Facts { calls: 3, ..Facts::default() };
+            let [advice] = &advice(&Loop { calls, total: count(100), ..Loop::from_facts(facts) })[..] else {
+                panic!("one advice")
+            };
+            assert_eq!(advice.rule, "allocation");
+            advice.change.is_some()
+        };
+        assert!(has_change("NRT_MemInfo_alloc_aligned") && has_change("malloc") && !has_change("NRT_MemInfo_alloc"));
     }
 
     #[test]
