@@ -180,7 +180,7 @@ def check(host):
     names = [name for start, size, name in lines if (start, size) != ("0", "0")]
     log_text = log.read_text() if log.exists() else ""
     log.unlink(missing_ok=True)
-    loaded, final = log_text.count("debug: loaded ObjectId("), log_text.count("debug: finalized ObjectId(")
+    loaded, final = log_text.count("debug: loaded object "), log_text.count("debug: finalized object ")
     problems = []
     if without_library[0] != 0:
         problems.append(f"fails without the library: {without_library}")

@@ -284,7 +284,7 @@ impl Session {
         let names = readable_names(&object, bytes);
         let mut state = self.lock_for_this_process();
         if let Some(id) = state.find_same_object(&object, origin) {
-            log_line!(Debug, "{id:?} was reported again");
+            log_line!(Debug, "{}", LogEvent::ReportedAgain { id: &id.to_string() });
             if matches!(origin, Origin::LlvmList { .. }) {
                 self.adopt_entry(&mut state, id);
             }
@@ -298,7 +298,15 @@ impl Session {
         let id = ObjectId(state.next_id);
         state.next_id += 1;
         let code = linked_code(id, &object);
-        log_line!(Debug, "loaded {id:?}: {} functions, text {:?}", object.functions().len(), code.text);
+        log_line!(
+            Debug,
+            "{}",
+            LogEvent::Loaded {
+                id: &id.to_string(),
+                functions: &object.functions().len().to_string(),
+                text: &code.text.iter().map(AddressRange::to_string).collect::<Vec<_>>().join(" "),
+            }
+        );
         let (finalized, derived_rules) = (None, Vec::new());
         let has_lines = object.has_lines();
         let record = Record {
@@ -334,7 +342,7 @@ impl Session {
     /// Counts and logs an object that could not be parsed.
     pub(crate) fn refuse(&self, size: usize, error: &Error) {
         self.counters.objects_refused.add(1);
-        log_line!(Warn, "ignoring an object of {size} bytes: {error}");
+        log_line!(Warn, "{}", LogEvent::Refused { size: &size.to_string(), error: &error.to_string() });
     }
 
     /// Checks that there is enough memory to process an object of `size` bytes. Otherwise counts the object as refused,
@@ -385,7 +393,7 @@ impl Session {
         let snapshot = CodeSnapshot::for_object(pid, &record.object);
         record.derived_rules = self.analyse_unwindability(record, &snapshot);
         self.counters.objects_finalized.add(1);
-        log_line!(Debug, "finalized {id:?}");
+        log_line!(Debug, "{}", LogEvent::Finalized { id: &id.to_string() });
         if let Some(record) = state.objects.get(&id) {
             observer::finalized(id, &record.object, &record.derived_rules, &snapshot);
         }
@@ -421,7 +429,7 @@ impl Session {
     fn remove_object(&self, state: &mut State, id: ObjectId) {
         let Some(record) = state.objects.remove(&id) else { return };
         self.counters.objects_freed.add(1);
-        log_line!(Debug, "freeing {id:?}");
+        log_line!(Debug, "{}", LogEvent::Freed { id: &id.to_string() });
         if record.finalized.is_none() {
             return;
         }

@@ -6,8 +6,11 @@
 #include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -328,6 +331,40 @@ static int count_interrupted_waits(void)
     return 0;
 }
 
+static atomic_bool are_polls_done;
+
+static void *occupy(void *unused)
+{
+    (void)unused;
+    while (!are_polls_done)
+        work(1000);
+    return NULL;
+}
+
+/* Prints how many of 1,000 calls of poll were interrupted. Two other threads need the same processor, so that this one
+ * stands on the run queue when its calls have timed out. */
+static int count_interrupted_polls(void)
+{
+    pthread_t threads[2];
+    cpu_set_t one_processor;
+    CPU_ZERO(&one_processor);
+    CPU_SET(sched_getcpu(), &one_processor);
+    sched_setaffinity(0, sizeof one_processor, &one_processor);
+    for (int i = 0; i < 2; i++)
+        if (pthread_create(&threads[i], NULL, occupy, NULL) != 0)
+            return 2;
+    int interrupted = 0;
+    for (int i = 0; i < 1000; i++) {
+        interrupted += poll(NULL, 0, 1) < 0;
+        work(100000);
+    }
+    are_polls_done = true;
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    printf("%d\n", interrupted);
+    return 0;
+}
+
 static int pipe_ends[2];
 
 static void *read_slowly(void *bytes)
@@ -403,6 +440,8 @@ int main(int argc, char **argv)
         return wait_for_all_signals();
     if (strcmp(scenario, "waits-interrupted") == 0)
         return count_interrupted_waits();
+    if (strcmp(scenario, "polls-interrupted") == 0)
+        return count_interrupted_polls();
     if (strcmp(scenario, "writes-cut-short") == 0)
         return writes_cut_short();
     if (strcmp(scenario, "idle") == 0)

@@ -36,6 +36,7 @@ pub mod jitdump_reader;
 mod jitdump_second_reader;
 mod jitdump_unwinding;
 pub mod linked;
+pub mod log;
 pub mod machine_code;
 pub mod mount;
 pub mod paths;

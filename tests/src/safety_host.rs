@@ -87,9 +87,3 @@ pub fn counter(host: &Host, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name}: {text}"));
     line.trim().parse().expect("a number")
 }
-
-/// Log messages about sinks that stopped.
-#[must_use]
-pub fn stop_messages(host: &Host) -> Vec<String> {
-    host.log().lines().filter(|line| line.contains(" sink stops: ")).map(str::to_owned).collect()
-}

@@ -1,4 +1,4 @@
-//! Log lines that `jitlisten doctor` reads back from the log of a program that it runs. Only this file has their texts.
+//! Log lines that `jitlisten doctor` and the tests read back. Only this file has their texts.
 
 #![forbid(unsafe_code)]
 
@@ -69,6 +69,33 @@ log_events! {
     ReleaseUnknown { version } = "LLVM {version}: unknown release, code gets no frame pointers and unwind tables",
     /// Some of an LLVM's code gets no attributes.
     CompilerUnhooked { function, error } = "could not hook {function}: {error}; code gets no frame pointers",
+    /// An object is loaded.
+    Loaded { id, functions, text } = "loaded object {id}: {functions} functions, text {text}",
+    /// The code of an object is final.
+    Finalized { id } = "finalized object {id}",
+    /// The code of an object is freed.
+    Freed { id } = "freeing object {id}",
+    /// An object is reported by a second source.
+    ReportedAgain { id } = "object {id} was reported again",
+    /// An object cannot be read.
+    Refused { size, error } = "ignoring an object of {size} bytes: {error}",
+    /// Something that an LLVM reports is ignored.
+    Ignored { library, subject } = "{library}: ignoring {subject}",
+    /// An object does not become final. `library` ends with a colon, or is empty.
+    NeverFinal { library, address, reason } =
+        "{library}an object at {address} is not final after a second: {reason}; it stays unnamed (reported once)",
+    /// An object of JITLink is not found in memory.
+    Unlocated { library, time } =
+        "{library}: could not locate a JITLink object in memory {time}; its functions stay unnamed (reported once)",
+    /// Code that is compiled to memory cannot be told from equal code.
+    EqualCompiled { count } =
+        "{count} objects compiled to memory have equal code, or are in two places; they stay unnamed (reported once)",
+    /// Objects that move cannot be told from each other.
+    EqualMoved { count } = "{count} equal objects linked for another address stay unnamed",
+    /// An LLVM is unloaded.
+    Closed { bias } = "an LLVM was closed: {bias}",
+    /// An object gets no image.
+    NoImage { id, reason } = "no image for object {id}: {reason}",
     /// A sink has failed.
     SinkStopped { sink, error } = "the {sink} sink stops: {error}",
 }
@@ -118,6 +145,19 @@ mod tests {
             LogEvent::CodeChanged { version: "22", attributes: "frame pointers and unwind tables" },
             LogEvent::ReleaseUnknown { version: "99" },
             LogEvent::CompilerUnhooked { function: "LLVMPY_X", error: reason },
+            LogEvent::Loaded { id: "1", functions: "2", text: "0x10..0x20 0x30..0x40" },
+            LogEvent::Finalized { id: "1" },
+            LogEvent::Freed { id: "1" },
+            LogEvent::ReportedAgain { id: "1" },
+            LogEvent::Refused { size: "7", error: "no ELF file" },
+            LogEvent::Ignored { library: "/l.so", subject: "an object: no object file" },
+            LogEvent::NeverFinal { library: "/l.so: ", address: "0x10", reason: "its memory is gone" },
+            LogEvent::NeverFinal { library: "", address: "0x10", reason: "its memory is gone" },
+            LogEvent::Unlocated { library: "/l.so", time: "within a second" },
+            LogEvent::EqualCompiled { count: "2" },
+            LogEvent::EqualMoved { count: "2" },
+            LogEvent::Closed { bias: "7f00" },
+            LogEvent::NoImage { id: "1", reason: "its memory cannot be read; further ones are only counted" },
             LogEvent::SinkStopped { sink: "image", error: "No space left on device (os error 28)" },
         ];
         for event in events {

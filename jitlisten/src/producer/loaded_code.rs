@@ -64,7 +64,7 @@ impl LoadedCode {
         let object = raw::encode(code).inspect_err(|error| session.refuse(0, error))?;
         let loaded = LoadedCode::from_object(session, Producer::Other, object)?;
         for mistake in raw::find_mistakes(code) {
-            log_line!(Warn, "object {}: {mistake}", loaded.id.0);
+            log_line!(Warn, "object {}: {mistake}", loaded.id);
         }
         Ok(loaded)
     }

@@ -119,7 +119,7 @@ impl Session {
                 self.notify_sink_finalized(&mut state, SinkKind::Gdb, id, &snapshot);
             }
         }
-        log_line!(Debug, "unregistered {id:?}: kept until its memory is unmapped");
+        log_line!(Debug, "unregistered object {id}: kept until its memory is unmapped");
     }
 
     /// Records memory that was reserved in front of code that will be loaded there. Sinks may use the memory once that

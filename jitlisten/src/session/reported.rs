@@ -28,7 +28,7 @@ impl Session {
         let problem = state.objects.get_mut(&id).and_then(Record::ignore_unusable_table);
         let outcome = state.ledger.finalized(id);
         for replaced in outcome.freed.iter().filter(|replaced| state.reported.contains_key(replaced)) {
-            log_line!(Warn, "object {} overlaps object {}, which was not reported as freed", id.0, replaced.0);
+            log_line!(Warn, "object {id} overlaps object {replaced}, which was not reported as freed");
         }
         self.apply_outcome(&mut state, &outcome);
         drop(state);

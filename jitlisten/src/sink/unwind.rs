@@ -89,7 +89,7 @@ fn register(section: &Section<'_>, id: ObjectId) -> Option<Registration> {
     // SAFETY: the code and tables of an object are final from the moment the session reports it until *freeing*, when
     // the registration is dropped. The rules are the compiler's own, or were derived from the code.
     let registered = unsafe { Registry::process().register_with_known_unwinders(section) };
-    registered.inspect_err(|error| log_line!(Debug, "cannot register {id:?} with unwinders: {error}")).ok()
+    registered.inspect_err(|error| log_line!(Debug, "cannot register object {id} with unwinders: {error}")).ok()
 }
 
 fn to_usize_ranges(ranges: impl Iterator<Item = AddressRange>) -> Vec<Range<usize>> {

@@ -253,6 +253,41 @@ def test_a_busy_machine(run, tmp_path):
     assert 0.7e9 < lines[marks["# slept"]]["self_weight"] < 1.5e9, lines
 
 
+#: Bursts that are shorter than the interval of the samples, and threads that are hardly longer.
+BURSTS = """
+import threading, time
+def burst(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:  # burst
+        for _ in range(2000): pass  # burst
+for _ in range(200):
+    burst(0.003)
+    time.sleep(0.01)
+def task():
+    until = time.thread_time() + 0.006
+    while time.thread_time() < until:  # task
+        for _ in range(2000): pass  # task
+for _ in range(200):
+    thread = threading.Thread(target=task)
+    thread.start()
+    thread.join()
+"""
+
+
+def test_bursts_and_short_threads_by_wall_clock_time(run, tmp_path):
+    """They are at their lines, although most of them end between two samples."""
+    (tmp_path / "bursts.py").write_text(BURSTS)
+    run(command(), "record", "--wall", "-o", "f.data", "--", python(), "bursts.py")
+    report = read_report(run, "f.data")
+    (file,) = (file for file in report["files"] if file["path"].endswith("bursts.py"))
+    marks = {number: text.partition("# ")[2] for number, text in enumerate(BURSTS.splitlines(), 1)}
+    seconds = dict.fromkeys(("burst", "task", ""), 0.0)
+    for line in file["lines"]:
+        seconds[marks[line["line"]]] += line["self_weight"] / 1e9
+    assert 0.6 * 0.5 < seconds["burst"] < 0.6 * 1.6, seconds
+    assert 1.2 * 0.6 < seconds["task"] < 1.2 * 1.6, seconds
+
+
 def test_idle_threads_of_pools_are_outside(run, tmp_path):
     """Two pools have nothing to do while the main thread sleeps and works."""
     (tmp_path / "pools.py").write_text(

@@ -123,7 +123,7 @@ pub(crate) fn end_user_clock(slot: &Slot) {
 }
 
 /// Returns a random number.
-fn random(tid: u32) -> u64 {
+pub(crate) fn random(tid: u32) -> u64 {
     let mut random = clock::monotonic() ^ u64::from(tid) << 32;
     for shift in [13, 7, 17] {
         random ^= if shift == 7 { random >> shift } else { random << shift };
@@ -188,7 +188,7 @@ pub(crate) fn unmute_caller() {
 /// Adds the thread's time on the run queue to the recording's, when it is no longer sampled.
 fn count_run_queue(recording: &Recording, slot: &Slot) {
     if let Some(times) = SchedulerTimes::read(slot.state.tid()) {
-        recording.counters.add_run_queue(slot.run_queue.recorded(times));
+        recording.counters.add_run_queue(slot.run_queue.set_end(times));
     }
 }
 

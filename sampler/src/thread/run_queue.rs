@@ -2,7 +2,10 @@
 //! not sampled.
 
 use std::io::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 /// Times of a thread since its start, in ns, as in `/proc/self/task/TID/schedstat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +46,9 @@ impl SchedulerTimes {
 pub(crate) struct RunQueue {
     cpu_ns: AtomicU64,
     run_queue_ns: AtomicU64,
+    /// Times at the end of the thread; CPU time 0 if it has not ended, or they are unknown.
+    end_cpu_ns: AtomicU64,
+    end_run_queue_ns: AtomicU64,
 }
 
 impl RunQueue {
@@ -50,6 +56,25 @@ impl RunQueue {
     pub(super) fn begin(&self, before: SchedulerTimes) {
         self.cpu_ns.store(before.cpu_ns, Relaxed);
         self.run_queue_ns.store(before.run_queue_ns, Relaxed);
+        self.end_cpu_ns.store(0, Relaxed);
+    }
+
+    /// Stores the thread's times at its end. Returns the recorded part.
+    pub(super) fn set_end(&self, times: SchedulerTimes) -> SchedulerTimes {
+        self.end_run_queue_ns.store(times.run_queue_ns, Relaxed);
+        self.end_cpu_ns.store(times.cpu_ns, Release);
+        let before = self.before();
+        SchedulerTimes {
+            cpu_ns: times.cpu_ns.saturating_sub(before.cpu_ns),
+            run_queue_ns: times.run_queue_ns.saturating_sub(before.run_queue_ns),
+        }
+    }
+
+    /// Returns the thread's times at its end.
+    pub(crate) fn end(&self) -> Option<SchedulerTimes> {
+        let cpu_ns = self.end_cpu_ns.load(Acquire);
+        let run_queue_ns = self.end_run_queue_ns.load(Relaxed);
+        (cpu_ns != 0).then_some(SchedulerTimes { cpu_ns, run_queue_ns })
     }
 
     /// Times that are not part of the recording.
@@ -60,15 +85,6 @@ impl RunQueue {
     /// Leaves out a delay that the sampler has caused.
     pub(crate) fn leave_out(&self, ns: u64) {
         self.run_queue_ns.fetch_add(ns, Relaxed);
-    }
-
-    /// Returns the recorded part of a thread's times.
-    pub(super) fn recorded(&self, now: SchedulerTimes) -> SchedulerTimes {
-        let before = self.before();
-        SchedulerTimes {
-            cpu_ns: now.cpu_ns.saturating_sub(before.cpu_ns),
-            run_queue_ns: now.run_queue_ns.saturating_sub(before.run_queue_ns),
-        }
     }
 }
 

@@ -139,6 +139,12 @@ impl Source {
         total.saturating_sub(self.accounted_total.swap(total, Ordering::Relaxed))
     }
 
+    /// Returns the time since the last call of [`Source::take_unaccounted`] until the end of the thread.
+    pub(crate) fn take_unaccounted_at_end(&self) -> u64 {
+        let total = self.final_total.load(Ordering::Acquire);
+        total.saturating_sub(self.accounted_total.swap(total, Ordering::Relaxed))
+    }
+
     /// Stores the thread's total at its end.
     pub(super) fn set_final_total(&self, tid: u32) {
         self.final_total.store(self.read_total(tid).unwrap_or(0), Ordering::Release);

@@ -39,6 +39,9 @@ impl Writer {
             if state == State::Ended && !scan::thread_exists(self.pid, tid) {
                 // The thread has exited: drain again, for samples added after the drain above.
                 let _ = self.drain_slot(index, slot, false);
+                if let Some(watch) = &mut self.watch {
+                    watch.end_thread(index, slot);
+                }
                 self.write_idle_sample(index, slot);
                 self.write_thread_total(slot);
                 self.last_stacks.remove(&index);

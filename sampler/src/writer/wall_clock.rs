@@ -10,6 +10,9 @@
 //! is of that kind and the thread now does the other, else the next. Until a thread on the run queue runs, it looks as
 //! if it waited; then that time is taken back. Time on the run queue belongs to no sample.
 //!
+//! Threads may end without a sample, and between two checks. Their time goes to the first samples of later threads, so
+//! that a first sample stands for the interval in which the check was due, as far as such time is available.
+//!
 //! A thread that starts to wait receives one signal. The kernel then restarts most system calls. Calls that fail with
 //! `EINTR` instead, such as `pause` and `poll`, are restarted by [`restart_system_call`], on x86_64. A transfer that
 //! may have begun, such as a `write` to a full pipe, would be cut short. A thread in such a call receives no signal;
@@ -23,14 +26,19 @@ use crate::handler::clock;
 use crate::handler::code_map::{self, ProcessCode};
 use crate::python;
 use crate::recording::current::Recording;
+use crate::recording::options::Clock;
 use crate::thread::ring::MAX_NATIVE_FRAMES;
 use crate::thread::run_queue::SchedulerTimes;
 use crate::thread::slot::Slot;
-use crate::thread::slots;
+use crate::thread::timer::{self, Timer};
 use crate::thread::wait::InterruptedCall;
+use crate::thread::{arming, slots};
+use crate::transparency::disposition::{self, Sender};
 use crate::unwind::{Memory, Outcome, Registers, RuleCache, walk};
 use crate::writer::mappings;
 
+/// Minimum time between two checks of a thread, per thread that is sampled: a check takes some 15 us.
+const CHECK_INTERVAL_PER_THREAD_NS: u64 = 100_000;
 /// Maximum time between two checks of a waiting thread.
 const MAX_CHECK_INTERVAL_NS: u64 = 50_000_000;
 /// The delay until a waiting thread's next check is its waiting time so far, divided by this number.
@@ -41,6 +49,8 @@ const SYSCALL_RETURN_NS: u64 = 50_000;
 const MAX_BRIEF_RUN_NS: u64 = 200_000;
 /// Number of checks that may find a running thread off the processor before it is signalled anyway.
 const MAX_MISSED_CHECKS: u32 = 3;
+/// A first sample gets the time of ended threads divided by this number, if more is left than the samples need.
+const ENDED_TIME_DIVISOR: u64 = 8;
 /// Maximum number of bytes to copy from a waiting thread's stack.
 const MAX_STACK_COPY_BYTES: u64 = 64 << 10;
 
@@ -183,6 +193,14 @@ impl OpenTime {
         }
     }
 
+    /// Takes at most `ns`, and more the more time there is, for the next samples to take equal parts.
+    fn take_part(&mut self, activity: Activity, ns: u64) -> u64 {
+        let time = self.time_of(activity);
+        let part = (ns + *time / ENDED_TIME_DIVISOR).min(*time);
+        *time -= part;
+        part
+    }
+
     fn add_to(&mut self, activity: Activity, ns: u64) {
         *self.time_of(activity) += ns;
     }
@@ -191,8 +209,12 @@ impl OpenTime {
         std::mem::take(self.time_of(activity))
     }
 
-    fn take_all(&mut self) -> u64 {
-        self.take(Activity::Running) + self.take(Activity::Waiting)
+    /// Takes the waiting time of a thread that is back in its call, with the time that it needed to return. Earlier
+    /// running time belongs to a sample of the running thread.
+    fn take_wait(&mut self, return_ns: u64) -> u64 {
+        let return_ns = return_ns.min(self.running);
+        self.running -= return_ns;
+        self.take(Activity::Waiting) + return_ns
     }
 }
 
@@ -218,6 +240,10 @@ struct WatchedThread {
     call: Option<SystemCall>,
     /// Number of checks at which the thread had run since the previous check but was not on a processor.
     missed_checks: u32,
+    /// Timer on the thread's CPU clock.
+    tick_timer: Option<Timer>,
+    /// Time that the first sample of a thread stands for; 0 once it is taken.
+    first_interval_ns: u64,
 }
 
 /// A stack that the writer has read, without a signal to the thread.
@@ -240,7 +266,7 @@ impl WatchedThread {
     }
 
     /// Checks a thread that is due. Returns the system call that it waits in if the writer should read its stack.
-    fn check(&mut self, slot: &Slot, now: u64) -> Option<SystemCall> {
+    fn check(&mut self, index: usize, slot: &Slot, now: u64, ended: &mut OpenTime) -> Option<SystemCall> {
         let elapsed_ns = slot.take_unaccounted();
         let cpu_ns = clock::thread_cpu(slot.state.tid());
         if self.has_not_run_since_sample(slot, cpu_ns) {
@@ -263,12 +289,15 @@ impl WatchedThread {
         }
         let ran_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.last_cpu_ns, cpu_ns));
         let is_sampled = self.is_sampled(slot);
+        if is_sampled {
+            self.first_interval_ns = 0;
+        }
         let is_back = is_sampled && is_same_call && cpu_ns.saturating_sub(self.sampled_cpu_ns) <= return_cost_ns;
         let queued_ns = if ran_ns == 0 { 0 } else { self.take_queued(slot, is_back) };
         let queued_before_ns = self.open.add(elapsed_ns, ran_ns, queued_ns);
         slot.wait.take_back_idle(queued_before_ns);
         if is_back {
-            slot.wait.add_idle(self.open.take_all());
+            slot.wait.add_idle(self.open.take_wait(ran_ns));
             return None;
         }
         let activity = if call.is_some() { Activity::Waiting } else { Activity::Running };
@@ -285,11 +314,18 @@ impl WatchedThread {
             // The thread has not taken the last sample.
             self.open.add_to(last, slot.source.take_pending());
         }
+        let open_ns = self.open.take(activity);
+        let added_ns = match self.first_interval_ns {
+            0 => 0,
+            interval_ns => ended.take_part(activity, interval_ns.saturating_sub(open_ns)),
+        };
         // The handler ignores a signal without a period.
-        slot.source.add_pending(self.open.take(activity).max(1));
+        slot.source.add_pending((open_ns + added_ns).max(1));
         (self.sampled_cpu_ns, self.sampled_activity, self.call) = (cpu_ns, Some(activity), call);
-        if call.is_none() {
-            self.signal(slot);
+        match (call, is_queued) {
+            (Some(_), _) => {}
+            (None, false) => self.signal(slot),
+            (None, true) => self.signal_at_tick(index, slot),
         }
         call
     }
@@ -312,7 +348,9 @@ impl WatchedThread {
     /// during the writer's check.
     fn may_sample(&mut self, is_queued: bool, has_run: bool) -> bool {
         self.missed_checks += u32::from(has_run);
-        let is_due = !is_queued || self.missed_checks > MAX_MISSED_CHECKS;
+        // A new thread may end before it is found running.
+        let is_new = self.first_interval_ns != 0;
+        let is_due = !is_queued || is_new || self.missed_checks > MAX_MISSED_CHECKS;
         if is_due {
             self.missed_checks = 0;
         }
@@ -332,6 +370,28 @@ impl WatchedThread {
             let _ = timer.set(1, 0);
         }
     }
+
+    /// Sends a signal when the kernel's tick next finds the thread running. A thread on the run queue may be in a system
+    /// call that has ended, such as a `poll` that has timed out, and another signal would make it fail with `EINTR`. A
+    /// call that an earlier signal has interrupted is still restarted.
+    fn signal_at_tick(&mut self, index: usize, slot: &Slot) {
+        let new_timer = || {
+            let signal = disposition::sampling_signal(Sender::Timer);
+            let value = timer::encode_signal_value(index, self.generation);
+            Timer::new(Clock::Cpu, slot.state.tid(), signal, value).ok()
+        };
+        let Some(timer) = self.tick_timer.or_else(new_timer) else { return self.signal(slot) };
+        self.tick_timer = Some(timer);
+        if !self.is_signalled {
+            slot.wait.set_call(None);
+        }
+        let _ = timer.set(1, 0);
+    }
+
+    /// Ends the watch of the thread.
+    fn end(&mut self) {
+        self.tick_timer.take().into_iter().for_each(Timer::delete);
+    }
 }
 
 /// Watches all sampled threads on behalf of the writer.
@@ -339,9 +399,31 @@ impl WatchedThread {
 pub(crate) struct Watch {
     threads: Vec<WatchedThread>,
     cache: Box<RuleCache>,
+    /// Time of the last check; 0 before the first.
+    last_check: u64,
+    /// Number of sampled threads at the last check.
+    thread_count: u64,
+    /// Time of ended threads that belongs to no sample.
+    ended: OpenTime,
 }
 
 impl Watch {
+    /// Keeps the time of a thread that has ended, since its last check. Called before the last record of its idle time.
+    pub(crate) fn end_thread(&mut self, index: usize, slot: &Slot) {
+        let Some(end) = slot.run_queue.end() else { return };
+        let elapsed_ns = slot.source.take_unaccounted_at_end();
+        let Some((thread, _)) = find_thread(&mut self.threads, index, slot) else { return };
+        if let Some(last) = thread.sampled_activity {
+            thread.open.add_to(last, slot.source.take_pending());
+        }
+        let queued_ns = end.run_queue_ns.saturating_sub(thread.last_run_queue_ns);
+        let _ = thread.open.add(elapsed_ns, end.cpu_ns.saturating_sub(thread.last_cpu_ns), queued_ns);
+        let OpenTime { running, waiting } = std::mem::take(&mut thread.open);
+        thread.end();
+        self.ended.add_to(Activity::Running, running);
+        self.ended.add_to(Activity::Waiting, waiting);
+    }
+
     /// Checks the threads that are due. Passes the stacks that were read to `sample`. Returns the time of the next
     /// check.
     pub(crate) fn check(
@@ -350,27 +432,28 @@ impl Watch {
         now: u64,
         mut sample: impl FnMut(usize, &Slot, RemoteSample),
     ) -> u64 {
-        let (period, mut next_check) = (recording.period_ns(), now + MAX_CHECK_INTERVAL_NS);
+        let thread_count = std::mem::take(&mut self.thread_count);
+        let min_interval_ns = recording.period_ns().max(thread_count * CHECK_INTERVAL_PER_THREAD_NS);
+        let mut next_check = now + MAX_CHECK_INTERVAL_NS;
+        // Intervals are random, because naps would fall into step with equal ones. The same random number for all
+        // threads keeps the writer from waking up for each.
+        let random = arming::random(0);
+        let last_check = std::mem::replace(&mut self.last_check, now);
+        let since_last_check_ns = now.saturating_sub(last_check);
         for (index, slot) in slots::iter() {
             if !slot.state.is_armed() {
                 continue;
             }
-            if index >= self.threads.len() {
-                self.threads.resize(index + 1, WatchedThread::default());
-            }
-            let Some(thread) = self.threads.get_mut(index) else { break };
-            let generation = slot.state.generation();
-            if thread.generation != generation {
-                let SchedulerTimes { cpu_ns, run_queue_ns } = slot.run_queue.before();
-                *thread = WatchedThread {
-                    generation,
-                    last_cpu_ns: cpu_ns,
-                    last_run_queue_ns: run_queue_ns,
-                    ..WatchedThread::default()
-                };
+            self.thread_count += 1;
+            let Some((thread, is_new)) = find_thread(&mut self.threads, index, slot) else { break };
+            if is_new && last_check != 0 {
+                // The thread has started at a random time since the last check, and its first check is due at a random
+                // time of an interval.
+                thread.next_check = now + (random % min_interval_ns).saturating_sub(since_last_check_ns);
+                thread.first_interval_ns = since_last_check_ns.max(min_interval_ns);
             }
             if thread.next_check <= now {
-                if let Some(call) = thread.check(slot, now) {
+                if let Some(call) = thread.check(index, slot, now, &mut self.ended) {
                     match sample_remotely(&call, thread.last_cpu_ns, slot, &mut self.cache) {
                         Some(remote_sample) => sample(index, slot, remote_sample),
                         None if call.is_interruption_visible() => {}
@@ -378,8 +461,8 @@ impl Watch {
                     }
                 }
                 let waited_ns = now.saturating_sub(thread.waiting_since);
-                thread.next_check =
-                    now + (waited_ns / WAIT_TIME_DIVISOR).clamp(period, MAX_CHECK_INTERVAL_NS.max(period));
+                let interval_ns = (waited_ns / WAIT_TIME_DIVISOR).min(MAX_CHECK_INTERVAL_NS).max(min_interval_ns);
+                thread.next_check = now + interval_ns / 2 + random % interval_ns;
             }
             next_check = next_check.min(thread.next_check);
         }
@@ -402,8 +485,34 @@ impl Watch {
                 let elapsed_ns = if is_waiting { slot.take_unaccounted() } else { 0 };
                 slot.wait.add_idle(elapsed_ns + thread.open.take(last));
             }
+            thread.end();
         }
     }
+}
+
+/// Returns the view of the thread in a slot, and true if it is new.
+fn find_thread<'a>(
+    threads: &'a mut Vec<WatchedThread>,
+    index: usize,
+    slot: &Slot,
+) -> Option<(&'a mut WatchedThread, bool)> {
+    if index >= threads.len() {
+        threads.resize(index + 1, WatchedThread::default());
+    }
+    let thread = threads.get_mut(index)?;
+    let generation = slot.state.generation();
+    let is_new = thread.generation != generation;
+    if is_new {
+        thread.end();
+        let SchedulerTimes { cpu_ns, run_queue_ns } = slot.run_queue.before();
+        *thread = WatchedThread {
+            generation,
+            last_cpu_ns: cpu_ns,
+            last_run_queue_ns: run_queue_ns,
+            ..WatchedThread::default()
+        };
+    }
+    Some((thread, is_new))
 }
 
 /// Reads the stack of a waiting thread. `None` if the thread no longer waits, or if the stack is incomplete and a
@@ -480,6 +589,35 @@ mod tests {
         // Clocks are read one after the other.
         assert_eq!(open.add(10, 11, 0), 0);
         assert_eq!((open.take(Activity::Running), open.take(Activity::Waiting)), (18, 0));
+    }
+
+    /// A burst between two checks that found the thread in the same call.
+    #[test]
+    fn a_thread_that_is_back_in_its_call_keeps_the_time_that_it_ran_before() {
+        let mut open = OpenTime::default();
+        open.add(10, 6, 0);
+        open.add(10, 1, 0);
+        assert_eq!(open.take_wait(1), 14);
+        assert_eq!(open, OpenTime { running: 6, waiting: 0 });
+    }
+
+    /// Threads of half an interval: every second has a sample, at its middle.
+    #[test]
+    fn first_samples_stand_for_threads_without_a_sample() {
+        let mut ended = OpenTime::default();
+        let mut sum = 0;
+        for number in 0..1000 {
+            let sampled_ns = if number % 2 == 0 { 25 } else { 0 };
+            ended.add(50 - sampled_ns, 50 - sampled_ns, 0);
+            if sampled_ns != 0 {
+                let added_ns = ended.take_part(Activity::Running, 100 - sampled_ns);
+                assert!(added_ns <= 100, "{added_ns}");
+                sum += sampled_ns + added_ns;
+            }
+        }
+        assert_eq!(sum + ended.running, 50_000);
+        assert!(ended.running < 500, "{ended:?}");
+        assert_eq!(ended.take_part(Activity::Waiting, 100), 0);
     }
 
     #[test]

@@ -35,13 +35,9 @@ impl Shim {
             if state.trackers.pending.should_warn(is_missed) {
                 let mappings = text.first().and_then(|&text| mappings_in(text).ok().flatten());
                 let reason = pending::reason(mappings.as_deref().filter(|_| !is_displaced));
-                let text_start = text.first().map(|text| text.start());
-                let library = library.map_or_else(String::new, |library| format!("{library}: "));
-                log_line!(
-                    Warn,
-                    "{library}an object at {text_start:x?} is not final after a second: {reason}; it stays unnamed (reported \
-                     once)"
-                );
+                let address = &text.first().map_or_else(String::new, |text| text.start().to_string());
+                let library = &library.map_or_else(String::new, |library| format!("{library}: "));
+                log_line!(Warn, "{}", LogEvent::NeverFinal { library, address, reason });
             }
         }
     }

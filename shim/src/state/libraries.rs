@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::log_line;
 use jitlisten::options::LlvmSources;
-use jitlisten::plumbing::{UnwinderSearch, notify_libraries_changed};
+use jitlisten::plumbing::{LogEvent, UnwinderSearch, notify_libraries_changed};
 use wire::facts::UnobservedLlvm;
 
 use super::{Shim, State};
@@ -298,7 +298,7 @@ impl Shim {
             trackers.emitted.forget(slot);
         }
         if let Some(source) = library.source.and_then(|slot| sources[slot].take()) {
-            log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
+            log_line!(Info, "{}", LogEvent::Closed { bias: &format!("{:x}", source.identity.bias) });
             // Hide this LLVM instance's list from debuggers. Another instance's list becomes visible when that list is
             // next read.
             self.session.show_to_debuggers(0);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jitlisten::plumbing::LogEvent;
 use jitlisten::plumbing::{Loaded, Outcome, checked_read, monotonic};
 use jitlisten::{AddressRange, ObjectId, log_line};
 use wire::facts::{Count, Total};
@@ -67,7 +68,7 @@ impl Shim {
     /// Warns that `subject` is ignored. It belongs to the LLVM instance in `slot`.
     pub(crate) fn warn_ignored(&self, slot: usize, subject: &str) {
         let state = self.lock();
-        log_line!(Warn, "{}: ignoring {subject}", library_path(&state.sources, slot));
+        log_line!(Warn, "{}", LogEvent::Ignored { library: &library_path(&state.sources, slot), subject });
     }
 
     /// Handles an object that could not be interpreted: stops observing the linker of the LLVM instance in `slot`, and

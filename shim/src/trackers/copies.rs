@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+use jitlisten::plumbing::LogEvent;
 use jitlisten::{Address, AddressRange, ObjectId, Session, log_line};
 
 use crate::placement::{Pattern, Placement, find_unambiguous};
@@ -93,7 +94,7 @@ impl Matches {
     fn new(matches: Vec<(ObjectId, Pattern, Placement)>) -> Matches {
         let is_unambiguous = find_unambiguous(matches.iter().map(|(.., placement)| placement));
         if !matches.is_empty() && !is_unambiguous.contains(&true) {
-            log_line!(Info, "{} equal objects linked for another address stay unnamed", matches.len());
+            log_line!(Info, "{}", LogEvent::EqualMoved { count: &matches.len().to_string() });
         }
         let ids = matches.iter().map(|(id, ..)| *id).collect();
         let unambiguous =

@@ -3,6 +3,7 @@
 
 use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::integration;
+use jitlisten_tests::log;
 
 /// Number of iterations that fill every quota and leave more stale lines than a perf map keeps (1 MiB, some 1,300 bytes
 /// per object).
@@ -55,9 +56,7 @@ fn with_every_sink_nothing_grows_indefinitely() {
     assert!(end.perf_map <= warm.perf_map + MIB / 4 && end.perf_map < 2 * MIB, "the perf map grows: {summary}");
     // The jitdump stops at the quota, and images stay below it; the log reports the quota once.
     assert!(end.files <= 2 * QUOTA_BYTES as i64 + MIB / 4, "files grow: {summary}");
-    let quota_lines: Vec<String> =
-        host.log().lines().filter(|line| line.contains("JITLISTEN_QUOTA")).map(str::to_owned).collect();
-    assert!(quota_lines.len() == 1 && quota_lines[0].contains("the jitdump sink stops"), "{quota_lines:?}");
+    log::assert_one_stop(&host.log(), "jitdump", "JITLISTEN_QUOTA");
     // Memory that LLVM itself leaks in the same iterations is subtracted. Up to 4,096 address ranges of freed code stay
     // reserved.
     let growth = (end.resident - warm.resident) - (stock_end.resident - stock_warm.resident);

@@ -10,6 +10,7 @@ use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::image;
 use jitlisten_tests::integration;
 use jitlisten_tests::jitdump_reader;
+use jitlisten_tests::log;
 
 /// Measurements that `scale.py` prints.
 struct Measurements {
@@ -63,8 +64,7 @@ fn check_images(host: &Host, measured: &Measurements, objects: usize) {
         assert_eq!((image_count, host.log().as_str()), (objects, ""));
         return;
     }
-    let log = host.log();
-    assert!(log.lines().count() == 1 && log.contains("image sink stops") && log.contains("vm.max_map_count"), "{log}");
+    log::assert_one_stop(&host.log(), "image", "vm.max_map_count");
     assert!(image_count * 10 >= objects * 9 && image_count < objects, "{image_count} images of {objects} objects");
 }
 

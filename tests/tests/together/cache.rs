@@ -3,6 +3,7 @@
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::integration;
+use jitlisten_tests::log::{self, LogEvent};
 use jitlisten_tests::perf::{self, Recording};
 use jitlisten_tests::scenario::{self, Verdict};
 
@@ -27,8 +28,8 @@ fn objects_cached_without_the_library_are_named_and_logged() {
         Verdict::from_samples(&recording.samples, "_dispatcher").assert_named();
         // The cached code lacks frame pointers, so stacks may be incomplete, and the log must say so.
         let log = host.log();
-        let is_warning = |line: &&str| line.contains("libllvmlite.so: code without frame pointers was loaded");
-        assert!(log.lines().any(|line| is_warning(&line)), "not a word about code without frame pointers: {log:?}");
+        let is_warning = |event: LogEvent<'_>| matches!(event, LogEvent::LoadedWithoutFramePointers { library, .. } if library.contains("libllvmlite.so"));
+        assert!(log::events(&log).any(is_warning), "not a word about code without frame pointers: {log:?}");
     }
 }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use jitlisten_tests::host::{self, Host, Outcome, Preload};
+use jitlisten_tests::log::{self, LogEvent, ObjectCounts};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{gdb, image, jitdump_reader, machine_code};
@@ -58,8 +59,21 @@ fn host(program: &Path, engine: &str, args: &[&str]) -> Host {
     host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb")
 }
 
+fn unobserved_reason(event: LogEvent<'_>) -> Option<&str> {
+    if let LogEvent::Unobserved { reason, .. } = event { Some(reason) } else { None }
+}
+
+fn refuses_runtime_dyld(event: &LogEvent<'_>, refusal: &str) -> bool {
+    matches!(event, LogEvent::LinkerUnobserved { linker: "RuntimeDyld", reason, .. } if reason.starts_with(refusal))
+}
+
+fn ignored_subject(event: LogEvent<'_>) -> Option<&str> {
+    if let LogEvent::Ignored { subject, .. } = event { Some(subject) } else { None }
+}
+
 fn count_events(log: &str) -> [usize; 2] {
-    ["debug: loaded ObjectId(", "debug: finalized ObjectId("].map(|line| log.matches(line).count())
+    let ObjectCounts { loaded, finalized, .. } = ObjectCounts::in_log(log);
+    [loaded, finalized]
 }
 
 /// Asserts the same output as without the library, that every object is loaded and finalized, and that every function
@@ -243,10 +257,12 @@ fn without_type_names() {
                 "{}",
                 map.names()
             );
-            assert_eq!(log.matches("is not observed").count(), 1, "{log}");
-            let reason = "this LLVM is not observed: its linkers have neither symbols nor RTTI; its code has addresses \
-                for names";
-            assert!(log.contains(reason), "{log}");
+            let unobserved: Vec<&str> = log::events(&log).filter_map(unobserved_reason).collect();
+            assert_eq!(
+                unobserved,
+                ["its linkers have neither symbols nor RTTI; its code has addresses for names"],
+                "{log}"
+            );
         }
     }
 }
@@ -573,7 +589,7 @@ fn assert_three_loads(program: &Path, object: &Path, mode: &str) {
     let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
     let outcome = host::assert_same_output(&host).expect_success();
     assert_eq!(
-        (count_events(&host.log()), host.log().matches("ignoring an object").count()),
+        (count_events(&host.log()), log::count(&host.log(), |event| matches!(event, LogEvent::Refused { .. }))),
         ([3, 3], 0),
         "{}",
         host.log()
@@ -609,7 +625,7 @@ fn the_release_is_the_one_that_the_library_says() {
         let host = host.variable("JITLISTEN_LOG", "debug:log");
         host::assert_same_output(&host).expect_success();
         let log = host.log();
-        assert!(log.contains(&format!("RuntimeDyld is not observed: {refusal}")), "{version}: {log}");
+        assert!(log::events(&log).any(|event| refuses_runtime_dyld(&event, refusal)), "{version}: {log}");
         assert_eq!(count_events(&log), [0, 0], "{version}: {log}");
     }
 }
@@ -630,12 +646,10 @@ fn what_nothing_is_heard_of_is_said_when_it_has_compiled() {
         let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
         host::assert_same_output(&host).expect_success();
         let log = host.log();
-        assert!(log.contains(&format!("RuntimeDyld is not observed: {refusal}")), "{log}");
+        assert!(log::events(&log).any(|event| refuses_runtime_dyld(&event, refusal)), "{log}");
         assert_eq!(count_events(&log), [objects; 2], "{mode}: {log}");
-        let warning_lines: Vec<&str> =
-            log.lines().filter(|line| line.contains("warn: /proc/self/exe: this LLVM reported no object")).collect();
-        assert_eq!(warning_lines.len(), warnings, "{mode}: {log}");
-        assert!(warning_lines.iter().all(|line| line.contains(refusal)), "{log}");
+        let is_warning = |event: &LogEvent<'_>| matches!(event, LogEvent::Silent { library: "/proc/self/exe", reason } if reason.contains(refusal));
+        assert_eq!(log::count(&log, is_warning), warnings, "{mode}: {log}");
     }
 }
 
@@ -665,7 +679,8 @@ fn what_only_looks_like_a_linker_is_left_alone() {
         let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
         let outcome = host::assert_same_output(&host).expect_success();
         let log = host.log();
-        assert_eq!(log.matches(": ignoring an object: ").count(), usize::from(refusal.is_some()), "{log}");
+        let ignored: Vec<&str> = log::events(&log).filter_map(ignored_subject).collect();
+        assert_eq!(ignored.len(), usize::from(refusal.is_some()), "{log}");
         if let Some(refusal) = refusal {
             assert!(log.contains(refusal), "{mode}: {log}");
             assert_eq!(outcome.perf_map().named("listed").count(), 1, "{mode}: {log}");

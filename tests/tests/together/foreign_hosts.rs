@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use jitlisten_tests::foreign::{self, Postgres};
 use jitlisten_tests::host::{self, Outcome, Preload, Running};
+use jitlisten_tests::log::ObjectCounts;
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::perf_script::{Frame, Sample};
 use jitlisten_tests::{gdb, image, jitdump_reader, machine_code, paths, perf, perf_map, scenario};
@@ -20,7 +21,7 @@ fn names(map: &PerfMap) -> Vec<&str> {
 
 /// Number of objects that linkers and GDB JIT lists reported, according to the log.
 fn count_loaded_objects(log: &str) -> usize {
-    log.lines().filter(|line| line.contains("debug: loaded ObjectId(")).count()
+    ObjectCounts::in_log(log).loaded
 }
 
 fn debug_log(host: host::Host) -> host::Host {

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use jitlisten_tests::host::{self, Host, Outcome, Preload};
+use jitlisten_tests::log;
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{image, integration, jitdump_reader, paths, perf_map, safety_host};
 
@@ -85,12 +86,8 @@ fn at_the_place_of_the_perf_map() {
         let Some((host, victim)) = plant_host("/tmp/perf-$$.map", plant, "") else { return };
         let _ = run_with_plant(&host, case);
         assert_untouched(&victim, case);
-        let stop_messages = safety_host::stop_messages(&host);
-        assert!(
-            stop_messages.len() == 1 && stop_messages[0].contains("the perfmap sink stops"),
-            "{case}: {}",
-            host.log()
-        );
+        let log = host.log();
+        assert!(matches!(log::stopped_sinks(&log)[..], [("perfmap", _)]), "{case}: {log}");
         assert_eq!(safety_host::counter(&host, "perfmap"), 1, "{case}");
         assert_eq!(jitdump_reader::find(&host.scratch(".")).len(), 1, "{case}: the jitdump has nothing to do with it");
     }
@@ -153,7 +150,7 @@ fn at_the_usual_place_of_the_images() {
         let _ = run_with_plant(&host, case);
         assert_untouched(&victim, case);
         assert_eq!(files_below(&home_dir, "so").len(), 2, "{case}: they go to another place: {}", host.log());
-        assert_eq!(safety_host::stop_messages(&host), Vec::<String>::new(), "{case}");
+        assert_eq!(log::stopped_sinks(&host.log()), [], "{case}");
     }
 }
 
@@ -444,8 +441,8 @@ fn a_directory_that_is_exchanged() {
     running.send_newline();
     let _ = running.wait().expect_success();
     assert_eq!(fs::read_dir(&victim).expect("read").count(), 0);
-    let stop_messages = safety_host::stop_messages(&host);
-    assert!(stop_messages.len() == 1 && stop_messages[0].contains("another directory"), "{}", host.log());
+    let log = host.log();
+    assert!(matches!(log::stopped_sinks(&log)[..], [(_, error)] if error.contains("another directory")), "{log}");
 }
 
 /// Another user's tools cannot read a perf map.

@@ -6,6 +6,7 @@ use std::fs;
 
 use jitlisten_tests::host::{self, Host, Outcome, Preload};
 use jitlisten_tests::jitdump_reader::{self, Jitdump};
+use jitlisten_tests::log;
 use jitlisten_tests::perf_map::{self, PerfMap};
 use jitlisten_tests::{image, integration, safety_host};
 
@@ -50,7 +51,7 @@ fn check_multiprocessing(method: &str) {
         assert!(map.named("of_parent").next().is_none() && dump.named("of_parent").next().is_none(), "{}", map.names());
         assert!(parent.named(name).next().is_none(), "{}", parent.names());
     }
-    assert_eq!(safety_host::stop_messages(&host), Vec::<String>::new());
+    assert_eq!(log::stopped_sinks(&host.log()), []);
 }
 
 #[test]
@@ -137,7 +138,7 @@ fn a_process_that_becomes_another_program() {
     let names: BTreeSet<String> = functions.map(|function| function.name).collect();
     assert_eq!((dumps.len(), names.into_iter().collect::<Vec<_>>()), (2, vec!["first".into(), "second".into()]));
     assert_eq!(image::files(&host).len(), 2);
-    assert_eq!(safety_host::stop_messages(&host), Vec::<String>::new());
+    assert_eq!(log::stopped_sinks(&host.log()), []);
 }
 
 #[test]

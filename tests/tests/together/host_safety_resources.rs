@@ -1,22 +1,21 @@
 //! Exhausted resources: only the affected sink stops, its stop is logged once and counted, and the program prints the
 //! same as without the library.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
 use jitlisten_tests::host::{self, Host, Outcome, Preload};
+use jitlisten_tests::log::{self, LogEvent};
 use jitlisten_tests::mount::Mount;
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::{image, jitdump_reader, paths, safety_host};
 
 fn assert_one_stop_each(host: &Host, sinks: &[&str]) {
-    let stop_messages = safety_host::stop_messages(host);
-    for sink in sinks {
-        let stops_of_sink = stop_messages.iter().filter(|line| line.contains(&format!("the {sink} sink"))).count();
-        assert_eq!(stops_of_sink, 1, "{sink}:\n{}", host.log());
-    }
-    assert_eq!(stop_messages.len(), sinks.len(), "{}", host.log());
+    let log = host.log();
+    let stopped: BTreeSet<&str> = log::stopped_sinks(&log).into_iter().map(|(sink, _)| sink).collect();
+    assert_eq!(stopped, sinks.iter().copied().collect(), "{log}");
+    assert_eq!(log::stopped_sinks(&log).len(), sinks.len(), "{log}");
     for sink in ["perfmap", "jitdump", "image"] {
         assert_eq!(safety_host::counter(host, sink), u64::from(sinks.contains(&sink)), "{sink}");
     }
@@ -79,8 +78,9 @@ fn an_address_space_that_may_not_grow() {
     for fields in children {
         let _ = jitlisten_tests::perf_map::take(fields[0].parse().expect("a number"));
         for sink_and_count in fields[1..].chunks(2) {
-            let stop_line = format!("jitlisten[{}] error: the {} sink stops", fields[0], sink_and_count[0]);
-            let stop_count = host.log().lines().filter(|line| line.starts_with(&stop_line)).count();
+            let prefix = format!("jitlisten[{}] ", fields[0]);
+            let is_stop = |line: &&str| matches!(LogEvent::from_line(line), Some(LogEvent::SinkStopped { sink, .. }) if sink == sink_and_count[0]);
+            let stop_count = host.log().lines().filter(|line| line.starts_with(&prefix)).filter(is_stop).count();
             assert!(stop_count <= 1 && sink_and_count[1] == stop_count.to_string(), "{fields:?}: {}", host.log());
             *stops_by_sink.entry(sink_and_count[0]).or_insert(0) += stop_count;
         }
@@ -90,7 +90,7 @@ fn an_address_space_that_may_not_grow() {
         "{stops_by_sink:?}"
     );
     assert!(
-        safety_host::stop_messages(&host).iter().all(|line| line.contains("Cannot allocate memory")),
+        log::stopped_sinks(&host.log()).iter().all(|(_, error)| error.contains("Cannot allocate memory")),
         "{}",
         host.log()
     );
@@ -111,8 +111,12 @@ fn a_program_that_closes_what_it_does_not_know() {
     for name in ["first", "second", "third"] {
         assert_eq!((map.named(name).count(), dump.named(name).count()), (1, 1), "{name}: {}", host.log());
     }
-    assert!(host.log().contains("finalized ObjectId(2)"), "the log, too: {}", host.log());
-    assert_eq!(safety_host::stop_messages(&host), Vec::<String>::new());
+    assert!(
+        log::events(&host.log()).any(|event| event == LogEvent::Finalized { id: "2" }),
+        "the log, too: {}",
+        host.log()
+    );
+    assert_eq!(log::stopped_sinks(&host.log()), []);
 }
 
 /// Another file replaces the jitdump while the program closes its descriptor.
@@ -126,7 +130,7 @@ fn a_jitdump_that_is_exchanged_when_it_is_closed() {
     let host = host.argument(&program_files).variable("SAFETY_RUNS", exchange_script);
     let outcome = host.run(Preload::Library).expect_success();
     assert_one_stop_each(&host, &["jitdump"]);
-    assert!(safety_host::stop_messages(&host)[0].contains("is not ours: another file"), "{}", host.log());
+    assert!(log::stopped_sinks(&host.log())[0].1.contains("is not ours: another file"), "{}", host.log());
     let dumps = jitdump_reader::find(&host.scratch("."));
     assert_eq!(fs::read_to_string(&dumps[0]).expect("text"), "precious\n");
     assert!(outcome.perf_map().named("third").next().is_some(), "the perf map has nothing to do with it");
@@ -246,7 +250,7 @@ fn an_exhausted_quota() {
     assert_eq!((&stock.stdout, &stock.stderr), (&outcome.stdout, &outcome.stderr));
     assert_one_stop_each(&host, &["jitdump", "image"]);
     assert!(
-        safety_host::stop_messages(&host).iter().all(|line| line.contains("Disk quota exceeded")),
+        log::stopped_sinks(&host.log()).iter().all(|(_, error)| error.contains("Disk quota exceeded")),
         "{}",
         host.log()
     );
@@ -265,7 +269,8 @@ fn check_truncated_perf_map(host: Host, disk: Option<Mount>, tmp_dir: impl Fn(&M
     let Some(host) = host.in_mount_namespace(&script) else { return };
     let outcome = host::assert_same_output(&host).expect_success();
     assert_one_stop_each(&host, &["perfmap"]);
-    let stop = &safety_host::stop_messages(&host)[0];
+    let log = host.log();
+    let stop = log::stopped_sinks(&log)[0].1;
     assert!(stop.contains("write /tmp/perf-") && stop.contains(reason), "{stop}");
     let map = fs::read(tmp_dir(&disk).join(format!("perf-{}.map", outcome.pid))).expect("a perf map");
     let map = PerfMap::parse(&map).expect("every line is whole");
@@ -303,7 +308,7 @@ fn a_quota_that_is_exhausted_from_the_start() {
     let _ = host::assert_same_output(&host).expect_success();
     assert_one_stop_each(&host, &["perfmap", "jitdump", "image"]);
     assert!(
-        safety_host::stop_messages(&host).iter().all(|line| line.contains("Disk quota exceeded")),
+        log::stopped_sinks(&host.log()).iter().all(|(_, error)| error.contains("Disk quota exceeded")),
         "{}",
         host.log()
     );

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::log;
 use jitlisten_tests::mount::Mount;
 use jitlisten_tests::{image, integration};
 
@@ -29,15 +30,9 @@ fn check_images(host: &Host, expected: impl Fn(usize) -> bool, reason: Option<&s
     assert_eq!(value("images_written"), value("images"), "{stdout}{log}");
     assert_eq!(value("image_failures"), usize::from(reason.is_some()), "{stdout}{log}");
     assert_eq!((value("images_refused"), value("images_put_back")), (0, 0), "{stdout}{log}");
-    let log_lines: Vec<&str> = log.lines().collect();
-    match reason {
-        None => assert!(log_lines.is_empty(), "{log}"),
-        Some(reason) => {
-            assert!(
-                log_lines.len() == 1 && log_lines[0].contains("the image sink stops") && log_lines[0].contains(reason),
-                "{log}"
-            )
-        }
+    assert_eq!(log.lines().count(), usize::from(reason.is_some()), "{log}");
+    if let Some(reason) = reason {
+        log::assert_one_stop(&log, "image", reason);
     }
     value("images")
 }

@@ -3,6 +3,7 @@
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::linked::LinkedIntegration;
+use jitlisten_tests::log::ObjectCounts;
 use jitlisten_tests::scenario::{self, CHAIN, Verdict};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{paths, perf};
@@ -83,8 +84,7 @@ fn a_disposed_jit_frees_its_objects() {
             let host = host.variable("JITLISTEN_LOG", format!("debug:{}", log.display()));
             let _ = host.run(Preload::Nothing).expect_success();
             let log = std::fs::read_to_string(log).expect("a log");
-            assert_eq!(log.matches("finalized ObjectId").count(), 1, "{log}");
-            assert_eq!(log.matches("freeing ObjectId").count(), freed, "{args:?}:\n{log}");
+            assert_eq!(ObjectCounts::in_log(&log), ObjectCounts::new(1, 1, freed), "{args:?}:\n{log}");
         }
     }
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::jitdump_reader::{self, Jitdump};
+use jitlisten_tests::log;
 use jitlisten_tests::mount::Mount;
 use jitlisten_tests::{integration, paths, tool};
 
@@ -23,10 +24,7 @@ fn host() -> Option<Host> {
 fn assert_stopped_once(host: &Host, outcome: &Outcome, reason: &str) {
     let stock = host.run(Preload::Nothing).expect_success();
     assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr));
-    let log = host.log();
-    let log_lines: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
-    assert_eq!(log_lines.len(), 1, "{log}");
-    assert!(log_lines[0].contains("the jitdump sink stops") && log_lines[0].contains(reason), "{log}");
+    log::assert_one_stop(&host.log(), "jitdump", reason);
     let last_function = format!("function_{}", FUNCTION_COUNT - 1);
     assert!(outcome.perf_map().named(&last_function).next().is_some(), "the perf map has nothing to do with it");
 }
@@ -125,9 +123,7 @@ fn a_directory_that_is_removed() {
     fs::remove_dir_all(directory).expect("removed");
     running.send_newline();
     let outcome = running.wait().expect_success();
-    let log = host.log();
-    let log_lines: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
-    assert!(log_lines.len() == 1 && log_lines[0].contains("the jitdump sink stops: write"), "{log}");
+    log::assert_one_stop(&host.log(), "jitdump", "write");
     assert!(String::from_utf8_lossy(&outcome.stdout).lines().count() == 2);
 }
 

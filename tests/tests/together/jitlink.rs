@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use jitlisten_tests::host::{Host, Outcome, Preload};
+use jitlisten_tests::log::{self, LogEvent, ObjectCounts};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::tool::{self, Absence};
@@ -72,8 +73,8 @@ fn check_every_function(path: &PathBuf, args: &[&str], copies: usize) -> Option<
     let mut images = 0;
     let outcome = run(&host, Preload::Library, |host, pid| {
         let log = host.log();
-        assert_eq!(log.matches("loaded ObjectId").count(), copies * MODULE_COUNT, "{log}");
-        assert_eq!(log.matches("finalized ObjectId").count(), copies * MODULE_COUNT, "{log}");
+        let ObjectCounts { loaded, finalized, .. } = ObjectCounts::in_log(&log);
+        assert_eq!([loaded, finalized], [copies * MODULE_COUNT; 2], "{log}");
         images = image::count_mappings(pid);
     });
     assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr));
@@ -150,7 +151,8 @@ fn an_llvm_that_compiles_without_a_report_is_a_warning() {
     running.send_newline();
     running.wait().expect_success();
     let log = host.log();
-    assert!(log.contains("its linkers were not called through the hooked vtables"), "{log}");
+    let is_silent = |event: &LogEvent<'_>| matches!(event, LogEvent::Silent { .. });
+    assert_eq!(log::count(&log, is_silent), 1, "{log}");
 }
 
 #[test]
@@ -197,7 +199,7 @@ fn what_is_left_out_is_not_listened_to() {
         let host = Host::new(&program, "jitlink").argument(&path).argument(MODULE_COUNT.to_string());
         let host = host.variable("JITLISTEN_LLVM", llvm).variable("JITLISTEN_LOG", "debug:log");
         let _ = run(&host, Preload::Library, |_, _| {});
-        host.log().matches("loaded ObjectId").count()
+        ObjectCounts::in_log(&host.log()).loaded
     };
     assert_eq!(["all", "jitlink", "runtimedyld,list", "off"].map(count_objects), [MODULE_COUNT, MODULE_COUNT, 0, 0]);
 }
@@ -207,7 +209,7 @@ fn what_is_left_out_is_not_listened_to() {
 fn engines_that_are_disposed_of() {
     let Some(path) = library(LLVMS[1].0, LLVMS[1].1) else { return };
     let Some(log) = check_every_function(&path, &["frees"], 1) else { return };
-    assert_eq!(log.matches("freeing ObjectId").count(), MODULE_COUNT - 1, "{log}");
+    assert_eq!(ObjectCounts::in_log(&log).freed, MODULE_COUNT - 1, "{log}");
 }
 
 /// ORC finishes linking an object inside the call that links another one, and not in the order the links began.
@@ -282,7 +284,7 @@ fn a_library_that_is_closed_and_opened_again() {
     let scratch = Scratch::new("jitlink");
     let Some(path) = closable_library(&scratch, 19) else { return };
     let Some(log) = check_every_function(&path, &["again"], 2) else { return };
-    assert_eq!(log.matches("an LLVM was closed: ").count(), 1, "{log}");
+    assert_eq!(log::count(&log, |event| matches!(event, LogEvent::Closed { .. })), 1, "{log}");
 }
 
 /// The library detects an object when it is passed to the linker. After the link, lli's debug plugin lists the same
@@ -313,13 +315,14 @@ fn an_object_that_is_also_listed_is_one_object() {
         let (map, log) = (preloaded.perf_map(), host.log());
         let live_entries = map.named("live").collect::<Vec<_>>();
         assert!(live_entries.len() == 1 && map.named("dead").count() == 0, "{}\n{log}", map.names());
-        let start = format!("Address({})", live_entries[0].start);
-        let loaded = log.lines().filter(|line| line.contains("debug: loaded ObjectId(") && line.contains(&start));
-        assert_eq!(loaded.count(), 1, "{log}");
-        let listed_at = log.find("ObjectId(1) was reported again").expect("it is listed");
-        let freed_at = log.find("freeing ObjectId(").unwrap_or(log.len());
-        let last_loaded_at = log.rfind("loaded ObjectId(").expect("objects");
-        assert!(listed_at < freed_at && last_loaded_at < freed_at, "freed when it was listed:\n{log}");
+        let start = format!("{:#x}..", live_entries[0].start);
+        let is_live = |event: &LogEvent<'_>| matches!(event, LogEvent::Loaded { text, .. } if text.contains(&start));
+        assert_eq!(log::count(&log, is_live), 1, "{log}");
+        let events: Vec<LogEvent<'_>> = log::events(&log).collect();
+        let is_freed = |event: &LogEvent<'_>| matches!(event, LogEvent::Freed { .. });
+        let (before, after) = events.split_at(events.iter().position(is_freed).unwrap_or(events.len()));
+        assert!(before.contains(&LogEvent::ReportedAgain { id: "1" }), "freed when it was listed:\n{log}");
+        assert!(!after.iter().any(|event| matches!(event, LogEvent::Loaded { .. })), "loaded again:\n{log}");
     }
 }
 
@@ -380,14 +383,9 @@ fn objects_in_memory_that_may_run_before_they_are_linked() {
     ] {
         let (outcome, log, addresses) = run_in_own_memory(&program, args, |step, host, pid| {
             let log = host.log();
-            let count_events = |word: &str| log.matches(&format!("{word} ObjectId")).count();
             let (loaded, freed) =
                 [(MODULE_COUNT, 0), (MODULE_COUNT + 1, 0), (MODULE_COUNT + 1, MODULE_COUNT + 1)][step];
-            assert_eq!(
-                (count_events("loaded"), count_events("finalized"), count_events("freeing")),
-                (loaded, loaded, freed),
-                "{args:?}: {log}"
-            );
+            assert_eq!(ObjectCounts::in_log(&log), ObjectCounts::new(loaded, loaded, freed), "{args:?}: {log}");
             let images = if args[0] == "unheard" { loaded - freed } else { 0 };
             assert_eq!(image::count_mappings(pid), images, "images, {args:?}: {log}");
         });
@@ -407,11 +405,12 @@ fn objects_in_two_executable_places_get_no_names() {
     let scratch = Scratch::new("jitlink");
     let Some(program) = own_memory_program(&scratch) else { return };
     let (outcome, log, _) = run_in_own_memory(&program, &["writable", "copied"], |step, host, _| {
-        assert_eq!(host.log().matches("loaded ObjectId").count(), 0, "{}", host.log());
+        assert_eq!(ObjectCounts::in_log(&host.log()).loaded, 0, "{}", host.log());
         if step == 0 {
             thread::sleep(Duration::from_millis(1100));
         }
     });
     assert!(outcome.map.is_none_or(|map| map.is_empty()), "{log}");
-    assert_eq!(log.matches("could not locate a JITLink object in memory within a second").count(), 1, "{log}");
+    let is_unlocated = |event: &LogEvent<'_>| matches!(event, LogEvent::Unlocated { time: "within a second", .. });
+    assert_eq!(log::count(&log, is_unlocated), 1, "{log}");
 }

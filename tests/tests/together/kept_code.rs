@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::log::ObjectCounts;
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 
@@ -37,11 +38,11 @@ fn code_outlives_its_engine() {
     let images: Vec<&str> = maps.lines().filter(|line| line.contains("/image-")).collect();
     assert!(!images.is_empty(), "{maps}");
     assert!(images.iter().all(|line| !line.contains("(deleted)")), "files of code that may run are gone:\n{maps}");
-    assert_eq!(host.log().matches("finalized ObjectId").count(), FUNCTION_COUNT, "{}", host.log());
-    assert_eq!(host.log().matches("freeing ObjectId").count(), 0, "{}", host.log());
+    let log = host.log();
+    assert_eq!(ObjectCounts::in_log(&log), ObjectCounts::new(FUNCTION_COUNT, FUNCTION_COUNT, 0), "{log}");
     running.send_newline();
     running.wait_for_line("freed");
-    assert_eq!(host.log().matches("freeing ObjectId").count(), FUNCTION_COUNT, "{}", host.log());
+    assert_eq!(ObjectCounts::in_log(&host.log()).freed, FUNCTION_COUNT, "{}", host.log());
     running.send_newline();
     let outcome = running.wait().expect_success();
     assert_eq!(outcome.perf_map().named("kept7").count(), 1);

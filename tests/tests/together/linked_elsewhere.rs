@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use jitlisten_tests::host::{Host, Outcome, Preload};
+use jitlisten_tests::log::ObjectCounts;
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 
@@ -52,10 +53,6 @@ fn run(llvm: u32, mode: &str, sources: &str) -> Option<(Outcome, String)> {
 /// Sources for hosts that, like Julia, register nothing with debuggers. (LLVM's own engines register their objects.)
 const JULIA_SOURCES: &str = "runtimedyld";
 
-fn count_events(log: &str) -> [usize; 3] {
-    ["loaded", "finalized", "freeing"].map(|word| log.matches(&format!("{word} ObjectId")).count())
-}
-
 /// Asserts that each function has one name, at the address that LLVM returns for it. Returns the log.
 fn check_every_function(llvm: u32, mode: &str, sources: &str) -> Option<String> {
     let (outcome, log) = run(llvm, mode, sources)?;
@@ -77,14 +74,14 @@ fn check_every_function(llvm: u32, mode: &str, sources: &str) -> Option<String> 
 fn code_that_is_written_through_proc_self_mem() {
     for llvm in [14, 22] {
         let Some(log) = check_every_function(llvm, "mem", JULIA_SOURCES) else { continue };
-        assert_eq!(count_events(&log), [FUNCTION_COUNT, FUNCTION_COUNT, 0], "{log}");
+        assert_eq!(ObjectCounts::in_log(&log), ObjectCounts::new(FUNCTION_COUNT, FUNCTION_COUNT, 0), "{log}");
     }
 }
 
 #[test]
 fn code_that_is_written_through_another_mapping() {
     let Some(log) = check_every_function(14, "shared", JULIA_SOURCES) else { return };
-    assert_eq!(count_events(&log), [FUNCTION_COUNT, FUNCTION_COUNT, 0], "{log}");
+    assert_eq!(ObjectCounts::in_log(&log), ObjectCounts::new(FUNCTION_COUNT, FUNCTION_COUNT, 0), "{log}");
 }
 
 /// The linker reports each object at the address where it was written; LLVM's list then has it at the address where it
@@ -92,14 +89,18 @@ fn code_that_is_written_through_another_mapping() {
 #[test]
 fn objects_that_llvm_lists_at_another_address() {
     let Some(log) = check_every_function(14, "mem", "all") else { return };
-    assert_eq!(count_events(&log), [2 * FUNCTION_COUNT, FUNCTION_COUNT, FUNCTION_COUNT], "{log}");
+    assert_eq!(
+        ObjectCounts::in_log(&log),
+        ObjectCounts::new(2 * FUNCTION_COUNT, FUNCTION_COUNT, FUNCTION_COUNT),
+        "{log}"
+    );
 }
 
 /// Each object matches each unwind table, so any name would be a guess. Only the last pending object can be identified.
 #[test]
 fn equal_functions_have_no_names_or_their_own() {
     let Some((outcome, log)) = run(14, "equal", JULIA_SOURCES) else { return };
-    assert!(log.matches("finalized ObjectId").count() <= 1, "{log}");
+    assert!(ObjectCounts::in_log(&log).finalized <= 1, "{log}");
     let stdout = String::from_utf8_lossy(&outcome.stdout).into_owned();
     for entry in outcome.map.as_ref().map(|_| outcome.perf_map().entries).unwrap_or_default() {
         assert!(stdout.contains(&format!("{} {:x}\n", entry.name, entry.start)), "{entry:x?}\n{stdout}");

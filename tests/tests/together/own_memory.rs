@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use jitlisten_tests::host::{Host, Outcome, Preload};
+use jitlisten_tests::log::{self, LogEvent, ObjectCounts};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{gdb, image};
@@ -31,18 +32,12 @@ fn host(scratch: &Scratch, mode: &str) -> Option<Host> {
     Some(host.variable("JITLISTEN", "perfmap,image,unwind"))
 }
 
-/// Numbers of loaded, finalized and freed objects in the log.
-#[derive(Debug, PartialEq, Eq)]
-struct EventCounts {
-    loaded: usize,
-    finalized: usize,
-    freed: usize,
+fn count_events(host: &Host) -> ObjectCounts {
+    ObjectCounts::in_log(&host.log())
 }
 
-fn count_events(host: &Host) -> EventCounts {
-    let log = host.log();
-    let count_lines = |word: &str| log.matches(&format!("{word} ObjectId")).count();
-    EventCounts { loaded: count_lines("loaded"), finalized: count_lines("finalized"), freed: count_lines("freeing") }
+fn count_never_final(log: &str) -> usize {
+    log::count(log, |event| matches!(event, LogEvent::NeverFinal { .. }))
 }
 
 /// Runs the host, and calls `at_pause` with the index of each pause.
@@ -69,9 +64,9 @@ fn check_every_object(mode: &str, freed: usize) -> Option<(Outcome, String)> {
     let stock = run(&host, Preload::Nothing, |_| {});
     let outcome = run_with_pid(&host, Preload::Library, |pause, pid| {
         let expected = match pause {
-            0 => EventCounts { loaded: OBJECT_COUNT, finalized: OBJECT_COUNT, freed: 0 },
-            1 => EventCounts { loaded: OBJECT_COUNT + 1, finalized: OBJECT_COUNT + 1, freed: 0 },
-            _ => EventCounts { loaded: OBJECT_COUNT + 1, finalized: OBJECT_COUNT + 1, freed },
+            0 => ObjectCounts::new(OBJECT_COUNT, OBJECT_COUNT, 0),
+            1 => ObjectCounts::new(OBJECT_COUNT + 1, OBJECT_COUNT + 1, 0),
+            _ => ObjectCounts::new(OBJECT_COUNT + 1, OBJECT_COUNT + 1, freed),
         };
         assert_eq!(count_events(&host), expected, "{mode}, at {:?}:\n{}", PAUSES[pause], host.log());
         let pages_change = ["writable", "early"].contains(&mode);
@@ -89,7 +84,7 @@ fn check_every_object(mode: &str, freed: usize) -> Option<(Outcome, String)> {
 #[test]
 fn a_program_that_calls_mprotect_itself() {
     let Some((_, log)) = check_every_object("protect", OBJECT_COUNT / 2) else { return };
-    assert!(!log.contains("no image for"), "{log}");
+    assert_eq!(log::count(&log, |event| matches!(event, LogEvent::NoImage { .. })), 0, "{log}");
 }
 
 #[test]
@@ -121,7 +116,7 @@ fn equal_code_that_is_copied_has_no_names() {
     let outcome = run(&host, Preload::Library, |_| {});
     assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr));
     let log = host.log();
-    assert!(log.contains("equal objects linked for another address"), "{log}");
+    assert!(log::events(&log).any(|event| matches!(event, LogEvent::EqualMoved { .. })), "{log}");
     assert_eq!((count_events(&host).loaded, count_events(&host).finalized), (OBJECT_COUNT + 1, 0), "{log}");
 }
 
@@ -175,22 +170,17 @@ fn code_that_becomes_executable_unobserved_is_found_late() {
     let Some(host) = host(&scratch, "unheard") else { return };
     let outcome = run_with_pid(&host, Preload::Library, |pause, pid| match pause {
         0 => {
-            assert_eq!(count_events(&host), EventCounts { loaded: OBJECT_COUNT, finalized: 0, freed: 0 });
+            assert_eq!(count_events(&host), ObjectCounts::new(OBJECT_COUNT, 0, 0));
             thread::sleep(Duration::from_millis(1100));
         }
         1 => {
-            assert_eq!(
-                count_events(&host),
-                EventCounts { loaded: OBJECT_COUNT + 1, finalized: OBJECT_COUNT, freed: 0 },
-                "{}",
-                host.log()
-            );
+            assert_eq!(count_events(&host), ObjectCounts::new(OBJECT_COUNT + 1, OBJECT_COUNT, 0), "{}", host.log());
             assert_eq!(image::count_mappings(pid), OBJECT_COUNT, "images\n{}", host.log());
         }
         _ => assert_eq!(count_events(&host).freed, OBJECT_COUNT / 2),
     });
     assert_eq!(outcome.perf_map().named("own0").count(), 1);
-    assert!(!host.log().contains("not final after a second"), "{}", host.log());
+    assert_eq!(count_never_final(&host.log()), 0, "{}", host.log());
 }
 
 #[test]
@@ -200,7 +190,7 @@ fn an_object_that_never_becomes_final_is_logged_once() {
     let start_time = Instant::now();
     let mut running = host.start(Preload::Library);
     running.wait_for_line(PAUSES[0]);
-    assert!(!host.log().contains("not final"), "after {:?}", start_time.elapsed());
+    assert_eq!(count_never_final(&host.log()), 0, "after {:?}", start_time.elapsed());
     thread::sleep(Duration::from_millis(1100));
     for line in [PAUSES[1], PAUSES[2], "more"] {
         running.send_newline();
@@ -209,13 +199,15 @@ fn an_object_that_never_becomes_final_is_logged_once() {
     running.send_newline();
     running.wait().expect_success();
     let log = host.log();
-    assert_eq!(log.matches("is not final after a second: its memory may not be executed").count(), 1, "{log}");
-    assert!(log.lines().any(|line| line.contains("libLLVM") && line.contains(": an object at ")), "no library: {log}");
+    let events: Vec<LogEvent<'_>> =
+        log::events(&log).filter(|event| matches!(event, LogEvent::NeverFinal { .. })).collect();
+    let [LogEvent::NeverFinal { library, reason, .. }] = events[..] else { panic!("{log}") };
+    assert!(library.contains("libLLVM") && reason.starts_with("its memory may not be executed"), "{log}");
 }
 
 /// Continues the host at each pause, at the first one only after more than a second. Returns the counts at the last
 /// pause.
-fn final_counts(host: &Host) -> EventCounts {
+fn final_counts(host: &Host) -> ObjectCounts {
     let mut running = host.start(Preload::Library);
     for line in PAUSES {
         running.wait_for_line(line);
@@ -237,12 +229,7 @@ fn objects_that_never_become_final_go_with_their_memory() {
     let scratch = Scratch::new("own-memory");
     let Some(host) = host(&scratch, "never") else { return };
     let counts = final_counts(&host);
-    assert_eq!(
-        counts,
-        EventCounts { loaded: 2 * OBJECT_COUNT + 1, finalized: 0, freed: OBJECT_COUNT / 2 },
-        "{}",
-        host.log()
-    );
+    assert_eq!(counts, ObjectCounts::new(2 * OBJECT_COUNT + 1, 0, OBJECT_COUNT / 2), "{}", host.log());
 }
 
 /// LLVM frees the memory of a failed link, so the library drops its objects.

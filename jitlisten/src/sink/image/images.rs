@@ -112,7 +112,7 @@ impl Images {
         run: AddressRange,
     ) -> Result<u64, SinkError> {
         let Some(group) = Group::containing(object, run, pages::page_size()) else {
-            log_line!(Debug, "{:?} shares {run} with an object that is not final; its image waits", object.id);
+            log_line!(Debug, "object {} shares {run} with an object that is not final; its image waits", object.id);
             return Ok(0);
         };
         if self.has_image_of(&group) {

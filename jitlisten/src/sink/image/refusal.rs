@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::log::LogEvent;
 use crate::statistics::{Counter, ImageCounters};
 use crate::{Error, ObjectId, log_line};
 
@@ -31,10 +32,12 @@ impl Refusals {
             Refusal::NotOwned => (3, &counters.refused_not_owned),
         };
         counter.add(1);
+        let id = &id.to_string();
         if std::mem::replace(&mut self.0[kind], true) {
-            log_line!(Debug, "no image for {id:?}: {}", refusal.reason());
+            log_line!(Debug, "{}", LogEvent::NoImage { id, reason: &refusal.reason() });
         } else {
-            log_line!(Warn, "no image for {id:?}: {}; further ones are only counted", refusal.reason());
+            let reason = &format!("{}; further ones are only counted", refusal.reason());
+            log_line!(Warn, "{}", LogEvent::NoImage { id, reason });
         }
     }
 }

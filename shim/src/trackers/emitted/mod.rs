@@ -7,7 +7,7 @@ mod search;
 pub(crate) use search::executable_memory;
 
 use jitlisten::log_line;
-use jitlisten::plumbing::monotonic;
+use jitlisten::plumbing::{LogEvent, monotonic};
 
 use crate::placement::Pattern;
 use crate::process::this_thread;
@@ -120,12 +120,10 @@ impl EmittedObjects {
     pub(crate) fn log_missed(&mut self, path: impl Fn(usize) -> String) {
         if self.should_warn() {
             let missed = self.unlocated.iter().find(|emitted| emitted.is_missed).or(self.unlocated.front());
-            log_line!(
-                Warn,
-                "{}: could not locate a JITLink object in memory {}; its functions stay unnamed (reported once)",
-                missed.map_or_else(String::new, |emitted| path(emitted.slot)),
-                if self.unlocated.has_dropped { "before too many others were pending" } else { "within a second" }
-            );
+            let library = &missed.map_or_else(String::new, |emitted| path(emitted.slot));
+            let has_dropped = self.unlocated.has_dropped;
+            let time = if has_dropped { "before too many others were pending" } else { "within a second" };
+            log_line!(Warn, "{}", LogEvent::Unlocated { library, time });
         }
     }
 

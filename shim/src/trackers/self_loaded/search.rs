@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use jitlisten::plumbing::LogEvent;
 use jitlisten::{AddressRange, log_line};
 
 use super::SelfLoadedObjects;
@@ -74,10 +75,7 @@ impl SelfLoadedObjects {
         let (mut certain, doubtful): (Vec<usize>, Vec<usize>) =
             (0..matches.len()).filter(|&position| is_whole(position)).partition(|&position| is_certain(position));
         if !doubtful.is_empty() && !std::mem::replace(&mut self.logged_doubtful, true) {
-            log_line!(
-                Info,
-                "objects compiled to memory have equal code, or are in two places; they stay unnamed (reported once)"
-            );
+            log_line!(Info, "{}", LogEvent::EqualCompiled { count: &doubtful.len().to_string() });
         }
         for position in doubtful {
             let (index, placement) = &matches[position];
