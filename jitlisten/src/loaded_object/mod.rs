@@ -24,6 +24,7 @@
 
 mod budget;
 mod elf;
+pub(crate) mod external;
 mod functions;
 mod line_program;
 mod lines;

@@ -58,7 +58,7 @@ pub(super) fn call_target(code: &[u8], address: u64) -> Option<CallTarget> {
             let sets = |setter: &&Decoded| {
                 setter.op0_kind() == OpKind::Register
                     && setter.op0_register() == call.op0_register()
-                    && setter.mnemonic() != Mnemonic::Push
+                    && !matches!(setter.mnemonic(), Mnemonic::Push | Mnemonic::Call | Mnemonic::Cmp | Mnemonic::Test)
             };
             let setter = preceding.iter().rev().find(sets)?;
             (setter.op1_kind() == OpKind::Immediate64).then(|| CallTarget::Absolute(setter.immediate64()))

@@ -1,6 +1,7 @@
 //! Interned locations and stacks.
 
 use std::hash::Hasher;
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHasher};
 use wire::perf_data::{PERF_CONTEXT_KERNEL, PERF_CONTEXT_MAX, PERF_CONTEXT_USER};
@@ -31,6 +32,8 @@ pub struct Location {
     pub position: Option<FilePosition>,
     /// True if only the function is known, not the instruction.
     pub is_function: bool,
+    /// Name by which compiled code calls the function, if it has no symbol.
+    pub callee: Option<Arc<str>>,
 }
 
 /// Position in a mapped file.
@@ -273,7 +276,7 @@ impl Interner {
         });
         let location = self.locations.len() as u32;
         let pid = (space != KERNEL).then_some(space);
-        self.locations.push(Location { origin: 0, pid, address, position, is_function: false });
+        self.locations.push(Location { origin: 0, pid, address, position, is_function: false, callee: None });
         self.validity.push(Validity { from: mapping_at.from, to: mapping_at.to, next: first });
         self.by_address.insert((space, address), location);
         location

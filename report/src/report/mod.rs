@@ -29,7 +29,7 @@ use crate::profile::owners::{Owners, is_generated};
 use crate::profile::{Detail, FunctionRow, Profile};
 use crate::recording::compilations::{self, Compilation};
 use crate::recording::{Interpreter, Merger, Recording, Selection};
-use crate::symbols::{Kind, Roots, SharedCode, SymbolCache, Symbols, insert_missing_callers};
+use crate::symbols::{Kind, Roots, SharedCode, SymbolCache, Symbols, insert_missing_callers, name_callees};
 use crate::words::{count_notes, group_digits, python_name};
 
 /// Options for reading a recording.
@@ -162,6 +162,10 @@ impl Report {
         options: &Options,
     ) -> Report {
         let missing_callers = insert_missing_callers(cache, &mut recording, &options.lookup);
+        // Recordings that were merged have these names.
+        if recording.parts <= 1 {
+            name_callees(cache, &mut recording, &options.lookup);
+        }
         let symbols = Symbols::resolve_with(cache, &recording, &options.lookup);
         let detail = Detail { by_thread: options.by_thread, native_lines: options.lookup.native_lines };
         let roots = Roots::new(&recording, &options.lookup);

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use gimli::{EndianArcSlice, RunTimeEndian};
+use gimli::{EndianArcSlice, RunTimeEndian, UnwindSection as _};
 use jitlisten_files::open_regular;
 use object::elf;
 use object::read::elf::{ElfFile64, ProgramHeader};
@@ -14,6 +14,7 @@ use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SymbolK
 use rustc_hash::FxHashMap;
 use sha2::{Digest as _, Sha256};
 
+use super::callees::Callees;
 use super::line_zero::{Blocks, is_line_zero};
 use super::source_frame::SourceFrame;
 use crate::lookup::segments::Segments;
@@ -38,6 +39,7 @@ pub(super) struct Elf {
     symbols: Symbols,
     lines: Option<Lines>,
     line_table_hash: OnceCell<Option<[u8; 32]>>,
+    callees: OnceCell<Callees>,
     /// Basic blocks of functions that have code at line 0, by start address.
     blocks: FxHashMap<u64, Arc<Blocks>>,
     /// Instruction set, for the disassembler.
@@ -67,6 +69,7 @@ impl Elf {
             symbols,
             lines: None,
             line_table_hash: OnceCell::new(),
+            callees: OnceCell::new(),
             blocks: FxHashMap::default(),
             machine,
             build_id,
@@ -163,6 +166,30 @@ impl Elf {
         self.lines.as_ref().map_or(&[], |lines| &lines.hashes)
     }
 
+    /// Returns the functions outside of an image that its code refers to.
+    pub(super) fn callees(&self) -> &Callees {
+        self.callees.get_or_init(|| Callees::read(|name, max_bytes| self.section(name, max_bytes)))
+    }
+
+    /// Returns the address range of the function at an address, from the unwind table.
+    pub(super) fn unwind_range(&self, address: u64) -> Option<std::ops::Range<u64>> {
+        let file = Parsed::parse(&self.cache).ok()?;
+        let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+        let (index, table) = (file.section_by_name(".eh_frame_hdr")?, file.section_by_name(".eh_frame")?);
+        let bases = gimli::BaseAddresses::default().set_eh_frame_hdr(index.address()).set_eh_frame(table.address());
+        let index = gimli::EhFrameHdr::new(index.data().ok()?, endian).parse(&bases, 8).ok()?;
+        let table = gimli::EhFrame::new(table.data().ok()?, endian);
+        let cie = gimli::EhFrame::cie_from_offset;
+        let entry = index.table()?.fde_for_address(&table, &bases, address, cie).ok()?;
+        Some(entry.initial_address()..entry.end_address())
+    }
+
+    /// Returns the name of the separate file with debug information (`.gnu_debuglink`).
+    pub(super) fn debug_link(&self) -> Option<String> {
+        let (name, _) = Parsed::parse(&self.cache).ok()?.gnu_debuglink().ok()??;
+        String::from_utf8(name.to_vec()).ok().filter(|name| !name.contains('/'))
+    }
+
     /// Returns the bytes of a section; empty if it does not exist or is longer than `max_bytes`.
     pub(super) fn section(&self, name: &str, max_bytes: u64) -> Vec<u8> {
         let Ok(file) = Parsed::parse(&self.cache) else { return Vec::new() };
@@ -206,7 +233,9 @@ impl Symbols {
         let max_name_bytes = length.saturating_mul(4).saturating_add(MAX_NAME_BYTES);
         symbols.add(file.symbols(), max_name_bytes);
         symbols.add(file.dynamic_symbols(), max_name_bytes);
-        symbols.entries.sort_by_key(|symbol| (symbol.address, !symbol.global));
+        // Of a library's names for one function, such as `sinh` and `sinhf64`, the shortest is the usual one.
+        let length = |symbol: &Symbol| symbol.name.1 - symbol.name.0;
+        symbols.entries.sort_by_key(|symbol| (symbol.address, !symbol.global, length(symbol)));
         symbols
     }
 

@@ -1,8 +1,9 @@
 //! Files that a recording names. They are opened on first use.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use super::callees::Callees;
 use super::elf::Elf;
 use super::line_zero::has_line;
 use super::roots::Roots;
@@ -23,6 +24,8 @@ struct FileEntry {
     file: MappedFile,
     name: String,
     state: State,
+    /// File with the debug information of a library, once it was looked for.
+    debug: Option<Option<Box<Elf>>>,
 }
 
 enum State {
@@ -70,7 +73,8 @@ impl Files {
             let is_anonymous_name = is_anonymous(&file.path);
             let state = if is_anonymous_name { State::Anonymous } else { State::Unopened };
             let name = file.path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(&file.path).to_owned();
-            FileEntry { file: file.clone(), name: if is_anonymous_name { file.path.clone() } else { name }, state }
+            let name = if is_anonymous_name { file.path.clone() } else { name };
+            FileEntry { file: file.clone(), name, state, debug: None }
         });
         self.files.extend(files);
         is_unchanged
@@ -98,7 +102,7 @@ impl Files {
         }
     }
 
-    fn open(&mut self, file: u32) -> Option<(&MappedFile, &mut Elf)> {
+    pub(super) fn open(&mut self, file: u32) -> Option<(&MappedFile, &mut Elf)> {
         let roots = &self.roots;
         let entry = self.files.get_mut(file as usize)?;
         if matches!(entry.state, State::Unopened) {
@@ -115,18 +119,38 @@ impl Files {
         self.open(file).is_some_and(|(mapped, elf)| !elf.is_image && !is_image_path(&mapped.path))
     }
 
+    /// Returns true if the file has the name of an image. The file is not opened.
+    pub(super) fn has_image_name(&self, file: u32) -> bool {
+        self.files.get(file as usize).is_some_and(|entry| is_image_path(&entry.file.path))
+    }
+
+    /// Returns the functions outside of an image that its code refers to; `None` for other files.
+    pub(super) fn callees(&mut self, file: u32) -> Option<&Callees> {
+        if !self.has_image_name(file) {
+            return None;
+        }
+        self.open(file).map(|(_, elf)| elf.callees())
+    }
+
     /// Returns the start of the compiled function that a call calls, if it is in the same image. `call` is the position
     /// of the last byte of the call, and `address` its address in the process.
     pub(super) fn compiled_callee(&mut self, call: FilePosition, address: u64) -> Option<FilePosition> {
+        let (call_address, target) = self.call_target(call, address)?;
+        let (_, elf) = self.open(call.file)?;
+        let (_, function) = elf.function(target).filter(|(_, function)| function.start == target)?;
+        let offset = call.offset.wrapping_add(function.start.wrapping_sub(call_address));
+        Some(FilePosition { file: call.file, offset })
+    }
+
+    /// Returns the addresses in an image of a call and of the function that it calls, for the arguments of
+    /// [`compiled_callee`](Files::compiled_callee).
+    pub(super) fn call_target(&mut self, call: FilePosition, address: u64) -> Option<(u64, u64)> {
         let (mapped, elf) = self.open(call.file)?;
         if !elf.is_image && !is_image_path(&mapped.path) {
             return None;
         }
         let call_address = elf.address_of_offset(call.offset)?;
-        let target = elf.call_target(call_address, address)?;
-        let (_, function) = elf.function(target).filter(|(_, function)| function.start == target)?;
-        let offset = call.offset.wrapping_add(function.start.wrapping_sub(call_address));
-        Some(FilePosition { file: call.file, offset })
+        Some((call_address, elf.call_target(call_address, address)?))
     }
 
     /// Returns the name of the function at a position.
@@ -141,9 +165,33 @@ impl Files {
         let is_image = is_image_path(&mapped.path);
         let is_image = is_image || elf.is_image;
         let address = elf.address_of_offset(offset)?;
-        let (frames, approximate) = if is_image || native_lines { elf.locate(address) } else { Default::default() };
+        let (mut frames, mut approximate) =
+            if is_image || native_lines { elf.locate(address) } else { Default::default() };
         let symbol = elf.function(address).map(|(name, _)| name.to_owned());
+        if frames.is_empty() && native_lines {
+            (frames, approximate) = self.debug_file(file).map(|debug| debug.locate(address)).unwrap_or_default();
+        }
         Some(Symbolized { symbol, frames, is_image, approximate })
+    }
+
+    /// Returns the name of a library's function in the library's debug information, if that is installed.
+    pub(super) fn debug_symbol(&mut self, position: FilePosition) -> Option<String> {
+        let (_, elf) = self.open(position.file)?;
+        let address = elf.address_of_offset(position.offset)?;
+        // The symbol `_init` has no size, and the stubs of calls to other functions follow it.
+        let (name, _) = self.debug_file(position.file)?.function(address).filter(|(name, _)| *name != "_init")?;
+        Some(name.to_owned())
+    }
+
+    /// Returns the file with the debug information of a library.
+    fn debug_file(&mut self, file: u32) -> Option<&mut Elf> {
+        let FileEntry { file, state: State::Open(elf), debug, .. } = self.files.get_mut(file as usize)? else {
+            return None;
+        };
+        if elf.is_image || is_image_path(&file.path) {
+            return None;
+        }
+        debug.get_or_insert_with(|| open_debug_file(&self.roots, file, elf).map(Box::new)).as_deref_mut()
     }
 
     /// Returns the function at a position, if the file is an image.
@@ -221,6 +269,22 @@ fn open(roots: &Roots, file: &MappedFile) -> State {
         }
     }
     State::Missing(last_error)
+}
+
+/// Opens the file with a library's debug information, where gdb looks for it: by build id, or by the name in
+/// `.gnu_debuglink`.
+fn open_debug_file(roots: &Roots, file: &MappedFile, elf: &Elf) -> Option<Elf> {
+    const ROOT: &str = "/usr/lib/debug";
+    let hex: String = elf.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (first, rest) = hex.split_at_checked(2)?;
+    let mut paths = vec![PathBuf::from(format!("{ROOT}/.build-id/{first}/{rest}.debug"))];
+    if let Some((directory, name)) = Path::new(&file.path).parent().zip(elf.debug_link()) {
+        let below_root = Path::new(ROOT).join(directory.strip_prefix("/").unwrap_or(directory));
+        paths.extend([directory.to_owned(), directory.join(".debug"), below_root].map(|parent| parent.join(&name)));
+    }
+    let roots = roots.for_file(file);
+    let files = paths.iter().flat_map(|path| candidates(&roots, path));
+    files.filter_map(|path| Elf::open(&path).ok()).find(|debug| debug.build_id == elf.build_id)
 }
 
 fn is_recorded_file(elf: &Elf, file: &MappedFile) -> bool {

@@ -1,11 +1,13 @@
 //! Symbolization of locations: function, file, line, and inlined calls.
 
+mod callees;
 mod elf;
 mod files;
 mod generated;
 mod kernel;
 mod line_zero;
 mod main_text;
+mod nameless;
 mod names;
 mod perf_map;
 mod roots;
@@ -26,7 +28,7 @@ pub use source_frame::SourceFrame;
 
 use crate::distinct::Distinct;
 use crate::lookup::{Lookup, source_path};
-use crate::recording::{Location, Recording};
+use crate::recording::{FilePosition, Location, Recording};
 use files::Files;
 use generated::NamedFrame;
 use kernel::KernelSymbols;
@@ -171,6 +173,12 @@ impl SymbolCache {
     }
 }
 
+/// Names the library functions without a symbol that compiled code calls.
+pub(crate) fn name_callees(cache: &mut SymbolCache, recording: &mut Recording, lookup: &Lookup) {
+    cache.prepare(recording, lookup);
+    nameless::name_callees(&mut cache.files, recording);
+}
+
 impl std::fmt::Debug for SymbolCache {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_tuple("SymbolCache").finish_non_exhaustive()
@@ -209,7 +217,7 @@ impl<'a> Resolver<'a> {
             return self.push_named_frame(name, Kind::Compiled, module);
         }
         if let Some(position) = location.position
-            && self.push_file_frames(position.file, position.offset)
+            && self.push_file_frames(position, location.callee.as_deref())
         {
             return;
         }
@@ -253,8 +261,9 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Adds the frames at an offset in a file. Returns false if the file lacks symbols.
-    fn push_file_frames(&mut self, file: u32, offset: u64) -> bool {
+    /// Adds the frames at a position in a file, which compiled code calls `callee`. Returns false if the file lacks
+    /// symbols.
+    fn push_file_frames(&mut self, FilePosition { file, offset }: FilePosition, callee: Option<&str>) -> bool {
         let Some(symbolized) = self.cache.files.find(file, offset, self.lookup.native_lines) else { return false };
         if symbolized.is_image && self.push_interpreted(&symbolized) {
             return true;
@@ -263,7 +272,9 @@ impl<'a> Resolver<'a> {
         let module = self.cache.files.name(file).to_owned();
         let outermost = symbolized.frames.len().saturating_sub(1);
         if symbolized.frames.is_empty() {
-            let name = symbolized.symbol.map_or_else(|| format!("[{module}]"), |name| self.readable_name(file, &name));
+            let name = symbolized.symbol.or(callee.map(str::to_owned));
+            let name = name.or_else(|| self.cache.files.debug_symbol(FilePosition { file, offset }));
+            let name = name.map_or_else(|| format!("[{module}]"), |name| self.readable_name(file, &name));
             self.push_named_frame(name, kind, module);
             return true;
         }

@@ -7,6 +7,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::files::{Files, ImageFunction, is_anonymous};
+use super::nameless::name_callees;
 use super::names::parse_python_name;
 use super::perf_map::has_map;
 use super::source_frame::SourceFrame;
@@ -45,6 +46,7 @@ impl SharedCode {
     pub(crate) fn share(&mut self, recording: &mut Recording, lookup: &Lookup) {
         let mut files = Files::default();
         files.extend(recording, lookup);
+        name_callees(&mut files, recording);
         let mut own = OwnIndices::default();
         let mut has_maps = FxHashMap::default();
         for index in 0..recording.locations.len() {

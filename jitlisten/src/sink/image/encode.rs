@@ -8,6 +8,7 @@ use object::write::StringId;
 use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
 use object::{Endianness, elf};
 
+use super::callees::encode_callees;
 use super::content::Content;
 use super::core_header;
 use super::debug::{DebugLinker, DebugSection};
@@ -71,6 +72,7 @@ fn link_debug_sections(content: &Content<'_>, layout: &Layout) -> Vec<DebugSecti
     }
     let mut sections = linker.into_sections();
     sections.extend(encode_remarks(content, layout));
+    sections.extend(encode_callees(content, layout));
     sections
 }
 

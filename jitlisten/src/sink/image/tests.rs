@@ -17,6 +17,7 @@ use object::{
 use super::content::{Content, Part, page_runs};
 use super::encode::{Encoded, encode};
 use super::layout::UnwindSections;
+use crate::loaded_object::external::{ReferenceKind, references};
 use crate::name::{self, ReadableName};
 use crate::options::NameStyle;
 use crate::{Address, AddressRange, LineRows, LoadedObject, cfi};
@@ -305,6 +306,35 @@ fn entries_for_other_code_are_omitted() {
 
 /// Compilers may choose any section name for code. A reader that looks up unwind tables by section name must not find
 /// such code.
+#[test]
+fn functions_outside_of_the_image_have_their_names() {
+    let callees = |file: &str| {
+        let live = LiveObject::load(file);
+        let pages = page_runs(&live.object, PAGE)[0];
+        let mut code = live.code(pages);
+        for reference in references(&live.debug_object).unwrap() {
+            let offset = (reference.field.0 - pages.start().0) as usize;
+            if reference.kind == ReferenceKind::Address {
+                code[offset..offset + 8].copy_from_slice(&0x7f12_3456_u64.to_le_bytes());
+            }
+        }
+        let (parts, style) = (vec![live.part()], NameStyle::Readable);
+        let content = Content { parts, style, pages, code: &code, padding: PAGE, build_id: [7; 20] };
+        let encoded = encode(&content, PAGE).unwrap();
+        let image = ElfFile64::<LE>::parse(&*encoded.bytes).unwrap();
+        let section = image.section_by_name(".jitlisten.callees").unwrap().data().unwrap();
+        (String::from_utf8(section.to_vec()).unwrap(), encoded)
+    };
+    let (text, _) = callees("numba-0.68-llvm22-plain.o");
+    assert!(text.lines().any(|line| line == "to 7f123456 PyErr_SetString"), "{text}");
+    assert_eq!(text.lines().count(), text.lines().collect::<std::collections::BTreeSet<_>>().len());
+    let (text, encoded) = callees("lli-22-jitlink-dwarf5.o");
+    let raise = text.lines().find_map(|line| line.strip_prefix("at ")?.strip_suffix(" raise"));
+    let field = usize::from_str_radix(raise.unwrap(), 16).unwrap();
+    // Opcode of a call.
+    assert_eq!(encoded.bytes[field - 1], 0xe8, "{text}");
+}
+
 #[test]
 fn text_sections_have_no_reserved_name() {
     let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
