@@ -304,8 +304,6 @@ fn entries_for_other_code_are_omitted() {
     assert_eq!(actual, [(function.start().0.wrapping_sub(bias), RETURN_ADDRESS)]);
 }
 
-/// Compilers may choose any section name for code. A reader that looks up unwind tables by section name must not find
-/// such code.
 #[test]
 fn functions_outside_of_the_image_have_their_names() {
     let callees = |file: &str| {
@@ -335,6 +333,8 @@ fn functions_outside_of_the_image_have_their_names() {
     assert_eq!(encoded.bytes[field - 1], 0xe8, "{text}");
 }
 
+/// Compilers may choose any section name for code. A reader that looks up unwind tables by section name must not find
+/// such code.
 #[test]
 fn text_sections_have_no_reserved_name() {
     let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
