@@ -10,8 +10,8 @@ use crate::borrowed::{self, Plain};
 use crate::guard::guarded;
 use crate::status::{Failure, Status};
 
-const NOT_INTERPOSED_WARNING: &str = "the program calls libc's pthread_create, _exit, execve, sigaction, ... directly: the \
-    recording finds new threads late, and may lack its end; link with `pkg-config --libs jitlisten-record` instead";
+const NOT_INTERPOSED_WARNING: &str = "the program calls libc's pthread_create, _exit, execve, sigaction, ... directly: \
+    the recording finds new threads late, and may lack its end; link with `pkg-config --libs jitlisten-record` instead";
 
 const WALL: u32 = 1;
 const CHILDREN: u32 = 2;

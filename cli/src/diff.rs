@@ -39,8 +39,8 @@ pub(crate) struct Diff {
     /// Write JSON, to standard output if OUT is -
     #[arg(long, value_name = "OUT")]
     json: Option<PathBuf>,
-    /// Exit with status 1 if the program, an activity, a function or a line needs more time: by more than this percentage
-    /// of the whole time before, and by more than the noise of sampling
+    /// Exit with status 1 if the program, an activity, a function or a line needs more time: by more than this
+    /// percentage of the whole time before, and by more than the noise of sampling
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     fail_over: Option<f64>,
     #[command(flatten)]

@@ -182,8 +182,8 @@ fn display_name(name: &OsStr, files: &[PathBuf]) -> PathBuf {
     }
 }
 
-/// Returns the files without what a pattern such as `prof.data*` matches beside the recordings: the image directories of
-/// those, and our pages of several. Pages alone are kept, so that they are refused.
+/// Returns the files without what a pattern such as `prof.data*` matches beside the recordings: the image directories
+/// of those, and our pages of several. Pages alone are kept, so that they are refused.
 fn recordings_among(files: &[PathBuf]) -> Vec<PathBuf> {
     let is_images = |path: &Path| {
         path.extension().is_some_and(|extension| extension == "images") && files.contains(&path.with_extension(""))
@@ -206,9 +206,9 @@ fn page_beside(path: &Path, others: usize) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Lists the files that a recorder may have written: those beside `output` whose names begin like its own. Recordings of
-/// children have a numeric suffix (`sampler/src/recording/options.rs`), and `%p` in a name becomes a number. The value of
-/// an entry changes whenever its file is written.
+/// Lists the files that a recorder may have written: those beside `output` whose names begin like its own. Recordings
+/// of children have a numeric suffix (`sampler/src/recording/options.rs`), and `%p` in a name becomes a number. The
+/// value of an entry changes whenever its file is written.
 fn list_recordings(output: &Output) -> HashMap<PathBuf, (u64, i64, i64)> {
     let name = output.path.file_name().unwrap_or_default().as_bytes();
     let pattern = Path::new(&output.pattern).file_name().unwrap_or_default().as_bytes();

@@ -34,8 +34,8 @@ pub(crate) struct Lines {
     /// Write a self-contained HTML page
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
-    /// Write the page beside the recording, or to the file of --html, and open it in a browser. Without a display, print
-    /// its address
+    /// Write the page beside the recording, or to the file of --html, and open it in a browser. Without a display,
+    /// print its address
     #[arg(long)]
     open: bool,
     /// Write JSON, to standard output if OUT is -

@@ -39,8 +39,8 @@ and no ptrace (-p needs ptrace, or Python 3.14).";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Record {
-    /// Output file; %p is the process ID, %h the host name, %r the rank, %q{VAR} a variable. The ranks of a launcher get
-    /// .rankN in their names [default: jitlisten.perf.data, or jitlisten.bundle]
+    /// Output file; %p is the process ID, %h the host name, %r the rank, %q{VAR} a variable. The ranks of a launcher
+    /// get .rankN in their names [default: jitlisten.perf.data, or jitlisten.bundle]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Do not add the rank to the name
@@ -117,8 +117,8 @@ pub(crate) fn resolve_output(
     let options = if adds_rank && pid.is_none() && has_siblings { options.with_rank() } else { options };
     let pattern = options.pattern.clone();
     let resolved = options.resolve_here().map_err(|problem| Problem::new(problem).help("choose another -o"))?;
-    // A bundle's directory exists before the command starts, so its name contains the PID of this process, which differs
-    // for each rank of an MPI job.
+    // A bundle's directory exists before the command starts, so its name contains the PID of this process, which
+    // differs for each rank of an MPI job.
     let path = resolved.path(pid.unwrap_or_else(std::process::id));
     let parent = path.parent().unwrap_or(Path::new("/"));
     if !parent.is_dir() {

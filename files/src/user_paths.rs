@@ -62,8 +62,8 @@ pub fn open_existing(path: &Path) -> io::Result<File> {
 }
 
 /// Locks a file for this process, until it closes any of its descriptors of the file (`F_SETLK` in `fcntl_locking(2)`).
-/// Returns false if another process holds the lock. Children of a fork do not inherit the lock, and a file system without
-/// locks grants it to everyone. A file that is open only for reading can be locked by several such readers.
+/// Returns false if another process holds the lock. Children of a fork do not inherit the lock, and a file system
+/// without locks grants it to everyone. A file that is open only for reading can be locked by several such readers.
 pub fn try_lock(file: &File) -> bool {
     let lock = |operation| rustix::fs::fcntl_lock(file, operation);
     let result = match lock(FlockOperation::NonBlockingLockExclusive) {

@@ -13,8 +13,8 @@ use crate::support_table;
 use crate::tool::{self, Absence};
 use crate::{gdb, perf, perf_inject, perf_map, walk};
 
-/// Compiles `tests/hosts/NAME.c`, a JIT that writes its machine code by hand, and links it to the library; `None` if the
-/// test is skipped.
+/// Compiles `tests/hosts/NAME.c`, a JIT that writes its machine code by hand, and links it to the library; `None` if
+/// the test is skipped.
 ///
 /// # Panics
 /// If the compiler reports an error.

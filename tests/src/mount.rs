@@ -20,8 +20,8 @@ impl Mount {
         Mount::mount_in(Scratch::new("tmpfs"), &["-t", "tmpfs", "-o", options, "jitlisten"])
     }
 
-    /// Mounts a btrfs image. The directory [`Mount::quota_directory`] has a quota of `bytes`, metadata included: writes beyond
-    /// it fail with `EDQUOT`. Returns `None` if the test is skipped.
+    /// Mounts a btrfs image. The directory [`Mount::quota_directory`] has a quota of `bytes`, metadata included: writes
+    /// beyond it fail with `EDQUOT`. Returns `None` if the test is skipped.
     ///
     /// User quotas on ext4 would be more common, but more kernels lack ext4 quota support than btrfs.
     ///

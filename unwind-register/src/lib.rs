@@ -40,9 +40,9 @@
 //!
 //! Memory that an unwinder may read is never unmapped. Entries take 80 bytes for a section with one function, plus 48
 //! bytes for each further function. Tables take about 40 bytes per function, and at least 128 KiB of address space (not
-//! memory) for each 64 MiB that contains code. Removed entries are reused after 1 s; replaced tables after 5 s, or after
-//! 0.1 s if more than 256 are waiting. The bound is therefore twice the peak, plus the entries removed in the last
-//! second, plus at most 32 MiB of tables.
+//! memory) for each 64 MiB that contains code. Removed entries are reused after 1 s; replaced tables after 5 s, or
+//! after 0.1 s if more than 256 are waiting. The bound is therefore twice the peak, plus the entries removed in the
+//! last second, plus at most 32 MiB of tables.
 //!
 //! # Limits
 //!

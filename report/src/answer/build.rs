@@ -212,8 +212,8 @@ impl<'a> Builder<'a> {
         node.children.iter().filter(|child| matches!(self.tree.node(**child).key, Key::Compilation(_))).count()
     }
 
-    /// Returns the source of merged lines: that of the outermost if all are of one file and the rows below show the rest,
-    /// otherwise that of the innermost.
+    /// Returns the source of merged lines: that of the outermost if all are of one file and the rows below show the
+    /// rest, otherwise that of the innermost.
     fn source_of(&self, chosen: &Chosen, row: &AnswerRow) -> String {
         let is_one_file = row.callers.iter().all(|(path, _)| *path == row.path);
         let shows_outermost = is_one_file && chosen.below.percent_of(row.total) >= 50.0;

@@ -193,8 +193,8 @@ fn is_python_library(library: &str) -> bool {
     library.starts_with("libpython") || library.starts_with("python")
 }
 
-/// Callers of compiled code that a worker thread ran: the path above the same function, or the lines of Python above the
-/// same file, in threads that Python called.
+/// Callers of compiled code that a worker thread ran: the path above the same function, or the lines of Python above
+/// the same file, in threads that Python called.
 #[derive(Default)]
 pub(super) struct Callers {
     by_function: FxHashMap<(u32, u32), FxHashMap<Vec<Step>, u64>>,

@@ -209,8 +209,8 @@ impl<'a> Spans<'a> {
 
 /// Threads that run Python.
 struct PythonThreads<'a> {
-    /// Time and stack of each sample with a line of the user, by machine and process. If several threads of a process run the
-    /// user's Python, the line that its other threads work for is unknown.
+    /// Time and stack of each sample with a line of the user, by machine and process. If several threads of a process
+    /// run the user's Python, the line that its other threads work for is unknown.
     lines: FxHashMap<(&'a str, u32), Vec<(u64, u32)>>,
     threads: FxHashSet<u32>,
 }

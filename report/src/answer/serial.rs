@@ -27,8 +27,8 @@ const MIN_CHANGES: usize = 3;
 /// change only at the end of a call.
 const MAX_CHANGES_PERCENT: f64 = 40.0;
 
-/// Finds the threads of the process with most samples that run compiled code, if they run one at a time. `None` if samples do
-/// not measure CPU time.
+/// Finds the threads of the process with most samples that run compiled code, if they run one at a time. `None` if
+/// samples do not measure CPU time.
 pub(super) fn find_serial_threads(recording: &Recording, profile: &Profile, paths: &[StackPath]) -> Option<Serial> {
     if !recording.is_cpu_time() {
         return None;

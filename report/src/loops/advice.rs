@@ -1,7 +1,7 @@
 //! Advice on a loop: what keeps it slow, and a change that helps.
 //!
-//! `rules.rs` has the rules. Each part of an advice is a value of its own; [`Advice::text`] composes the sentence. A gain
-//! is a range measured for loops with the same facts; `benches/why` checks that its kernels are within it.
+//! `rules.rs` has the rules. Each part of an advice is a value of its own; [`Advice::text`] composes the sentence. A
+//! gain is a range measured for loops with the same facts; `benches/why` checks that its kernels are within it.
 
 use std::fmt::Write as _;
 
@@ -56,8 +56,8 @@ impl Advice {
         Advice { gain: Some(Gain { lower: round(lower), upper: round(upper) }), ..self }
     }
 
-    /// Sets the gain of a change that makes a part of the loop at least `lower` times faster, from the percentage of that
-    /// part. The rest may become faster, too, because LLVM can vectorise the loop: `upper` is for the whole.
+    /// Sets the gain of a change that makes a part of the loop at least `lower` times faster, from the percentage of
+    /// that part. The rest may become faster, too, because LLVM can vectorise the loop: `upper` is for the whole.
     pub(super) fn gain_of_part(self, percent: f64, lower: f64, upper: f64) -> Advice {
         let part = (percent / 100.0).min(1.0);
         self.gain(1.0 / (1.0 - part + part / lower), upper)

@@ -316,7 +316,10 @@ fn count_checked_divisions(body: &[&Instruction]) -> u32 {
     let comparisons =
         body.iter().filter(|instruction| instruction.operation == Operation::Compare && instruction.sets_flags);
     let compared = comparisons.fold(Registers::default(), |all, instruction| all | instruction.read);
-    let is_checked = |instruction: &&&Instruction| matches!(instruction.operation, Operation::Divide(Some(by)) if compared.contains(by));
+    let is_checked = |instruction: &&&Instruction| {
+        let Operation::Divide(Some(by)) = instruction.operation else { return false };
+        compared.contains(by)
+    };
     body.iter().filter(is_checked).count() as u32
 }
 
@@ -636,7 +639,8 @@ mod tests {
 
     #[test]
     fn a_result_that_is_read_again_is_carried() {
-        // vmovsd xmm0, [rdi+rax*8]; vdivsd xmm0, xmm0, [rsi+rax*8]; vmovsd [rdi+rax*8], xmm0; inc rax; cmp rax, rdx; jl; ret
+        // vmovsd xmm0, [rdi+rax*8]; vdivsd xmm0, xmm0, [rsi+rax*8]; vmovsd [rdi+rax*8], xmm0
+        // inc rax; cmp rax, rdx; jl; ret
         let in_place =
             b"\xc5\xfb\x10\x04\xc7\xc5\xfb\x5e\x04\xc6\xc5\xfb\x11\x04\xc7\x48\xff\xc0\x48\x39\xd0\x7c\xe9\xc3";
         // The same with [rdi+rax*8-8] loaded first.

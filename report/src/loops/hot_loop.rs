@@ -224,8 +224,8 @@ impl Loop {
         }
     }
 
-    /// Returns the first advice with a change, and the part of the loop's time that the change saves at least. `None` if
-    /// its gain is unknown.
+    /// Returns the first advice with a change, and the part of the loop's time that the change saves at least. `None`
+    /// if its gain is unknown.
     pub fn saved(&self) -> Option<(&Advice, Count)> {
         let advice = self.advice.iter().find(|advice| advice.change.is_some())?;
         let gain = advice.gain?;

@@ -113,8 +113,8 @@ impl SampledFunction {
     }
 }
 
-/// Returns the compiled functions with samples. Functions of the same name and size in two processes are the same, because
-/// their code differs only in addresses; they are merged.
+/// Returns the compiled functions with samples. Functions of the same name and size in two processes are the same,
+/// because their code differs only in addresses; they are merged.
 fn sampled_functions(recording: &Recording, symbols: &Symbols, roots: &Roots) -> Vec<SampledFunction> {
     let mut functions: Vec<SampledFunction> = Vec::new();
     let mut indices: FxHashMap<(String, u64), usize> = FxHashMap::default();
@@ -214,8 +214,8 @@ fn add_image_loops(
     }
 }
 
-/// Returns the calls outside of loops that ran parallel regions, as a loop: a `prange` is one, although its rounds are in
-/// another function.
+/// Returns the calls outside of loops that ran parallel regions, as a loop: a `prange` is one, although its rounds are
+/// in another function.
 fn parallel_region(
     instructions: &[machine::Instruction],
     loops: &[graph::NaturalLoop],
@@ -237,8 +237,8 @@ fn parallel_region(
     })
 }
 
-/// Describes the code that runs once each time a loop is entered: the rest of the loop around it, or the function's code
-/// outside of loops.
+/// Describes the code that runs once each time a loop is entered: the rest of the loop around it, or the function's
+/// code outside of loops.
 fn describe_surroundings(
     instructions: &[machine::Instruction],
     loops: &[graph::NaturalLoop],

@@ -18,11 +18,11 @@ use crate::profile::Count;
 const MAX_SMALL_LOOP_INSTRUCTIONS: u32 = 100;
 const DIVISION_COST_IN_INSTRUCTIONS: u32 = 40;
 /// Minimum distance of consecutive values, in multiples of their size, from which gathering several of them may take
-/// longer than one at a time: sums over fields of records gain 1.1 to 3.9 times at 4 values, 0.4 to 2.5 times from 6 on.
+/// longer than one at a time: sums over fields of records gain 1.1 to 3.9 times at 4 values, 0.4 to 2.5 at 6 and more.
 const FAR_APART: u32 = 4;
 
-/// Maximum percentage of a loop's time in the kernels of BLAS for its rows to count as short. Half of the time is in them
-/// for rows of about 64 values.
+/// Maximum percentage of a loop's time in the kernels of BLAS for its rows to count as short. Half of the time is in
+/// them for rows of about 64 values.
 const MAX_BLAS_PERCENT: f64 = 50.0;
 
 /// Size limit of a loop over the characters of a string whose time is in the functions that make them.
@@ -349,8 +349,8 @@ fn invariant_divisor(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 
 fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let Facts { strided, spread, wraparounds, wide_products, .. } = hot_loop.facts;
-    // A loop whose index may be negative advances by a step that is not constant if it has no spread. Values whose index
-    // is a quotient or remainder are loaded one at a time in any order.
+    // A loop whose index may be negative advances by a step that is not constant if it has no spread. Values whose
+    // index is a quotient or remainder are loaded one at a time in any order.
     if !is_sum(hot_loop) || strided + wide_products != 0 || wraparounds != 0 && spread == 0 {
         return None;
     }

@@ -219,9 +219,9 @@ impl Graph {
     }
 }
 
-/// Returns the edges of jumps by a table, and of jumps to an address that is computed from one. The tables are not read:
-/// their targets are the blocks that nothing else jumps to. With several tables, a block belongs to the nearest jump
-/// before it.
+/// Returns the edges of jumps by a table, and of jumps to an address that is computed from one. The tables are not
+/// read: their targets are the blocks that nothing else jumps to. With several tables, a block belongs to the nearest
+/// jump before it.
 fn find_cases(steps: &[Step], blocks: &[Range<usize>], predecessors: &[Vec<usize>]) -> Vec<(usize, usize)> {
     let is_switch = |range: &Range<usize>| matches!(steps[range.end - 1].flow, Flow::Switch | Flow::Jump(None));
     let switches: Vec<usize> =
@@ -327,7 +327,8 @@ impl Dominators {
     }
 
     fn dominates(&self, ancestor: usize, block: usize) -> bool {
-        matches!((self.intervals[ancestor], self.intervals[block]), (Some(ancestor), Some(below)) if is_within(below, ancestor))
+        let (Some(ancestor), Some(below)) = (self.intervals[ancestor], self.intervals[block]) else { return false };
+        is_within(below, ancestor)
     }
 }
 

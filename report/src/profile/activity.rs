@@ -1,9 +1,9 @@
 //! Activity of each sample, and the line that the sample is charged to.
 //!
 //! A stack belongs to its *owner*, which is its innermost Python or compiled function. The time of C functions is
-//! charged to the owner's line that called them. The functions of Numba's compiler, of the import system, of the garbage
-//! collector and of the interpreter's end take precedence over the owner, as do waiting functions in a wall-clock
-//! recording.
+//! charged to the owner's line that called them. The functions of Numba's compiler, of the import system, of the
+//! garbage collector and of the interpreter's end take precedence over the owner, as do waiting functions in a
+//! wall-clock recording.
 
 use std::path::PathBuf;
 

@@ -1,12 +1,12 @@
-//! Owners of the modules of a frozen program (PyInstaller). Such a program does not load jitlisten's package, which would
-//! record them, and its source files have relative paths.
+//! Owners of the modules of a frozen program (PyInstaller). Such a program does not load jitlisten's package, which
+//! would record them, and its source files have relative paths.
 
 use std::collections::BTreeSet;
 
 use crate::recording::{Interpreter, Recording};
 
-/// Returns the facts of a frozen program: its folder contains the interpreter's library, and a directory for each package
-/// that has a library. `None` for other programs.
+/// Returns the facts of a frozen program: its folder contains the interpreter's library, and a directory for each
+/// package that has a library. `None` for other programs.
 pub(super) fn frozen_interpreter(recording: &Recording) -> Option<Interpreter> {
     let paths = || recording.files.iter().map(|file| file.path.as_str());
     let folder = paths().find_map(|path| path.rsplit_once('/').filter(|(folder, name)| is_frozen(folder, name)))?.0;
@@ -24,8 +24,8 @@ pub(super) fn frozen_interpreter(recording: &Recording) -> Option<Interpreter> {
     })
 }
 
-/// Returns true for the interpreter's library in the folder of a frozen program. A program that is one file unpacks into a
-/// temporary folder `_MEI...`.
+/// Returns true for the interpreter's library in the folder of a frozen program. A program that is one file unpacks
+/// into a temporary folder `_MEI...`.
 fn is_frozen(folder: &str, name: &str) -> bool {
     let directory = folder.rsplit('/').next().unwrap_or_default();
     name.starts_with("libpython") && (directory == "_internal" || directory.starts_with("_MEI"))

@@ -33,8 +33,8 @@ pub struct CallingLine {
 const MIN_BELOW_PERCENT: f64 = 2.0;
 
 impl Profile {
-    /// Returns the hottest lines of the user's files, and of compiled code in any file. Interpreted lines of libraries are
-    /// excluded.
+    /// Returns the hottest lines of the user's files, and of compiled code in any file. Interpreted lines of libraries
+    /// are excluded.
     pub fn hottest(&self, max_rows: usize) -> Vec<HotLine> {
         let mut hot = Vec::new();
         for (file, lines) in self.files.iter().enumerate() {

@@ -1,11 +1,11 @@
 //! Samples added up by line, by function and by thread.
 //!
 //! *Self* is the time at the program counter. For an interpreted line it includes the C functions that the line calls.
-//! Every sample is self time of exactly one line or function, except those of idle threads of pools, which wait for work
-//! in recordings of wall-clock time: they are only counted. The self times of all lines, of line 0, of compiled code
-//! without a line, and of code that is neither compiled nor interpreted therefore add up to all samples. *Total* is
-//! self plus everything that the line or function called. A line that is on a stack several times, as with recursion,
-//! counts once per sample.
+//! Every sample is self time of exactly one line or function, except those of idle threads of pools, which wait for
+//! work in recordings of wall-clock time: they are only counted. The self times of all lines, of line 0, of compiled
+//! code without a line, and of code that is neither compiled nor interpreted therefore add up to all samples. *Total*
+//! is self plus everything that the line or function called. A line that is on a stack several times, as with
+//! recursion, counts once per sample.
 //!
 //! Inlined calls come from the line table. If `g` was inlined into line 20 of `f`, a sample there is self time of `g`'s
 //! own line and total time of line 20. The tree below line 20 shows how much of its total that is.

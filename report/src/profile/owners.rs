@@ -1,5 +1,5 @@
-//! Ownership of source files: the user, a package, or Python. The recorded interpreter decides; without its facts, as in
-//! a recording of perf, the names of directories do.
+//! Ownership of source files: the user, a package, or Python. The recorded interpreter decides; without its facts, as
+//! in a recording of perf, the names of directories do.
 
 use rustc_hash::FxHashMap;
 

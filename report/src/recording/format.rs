@@ -249,7 +249,8 @@ fn is_used_feature(feature: u32) -> bool {
 }
 
 /// Returns notes from the counters of our own recorder: if more than one stack in a hundred is incomplete, a thread was
-/// not sampled, more than one sample in a hundred was skipped, or more than one in four is inexact. Lost samples have records of their own.
+/// not sampled, more than one sample in a hundred was skipped, or more than one in four is inexact. Lost samples have
+/// records of their own.
 fn recorder_notes(counters: &Counters) -> Vec<String> {
     let Counters { samples, incomplete, truncated, skipped, threads_without_timer, inexact, .. } = *counters;
     let mut notes = Vec::new();
@@ -272,9 +273,9 @@ fn recorder_notes(counters: &Counters) -> Vec<String> {
     }
     if inexact > samples / 4 {
         notes.push(format!(
-            "{inexact} of {samples} samples are of threads that often wait, taken at the kernel's clock tick: the first \
-             milliseconds after each wait may have up to a third of that time too much or too little. perf's cpu-clock \
-             is exact, but not permitted (perf_event_paranoid above 2, or seccomp), or too slow for so many waits"
+            "{inexact} of {samples} samples are of threads that often wait, taken at the kernel's clock tick: the \
+             first milliseconds after each wait may have up to a third of that time too much or too little. perf's \
+             cpu-clock is exact, but not permitted (perf_event_paranoid above 2, or seccomp), or too slow for so many waits"
         ));
     }
     notes

@@ -326,8 +326,8 @@ impl Container {
             }
             End::CompressedDamaged => {
                 self.notes.push(
-                    "a compressed record is damaged, or expands too much; it and the compressed records after it are not \
-                     read"
+                    "a compressed record is damaged, or expands too much; it and the compressed records after it are \
+                     not read"
                         .to_owned(),
                 );
             }

@@ -121,8 +121,8 @@ impl Tasks {
         }
     }
 
-    /// Adds to a thread's total. Recordings of several events do not tell which event the value counts, unless they have
-    /// further fields.
+    /// Adds to a thread's total. Recordings of several events do not tell which event the value counts, unless they
+    /// have further fields.
     fn add_total(&mut self, mut body: Bytes<'_>, events: &[Event]) {
         if !matches!(events, [event] if event.read_format == 0) {
             return;

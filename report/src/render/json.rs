@@ -129,7 +129,10 @@ const OF_IT_COLUMNS: usize = 60;
 
 fn answer(report: &Report) -> Value {
     let answer = report.answer();
-    let count_value = |count: Count| json!({"samples": count.samples, "weight": count.weight, "percent": rounded(count.percent_of(answer.all))});
+    let count_value = |count: Count| {
+        let percent = rounded(count.percent_of(answer.all));
+        json!({"samples": count.samples, "weight": count.weight, "percent": percent})
+    };
     let named = |parts: &[(String, Count)]| -> Map<String, Value> {
         parts.iter().map(|(word, count)| (word.clone(), count_value(*count))).collect()
     };
@@ -266,6 +269,8 @@ fn loop_value(report: &Report, hot_loop: &Loop) -> Value {
             "changes_results": advice.changes_results,
         })
     });
+    let remarks = hot_loop.remarks.iter();
+    let remarks = remarks.map(|remark| json!({"name": remark.name, "line": remark.line, "text": remark.text}));
     json!({
         "function": hot_loop.function,
         "first": hot_loop.first,
@@ -293,8 +298,7 @@ fn loop_value(report: &Report, hot_loop: &Loop) -> Value {
         })).collect::<Vec<_>>(),
         "summary": hot_loop.facts.summary(),
         "calls": calls.collect::<Vec<_>>(),
-        "llvm": hot_loop.remarks.iter().map(|remark| json!({"name": remark.name, "line": remark.line, "text": remark.text}))
-            .collect::<Vec<_>>(),
+        "llvm": remarks.collect::<Vec<_>>(),
         "advice": advice.collect::<Vec<_>>(),
     })
 }

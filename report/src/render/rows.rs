@@ -67,8 +67,8 @@ impl<'a> FileNames<'a> {
 /// Maximum width of a label that names two files.
 const MAX_LABEL_COLUMNS: usize = 24;
 
-/// Returns the label of a row: `prog.py:12`, `:12` below a row of the same file, `prog.py:2›7` for merged lines, `»b.py:7`
-/// if the name of the first file leaves no space for the source.
+/// Returns the label of a row: `prog.py:12`, `:12` below a row of the same file, `prog.py:2›7` for merged lines,
+/// `»b.py:7` if the name of the first file leaves no space for the source.
 fn row_label(row: &AnswerRow, parent: Option<&str>, names: &FileNames<'_>) -> String {
     let at = |path: &str, line: u32| format!("{}:{line}", names.name(path));
     let is_in_parent_file = parent == Some(&row.path) && row.callers.iter().all(|(path, _)| *path == row.path);

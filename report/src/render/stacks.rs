@@ -8,8 +8,8 @@ use crate::profile::Count;
 use crate::report::Report;
 use crate::sanitize::sanitize;
 
-/// Frame with its caller: index of the calling node, or -1, then indices of function and file, and the line. The file is
-/// -1 and the line 0 if unknown.
+/// Frame with its caller: index of the calling node, or -1, then indices of function and file, and the line. The file
+/// is -1 and the line 0 if unknown.
 type Node = (i64, u32, i64, u32);
 
 /// Returns the stacks as columns. `docs/lines.schema.json` describes them. Frames are those of flame graphs.

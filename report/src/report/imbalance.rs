@@ -46,8 +46,9 @@ impl Imbalance<usize> {
 }
 
 impl Report {
-    /// Returns the lines whose self time differs between processes by more than noise, the largest gain first. Processes
-    /// with a rank or a name are compared; if none has one, all. The report must be [by thread](crate::Options::by_thread).
+    /// Returns the lines whose self time differs between processes by more than noise, the largest gain first.
+    /// Processes with a rank or a name are compared; if none has one, all. The report must be
+    /// [by thread](crate::Options::by_thread).
     pub fn imbalanced_lines(&self) -> Vec<Imbalance<SourcePosition>> {
         let Some(processes) = Processes::new(self) else { return Vec::new() };
         let is_compiled =

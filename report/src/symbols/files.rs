@@ -238,7 +238,8 @@ impl Files {
         let mut notes = Vec::new();
         if let Some((first, error)) = images.first() {
             notes.push(format!(
-                "{} of the images of compiled code cannot be read (the first: {}: {error}); their code has no lines here",
+                "{} of the images of compiled code cannot be read (the first: {}: {error}); their code has no lines \
+                 here",
                 images.len(),
                 first.file.path
             ));

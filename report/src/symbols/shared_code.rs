@@ -35,7 +35,8 @@ enum Code {
     /// Compiled function. Functions of the same name, size and lines differ only in the addresses that their code
     /// contains. A function without lines is not shared.
     Compiled { name: String, size: u64, lines: [u8; 32] },
-    /// Line of a Python function, which has another position in the image of each process, with the hashes of its source.
+    /// Line of a Python function, which has another position in the image of each process, with the hashes of its
+    /// source.
     Python { name: String, frames: Vec<SourceFrame>, hashes: Vec<String> },
     /// Code in no file, of a process without a perf map.
     Unknown,

@@ -45,8 +45,8 @@ impl Count {
     }
 }
 
-/// CPU time, and time on the run queue, of the thread with the most CPU time. Both are in one word, in ms, because several
-/// threads may end at once.
+/// CPU time, and time on the run queue, of the thread with the most CPU time. Both are in one word, in ms, because
+/// several threads may end at once.
 #[derive(Debug, Default)]
 struct BusiestThread(AtomicU64);
 

@@ -166,8 +166,8 @@ impl Options {
         self
     }
 
-    /// Replaces everything in the pattern but `%p` and `%%`. Children of a fork inherit the result, because they may not
-    /// read the environment.
+    /// Replaces everything in the pattern but `%p` and `%%`. Children of a fork inherit the result, because they may
+    /// not read the environment.
     ///
     /// # Errors
     /// A message, if the pattern has an unknown directive, or one for a variable that is not set.

@@ -66,8 +66,8 @@ impl Wait {
         self.wants_running.store(wants_running, Ordering::Relaxed);
     }
 
-    /// Returns false if the sample would be for time that the thread ran, but the thread has just been woken in a system
-    /// call that it waited in, or has not left it. A thread that does not wait runs in its system calls.
+    /// Returns false if the sample would be for time that the thread ran, but the thread has just been woken in a
+    /// system call that it waited in, or has not left it. A thread that does not wait runs in its system calls.
     pub(crate) fn accepts_signal(&self, voluntary_switches: u64, is_after_system_call: bool) -> bool {
         let wants_running = self.wants_running.load(Ordering::Relaxed);
         let has_waited = self.switches.swap(voluntary_switches, Ordering::Relaxed) != voluntary_switches

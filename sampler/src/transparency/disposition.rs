@@ -120,9 +120,9 @@ pub(super) fn has_small_signal_stack() -> bool {
     HAS_SMALL_SIGNAL_STACK.load(Ordering::Acquire)
 }
 
-/// Makes a handler that runs on a small signal stack block the sampling signals. With larger stacks it does not, because
-/// a handler that leaves by `longjmp(3)` keeps them blocked. Returns the signals that the program did not block by
-/// itself.
+/// Makes a handler that runs on a small signal stack block the sampling signals. With larger stacks it does not,
+/// because a handler that leaves by `longjmp(3)` keeps them blocked. Returns the signals that the program did not block
+/// by itself.
 pub(super) fn block_in_handler(action: &mut libc::sigaction) -> u64 {
     let has_handler = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
     if !has_small_signal_stack() || !has_handler || action.sa_flags & libc::SA_ONSTACK == 0 {

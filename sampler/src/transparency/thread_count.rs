@@ -1,5 +1,5 @@
-//! Interposed `fopen`, which leaves the writer thread out of `/proc/self/stat`: Python 3.12 and newer read the number of
-//! threads there, and warn at `os.fork` if there are several. With `-W error`, the warning is an exception.
+//! Interposed `fopen`, which leaves the writer thread out of `/proc/self/stat`: Python 3.12 and newer read the number
+//! of threads there, and warn at `os.fork` if there are several. With `-W error`, the warning is an exception.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong};
 use std::fs::File;

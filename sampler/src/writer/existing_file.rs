@@ -89,8 +89,8 @@ pub(crate) fn names(path: &Path, pid: u32) -> impl Iterator<Item = PathBuf> {
 /// Claims a path for a new recording.
 ///
 /// # Errors
-/// [`ErrorKind::ResourceBusy`] if another recorder writes to the file at the path; otherwise, the reason why no recording
-/// may be created there.
+/// [`ErrorKind::ResourceBusy`] if another recorder writes to the file at the path; otherwise, the reason why no
+/// recording may be created there.
 pub(crate) fn claim(path: &Path) -> io::Result<Claim> {
     check_directory(&images(path))?;
     for _ in 0..MAX_CLAIM_ATTEMPTS {
@@ -127,8 +127,8 @@ fn check_old(path: &Path) -> io::Result<()> {
     open_removable(&images(&old)).map(drop)
 }
 
-/// Classifies the existing file, and checks that it and its images can be renamed if necessary. Must not be called while
-/// this process has locked the file.
+/// Classifies the existing file, and checks that it and its images can be renamed if necessary. Must not be called
+/// while this process has locked the file.
 pub(crate) fn inspect(path: &Path) -> io::Result<ExistingFile> {
     check_directory(&images(path))?;
     let Some(file) = open_existing(path)? else { return Ok(ExistingFile::Replaceable) };

@@ -248,9 +248,9 @@ impl Writer {
         Ok(end)
     }
 
-    /// Waits until the program has probably started, at most until a request. A program with a closed standard descriptor
-    /// inspects its descriptors while it starts, and would take a file that this thread opens for its own: Python then
-    /// refuses to run.
+    /// Waits until the program has probably started, at most until a request. A program with a closed standard
+    /// descriptor inspects its descriptors while it starts, and would take a file that this thread opens for its own:
+    /// Python then refuses to run.
     fn wait_for_startup(&self) {
         let Recording { wake, requests, .. } = self.recording;
         loop {

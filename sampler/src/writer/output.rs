@@ -42,8 +42,8 @@ struct Deferral {
 }
 
 impl Output {
-    /// Continues the file `continued`, or creates one. If another recording is there, creation is deferred until the first
-    /// sample: see `existing_file.rs`. If another recorder writes to the file, another name is used.
+    /// Continues the file `continued`, or creates one. If another recording is there, creation is deferred until the
+    /// first sample: see `existing_file.rs`. If another recorder writes to the file, another name is used.
     pub(crate) fn open(
         path: &Path,
         owner: Owner,

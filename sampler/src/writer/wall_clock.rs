@@ -6,9 +6,9 @@
 //!   handler                        takes a sample, and restarts the system call that it has interrupted
 //! ```
 //! The thread's CPU clock and its time on the run queue (`schedstat`) divide the time between two checks. Time that it
-//! ran belongs to a sample of a running thread, time that it waited to a sample of a waiting one: the last sample, if it
-//! is of that kind and the thread now does the other, else the next. Until a thread on the run queue runs, it looks as
-//! if it waited; then that time is taken back. Time on the run queue belongs to no sample.
+//! ran belongs to a sample of a running thread, time that it waited to a sample of a waiting one: the last sample, if
+//! it is of that kind and the thread now does the other, else the next. Until a thread on the run queue runs, it looks
+//! as if it waited; then that time is taken back. Time on the run queue belongs to no sample.
 //!
 //! Threads may end without a sample, and between two checks. Their time goes to the first samples of later threads, so
 //! that a first sample stands for the interval in which the check was due, as far as such time is available.
@@ -371,9 +371,9 @@ impl WatchedThread {
         }
     }
 
-    /// Sends a signal when the kernel's tick next finds the thread running. A thread on the run queue may be in a system
-    /// call that has ended, such as a `poll` that has timed out, and another signal would make it fail with `EINTR`. A
-    /// call that an earlier signal has interrupted is still restarted.
+    /// Sends a signal when the kernel's tick next finds the thread running. A thread on the run queue may be in a
+    /// system call that has ended, such as a `poll` that has timed out, and another signal would make it fail with
+    /// `EINTR`. A call that an earlier signal has interrupted is still restarted.
     fn signal_at_tick(&mut self, index: usize, slot: &Slot) {
         let new_timer = || {
             let signal = disposition::sampling_signal(Sender::Timer);
@@ -469,8 +469,8 @@ impl Watch {
         next_check
     }
 
-    /// Charges the time since the last check to waiting threads, and open time to the last samples. Called before the last
-    /// records are written.
+    /// Charges the time since the last check to waiting threads, and open time to the last samples. Called before the
+    /// last records are written.
     pub(crate) fn end(&mut self) {
         for ((_, slot), thread) in slots::iter().zip(&mut self.threads) {
             let is_armed = slot.state.is_armed();

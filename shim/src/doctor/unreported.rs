@@ -1,5 +1,5 @@
-//! Detection of unobserved code: code that an LLVM instance compiles with an unknown linker, or through a vtable that is
-//! not hooked, in a program that does not register its code with debuggers.
+//! Detection of unobserved code: code that an LLVM instance compiles with an unknown linker, or through a vtable that
+//! is not hooked, in a program that does not register its code with debuggers.
 //!
 //! Most programs do register their objects. An ignored linker is worth a warning only if it produces code. Three
 //! conditions must hold: LLVM itself has made memory executable, no object is known in that memory after a second, and

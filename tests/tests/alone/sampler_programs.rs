@@ -290,8 +290,8 @@ fn child_files(data: &Path) -> Vec<PathBuf> {
 }
 
 /// Children are recorded however they end. A process that exits waits for the writer, so its samples are recorded. On a
-/// busy machine, fewer ticks of the kernel find a child. A killed process cannot wait, but its first samples are written
-/// immediately. A failed `exec` counts no time twice.
+/// busy machine, fewer ticks of the kernel find a child. A killed process cannot wait, but its first samples are
+/// written immediately. A failed `exec` counts no time twice.
 #[test]
 fn children_of_20_ms_are_recorded() {
     let waiting_ends = ["exits", "as-c", "quickly", "executes", "fails", "terminated", "aborts", "crashes"];

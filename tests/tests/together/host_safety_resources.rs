@@ -79,7 +79,10 @@ fn an_address_space_that_may_not_grow() {
         let _ = jitlisten_tests::perf_map::take(fields[0].parse().expect("a number"));
         for sink_and_count in fields[1..].chunks(2) {
             let prefix = format!("jitlisten[{}] ", fields[0]);
-            let is_stop = |line: &&str| matches!(LogEvent::from_line(line), Some(LogEvent::SinkStopped { sink, .. }) if sink == sink_and_count[0]);
+            let is_stop = |line: &&str| {
+                let Some(LogEvent::SinkStopped { sink, .. }) = LogEvent::from_line(line) else { return false };
+                sink == sink_and_count[0]
+            };
             let stop_count = host.log().lines().filter(|line| line.starts_with(&prefix)).filter(is_stop).count();
             assert!(stop_count <= 1 && sink_and_count[1] == stop_count.to_string(), "{fields:?}: {}", host.log());
             *stops_by_sink.entry(sink_and_count[0]).or_insert(0) += stop_count;

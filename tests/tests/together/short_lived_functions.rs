@@ -27,8 +27,8 @@ fn deleted_functions_leave_no_wrong_name() {
 
 /// perf reads the map when it reports, and a map does not record times. Samples of freed code therefore get the name of
 /// the function that is at their address by then. The reverse must never happen. The library prevents 4,096 freed
-/// ranges from being reused, so the host has to compile more functions. A jitdump records times; `jitdump_perf.rs` shows
-/// that with a jitdump, perf names both functions.
+/// ranges from being reused, so the host has to compile more functions. A jitdump records times; `jitdump_perf.rs`
+/// shows that with a jitdump, perf names both functions.
 #[test]
 fn a_used_address_has_the_name_of_the_last_function() {
     let (Some(()), Some(host)) = (perf::is_available(), safety_host::scenario(&["recycles", "0.5"])) else { return };

@@ -2,8 +2,8 @@
 //!
 //! MCJIT, and ORC if configured to do so, add every debug object to a list that gdb and lldb read. This sink registers
 //! all other code in a list of our own ([`interface`]): code from a JIT without LLVM, code from an ORC layer without a
-//! debugger plugin, and code that outlives its engine. The entries are the debug objects as they were reported, but with
-//! the unwind tables in memory ([`unwind_tables`]).
+//! debugger plugin, and code that outlives its engine. The entries are the debug objects as they were reported, but
+//! with the unwind tables in memory ([`unwind_tables`]).
 //!
 //! ```text
 //! JITLISTEN=gdb gdb -p PID      (gdb) backtrace

@@ -57,8 +57,8 @@ impl UnwindTables {
         Some(UnwindTables { bytes, address })
     }
 
-    /// Returns a copy of `debug_object` with these tables as its only `.eh_frame`; `None` if its section table cannot be
-    /// parsed.
+    /// Returns a copy of `debug_object` with these tables as its only `.eh_frame`; `None` if its section table cannot
+    /// be parsed.
     ///
     /// The section is not loaded (no `SHF_ALLOC`), because with derived rules it may overlap other code.
     pub(super) fn add_to(&self, debug_object: &[u8]) -> Option<Vec<u8>> {

@@ -211,7 +211,8 @@ impl Images {
         if self.is_under_valgrind {
             pages::show_to_valgrind(&image_file.file);
         } else {
-            // SAFETY: `Images::copy_if_exchangeable` found that no thread writes to the pages while the session is locked.
+            // SAFETY: `Images::copy_if_exchangeable` found that no thread writes to the pages while the session is
+            // locked.
             let included = unsafe { pages::include_in_core_dumps(encoded.layout.mapped_range(), &encoded.core_header) };
             if let Err(error) = included {
                 log_line!(Debug, "core files will lack {}: {error}", image_file.path.display());

@@ -1,8 +1,8 @@
 //! Profile format of pprof, which google/pprof, Pyroscope, Parca and Grafana read:
 //! <https://github.com/google/pprof/blob/main/proto/profile.proto>
 //!
-//! The message is encoded here, because it needs only numbers and nested messages. A location of pprof has several lines
-//! if functions were inlined there. Samples are added up by stack and thread.
+//! The message is encoded here, because it needs only numbers and nested messages. A location of pprof has several
+//! lines if functions were inlined there. Samples are added up by stack and thread.
 
 use rustc_hash::FxHashMap;
 

@@ -13,13 +13,14 @@ pub(super) fn loop_value(hot_loop: &Loop) -> Value {
         let callee = instruction.calls.first().map(|(name, _)| sanitize(name));
         json!([instruction.line, instruction.total.weight, instruction.text, callee])
     });
+    let advice = hot_loop.advice.iter().map(|advice| json!([advice.rule, advice.text(), advice.mark()]));
     json!({
         "chip": hot_loop.chip(),
         "name": hot_loop.name_at_line(),
         "inlined": hot_loop.is_inlined,
         "function": sanitize(&hot_loop.function),
         "weight": hot_loop.total.weight,
-        "advice": hot_loop.advice.iter().map(|advice| json!([advice.rule, advice.text(), advice.mark()])).collect::<Vec<_>>(),
+        "advice": advice.collect::<Vec<_>>(),
         "rows": hot_loop.rows().iter().map(|(name, text)| json!([name, sanitize(text)])).collect::<Vec<_>>(),
         "code": instructions.collect::<Vec<_>>(),
     })

@@ -23,10 +23,10 @@
 //!
 //! # Checks
 //! The vtables must be adjacent, and their slot counts must match the library's release. At each call, `this` must have
-//! a vtable, which may be that of a derived class, and the second pointer must lead to an ELF object. Otherwise the hook only forwards the call and
-//! logs that once. Objects for another architecture (BPF) are forwarded silently. The hook modifies none of LLVM's data
-//! and forwards more arguments than `emit` takes, so it is harmless even if the slot belongs to another virtual
-//! function.
+//! a vtable, which may be that of a derived class, and the second pointer must lead to an ELF object. Otherwise the
+//! hook only forwards the call and logs that once. Objects for another architecture (BPF) are forwarded silently. The
+//! hook modifies none of LLVM's data and forwards more arguments than `emit` takes, so it is harmless even if the slot
+//! belongs to another virtual function.
 
 pub(crate) mod hook;
 

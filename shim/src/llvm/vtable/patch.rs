@@ -75,7 +75,7 @@ pub(crate) unsafe fn replace_slot(
                 return Err(io::Error::other("the loader may be at work in it"));
             }
             // The loader manages the page's protection, so it is not changed here.
-            // SAFETY: the slot is in the mapped library, and the loader will later add the bias to it in this same thread.
+            // SAFETY: the slot is in the mapped library. The loader will later add the bias to it in this same thread.
             Addend::InPlace(slot) => unsafe { slot.write_if_writable(biased_hook) }?,
         }
     }
