@@ -267,21 +267,40 @@ fn positions(group: &Group) -> Option<(Place, Option<Place>)> {
     Some(((last.source, last.line), python.map(|step| (step.source, step.line))))
 }
 
+/// Parallel loop: its line, the interpreted line that called it, and the word for its library.
+type ParallelLoop = (Place, Option<Place>, u32);
+
+/// Returns the time of each parallel loop in the libraries of `POOL_WORDS`. Threads that run no code of a loop work for
+/// the loops at the same lines of Python: their time is shared in proportion to the time of the loops' own threads.
+fn pool_loops(samples: &Samples) -> BTreeMap<ParallelLoop, Count> {
+    let mut below: BTreeMap<Vec<Place>, (BTreeMap<ParallelLoop, Count>, Count)> = BTreeMap::new();
+    let is_pool = |group: &&Group| POOL_WORDS.contains(&samples.words[group.word as usize].as_str());
+    for group in samples.groups.iter().filter(is_pool) {
+        let Some((line, caller)) = positions(group) else { continue };
+        let python = group.steps.iter().filter(|step| !step.is_compiled).map(|step| (step.source, step.line));
+        let (loops, workers) = below.entry(python.collect()).or_default();
+        let is_compiled = group.steps.last().is_some_and(|step| step.is_compiled);
+        *(if is_compiled { loops.entry((line, caller, group.word)).or_default() } else { workers }) += group.count;
+    }
+    let mut all: BTreeMap<ParallelLoop, Count> = BTreeMap::new();
+    for (loops, workers) in below.into_values() {
+        let own: Count = loops.values().sum();
+        for (parallel_loop, count) in loops {
+            let part = |amount: u64| (amount as f64 * count.percent_of(own) / 100.0).round() as u64;
+            let of_workers = Count { weight: part(workers.weight), samples: part(workers.samples) };
+            *all.entry(parallel_loop).or_default() += [count, of_workers].iter().sum::<Count>();
+        }
+    }
+    all
+}
+
 /// Returns the parallel loop whose threads mostly wait for each other.
 fn pool_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
-    let (_, compiled) = sum_of_words(evidence, &POOL_WORDS, |group| {
-        let (line, caller) = positions(group)?;
-        group.steps.last()?.is_compiled.then_some((line, caller))
-    });
-    let ((line, caller), _) = compiled.into_iter().max_by_key(|(_, count)| *count)?;
-    // Threads that run no code of the loop belong to the line that called it.
-    let word_below_caller = |group: &Group| positions(group).filter(|(_, other)| *other == caller).map(|_| group.word);
-    let (_, by_word) = sum_of_words(evidence, &POOL_WORDS, word_below_caller);
-    let count: Count = by_word.values().sum();
-    if count.percent_of(evidence.all) < MIN_OVERHEAD_PERCENT {
+    let loops = pool_loops(evidence.samples);
+    if loops.values().sum::<Count>().percent_of(evidence.all) < MIN_OVERHEAD_PERCENT {
         return None;
     }
-    let word = by_word.into_iter().max_by_key(|(_, count)| *count)?.0;
+    let ((line, caller, word), count) = loops.into_iter().max_by_key(|(_, count)| *count)?;
     let library = &evidence.samples.words[word as usize];
     let path = &evidence.symbols.sources[line.0 as usize];
     let package = evidence.profile.activities.package_of_source(line.0);
@@ -439,4 +458,47 @@ pub(super) fn short_name(name: &str) -> &str {
     let component_count = if last.starts_with("__") { 2 } else { 1 };
     let start = qualified.rmatch_indices('.').nth(component_count - 1).map_or(0, |(dot, _)| dot + 1);
     Some(&qualified[start..]).filter(|short| !short.is_empty()).unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two parallel loops are called through one line, which two other lines call.
+    #[test]
+    fn workers_count_for_the_loop_that_was_called_as_they_worked() {
+        let count = |samples: u64| Count { weight: 1000 * samples, samples };
+        let step = |line, is_compiled| Step { source: 0, line, row: line, is_compiled, is_module: false };
+        let group = |lines: &[u32], parallel_loop: Option<u32>, samples| Group {
+            steps: lines
+                .iter()
+                .map(|line| step(*line, false))
+                .chain(parallel_loop.map(|line| step(line, true)))
+                .collect(),
+            compilation: None,
+            activity: Activity::Compiled,
+            word: 0,
+            call: None,
+            callback: None,
+            is_text: false,
+            count: count(samples),
+        };
+        let groups = vec![
+            group(&[24, 19], Some(8), 330),
+            group(&[24, 19], None, 340),
+            group(&[25, 19], Some(14), 30),
+            group(&[25, 19], Some(16), 90),
+            group(&[25, 19], None, 80),
+            group(&[26], None, 7),
+        ];
+        let samples = Samples { groups, words: vec!["libgomp".to_owned()], ..Samples::default() };
+        let loops: Vec<(u32, Count)> = pool_loops(&samples)
+            .into_iter()
+            .map(|((line, caller, _), count)| {
+                assert_eq!(caller, Some((0, 19)));
+                (line.1, count)
+            })
+            .collect();
+        assert_eq!(loops, [(8, count(670)), (14, count(50)), (16, count(150))], "none for the line without a loop");
+    }
 }
