@@ -24,8 +24,9 @@ const MIN_SHARE_PERCENT: f64 = 1.0;
 const SMALL_SHARE_PERCENT: f64 = 5.0;
 /// Minimum share of the row for time below no line of the user.
 const MIN_ELSEWHERE_PERCENT: f64 = 5.0;
-/// Maximum number of lines of one sentence, and of notes.
-const MAX_HELP_LINES: usize = 3;
+/// Maximum numbers of lines of the beginning and of the end of one sentence, and of notes.
+const MAX_BEGINNING_LINES: usize = 3;
+const MAX_END_LINES: usize = 2;
 const MAX_NOTES: usize = 3;
 
 impl Table<'_> {
@@ -124,11 +125,13 @@ impl Table<'_> {
                     share => format!("{word} {share:.0} %"),
                 })
                 .collect();
-            let text = format!("below no line of yours: {}", words.join(", "));
-            self.lines.write(&sanitize(&format!("{}   {text}", self.time_and_share(answer.elsewhere, answer))));
+            let time = self.time_and_share(answer.elsewhere, answer);
+            let text = sanitize(&format!("{time}   below no line of yours: {}", words.join(", ")));
+            // Words for which there is no room are left out.
+            self.lines.write(&wrap(&text, ", ", self.lines.columns())[0]);
         }
         for (ns, label) in self.report.outside_ns() {
-            self.lines.write(&format!("{:>8} {:>5}   {label}", duration(ns), ""));
+            self.write_wrapped(&format!("{:>8} {:>5}   ", duration(ns), ""), label, ", ");
         }
     }
 
@@ -162,16 +165,13 @@ impl Table<'_> {
         self.lines.write_coloured("what helps", "1");
         let columns = self.lines.columns().saturating_sub(11).max(40);
         for help in &answer.helps {
-            let text = wrap(&sanitize(&help.text), " ", columns);
-            let is_cut = text.len() > MAX_HELP_LINES;
-            for (index, line) in text.iter().take(MAX_HELP_LINES).enumerate() {
+            for (index, line) in without_middle(wrap(&sanitize(&help.text), " ", columns)).iter().enumerate() {
                 let time = match (index, self.report.is_time()) {
                     (0, true) => self.time(help.count),
                     (0, false) => format!("{} %", share(help.count, answer)),
                     _ => String::new(),
                 };
-                let end = if is_cut && index + 1 == MAX_HELP_LINES { " …" } else { "" };
-                self.lines.write(&format!("{time:>8}   {line}{end}"));
+                self.lines.write(&format!("{time:>8}   {line}"));
             }
         }
     }
@@ -212,5 +212,26 @@ fn share(count: Count, answer: &Answer) -> String {
     match count.percent_of(answer.all) {
         percent @ 9.95.. => format!("{percent:.0}"),
         percent => format!("{percent:.1}"),
+    }
+}
+
+/// Leaves out the middle of a sentence that is too long. Its end says what a change does to results.
+fn without_middle(mut lines: Vec<String>) -> Vec<String> {
+    if lines.len() > MAX_BEGINNING_LINES + MAX_END_LINES {
+        lines.drain(MAX_BEGINNING_LINES..lines.len() - MAX_END_LINES);
+        lines[MAX_BEGINNING_LINES - 1].push_str(" …");
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_keeps_its_end() {
+        let sentence = |count: u32| (1..=count).map(|line| line.to_string()).collect::<Vec<_>>();
+        assert_eq!(without_middle(sentence(5)), sentence(5));
+        assert_eq!(without_middle(sentence(8)), ["1", "2", "3 …", "7", "8"]);
     }
 }

@@ -1,6 +1,8 @@
 //! Time by activity, and with [`Style::all`](super::Style::all) the hottest lines of the whole program.
 
-use super::lines::truncate;
+use unicode_width::UnicodeWidthStr as _;
+
+use super::lines::{truncate, wrap};
 use super::{Table, heat_colour, percent};
 use crate::loops::Loop;
 use crate::profile::activity::Activity;
@@ -36,6 +38,7 @@ impl Table<'_> {
         let mut rows = summary.rows();
         rows.sort_by_key(|row| std::cmp::Reverse(row.1));
         for (activity, count) in rows.iter().filter(|(_, count)| !count.is_zero()) {
+            let separator = if *activity == Activity::Compiled { ", " } else { " · " };
             let remark = match activity {
                 Activity::Compiled => self.compiled_remark(),
                 Activity::Compiling => self.compiling_remark(),
@@ -49,8 +52,8 @@ impl Table<'_> {
                 | Activity::Ending => String::new(),
             };
             let label = activity.words();
-            let row = format!("{} {}  {label:<21}  {remark}", self.seconds(*count), self.percent(*count));
-            self.lines.write(&sanitize(&row));
+            let row = format!("{} {}  {label:<21}  ", self.seconds(*count), self.percent(*count));
+            self.write_wrapped(&row, &remark, separator);
             if *activity == Activity::Compiling {
                 self.write_compiled_functions();
             }
@@ -64,7 +67,7 @@ impl Table<'_> {
             ));
         }
         for (ns, label) in self.report.outside_ns() {
-            self.lines.write(&format!("{:>9} {:8}  {label}", duration(ns), ""));
+            self.write_wrapped(&format!("{:>9} {:8}  ", duration(ns), ""), label, ", ");
         }
         // Recompilations are reported even if they were too short for a sample.
         let recompiled = self.report.compilations.iter().filter(|row| row.why == Why::NoLines).count();
@@ -77,6 +80,17 @@ impl Table<'_> {
         if profile.lost != 0 {
             self.lines
                 .write_coloured(&format!("{:>18}  samples lost by the recorder", group_digits(profile.lost)), "33");
+        }
+    }
+
+    /// Writes a row whose text continues below its start if the line is too short: split between items, or between
+    /// words if an item is too long.
+    pub(super) fn write_wrapped(&mut self, row: &str, text: &str, separator: &str) {
+        let columns = self.lines.columns().saturating_sub(row.width()).max(16);
+        let items = wrap(&sanitize(text), separator, columns);
+        for (index, line) in items.iter().flat_map(|items| wrap(items, " ", columns)).enumerate() {
+            let begin = if index == 0 { row.to_owned() } else { " ".repeat(row.width()) };
+            self.lines.write(&(begin + &line));
         }
     }
 
