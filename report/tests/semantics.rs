@@ -81,6 +81,44 @@ fn what_is_outside_lost_or_without_a_line_has_a_row() {
 }
 
 #[test]
+fn a_narrow_table_cuts_no_figure() {
+    let mut writer = writer();
+    for (index, samples) in (0..5).zip([40, 30, 20, 10, 5]) {
+        let start = 0x6000_0000 + index * 0x1_0000;
+        writer.mmap(10, (start, start + 0x1_0000), 0, &format!("/usr/lib/liblongish{index}.so"), 3);
+        (0..samples).for_each(|time| {
+            writer.sample((10, 10), 10 + time, 1_000_000, &[start + 0x100]);
+        });
+    }
+    let text = to_text(&report(&writer.file()), Style { width: Some(80), ..Style::default() });
+    assert!(text.contains("below no line of yours: liblongish0 38 %, liblongish1 29 %\n"), "{text}");
+    let table = text.split("  activity").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
+    for item in ["liblongish0 40 ms", "liblongish1 30 ms", "liblongish2 20 ms", "liblongish3 10 ms"] {
+        assert!(table.contains(item), "{item} in\n{text}");
+    }
+    assert!(table.trim_end().ends_with('…') && table.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+/// The main thread and a worker spend their time in one library.
+#[test]
+fn a_library_for_parallel_loops_has_one_word() {
+    let root = common::scratch_directory("words");
+    std::fs::create_dir_all(root.join("tmp")).unwrap();
+    let python = 0x7f00_0000_1000_u64;
+    std::fs::write(root.join("tmp/perf-10.map"), format!("{python:x} 100 py::main:/home/me/program.py\n")).unwrap();
+    let mut writer = writer();
+    writer.mmap(10, (0x6000_0000, 0x6001_0000), 0, "/usr/lib/libgomp.so.1", 3);
+    writer.sample((10, 10), 10, 5, &[FIRST, python + 0x10]);
+    writer.sample((10, 10), 11, 5, &[0x6000_0100, CALL, python + 0x10]).sample((10, 11), 12, 5, &[0x6000_0100]);
+    let mut options = common::fixture_options();
+    options.lookup.roots.push(root);
+    let answer = &to_json(&Report::new(read(&writer.file()).unwrap(), None, &options))["answer"];
+    let samples = |word: &str| answer["shares"][word]["samples"].as_u64();
+    let shares = [samples("compiled"), samples("libgomp"), samples("libraries")];
+    assert_eq!(shares, [Some(1), Some(2), None], "{answer}");
+}
+
+#[test]
 fn shares_are_weighted_by_period() {
     let mut writer = writer();
     writer.sample((10, 10), 10, 3000, &[FIRST]).sample((10, 10), 11, 1000, &[0x5000_0100]);

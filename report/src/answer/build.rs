@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::help::{Help, HelpEvidence, short_name, what_helps};
 use super::row::{AnswerRow, RowKind};
 use super::rows::{Chosen, choose};
-use super::samples::{CALLING, Group, INTERPRETER, Samples, collect};
+use super::samples::{CALLING, Group, INTERPRETER, POOL_WORDS, Samples, collect};
 use super::tree::{Key, Node, NodeId, Tree};
 use crate::distinct::Distinct;
 use crate::lookup::source::SourceText;
@@ -122,13 +122,14 @@ impl<'a> Builder<'a> {
         self.answer
     }
 
-    /// Returns the word for a group in the head, which counts all libraries as one: those that a line of the user
-    /// calls, too.
+    /// Returns the word for a group in the head: that of the rows, except that all libraries count as one, also those
+    /// that a line of the user calls. A library that runs parallel loops keeps its name: main thread and workers spend
+    /// the same time there.
     fn share_word(&self, group: &Group) -> &'a str {
         let word = self.samples.words[group.word as usize].as_str();
+        let has_name = [CALLING, INTERPRETER].contains(&word) || POOL_WORDS.contains(&word);
         match group.activity {
-            Activity::Compiled => "compiled",
-            Activity::Library | Activity::Interpreted if ![CALLING, INTERPRETER].contains(&word) => "libraries",
+            Activity::Library | Activity::Interpreted if !has_name => "libraries",
             _ => word,
         }
     }
