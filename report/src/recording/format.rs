@@ -249,10 +249,12 @@ fn is_used_feature(feature: u32) -> bool {
 }
 
 /// Returns notes from the counters of our own recorder: if more than one stack in a hundred is incomplete, a thread was
-/// not sampled, more than one sample in a hundred was skipped, or more than one in four is inexact. Lost samples have
-/// records of their own.
+/// not sampled, more than one sample in a hundred was skipped, or more than one in four is inexact; one in two where
+/// `cpu-clock` was used, because a single wait in 40 ms of CPU time counts as often. Lost samples have records of
+/// their own.
 fn recorder_notes(counters: &Counters) -> Vec<String> {
-    let Counters { samples, incomplete, truncated, skipped, threads_without_timer, inexact, .. } = *counters;
+    let Counters { samples, incomplete, truncated, skipped, threads_without_timer, inexact, by_user_clock, .. } =
+        *counters;
     let mut notes = Vec::new();
     let partial = incomplete.saturating_add(truncated);
     if partial > samples / 100 {
@@ -271,11 +273,15 @@ fn recorder_notes(counters: &Counters) -> Vec<String> {
              Record longer, or with a lower rate (-r)"
         ));
     }
-    if inexact > samples / 4 {
+    let (min_inexact, reason) = match by_user_clock {
+        0 => (samples / 4, "not permitted (perf_event_paranoid above 2, or seccomp), or too slow for so many waits"),
+        _ => (samples / 2, "too slow where a thread waits or is interrupted so often, or has so many page faults"),
+    };
+    if inexact > min_inexact {
         notes.push(format!(
             "{inexact} of {samples} samples are of threads that often wait, taken at the kernel's clock tick: the \
              first milliseconds after each wait may have up to a third of that time too much or too little. perf's \
-             cpu-clock is exact, but not permitted (perf_event_paranoid above 2, or seccomp), or too slow for so many waits"
+             cpu-clock is exact, but {reason}"
         ));
     }
     notes
@@ -369,10 +375,14 @@ mod tests {
             (counters(0, 0, 1), "not in the recording: 1"),
             (counters(0, 11, 0), "11 samples were skipped beside 1000"),
             (Counters { inexact: 251, ..counters(0, 0, 0) }, "251 of 1000 samples are of threads that often wait"),
+            (Counters { inexact: 251, ..counters(0, 0, 0) }, "but not permitted (perf_event_paranoid"),
+            (Counters { inexact: 501, by_user_clock: 1, ..counters(0, 0, 0) }, "but too slow where a thread waits"),
         ] {
             let notes = recorder_notes(&counters);
             assert!(notes.len() == 1 && notes[0].contains(note), "{notes:?}");
         }
         assert_eq!(recorder_notes(&counters(9, 11, 0)).len(), 2);
+        let mostly_exact = Counters { inexact: 500, by_user_clock: 1, ..counters(0, 0, 0) };
+        assert!(recorder_notes(&mostly_exact).is_empty(), "cpu-clock was used");
     }
 }
