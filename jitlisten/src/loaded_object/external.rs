@@ -25,7 +25,7 @@ pub(crate) struct Reference<'data> {
 }
 
 /// Content of a relocated field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ReferenceKind {
     /// Address of the symbol, in eight bytes.
     Address,

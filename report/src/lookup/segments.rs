@@ -37,4 +37,11 @@ impl Segments {
         let segment = self.0.iter().find(inside)?;
         (offset - segment.offset).checked_add(segment.address)
     }
+
+    /// Returns true if an address in the file's address space is in a segment.
+    pub(crate) fn contains(&self, address: u64) -> bool {
+        let inside =
+            |segment: &Segment| address.checked_sub(segment.address).is_some_and(|relative| relative < segment.size);
+        self.0.iter().any(inside)
+    }
 }

@@ -162,10 +162,7 @@ impl Report {
         options: &Options,
     ) -> Report {
         let missing_callers = insert_missing_callers(cache, &mut recording, &options.lookup);
-        // Recordings that were merged have these names.
-        if recording.parts <= 1 {
-            name_callees(cache, &mut recording, &options.lookup);
-        }
+        name_callees(cache, &mut recording, &options.lookup);
         let symbols = Symbols::resolve_with(cache, &recording, &options.lookup);
         let detail = Detail { by_thread: options.by_thread, native_lines: options.lookup.native_lines };
         let roots = Roots::new(&recording, &options.lookup);

@@ -4,69 +4,96 @@
 //! in a debug package. Images have the names in their code's relocations (`jitlisten/src/sink/image/callees.rs`).
 //! Two rules name a function, whose address range is that of its unwind table entry:
 //!
-//! 1. Compiled code refers to the function's start by this name.
+//! 1. Compiled code refers to the function's start by this name, or calls a function of another library that jumps to
+//!    it. Numba's `cos`, for example, jumps to that of libm.
 //! 2. In all stacks with these instructions, compiled code calls into the library by this name, directly above the
 //!    function or above others of the library. `acos` of libm, for example, jumps to a local function, which replaces
-//!    its frame.
+//!    its frame. A symbol in a debug package precedes this name.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::callees::replace_by_usual;
 use super::files::Files;
 use crate::recording::{FilePosition, Location, Recording};
 
-/// Names by origin, pid and start of the function in the process.
-type Starts = FxHashMap<(u32, u32, u64), Arc<str>>;
+/// Origin and pid.
+type Process = (u32, u32);
+/// File and start of a function.
+type Function = (u32, u64);
 
 /// Location in a library function without a symbol.
 struct Nameless {
-    location: usize,
-    /// File and start of the function.
-    function: (u32, u64),
+    location: u32,
+    function: Function,
+    process: Process,
+    /// Start of the function in the process.
+    start: u64,
 }
 
-/// Sets the names of locations in library functions that have no symbol.
+/// Sets the names of locations in library functions that have no symbol. In a merged recording, the first rule has been
+/// applied to each part.
 pub(super) fn name_callees(files: &mut Files, recording: &mut Recording) {
-    let images = images_by_process(files, recording);
-    if images.is_empty() {
-        return;
-    }
-    let starts: Starts = images
-        .iter()
-        .flat_map(|(process, images)| images.iter().map(move |image| (*process, *image)))
-        .flat_map(|((origin, pid), image)| {
-            let starts = files.callees(image).into_iter().flat_map(|callees| &callees.starts);
-            starts.map(|(start, name)| ((origin, pid, *start), Arc::clone(name))).collect::<Vec<_>>()
-        })
-        .collect();
-    let mut nameless = Vec::new();
-    for index in called_locations(files, recording) {
-        let location = &mut recording.locations[index];
-        let (Some(pid), Some(position)) = (location.pid, location.position) else { continue };
-        let Some((address, function)) = files.nameless_function(position) else { continue };
-        let start = function.start.wrapping_add(location.address.wrapping_sub(address));
-        match starts.get(&(location.origin, pid, start)) {
-            Some(name) => location.callee = Some(Arc::clone(name)),
-            None => nameless.push(Nameless { location: index, function: (position.file, function.start) }),
+    let nameless = name_by_references(files, recording);
+    let names = names_of_entries(files, recording, &nameless);
+    for (location, function) in nameless {
+        let location = &mut recording.locations[location as usize];
+        if let Some(name) = names.get(&function)
+            && location.position.is_some_and(|position| files.debug_symbol(position).is_none())
+        {
+            location.callee = Some(Arc::clone(name));
         }
     }
-    let names = names_of_entries(files, recording, &nameless, &starts);
-    for Nameless { location, function } in nameless {
-        recording.locations[location].callee = names.get(&function).cloned();
+}
+
+/// Applies the first rule to all locations of the functions. Returns the locations that compiled code calls and that
+/// still have no name.
+pub(super) fn name_by_references(files: &mut Files, recording: &mut Recording) -> FxHashMap<u32, Function> {
+    let called = called_locations(files, recording);
+    let positions = called.iter().filter_map(|location| recording.locations[*location as usize].position);
+    let libraries: FxHashSet<u32> = positions.map(|position| position.file).collect();
+    let mut nameless = Vec::new();
+    let mut starts: FxHashMap<Process, FxHashMap<u64, Option<Arc<str>>>> = FxHashMap::default();
+    for (location, index) in recording.locations.iter().zip(0..) {
+        if let (Some(pid), Some(position)) = (location.pid, location.position)
+            && libraries.contains(&position.file)
+            && let Some((address, range)) = files.nameless_function(position)
+        {
+            let process = (location.origin, pid);
+            let start = range.start.wrapping_add(location.address.wrapping_sub(address));
+            starts.entry(process).or_default().insert(start, None);
+            nameless.push(Nameless { location: index, function: (position.file, range.start), process, start });
+        }
     }
+    find_references(files, recording, &mut starts);
+    let mut names: FxHashMap<Function, Option<Arc<str>>> = FxHashMap::default();
+    for Nameless { location, function, process, start } in &nameless {
+        let known = names.entry(*function).or_default();
+        let own = &recording.locations[*location as usize].callee;
+        for name in own.iter().chain(&starts[process][start]) {
+            replace_by_usual(known, name);
+        }
+    }
+    let others = nameless.iter().filter(|nameless| names[&nameless.function].is_none());
+    let others = others.map(|nameless| (nameless.location, nameless.function)).collect();
+    names.extend(names_of_jumps(files, recording, &others));
+    for Nameless { location, function, .. } in &nameless {
+        recording.locations[*location as usize].callee.clone_from(&names[function]);
+    }
+    nameless.retain(|nameless| names[&nameless.function].is_none() && called.contains(&nameless.location));
+    nameless.into_iter().map(|nameless| (nameless.location, nameless.function)).collect()
 }
 
 /// Returns the locations in libraries that compiled code calls. Other libraries need not be opened.
-fn called_locations(files: &Files, recording: &Recording) -> BTreeSet<usize> {
-    let mut called = BTreeSet::new();
+fn called_locations(files: &Files, recording: &Recording) -> FxHashSet<u32> {
+    let mut called = FxHashSet::default();
     for stack in 0..recording.stacks.len() as u32 {
         // Library that the previous location called: `None` for no library, `Some(None)` for any.
         let mut library = None;
-        for location in recording.stacks.get(stack).iter().rev().map(|location| *location as usize) {
-            let Some(FilePosition { file, .. }) = recording.locations[location].position else {
+        for location in recording.stacks.get(stack).iter().rev() {
+            let Some(FilePosition { file, .. }) = recording.locations[*location as usize].position else {
                 library = None;
                 continue;
             };
@@ -74,7 +101,7 @@ fn called_locations(files: &Files, recording: &Recording) -> BTreeSet<usize> {
                 library = Some(None);
             } else if library.is_some_and(|library: Option<u32>| library.is_none_or(|library| library == file)) {
                 library = Some(Some(file));
-                called.insert(location);
+                called.insert(*location);
             } else {
                 library = None;
             }
@@ -83,44 +110,85 @@ fn called_locations(files: &Files, recording: &Recording) -> BTreeSet<usize> {
     called
 }
 
-/// Returns the images of each process that name functions outside of them.
-fn images_by_process(files: &mut Files, recording: &Recording) -> FxHashMap<(u32, u32), Vec<u32>> {
-    let mut images: FxHashMap<(u32, u32), Vec<u32>> = FxHashMap::default();
+/// Sets the names of the functions that start at these addresses and that images of the process refer to. Forked
+/// processes may have thousands of images in common, so the names of other functions are not copied for each process.
+fn find_references(
+    files: &mut Files,
+    recording: &Recording,
+    starts: &mut FxHashMap<Process, FxHashMap<u64, Option<Arc<str>>>>,
+) {
     let mut seen = FxHashSet::default();
     for location in &recording.locations {
         if let (Some(pid), Some(position)) = (location.pid, location.position)
+            && let Some(starts) = starts.get_mut(&(location.origin, pid))
             && seen.insert((location.origin, pid, position.file))
-            && files.callees(position.file).is_some()
+            && let Some(callees) = files.callees(position.file)
         {
-            images.entry((location.origin, pid)).or_default().push(position.file);
+            if starts.len() < callees.starts.len() {
+                for (start, known) in starts {
+                    if let Some(name) = callees.starts.get(start) {
+                        replace_by_usual(known, name);
+                    }
+                }
+            } else {
+                for (start, name) in &callees.starts {
+                    if let Some(known) = starts.get_mut(start) {
+                        replace_by_usual(known, name);
+                    }
+                }
+            }
         }
     }
-    images
 }
 
-/// Returns the names of the functions that all stacks reach by one name.
+/// Returns the names by which compiled code calls functions of other libraries that jump to these; `None` for several
+/// names.
+fn names_of_jumps(
+    files: &mut Files,
+    recording: &Recording,
+    functions: &FxHashMap<u32, Function>,
+) -> FxHashMap<Function, Option<Arc<str>>> {
+    let mut names: FxHashMap<Function, Option<Arc<str>>> = FxHashMap::default();
+    let mut seen = FxHashSet::default();
+    for stack in (0..recording.stacks.len() as u32).filter(|_| !functions.is_empty()) {
+        for edge in recording.stacks.get(stack).windows(2) {
+            let (location, call) = (&recording.locations[edge[0] as usize], &recording.locations[edge[1] as usize]);
+            if let Some(function) = functions.get(&edge[0])
+                && seen.insert((edge[0], edge[1]))
+                && let Some((name, Some(target))) = called_name(files, call)
+                && !files.contains(location, target)
+            {
+                let first = names.entry(*function).or_insert_with(|| Some(Arc::clone(&name)));
+                if first.as_ref() != Some(&name) {
+                    *first = None;
+                }
+            }
+        }
+    }
+    names
+}
+
+/// Returns the names of the functions that all stacks with these locations reach by one name.
 fn names_of_entries(
     files: &mut Files,
     recording: &Recording,
-    nameless: &[Nameless],
-    starts: &Starts,
-) -> FxHashMap<(u32, u64), Arc<str>> {
-    let functions: FxHashMap<u32, (u32, u64)> =
-        nameless.iter().map(|nameless| (nameless.location as u32, nameless.function)).collect();
-    let mut names: FxHashMap<(u32, u64), Option<Arc<str>>> = FxHashMap::default();
+    functions: &FxHashMap<u32, Function>,
+) -> FxHashMap<Function, Arc<str>> {
+    let mut names: FxHashMap<Function, Option<Arc<str>>> = FxHashMap::default();
     let mut entries: FxHashMap<(u32, u32), Option<Arc<str>>> = FxHashMap::default();
     let file = |location: u32| recording.locations[location as usize].position.map(|position| position.file);
     for stack in (0..recording.stacks.len() as u32).filter(|_| !functions.is_empty()) {
-        let stack = recording.stacks.get(stack);
-        for (index, location) in stack.iter().enumerate() {
+        // Entry to the current file: its location there, and that of the caller.
+        let mut entry: Option<(u32, u32)> = None;
+        let mut previous = None;
+        for location in recording.stacks.get(stack).iter().rev() {
+            if previous.is_none_or(|previous| file(previous) != file(*location)) {
+                entry = previous.map(|caller| (*location, caller));
+            }
+            previous = Some(*location);
             let Some(function) = functions.get(location) else { continue };
-            let is_outside = |caller: &u32| file(*caller) != Some(function.0);
-            let caller = stack[index..].iter().position(is_outside).map(|offset| index + offset);
-            let name = caller.and_then(|caller| {
-                let (entry, caller) = (stack[caller - 1], stack[caller]);
-                let name = entries.entry((entry, caller));
-                name.or_insert_with(|| entry_name(files, recording, (entry, caller), starts)).as_ref()
-            });
+            let name = entry
+                .and_then(|entry| entries.entry(entry).or_insert_with(|| entry_name(files, recording, entry)).as_ref());
             let first = names.entry(*function).or_insert_with(|| name.cloned());
             if first.as_ref() != name {
                 *first = None;
@@ -131,32 +199,40 @@ fn names_of_entries(
 }
 
 /// Returns the name of the library function at `entry`, if `caller` is compiled code.
-fn entry_name(
-    files: &mut Files,
-    recording: &Recording,
-    (entry, caller): (u32, u32),
-    starts: &Starts,
-) -> Option<Arc<str>> {
+fn entry_name(files: &mut Files, recording: &Recording, (entry, caller): (u32, u32)) -> Option<Arc<str>> {
     let (entry, caller) = (&recording.locations[entry as usize], &recording.locations[caller as usize]);
     files.callees(caller.position?.file)?;
     let symbol = entry.position.and_then(|position| files.symbol(position));
-    symbol.map(Arc::from).or_else(|| called_name(files, caller, starts))
+    symbol.map(Arc::from).or_else(|| called_name(files, caller).map(|(name, _)| name))
 }
 
-/// Returns the name of the function that compiled code calls at a location.
-fn called_name(files: &mut Files, call: &Location, starts: &Starts) -> Option<Arc<str>> {
-    let (pid, position) = (call.pid?, call.position?);
-    let (_, elf) = files.open(position.file)?;
-    let call_address = elf.address_of_offset(position.offset)?;
+/// Returns the name of the function that compiled code calls at a location, and its address in the process if known.
+fn called_name(files: &mut Files, call: &Location) -> Option<(Arc<str>, Option<u64>)> {
+    let position = call.position?;
+    files.callees(position.file)?;
+    let call_address = files.address(position)?;
     if let Some(name) = files.callees(position.file)?.calls.get(&call_address) {
-        return Some(Arc::clone(name));
+        return Some((Arc::clone(name), None));
     }
     let (_, target) = files.call_target(position, call.address)?;
     let target = target.wrapping_add(call.address.wrapping_sub(call_address));
-    starts.get(&(call.origin, pid, target)).cloned()
+    Some((Arc::clone(files.callees(position.file)?.starts.get(&target)?), Some(target)))
 }
 
 impl Files {
+    fn address(&mut self, position: FilePosition) -> Option<u64> {
+        self.open(position.file)?.1.address_of_offset(position.offset)
+    }
+
+    /// Returns true if an address in the process is in the same file as a location.
+    fn contains(&mut self, location: &Location, address: u64) -> bool {
+        let own = location.position.and_then(|position| Some((position.file, self.address(position)?)));
+        own.is_some_and(|(file, own)| {
+            let address = address.wrapping_add(own.wrapping_sub(location.address));
+            self.segments(file).is_some_and(|segments| segments.contains(address))
+        })
+    }
+
     /// Returns the address of a position in a library and the range of its function, if that is in the unwind table but
     /// not among the symbols.
     fn nameless_function(&mut self, position: FilePosition) -> Option<(u64, Range<u64>)> {

@@ -7,7 +7,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::files::{Files, ImageFunction, is_anonymous};
-use super::nameless::name_callees;
+use super::nameless::name_by_references;
 use super::names::parse_python_name;
 use super::perf_map::has_map;
 use super::source_frame::SourceFrame;
@@ -47,7 +47,8 @@ impl SharedCode {
     pub(crate) fn share(&mut self, recording: &mut Recording, lookup: &Lookup) {
         let mut files = Files::default();
         files.extend(recording, lookup);
-        name_callees(&mut files, recording);
+        // Images of the process have these names at the process's own addresses.
+        name_by_references(&mut files, recording);
         let mut own = OwnIndices::default();
         let mut has_maps = FxHashMap::default();
         for index in 0..recording.locations.len() {
@@ -60,6 +61,7 @@ impl SharedCode {
                 })
             };
             let file = location.position.and_then(|position| recording.files.get(position.file as usize));
+            let callee = location.callee.clone();
             let Some((code, offset)) = self.code(location.position.zip(file), &mut files, has_map) else { continue };
             let (shared_files, origins) = (&mut self.files, &mut self.origins);
             let first = self.locations.entry(code).or_insert_with(|| Location {
@@ -76,6 +78,7 @@ impl SharedCode {
                 offset: position.offset.wrapping_add(offset),
             });
             let (origin, address) = (own.origin(first.origin, origins, recording), first.address.wrapping_add(offset));
+            first.callee = callee.or(first.callee.take());
             recording.locations[index] = Location { origin, address, position, ..first.clone() };
         }
         remove_unused_images(recording, &files);

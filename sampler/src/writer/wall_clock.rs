@@ -10,8 +10,9 @@
 //! it is of that kind and the thread now does the other, else the next. Until a thread on the run queue runs, it looks
 //! as if it waited; then that time is taken back. Time on the run queue belongs to no sample.
 //!
-//! Threads may end without a sample, and between two checks. Their time goes to the first samples of later threads, so
-//! that a first sample stands for the interval in which the check was due, as far as such time is available.
+//! Threads may end without a sample. Their time goes to the first samples of later threads, so that a first sample
+//! stands for the interval in which the check was due, as far as such time is available. The end of other threads
+//! belongs to their last samples.
 //!
 //! A thread that starts to wait receives one signal. The kernel then restarts most system calls. Calls that fail with
 //! `EINTR` instead, such as `pause` and `poll`, are restarted by [`restart_system_call`], on x86_64. A transfer that
@@ -193,10 +194,10 @@ impl OpenTime {
         }
     }
 
-    /// Takes at most `ns`, and more the more time there is, for the next samples to take equal parts.
+    /// Takes `ns`, and up to twice as much the more time there is, for the next samples to take equal parts.
     fn take_part(&mut self, activity: Activity, ns: u64) -> u64 {
         let time = self.time_of(activity);
-        let part = (ns + *time / ENDED_TIME_DIVISOR).min(*time);
+        let part = (ns + (*time / ENDED_TIME_DIVISOR).min(ns)).min(*time);
         *time -= part;
         part
     }
@@ -242,7 +243,9 @@ struct WatchedThread {
     missed_checks: u32,
     /// Timer on the thread's CPU clock.
     tick_timer: Option<Timer>,
-    /// Time that the first sample of a thread stands for; 0 once it is taken.
+    /// True until the first sample, if the thread has started during the recording.
+    is_new: bool,
+    /// Time that the first sample stands for; 0 once the sample has been requested.
     first_interval_ns: u64,
 }
 
@@ -289,9 +292,7 @@ impl WatchedThread {
         }
         let ran_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.last_cpu_ns, cpu_ns));
         let is_sampled = self.is_sampled(slot);
-        if is_sampled {
-            self.first_interval_ns = 0;
-        }
+        self.is_new &= !is_sampled;
         let is_back = is_sampled && is_same_call && cpu_ns.saturating_sub(self.sampled_cpu_ns) <= return_cost_ns;
         let queued_ns = if ran_ns == 0 { 0 } else { self.take_queued(slot, is_back) };
         let queued_before_ns = self.open.add(elapsed_ns, ran_ns, queued_ns);
@@ -315,10 +316,8 @@ impl WatchedThread {
             self.open.add_to(last, slot.source.take_pending());
         }
         let open_ns = self.open.take(activity);
-        let added_ns = match self.first_interval_ns {
-            0 => 0,
-            interval_ns => ended.take_part(activity, interval_ns.saturating_sub(open_ns)),
-        };
+        let missing_ns = std::mem::take(&mut self.first_interval_ns).saturating_sub(open_ns);
+        let added_ns = ended.take_part(activity, missing_ns);
         // The handler ignores a signal without a period.
         slot.source.add_pending((open_ns + added_ns).max(1));
         (self.sampled_cpu_ns, self.sampled_activity, self.call) = (cpu_ns, Some(activity), call);
@@ -349,8 +348,7 @@ impl WatchedThread {
     fn may_sample(&mut self, is_queued: bool, has_run: bool) -> bool {
         self.missed_checks += u32::from(has_run);
         // A new thread may end before it is found running.
-        let is_new = self.first_interval_ns != 0;
-        let is_due = !is_queued || is_new || self.missed_checks > MAX_MISSED_CHECKS;
+        let is_due = !is_queued || self.is_new || self.missed_checks > MAX_MISSED_CHECKS;
         if is_due {
             self.missed_checks = 0;
         }
@@ -408,18 +406,22 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Keeps the time of a thread that has ended, since its last check. Called before the last record of its idle time.
+    /// Charges the time of a thread that has ended, since its last check, to its last sample, and keeps the rest. Called
+    /// before the last record of its idle time.
     pub(crate) fn end_thread(&mut self, index: usize, slot: &Slot) {
+        let Some((thread, _)) = find_thread(&mut self.threads, index, slot) else { return };
+        thread.end();
         let Some(end) = slot.run_queue.end() else { return };
         let elapsed_ns = slot.source.take_unaccounted_at_end();
-        let Some((thread, _)) = find_thread(&mut self.threads, index, slot) else { return };
-        if let Some(last) = thread.sampled_activity {
-            thread.open.add_to(last, slot.source.take_pending());
-        }
         let queued_ns = end.run_queue_ns.saturating_sub(thread.last_run_queue_ns);
-        let _ = thread.open.add(elapsed_ns, end.cpu_ns.saturating_sub(thread.last_cpu_ns), queued_ns);
+        let ran_ns = end.cpu_ns.saturating_sub(thread.last_cpu_ns);
+        slot.wait.take_back_idle(thread.open.add(elapsed_ns, ran_ns, queued_ns));
+        match thread.sampled_activity {
+            Some(last) if thread.is_sampled(slot) => slot.wait.add_idle(thread.open.take(last)),
+            Some(last) => thread.open.add_to(last, slot.source.take_pending()),
+            None => {}
+        }
         let OpenTime { running, waiting } = std::mem::take(&mut thread.open);
-        thread.end();
         self.ended.add_to(Activity::Running, running);
         self.ended.add_to(Activity::Waiting, waiting);
     }
@@ -451,6 +453,7 @@ impl Watch {
                 // time of an interval.
                 thread.next_check = now + (random % min_interval_ns).saturating_sub(since_last_check_ns);
                 thread.first_interval_ns = since_last_check_ns.max(min_interval_ns);
+                thread.is_new = true;
             }
             if thread.next_check <= now {
                 if let Some(call) = thread.check(index, slot, now, &mut self.ended) {

@@ -1,5 +1,6 @@
 //! The patched llvmlite of `integrations/llvmlite`, which loads the library itself. Nothing is preloaded.
 
+use std::fs;
 use std::path::Path;
 
 use jitlisten_tests::host::{Host, Preload};
@@ -87,12 +88,15 @@ fn the_patchs_own_tests() {
     assert!(stderr.contains("Ran 4 tests") && !stderr.contains("skipped"), "{stderr}");
 }
 
-/// The library is loaded when it is first asked for, and llvmlite works without it.
+/// The library is loaded when it is first asked for, and llvmlite works without it. The file hides an installed one.
 #[test]
 fn without_the_library_it_works() {
-    let python = integration::numba(VENV, "chain.py").map(|host| host.argument("0"));
-    let Some(host) = python else { return };
-    let outcome = host.variable("NUMBA_ENABLE_PROFILING", "1").run(Preload::Nothing).expect_success();
+    let Some(host) = integration::numba(VENV, "chain.py") else { return };
+    let directory = host.scratch("no-library");
+    fs::create_dir_all(&directory).expect("a directory");
+    fs::write(directory.join("libjitlisten.so"), "no library").expect("a file");
+    let host = host.argument("0").variable("LD_LIBRARY_PATH", directory).variable("NUMBA_ENABLE_PROFILING", "1");
+    let outcome = host.run(Preload::Nothing).expect_success();
     assert_eq!(outcome.map, None);
 }
 
