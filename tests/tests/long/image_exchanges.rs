@@ -1,9 +1,8 @@
 //! A million exchanges of pages while other threads run, replace and protect code beside them.
 //!
-//! ThreadSanitizer cannot replace this test. Pages are copied by a system call, and code is fetched, not loaded: it
-//! sees neither. It takes the `mmap` of an exchange for a write, so it would report every thread that reads its own
-//! code meanwhile, which is allowed. The model in `jitlisten/src/sink/image/exchange_model.rs` tries every
-//! interleaving.
+//! `ci/tour.sh` runs the same program under ThreadSanitizer, which cannot replace this test: pages are copied by a
+//! system call, and code is fetched, not loaded, so it sees neither. The model in
+//! `jitlisten/src/sink/image/exchange_model.rs` tries every interleaving.
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::image::with_images;
