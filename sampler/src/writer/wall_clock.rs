@@ -50,8 +50,11 @@ const SYSCALL_RETURN_NS: u64 = 50_000;
 const MAX_BRIEF_RUN_NS: u64 = 200_000;
 /// Number of checks that may find a running thread off the processor before it is signalled anyway.
 const MAX_MISSED_CHECKS: u32 = 3;
-/// A first sample gets the time of ended threads divided by this number, if more is left than the samples need.
+/// If the first samples leave time of ended threads over, each gets up to this part of it, because fewer threads are
+/// sampled than should be.
 const ENDED_TIME_DIVISOR: u64 = 8;
+/// Maximum of that part, in multiples of the time that the sample stands for.
+const MAX_ENDED_INTERVALS: u64 = 4;
 /// Maximum number of bytes to copy from a waiting thread's stack.
 const MAX_STACK_COPY_BYTES: u64 = 64 << 10;
 
@@ -194,10 +197,10 @@ impl OpenTime {
         }
     }
 
-    /// Takes `ns`, and up to twice as much the more time there is, for the next samples to take equal parts.
+    /// Takes `ns`, and several times as much the more time there is, for the next samples to take equal parts.
     fn take_part(&mut self, activity: Activity, ns: u64) -> u64 {
         let time = self.time_of(activity);
-        let part = (ns + (*time / ENDED_TIME_DIVISOR).min(ns)).min(*time);
+        let part = (ns + (*time / ENDED_TIME_DIVISOR).min(ns * MAX_ENDED_INTERVALS)).min(*time);
         *time -= part;
         part
     }
