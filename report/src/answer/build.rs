@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::help::{Help, HelpEvidence, short_name, what_helps};
+use super::path::is_pool_word;
 use super::row::{AnswerRow, RowKind};
 use super::rows::{Chosen, choose};
-use super::samples::{CALLING, Group, INTERPRETER, POOL_WORDS, Samples, collect};
+use super::samples::{CALLING, Group, INTERPRETER, Samples, collect};
 use super::tree::{Key, Node, NodeId, Tree};
 use crate::distinct::Distinct;
 use crate::lookup::source::SourceText;
@@ -127,7 +128,7 @@ impl<'a> Builder<'a> {
     /// the same time there.
     fn share_word(&self, group: &Group) -> &'a str {
         let word = self.samples.words[group.word as usize].as_str();
-        let has_name = [CALLING, INTERPRETER].contains(&word) || POOL_WORDS.contains(&word);
+        let has_name = [CALLING, INTERPRETER].contains(&word) || is_pool_word(word);
         match group.activity {
             Activity::Library | Activity::Interpreted if !has_name => "libraries",
             _ => word,

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::path::Step;
-use super::samples::{CALLING, COLLECTING, Group, INTERPRETER, POOL_WORDS, Samples, WAITING_FOR_GIL};
+use super::path::{Step, is_pool_word};
+use super::samples::{CALLING, COLLECTING, Group, INTERPRETER, Samples, WAITING_FOR_GIL};
 use crate::loops::{Loop, SMALL_PARALLEL};
 use crate::profile::activity::Activity;
 use crate::profile::{Count, Profile};
@@ -179,25 +179,38 @@ fn signature_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     })
 }
 
+/// Time of a line of Python.
+#[derive(Default)]
+struct LineTime {
+    /// Time in the interpreter, without that of `text`.
+    interpreter: Count,
+    /// Time in functions of the interpreter that work on strings, or sort.
+    text: Count,
+    /// All time but that of calls of compiled functions.
+    all: Count,
+}
+
 /// Returns the user's function that costs most in Python's interpreter.
 fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     // C functions that the interpreter calls for single values belong to its time, those that do most of a line's work
     // do not, nor do lines that mostly work on strings.
-    let mut lines: BTreeMap<(u32, u32, u32), (Count, Count, Count)> = BTreeMap::new();
+    let mut lines: BTreeMap<(u32, u32, u32), LineTime> = BTreeMap::new();
     for group in evidence.samples.groups.iter().filter(|group| group.activity == Activity::Interpreted) {
         let Some(step) = group.steps.last().filter(|step| !step.is_compiled) else { continue };
         let word = evidence.samples.words[group.word as usize].as_str();
-        let (own, text, all) = lines.entry((step.row, step.source, step.line)).or_default();
-        if word == INTERPRETER {
-            *(if group.is_text { text } else { own }) += group.count;
+        let line = lines.entry((step.row, step.source, step.line)).or_default();
+        match word {
+            INTERPRETER if group.is_text => line.text += group.count,
+            INTERPRETER => line.interpreter += group.count,
+            _ => {}
         }
         if word != CALLING {
-            *all += group.count;
+            line.all += group.count;
         }
     }
     let mut functions: BTreeMap<(u32, u32), Vec<(u32, Count)>> = BTreeMap::new();
-    for ((row, source, line), (own, text, all)) in lines {
-        if own.percent_of(all) >= MIN_INTERPRETER_PERCENT && own >= text {
+    for ((row, source, line), LineTime { interpreter, text, all }) in lines {
+        if interpreter.percent_of(all) >= MIN_INTERPRETER_PERCENT && interpreter >= text {
             functions.entry((row, source)).or_default().push((line, all));
         }
     }
@@ -270,11 +283,11 @@ fn positions(group: &Group) -> Option<(Place, Option<Place>)> {
 /// Parallel loop: its line, the interpreted line that called it, and the word for its library.
 type ParallelLoop = (Place, Option<Place>, u32);
 
-/// Returns the time of each parallel loop in the libraries of `POOL_WORDS`. Threads that run no code of a loop work for
+/// Returns the time of each parallel loop in the library that runs it. Threads that run no code of a loop work for
 /// the loops at the same lines of Python: their time is shared in proportion to the time of the loops' own threads.
 fn pool_loops(samples: &Samples) -> BTreeMap<ParallelLoop, Count> {
     let mut below: BTreeMap<Vec<Place>, (BTreeMap<ParallelLoop, Count>, Count)> = BTreeMap::new();
-    let is_pool = |group: &&Group| POOL_WORDS.contains(&samples.words[group.word as usize].as_str());
+    let is_pool = |group: &&Group| is_pool_word(&samples.words[group.word as usize]);
     for group in samples.groups.iter().filter(is_pool) {
         let Some((line, caller)) = positions(group) else { continue };
         let python = group.steps.iter().filter(|step| !step.is_compiled).map(|step| (step.source, step.line));
@@ -325,7 +338,7 @@ fn pool_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
 
 /// Returns the line that calls compiled functions so often that the calls cost more than the functions.
 fn call_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
-    let (count, lines) = sum_of_words(evidence, &[CALLING], |group| Some(positions(group)?.0));
+    let (count, lines) = sum_of_word(evidence, CALLING, |group| Some(positions(group)?.0));
     if count.percent_of(evidence.all) < MIN_OVERHEAD_PERCENT {
         return None;
     }
@@ -360,7 +373,7 @@ fn callback_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
             lines.entry(place).or_insert((Count::default(), callback.callee)).0 += group.count;
         }
     }
-    let (_, own) = sum_of_words(evidence, &[PACKAGE], |group| {
+    let (_, own) = sum_of_word(evidence, PACKAGE, |group| {
         group.callback.is_none().then_some(())?;
         Some(positions(group)?.0)
     });
@@ -419,7 +432,7 @@ fn overhead_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
         (WAITING_FOR_GIL, "gil", "threads wait for the GIL: nogil=True lets compiled functions run at the same time"),
     ];
     let help = |(word, rule, text): (&str, &'static str, &str)| {
-        let (_, lines) = sum_of_words(evidence, &[word], |group| Some(positions(group)?.0));
+        let (_, lines) = sum_of_word(evidence, word, |group| Some(positions(group)?.0));
         let count: Count = lines.values().sum();
         let ((source, line), _) = lines.into_iter().max_by_key(|(_, count)| *count)?;
         let path = &evidence.symbols.sources[source as usize];
@@ -434,14 +447,14 @@ fn overhead_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     rules.into_iter().filter_map(help).collect()
 }
 
-/// Adds up the groups that did one of `words`: all of them, and by key.
-fn sum_of_words<K: Ord + Copy>(
+/// Adds up the groups of a word: all of them, and by key.
+fn sum_of_word<K: Ord + Copy>(
     evidence: &HelpEvidence<'_>,
-    words: &[&str],
+    word: &str,
     key: impl Fn(&Group) -> Option<K>,
 ) -> (Count, BTreeMap<K, Count>) {
     let (mut all, mut by_key) = (Count::default(), BTreeMap::new());
-    let has_word = |group: &&Group| words.contains(&evidence.samples.words[group.word as usize].as_str());
+    let has_word = |group: &&Group| evidence.samples.words[group.word as usize] == word;
     for group in evidence.samples.groups.iter().filter(has_word) {
         all += group.count;
         if let Some(key) = key(group) {

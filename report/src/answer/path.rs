@@ -189,6 +189,11 @@ pub(super) fn pool_word(library: &str) -> Option<&'static str> {
     POOLS.iter().find(|(prefix, _)| *prefix == name).map(|(_, word)| *word)
 }
 
+/// Returns true for the word for a library that runs parallel loops.
+pub(super) fn is_pool_word(word: &str) -> bool {
+    POOLS.iter().any(|(_, pool_word)| *pool_word == word)
+}
+
 fn is_python_library(library: &str) -> bool {
     library.starts_with("libpython") || library.starts_with("python")
 }

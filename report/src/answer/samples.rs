@@ -12,8 +12,6 @@ use crate::recording::compilations::Compilation;
 use crate::recording::{Recording, Sample, Thread};
 use crate::symbols::{Kind, Symbols};
 
-/// Words for the time in a library that runs parallel loops.
-pub(super) const POOL_WORDS: [&str; 5] = ["libgomp", "libomp", "libiomp5", "tbb", "workqueue"];
 /// Word for the time in Numba's C code between Python and compiled code.
 pub(super) const CALLING: &str = "calling Numba";
 /// Word for the time in Python's interpreter and its library.

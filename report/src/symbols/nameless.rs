@@ -141,6 +141,14 @@ fn find_references(
     }
 }
 
+/// Adds a name by which a function is reached. A function that is reached by several has none.
+fn add_name(names: &mut FxHashMap<Function, Option<Arc<str>>>, function: Function, name: Option<&Arc<str>>) {
+    let known = names.entry(function).or_insert_with(|| name.cloned());
+    if known.as_ref() != name {
+        *known = None;
+    }
+}
+
 /// Returns the names by which compiled code calls functions of other libraries that jump to these; `None` for several
 /// names.
 fn names_of_jumps(
@@ -158,10 +166,7 @@ fn names_of_jumps(
                 && let Some((name, Some(target))) = called_name(files, call)
                 && !files.contains(location, target)
             {
-                let first = names.entry(*function).or_insert_with(|| Some(Arc::clone(&name)));
-                if first.as_ref() != Some(&name) {
-                    *first = None;
-                }
+                add_name(&mut names, *function, Some(&name));
             }
         }
     }
@@ -189,10 +194,7 @@ fn names_of_entries(
             let Some(function) = functions.get(location) else { continue };
             let name = entry
                 .and_then(|entry| entries.entry(entry).or_insert_with(|| entry_name(files, recording, entry)).as_ref());
-            let first = names.entry(*function).or_insert_with(|| name.cloned());
-            if first.as_ref() != name {
-                *first = None;
-            }
+            add_name(&mut names, *function, name);
         }
     }
     names.into_iter().filter_map(|(function, name)| Some((function, name?))).collect()
