@@ -41,8 +41,8 @@ def scale(a, f):
     return out
 
 a = np.random.rand(255)
-for k in range(20_000):
-    a = scale(a, 1.0001)  # call
+for k in range(200_000):
+    a = scale(a, 1.000001)  # call
 """
 
 #: Time is spread over many lines of one function.
@@ -241,7 +241,7 @@ def gaps(a):
 def double(x):
     return sum((x, x, x, -x))
 
-gaps(np.ones(4_000_000))
+gaps(np.ones(8_000_000))  # twice as long as `double`, for the order to be sure
 pandas.apply(double, range(6_000_000))  # callback
 """
 
@@ -297,7 +297,7 @@ def test_loops_in_python_are_named(screen, tmp_path):
 
 def test_no_compiler_is_advised_for_strings(screen):
     # Python exports the functions that join strings. Those that sort are unnamed in a stripped Python.
-    text = "words = [str(k % 7919) for k in range(100_000)]\nfor k in range(400):\n    '-'.join(words)\n"
+    text = "words = [str(k % 7919) for k in range(100_000)]\nfor k in range(2_000):\n    '-'.join(words)\n"
     shown = screen("prog.py", text)
     assert "interpreted" not in [help["rule"] for help in shown.answer["helps"]], shown.text
 
