@@ -17,12 +17,12 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-RECORD = ROOT / "records/coverage-random.tsv"
-sys.path.append(str(ROOT / "python/tests"))
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "python", "tests"))
 
 from test_coverage_random import differences
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RECORD = ROOT / "records/coverage-random.tsv"
 COLUMNS = ("python", "numba", "coverage", "functions", "differ", "modules", "seeds that differ", "commit", "date")
 
 

@@ -23,16 +23,13 @@ if numba.config.DISABLE_JIT:
     def vectorize(function):
         return function
 
-    def guvectorize(*signatures):
-        def decorate(function):
-            def call(a, b):
-                out = np.zeros(1, np.int64)
-                function(a, b, out)
-                return out[0]
+    def guvectorize(function):
+        def call(a, b):
+            out = np.zeros(1, np.int64)
+            function(a, b, out)
+            return out[0]
 
-            return call
-
-        return decorate
+        return call
 
     class Neighbours:
         def __init__(self, array, index):
@@ -42,11 +39,9 @@ if numba.config.DISABLE_JIT:
             return self.array[self.index + offset]
 
     def stencil(function):
-        def call(array):
-            out = np.zeros_like(array)
-            for index in range(1, len(array) - 1):
-                out[index] = function(Neighbours(array, index))
-            return out
+        def call(a, b):
+            array = [1, a, b, a + b]
+            return [function(Neighbours(array, index)) for index in (1, 2)]
 
         return call
 
@@ -57,7 +52,25 @@ if numba.config.DISABLE_JIT:
         return lambda a, b: function(None, a, b)
 
 else:
-    from numba import guvectorize, stencil, vectorize
+    vectorize = numba.vectorize
+
+    def guvectorize(function):
+        return compiled_later(lambda: numba.guvectorize(["void(int64, int64, int64[:])"], "(),()->()")(function))
+
+    def stencil(function):
+        compiled = compiled_later(lambda: numba.stencil(function))
+        return lambda a, b: compiled(np.array([1, a, b, a + b]))[1:3].tolist()
+
+    def compiled_later(compile):
+        # Numba compiles these when they are defined, and may refuse them.
+        compiled = []
+
+        def call(*arguments):
+            if not compiled:
+                compiled.append(compile())
+            return compiled[0](*arguments)
+
+        return call
 
     def overloaded(**options):
         def decorate(choose):
@@ -78,10 +91,6 @@ else:
 
         Box = numba.experimental.jitclass([("value", numba.int64)])(Box)
         return lambda a, b: Box().run(a, b)
-
-
-def of_array(kernel):
-    return lambda a, b: kernel(np.array([1, a, b, a + b]))
 
 
 ON = 1
@@ -121,8 +130,8 @@ DECORATORS = {
     "object": "@jit(forceobj=True)",
     "lifted": "@jit(forceobj=True, looplift=True)",
     "vectorize": "@vectorize",
-    "guvectorize": "@guvectorize(['void(int64, int64, int64[:])'],\n    '(),()->()')",
-    "stencil": "@of_array\n@stencil",
+    "guvectorize": "@guvectorize",
+    "stencil": "@stencil",
     "overload": "@overloaded()",
     "inline overload": "@overloaded(inline='always')",
     "method": "@method",
@@ -134,7 +143,7 @@ _PARAMETERS = {
     "method": "self, a, b",
 }
 # Numba compiles no `try` in these.
-_WITHOUT_TRY = ("generator", "object", "lifted")
+_WITHOUT_TRY = ("generator", "object", "lifted", "stencil")
 _CALLABLE = ("plain", "inline", "overload", "inline overload")
 
 
@@ -143,13 +152,15 @@ class Function:
 
     def __init__(self, source, name, callees):
         self.random = random.Random("%s %s" % (source, name))
+        # Functions that this one may call, with the depth of the calls in them.
         self.name, self.callees = name, callees
+        self.call_depth = 0
         self.lines = []
         self.counters = 0
         self.budget = self.random.randint(3, 12)
         self.kind = self.random.choice(["plain"] * 9 + [*DECORATORS])
         if self.kind in ("inline", "inline overload", "vectorize"):
-            self.callees = []
+            self.callees = {}
 
     # Expressions
 
@@ -164,12 +175,16 @@ class Function:
         if kind <= 7:
             return "(%s %s %s) %% %d" % (self.atom(), r.choice("+-*"), self.atom(), r.randint(3, 9))
         if kind == 8:
-            return "(%s if %s else %s)" % (self.value(depth + 1), self.condition(depth + 1), self.value(depth + 1))
+            divisor = r.choice(["", "", " // " + self.atom()])
+            parts = (self.value(depth + 1), self.condition(depth + 1), self.value(depth + 1), divisor)
+            return "(%s if %s else %s%s)" % parts
         if kind == 9:
             return "abs(\n        %s\n        - %s)" % (self.atom(), self.value(depth + 1))
         if kind in (10, 16) and self.callees and not self.in_parallel:
             layout = r.choice(["%s(%s, %s)", "%s(\n        %s,\n        %s)"])
-            return layout % (r.choice(self.callees), self.atom(), self.value(2))
+            callee = r.choice(list(self.callees))
+            self.call_depth = max(self.call_depth, self.callees[callee] + 1)
+            return layout % (callee, self.atom(), self.value(2))
         if kind == 11:
             return self.comprehension()
         if kind == 12:
@@ -482,7 +497,8 @@ class Function:
     def write_objmode(self, depth):
         self.write(depth, "with objmode(x='int64', y='int64', z='int64'):")
         self.block(depth + 1, loop=False, loop_only=True)
-        self.write(depth + 1, "x, y, z = int(x), int(y), int(z)")
+        divisor = self.random.choice(["1", "1", "a", "(a - b)"])
+        self.write(depth + 1, "x, y, z = int(x), int(y) // %s, int(z)" % divisor)
 
     def write_yield(self, depth):
         self.write(depth, "yield %s" % self.atom())
@@ -549,15 +565,15 @@ class Function:
 
 
 def generate(seed, count):
-    parts, callees, calls = [HEADER], [], []
+    parts, callees, calls = [HEADER], {}, []
     chosen = random.Random(seed)
     for number in range(count):
-        function = Function(seed, "f%d" % number, callees[-3:])
+        function = Function(seed, "f%d" % number, dict([*callees.items()][-3:]))
         parts.append(function.text())
         for _ in range(chosen.choice([1, 2, 2, 3])):
             calls.append("    call(%r, %d, %d)\n" % (function.name, chosen.randint(-2, 5), chosen.randint(-2, 5)))
-        if function.kind in _CALLABLE:
-            callees.append(function.name)
+        if function.kind in _CALLABLE and function.call_depth < 2:
+            callees[function.name] = function.call_depth
     return "".join(parts + [DRIVER] + calls)
 
 
