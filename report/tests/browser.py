@@ -190,6 +190,7 @@ def use_stacks(browser, used, save, page):
     texts = lambda selector: browser.run(
         "return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", selector
     )
+    use_line_tree(browser, used)
     share = lambda text: float(text.removesuffix(" %"))
     percents = [share(text) for text in texts("#hotlines tbody td:nth-child(2)")]
     assert 0 < len(percents) <= 10 and percents == sorted(percents, reverse=True), f"the hottest first: {percents}"
@@ -298,6 +299,21 @@ def use_stacks(browser, used, save, page):
         used.append("time")
     browser.keys("\ue00c")
     assert total_weight() == whole
+
+
+def use_line_tree(browser, used):
+    """Compares the rows that the page chooses with those of the report, for the whole recording."""
+    rows, elsewhere, own_rows, own_elsewhere = browser.run(
+        "const data = JSON.parse(document.getElementById('data').textContent), { rows, elsewhere } = data.answer;"
+        "const textOf = (file, line) => data.files[file].parts.flatMap(([first, texts]) => texts[line - first] || [])[0];"
+        "const own = new LineTree(data, new Stacks(data), (file, line) => textOf(file, line) || '').select(null, null);"
+        "return [rows, elsewhere, own.rows, own.elsewhere];"
+    )
+    for row, own_row in zip(rows, own_rows):
+        assert row == own_row, f"{row}, not {own_row}"
+    assert len(rows) == len(own_rows) and elsewhere == own_elsewhere, (rows, own_rows, elsewhere, own_elsewhere)
+    if any(row["of"].startswith("compiling, ") for row in rows):
+        used.append("compilations")
 
 
 def use_callers(browser, used, selected_row, selected_line):

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Writer, find_program, fixture_options, scratch_directory, skip, testdata};
-use jitlisten_report::{HotLine, Options, Recording, Report, to_html};
+use jitlisten_report::{Activity, Compilation, HotLine, Options, Recording, Report, Sample, Why, to_html};
 
 /// Tests the page in the browser. Returns the features that were used, which depend on the recording.
 fn use_page(name: &str, report: &Report, hottest: &[HotLine]) -> Option<String> {
@@ -33,14 +33,48 @@ fn use_page(name: &str, report: &Report, hottest: &[HotLine]) -> Option<String> 
     Some(output_text)
 }
 
+/// Returns two compilations of one function, during which all samples of compiling were taken.
+fn compilations(report: &Report) -> Vec<Compilation> {
+    let activity = |sample: &Sample| report.profile.activities.get(sample.stack).activity;
+    let samples = report.recording.samples.iter().filter(|sample| activity(sample) == Activity::Compiling);
+    let times: Vec<u64> = samples.clone().map(|sample| sample.time).collect();
+    let thread = &report.recording.threads[samples.clone().next().unwrap().thread as usize];
+    let (first, last) = (*times.iter().min().unwrap(), *times.iter().max().unwrap());
+    let middle = first + (last - first) / 2;
+    let compilation = |begin, end: u64| Compilation {
+        function: "sides.compiled".to_owned(),
+        file: "/tmp/fixture/sides.py".to_owned(),
+        line: 3,
+        signature: String::new(),
+        host: thread.host.clone(),
+        pid: thread.pid,
+        tid: thread.tid,
+        depth: 0,
+        begin,
+        lasted: end - begin,
+        cpu_ns: end - begin,
+        exclusive: end - begin,
+        first_use: 0,
+        saved: 0,
+        llvm: 0,
+        size: 0,
+        caller: None,
+        why: Why::NotCached,
+        failed: false,
+        is_finished: true,
+    };
+    vec![compilation(first, middle), compilation(middle, last)]
+}
+
 #[test]
 fn the_page_of_a_recording_works() {
     let options = Options { by_thread: true, ..fixture_options() };
     let mut report = Report::open(&testdata().join("perf.data"), &options).unwrap();
     report.recording.facts.run_queue_ns = report.profile.all.weight / 2;
+    report.compilations = compilations(&report);
     if let Some(features) = use_page("browser", &report, &report.profile.hottest(10)) {
         assert!(
-            features.starts_with("ok, outside, compiler, time, inlined calls, callers, search, threads;"),
+            features.starts_with("ok, compilations, outside, compiler, time, inlined calls, callers, search, threads;"),
             "{features}"
         );
     }

@@ -20,8 +20,8 @@ fn data(report: &Report) -> Value {
 struct Stacks {
     /// Parent, function, file and line of each node.
     nodes: Vec<(usize, i64, i64, i64)>,
-    /// Slice, thread, node, activity, hot line, samples, weight.
-    parts: Vec<[u64; 7]>,
+    /// Slice, thread, node, activity, hot line, samples, weight, leaf of the tree of lines.
+    parts: Vec<[u64; 8]>,
 }
 
 impl Stacks {
@@ -38,11 +38,11 @@ impl Stacks {
             path.push(number);
         }
         let parts = data["stacks"]["parts"].as_array().unwrap();
-        let parts = parts.chunks(7).map(|part| std::array::from_fn(|field| part[field].as_u64().unwrap())).collect();
+        let parts = parts.chunks(8).map(|part| std::array::from_fn(|field| part[field].as_u64().unwrap())).collect();
         Stacks { nodes, parts }
     }
 
-    fn sum(&self, matches: impl Fn(&[u64; 7]) -> bool) -> (u64, u64) {
+    fn sum(&self, matches: impl Fn(&[u64; 8]) -> bool) -> (u64, u64) {
         let parts = self.parts.iter().filter(|part| matches(part));
         parts.fold((0, 0), |sum, part| (sum.0 + part[5], sum.1 + part[6]))
     }

@@ -110,12 +110,22 @@ fn a_library_for_parallel_loops_has_one_word() {
     writer.mmap(10, (0x6000_0000, 0x6001_0000), 0, "/usr/lib/libgomp.so.1", 3);
     writer.sample((10, 10), 10, 5, &[FIRST, python + 0x10]);
     writer.sample((10, 10), 11, 5, &[0x6000_0100, CALL, python + 0x10]).sample((10, 11), 12, 5, &[0x6000_0100]);
+    // Other C functions that compiled code called count as compiled code.
+    writer.mmap(10, (0x6100_0000, 0x6101_0000), 0, "/usr/lib/libm.so.6", 3);
+    writer.sample((10, 10), 13, 5, &[0x6100_0100, CALL, python + 0x10]);
     let mut options = common::fixture_options();
     options.lookup.roots.push(root);
-    let answer = &to_json(&Report::new(read(&writer.file()).unwrap(), None, &options))["answer"];
+    let report = Report::new(read(&writer.file()).unwrap(), None, &options);
+    let answer = &to_json(&report)["answer"];
     let samples = |word: &str| answer["shares"][word]["samples"].as_u64();
     let shares = [samples("compiled"), samples("libgomp"), samples("libraries")];
-    assert_eq!(shares, [Some(1), Some(2), None], "{answer}");
+    assert_eq!(shares, [Some(2), Some(2), None], "{answer}");
+    let summary = &report.profile.summary;
+    let libraries: Vec<_> = summary.libraries.iter().map(|(name, count)| (name.as_str(), count.samples)).collect();
+    assert_eq!((summary.compiled.samples, libraries), (2, vec![("libgomp", 2)]));
+    let text = to_text(&report, Style::default());
+    let (_, table) = text.split_once("| C functions that compiled code called\n").unwrap();
+    assert_eq!(table.lines().next(), Some("           25.0 %         1 | libm"), "{text}");
 }
 
 #[test]

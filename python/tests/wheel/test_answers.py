@@ -74,9 +74,12 @@ def test_where_all_the_time_went(run, recordings):
 def test_importing_numba_compiles_nothing(run):
     """Importing, Numba's first use and the end of Python are apart from compiling."""
     run(command(), "record", "-r", "999", "--", python(), "-c", "import numba.np.arrayobj, numba.typed")
-    summary = read_report(run)["summary"]
+    report = read_report(run)
+    summary = report["summary"]
     assert summary["compiling"]["samples"] == summary["first_use"]["samples"] == 0, summary
     assert summary["importing"]["numba"]["samples"] > 10 and summary["ending"]["samples"] > 0
+    # A user cannot change the garbage collections of an import.
+    assert "garbage-collection" not in [help["rule"] for help in report["answer"]["helps"]], report["answer"]
 
 
 #: Imports a package that only it knows, by a computed name, and collects garbage before it ends.

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::help::{Help, HelpEvidence, short_name, what_helps};
-use super::path::is_pool_word;
 use super::row::{AnswerRow, RowKind};
 use super::rows::{Chosen, choose};
 use super::samples::{CALLING, Group, INTERPRETER, Samples, collect};
@@ -15,7 +14,7 @@ use crate::lookup::source::SourceText;
 use crate::loops::{Advice, Loop};
 use crate::profile::activity::Activity;
 use crate::profile::hottest::HotLine;
-use crate::profile::{Count, Profile, heaviest_first};
+use crate::profile::{Count, Profile, heaviest_first, is_pool_library};
 use crate::recording::Recording;
 use crate::recording::compilations::{Compilation, Why};
 use crate::symbols::Symbols;
@@ -33,6 +32,8 @@ pub struct Answer {
     pub elsewhere: Count,
     /// What that time is, longest first.
     pub elsewhere_parts: Vec<(String, Count)>,
+    /// Time by C function that compiled code called, including everything that the function called, longest first.
+    pub calls: Vec<(String, Count)>,
     /// Lines with much self time that are not in the tree.
     pub hottest: Vec<HotLine>,
     /// What helps, most seconds first.
@@ -54,8 +55,8 @@ pub(crate) struct Evidence<'a> {
 const MIN_HOT_PERCENT: f64 = 5.0;
 const MAX_HOT_LINES: usize = 4;
 /// Imports with a smaller share are merged into one row, if there are more than `MAX_IMPORTS`.
-const MAX_IMPORT_PERCENT: f64 = 15.0;
-const MAX_IMPORTS: usize = 2;
+pub(super) const MAX_IMPORT_PERCENT: f64 = 15.0;
+pub(super) const MAX_IMPORTS: usize = 2;
 
 impl Answer {
     pub(crate) fn new(evidence: &Evidence<'_>) -> Answer {
@@ -65,22 +66,22 @@ impl Answer {
 }
 
 /// Function that was compiled: name, file and line.
-type CompiledFunction<'a> = (String, &'a str, u32);
+pub(super) type CompiledFunction<'a> = (String, &'a str, u32);
 
-struct Builder<'a> {
+pub(super) struct Builder<'a> {
     evidence: &'a Evidence<'a>,
     samples: &'a Samples,
     /// Position in [`Profile::files`] of each path.
     files: FxHashMap<&'a str, usize>,
-    compiled: Distinct<CompiledFunction<'a>>,
+    pub(super) compiled: Distinct<CompiledFunction<'a>>,
     /// Compilations of each compiled function, as indices into the evidence's.
     runs: FxHashMap<u32, Vec<u32>>,
-    tree: Tree,
+    pub(super) tree: Tree,
     answer: Answer,
 }
 
 impl<'a> Builder<'a> {
-    fn new(evidence: &'a Evidence<'a>, samples: &'a Samples) -> Builder<'a> {
+    pub(super) fn new(evidence: &'a Evidence<'a>, samples: &'a Samples) -> Builder<'a> {
         let files = evidence.profile.files.iter().enumerate().map(|(index, file)| (file.path.as_str(), index));
         Builder {
             evidence,
@@ -96,18 +97,21 @@ impl<'a> Builder<'a> {
     fn build(mut self) -> Answer {
         let mut shares: BTreeMap<&str, Count> = BTreeMap::new();
         let mut elsewhere: BTreeMap<u32, Count> = BTreeMap::new();
+        let mut calls: BTreeMap<u32, Count> = BTreeMap::new();
         for group in &self.samples.groups {
             self.answer.all += group.count;
             *shares.entry(self.share_word(group)).or_default() += group.count;
-            let path = self.path(group);
-            self.tree.add(&path, group.count, group.word, group.call);
-            if path.is_empty() {
+            if let Some(call) = group.call {
+                *calls.entry(call).or_default() += group.count;
+            }
+            if self.add_to_tree(group) == 0 {
                 self.answer.elsewhere += group.count;
                 *elsewhere.entry(group.word).or_default() += group.count;
             }
         }
         self.answer.shares = heaviest_first(shares.into_iter().map(|(word, count)| (word.to_owned(), count)));
         self.answer.elsewhere_parts = self.name_words(&elsewhere);
+        self.answer.calls = self.name_words(&calls);
         let chosen = choose(&mut self.tree, self.answer.all);
         self.answer.rows = chosen.iter().map(|chosen| self.row(chosen)).collect();
         merge_imports(&mut self.answer);
@@ -128,11 +132,17 @@ impl<'a> Builder<'a> {
     /// the same time there.
     fn share_word(&self, group: &Group) -> &'a str {
         let word = self.samples.words[group.word as usize].as_str();
-        let has_name = [CALLING, INTERPRETER].contains(&word) || is_pool_word(word);
+        let has_name = [CALLING, INTERPRETER].contains(&word) || is_pool_library(word);
         match group.activity {
             Activity::Library | Activity::Interpreted if !has_name => "libraries",
             _ => word,
         }
+    }
+
+    /// Adds a group to the tree. Returns its innermost node.
+    pub(super) fn add_to_tree(&mut self, group: &Group) -> NodeId {
+        let path = self.path(group);
+        self.tree.add(&path, group.count, group.word, group.call)
     }
 
     fn path(&mut self, group: &Group) -> Vec<(Key, u32)> {
@@ -180,12 +190,12 @@ impl<'a> Builder<'a> {
                 row.callers = chosen.chain.iter().filter_map(|node| self.position(*node)).collect();
                 row.callers.pop();
                 row.source = self.source_of(chosen, &row);
-                row.advice = self.advice_at(&row.path, line..=line).filter(|_| is_compiled);
+                row.advice = advice_at_lines(self.evidence.loops, &row.path, line..=line).filter(|_| is_compiled);
             }
             Key::Function { source, first, last, is_compiled, .. } => {
                 row.kind = RowKind::Function;
                 (row.path, row.line, row.more_lines) = (path(source), first, vec![last]);
-                row.advice = self.advice_at(&row.path, first..=last).filter(|_| is_compiled);
+                row.advice = advice_at_lines(self.evidence.loops, &row.path, first..=last).filter(|_| is_compiled);
                 row.hidden_lines = innermost.children.len();
             }
             Key::Compilation(function) => {
@@ -228,15 +238,6 @@ impl<'a> Builder<'a> {
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns the advice for the hottest loop whose hottest line is among `lines`.
-    fn advice_at(&self, path: &str, lines: std::ops::RangeInclusive<u32>) -> Option<String> {
-        let loops = self.evidence.loops.iter();
-        loops
-            .filter(|hot_loop| hot_loop.path == path && lines.contains(&hot_loop.line))
-            .find_map(|hot_loop| hot_loop.advice.iter().find(|advice| advice.change.is_some()))
-            .map(Advice::text)
-    }
-
     /// Returns hot lines that are in no row.
     fn hottest(&self) -> Vec<HotLine> {
         let is_in_row = |line: &HotLine| {
@@ -254,7 +255,16 @@ impl<'a> Builder<'a> {
     }
 }
 
-fn when_again(why: impl Iterator<Item = Why>) -> &'static str {
+/// Returns the advice for the hottest loop whose hottest line is among `lines`.
+pub(super) fn advice_at_lines(loops: &[Loop], path: &str, lines: std::ops::RangeInclusive<u32>) -> Option<String> {
+    loops
+        .iter()
+        .filter(|hot_loop| hot_loop.path == path && lines.contains(&hot_loop.line))
+        .find_map(|hot_loop| hot_loop.advice.iter().find(|advice| advice.change.is_some()))
+        .map(Advice::text)
+}
+
+pub(super) fn when_again(why: impl Iterator<Item = Why>) -> &'static str {
     let mut again = "";
     for why in why {
         if why.is_repeated() {
@@ -308,9 +318,9 @@ fn merge_imports(answer: &mut Answer) {
     answer.rows.insert(position, merged);
 }
 
-/// Returns the name of a row's function as source code shows it: `smooth()`.
-pub(crate) fn call_of(row: &AnswerRow) -> String {
-    match short_name(&row.function) {
+/// Returns the name of a function as source code shows it: `smooth()`.
+pub(crate) fn call_of(function: &str) -> String {
+    match short_name(function) {
         name if name.contains([' ', '<']) => name.to_owned(),
         name => format!("{name}()"),
     }

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::path::{Step, is_pool_word};
+use super::path::Step;
 use super::samples::{CALLING, COLLECTING, Group, INTERPRETER, Samples, WAITING_FOR_GIL};
 use crate::loops::{Loop, SMALL_PARALLEL};
 use crate::profile::activity::Activity;
-use crate::profile::{Count, Profile};
+use crate::profile::{Count, Profile, is_pool_library};
 use crate::recording::compilations::{Compilation, Why};
 use crate::symbols::Symbols;
 use crate::words::{plural, source_name};
@@ -287,7 +287,7 @@ type ParallelLoop = (Place, Option<Place>, u32);
 /// the loops at the same lines of Python: their time is shared in proportion to the time of the loops' own threads.
 fn pool_loops(samples: &Samples) -> BTreeMap<ParallelLoop, Count> {
     let mut below: BTreeMap<Vec<Place>, (BTreeMap<ParallelLoop, Count>, Count)> = BTreeMap::new();
-    let is_pool = |group: &&Group| is_pool_word(&samples.words[group.word as usize]);
+    let is_pool = |group: &&Group| is_pool_library(&samples.words[group.word as usize]);
     for group in samples.groups.iter().filter(is_pool) {
         let Some((line, caller)) = positions(group) else { continue };
         let python = group.steps.iter().filter(|step| !step.is_compiled).map(|step| (step.source, step.line));
@@ -431,8 +431,11 @@ fn overhead_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
         ),
         (WAITING_FOR_GIL, "gil", "threads wait for the GIL: nogil=True lets compiled functions run at the same time"),
     ];
+    let (_, imports) = sum_of_word(evidence, Activity::Importing.words(), |group| Some(positions(group)?.0));
     let help = |(word, rule, text): (&str, &'static str, &str)| {
-        let (_, lines) = sum_of_word(evidence, word, |group| Some(positions(group)?.0));
+        let (_, mut lines) = sum_of_word(evidence, word, |group| Some(positions(group)?.0));
+        // The user cannot change what an import does.
+        lines.retain(|line, count| imports.get(line).is_none_or(|imports| *imports < *count));
         let count: Count = lines.values().sum();
         let ((source, line), _) = lines.into_iter().max_by_key(|(_, count)| *count)?;
         let path = &evidence.symbols.sources[source as usize];
@@ -489,6 +492,7 @@ mod tests {
                 .chain(parallel_loop.map(|line| step(line, true)))
                 .collect(),
             compilation: None,
+            stack: 0,
             activity: Activity::Compiled,
             word: 0,
             call: None,

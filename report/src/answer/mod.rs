@@ -7,12 +7,14 @@
 //!  rows      the rows that are shown
 //!  help      what helps
 //!  build     all together
+//!  line_tree the same tree for the page, which chooses the rows of a part of the recording
 //! ```
 //! A row is a line of the user's Python, or a compiled line of any file except Numba's and Python's own. The frames of
 //! libraries are folded into the words at the end of the row.
 
 mod build;
 mod help;
+mod line_tree;
 mod path;
 mod row;
 mod rows;
@@ -23,4 +25,5 @@ mod tree;
 pub use build::Answer;
 pub(crate) use build::{Evidence, call_of};
 pub use help::Help;
+pub(crate) use line_tree::{LIMITS, Leaf, LineNode, LineTree};
 pub use row::{AnswerRow, RowKind};

@@ -50,8 +50,6 @@ pub(super) struct StackPath {
     /// Outermost C function that the innermost Python or compiled function called, as an index into
     /// [`Symbols::functions`].
     pub(super) callee: Option<u32>,
-    /// Library for parallel loops that compiled code called.
-    pub(super) pool: Option<&'static str>,
     /// Innermost package among the C functions that the innermost Python or compiled function called, as an index into
     /// [`Symbols::functions`].
     pub(super) package: Option<u32>,
@@ -105,7 +103,6 @@ fn path_of_stack(locations: &[u32], has_code: &[bool], symbols: &Symbols, profil
             _ if !has_owner => {
                 path.callee = Some(frame.function);
                 path.is_text |= is_text_function(&function.base);
-                path.pool = path.pool.or_else(|| pool_word(&function.module));
                 let is_package = || {
                     let library = activities.library_of_function(frame.function as usize);
                     library.is_some_and(|library| library != STANDARD_LIBRARY && !is_python_library(library))
@@ -169,29 +166,6 @@ fn step(frame: &Frame, symbols: &Symbols, profile: &Profile) -> Option<Step> {
 fn is_text_function(name: &str) -> bool {
     let name = name.trim_start_matches('_');
     ["unicode", "PyUnicode", "PyBytes", "bytes_", "sre_", "list_sort"].iter().any(|prefix| name.starts_with(prefix))
-}
-
-/// Libraries that run parallel loops, with the word for each. Numba's own modules call the libraries.
-const POOLS: [(&str, &str); 7] = [
-    ("libgomp", "libgomp"),
-    ("libomp", "libomp"),
-    ("libiomp5", "libiomp5"),
-    ("libtbb", "tbb"),
-    ("omppool", "libgomp"),
-    ("tbbpool", "tbb"),
-    ("workqueue", "workqueue"),
-];
-
-/// Returns the word for a library that runs parallel loops.
-pub(super) fn pool_word(library: &str) -> Option<&'static str> {
-    // A copy in a wheel has a hash in its name: `libgomp-a34b3233.so.1.0.0`.
-    let name = library.split(['-', '.']).next().unwrap_or(library);
-    POOLS.iter().find(|(prefix, _)| *prefix == name).map(|(_, word)| *word)
-}
-
-/// Returns true for the word for a library that runs parallel loops.
-pub(super) fn is_pool_word(word: &str) -> bool {
-    POOLS.iter().any(|(_, pool_word)| *pool_word == word)
 }
 
 fn is_python_library(library: &str) -> bool {

@@ -68,12 +68,12 @@ pub struct AnswerRow {
 }
 
 /// One word describes a row if it has this share of its time.
-const ONE_WORD_PERCENT: f64 = 95.0;
+pub(super) const ONE_WORD_PERCENT: f64 = 95.0;
 /// Minimum share of a second word, and of a called C function.
-const MIN_WORD_PERCENT: f64 = 20.0;
-const MIN_CALL_PERCENT: f64 = 30.0;
+pub(super) const MIN_WORD_PERCENT: f64 = 20.0;
+pub(super) const MIN_CALL_PERCENT: f64 = 30.0;
 /// Minimum number of functions that "compiling 4 functions" counts.
-const MIN_FUNCTIONS: usize = 4;
+pub(super) const MIN_FUNCTIONS: usize = 4;
 
 impl AnswerRow {
     /// Describes what the row's time is, in at most `columns` if that is possible: one word if it is nearly all, else

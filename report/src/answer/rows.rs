@@ -7,12 +7,12 @@ use super::tree::{Key, MIN_PARENT_PERCENT, MIN_PERCENT, NodeId, Tree};
 use crate::profile::Count;
 
 /// Maximum number of rows.
-const MAX_ROWS: usize = 15;
+pub(super) const MAX_ROWS: usize = 15;
 /// Rows below [`MIN_PERCENT`] are shown if there would be fewer than this number.
-const FEW_ROWS: usize = 5;
+pub(super) const FEW_ROWS: usize = 5;
 /// Minimum share of such a row: without a parent, and below another row.
-const MIN_ROOT_PERCENT: f64 = 0.5;
-const MIN_CHILD_PERCENT: f64 = 1.0;
+pub(super) const MIN_ROOT_PERCENT: f64 = 0.5;
+pub(super) const MIN_CHILD_PERCENT: f64 = 1.0;
 
 /// Chosen row.
 #[derive(Clone, Debug)]
@@ -114,7 +114,7 @@ fn show_below(
         });
         let hidden_total: Count = hidden.iter().map(|node| tree.node(*node).total).sum();
         let hidden_lines = hidden.len();
-        let is_half = hidden_total.percent_of(tree.node(last).total) >= 50.0;
+        let is_half = hidden_total.percent_of(tree.node(last).total) >= HALF_PERCENT;
         shown.push(Chosen {
             chain: chain.clone(),
             depth: *depth,
@@ -125,8 +125,10 @@ fn show_below(
     }
 }
 
+/// Hidden lines are mentioned if they have at least this share of the row above them.
+pub(super) const HALF_PERCENT: f64 = 50.0;
 /// Fewer hidden lines are not mentioned.
-const MIN_HIDDEN_LINES: usize = 4;
+pub(super) const MIN_HIDDEN_LINES: usize = 4;
 
 #[cfg(test)]
 mod tests {

@@ -2,12 +2,12 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::path::{Callback, Callers, StackPath, Step, pool_word, stack_paths};
+use super::path::{Callback, Callers, StackPath, Step, stack_paths};
 use super::serial::{Serial, find_serial_threads};
 use crate::distinct::Distinct;
 use crate::loops::is_allocation;
 use crate::profile::activity::Activity;
-use crate::profile::{Count, Profile};
+use crate::profile::{Count, Profile, is_pool_library};
 use crate::recording::compilations::Compilation;
 use crate::recording::{Recording, Sample, Thread};
 use crate::symbols::{Kind, Symbols};
@@ -26,6 +26,7 @@ const OTHER_THREADS: &str = "other threads";
 /// Samples with the same path that did the same.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
+    pub(super) stack: u32,
     /// Lines of the user, outermost first.
     pub(super) steps: Vec<Step>,
     /// Compilation that ran, as an index into the compilations.
@@ -46,6 +47,8 @@ pub(super) struct Group {
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     pub(super) groups: Vec<Group>,
+    /// Index into `groups` of each sample; `None` for those of idle threads.
+    pub(super) group_of_sample: Vec<Option<u32>>,
     pub(super) words: Vec<String>,
     /// Threads that run compiled code one at a time.
     pub(super) serial: Option<Serial>,
@@ -72,7 +75,7 @@ pub(super) fn collect(
     let paths = stack_paths(recording, symbols, profile);
     let spans = Spans::new(compilations);
     let python_threads = PythonThreads::new(recording, &paths);
-    let mut counts: FxHashMap<(u32, Context), Count> = FxHashMap::default();
+    let (mut keys, mut counts, mut key_of_sample) = (Distinct::default(), Vec::new(), Vec::new());
     for sample in &recording.samples {
         let stack_activity = profile.activities.get(sample.stack);
         let thread = &recording.threads[sample.thread as usize];
@@ -81,33 +84,34 @@ pub(super) fn collect(
         } else {
             python_threads.line_below(sample, thread, &paths).map(Context::BelowStack)
         };
-        *counts.entry((sample.stack, context.unwrap_or(Context::Plain))).or_default() += Count::from_sample(sample);
+        let key = keys.number((sample.stack, context.unwrap_or(Context::Plain)));
+        counts.resize(keys.values.len(), Count::default());
+        counts[key as usize] += Count::from_sample(sample);
+        key_of_sample.push(key);
     }
     let mut callers = Callers::default();
-    for ((stack, _), count) in &counts {
+    for ((stack, _), count) in keys.values.iter().zip(&counts) {
         callers.add(&paths[*stack as usize], count.weight);
     }
-    let mut counts: Vec<_> = counts.into_iter().collect();
-    counts.sort_unstable_by_key(|(key, _)| *key);
+    let mut order: Vec<usize> = (0..counts.len()).collect();
+    order.sort_unstable_by_key(|key| keys.values[*key]);
+    let mut group_of_key = vec![None; counts.len()];
     let mut words = Distinct::default();
     let mut samples = Samples { serial: find_serial_threads(recording, profile, &paths), ..Samples::default() };
-    for ((stack, context), count) in counts {
+    for key in order {
+        let ((stack, context), count) = (keys.values[key], counts[key]);
         let path = &paths[stack as usize];
         let stack_activity = profile.activities.get(stack);
         let name = &profile.activities.names[stack_activity.name as usize];
         if profile.activities.is_idle(stack_activity) {
             continue;
         }
-        let call = match (path.pool, path.callee) {
-            (Some(pool), _) => Some(pool.to_owned()),
-            (None, callee) => callee.map(|function| function_word(symbols, function)),
-        };
         let is_compiled = stack_activity.activity == Activity::Compiled;
+        let call = path.callee.filter(|_| is_compiled).map(|function| function_word(symbols, function));
         let word = match stack_activity.activity {
-            Activity::Compiled if path.pool.is_some() => path.pool.unwrap_or_default().to_owned(),
             Activity::Compiled => "compiled".to_owned(),
             Activity::Interpreted => interpreted_word(path, symbols, profile),
-            Activity::Library if pool_word(name).is_some() => pool_word(name).unwrap_or_default().to_owned(),
+            Activity::Library if is_pool_library(name) => name.clone(),
             Activity::Library if !path.has_python && context != Context::Plain => OTHER_THREADS.to_owned(),
             // Methods of a jitclass, and of Numba's typed containers, are compiled functions.
             Activity::Library if name == "numba" => CALLING.to_owned(),
@@ -126,7 +130,9 @@ pub(super) fn collect(
             let below = path.steps.first().filter(|step| is_known(step)).map_or(0, |_| 1);
             steps.extend(&path.steps[below..]);
         }
+        group_of_key[key] = Some(samples.groups.len() as u32);
         samples.groups.push(Group {
+            stack,
             steps,
             compilation: match context {
                 Context::Compilation(compilation) => Some(compilation),
@@ -134,12 +140,13 @@ pub(super) fn collect(
             },
             activity: stack_activity.activity,
             word: words.number(word),
-            call: call.filter(|_| is_compiled).map(|call| words.number(call)),
+            call: call.map(|call| words.number(call)),
             callback: path.callback,
             is_text: path.is_text,
             count,
         });
     }
+    samples.group_of_sample = key_of_sample.into_iter().map(|key| group_of_key[key as usize]).collect();
     samples.words = words.values;
     samples
 }

@@ -69,11 +69,11 @@ pub(super) struct Tree {
 pub(super) const MIN_PERCENT: f64 = 2.0;
 pub(super) const MIN_PARENT_PERCENT: f64 = 5.0;
 /// A line is merged with its only large callee if the callee has this share of it.
-const CHAIN_PERCENT: f64 = 95.0;
+pub(super) const CHAIN_PERCENT: f64 = 95.0;
 /// Lines of a function are shown if they have at least this share of it; otherwise the function is one row.
-const SHOWN_LINES_PERCENT: f64 = 70.0;
+pub(super) const SHOWN_LINES_PERCENT: f64 = 70.0;
 /// Fewer lines are always shown.
-const MAX_LINES: usize = 2;
+pub(super) const MAX_LINES: usize = 2;
 
 impl Tree {
     pub(super) fn new() -> Tree {
@@ -84,8 +84,13 @@ impl Tree {
         &self.nodes[id]
     }
 
-    /// Adds time that was spent below a path.
-    pub(super) fn add(&mut self, path: &[(Key, u32)], count: Count, word: u32, call: Option<u32>) {
+    /// Returns all nodes. A node comes after its parent.
+    pub(super) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Adds time that was spent below a path. Returns the innermost node.
+    pub(super) fn add(&mut self, path: &[(Key, u32)], count: Count, word: u32, call: Option<u32>) -> NodeId {
         self.nodes[0].total += count;
         let mut parent = 0;
         for (key, row) in path {
@@ -103,6 +108,7 @@ impl Tree {
             }
             parent = id;
         }
+        parent
     }
 
     /// Merges a line with its callee while the callee is of the same kind and has nearly all of its time. Returns the

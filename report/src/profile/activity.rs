@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use super::imports::Imports;
 use super::owners::{Owners, STANDARD_LIBRARY, is_generated, packages_of_files};
-use super::role::{Role, Roles, Wait, native_library};
+use super::role::{Role, Roles, Wait, native_library, pool_library};
 use crate::distinct::Distinct;
 use crate::recording::Recording;
 use crate::symbols::{Frame, Function, Kind, Symbols};
@@ -20,7 +20,7 @@ use crate::symbols::{Frame, Function, Kind, Symbols};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Activity {
-    /// Running compiled code, or C functions that compiled code called.
+    /// Running compiled code, or C functions that compiled code called, except libraries that run parallel loops.
     Compiled,
     /// Interpreting the user's Python, or running C functions that it called.
     Interpreted,
@@ -128,6 +128,8 @@ struct Library {
     is_base: bool,
     /// True for an installed package.
     is_package: bool,
+    /// True for a library that runs parallel loops.
+    is_pool: bool,
 }
 
 /// Line of a code location.
@@ -300,17 +302,25 @@ impl FunctionRole {
                 name: names.number(name.to_owned()),
                 is_base: false,
                 is_package: name != STANDARD_LIBRARY && !is_import_hook(&function.module),
+                is_pool: false,
             }),
             Kind::Native => {
                 let name = native_library(&function.module);
-                let package = packages.get(function.module.as_str());
+                let pool = pool_library(&function.module);
+                let package = packages.get(function.module.as_str()).filter(|_| pool.is_none());
                 Some(Library {
-                    name: names.number((*package.unwrap_or(&name)).to_owned()),
+                    name: names.number(pool.or(package.copied()).unwrap_or(name).to_owned()),
                     is_base: BASE_LIBRARIES.contains(&name),
                     is_package: package.is_some_and(|name| *name != STANDARD_LIBRARY),
+                    is_pool: pool.is_some(),
                 })
             }
-            Kind::Kernel => Some(Library { name: names.number("kernel".to_owned()), is_base: true, is_package: false }),
+            Kind::Kernel => Some(Library {
+                name: names.number("kernel".to_owned()),
+                is_base: true,
+                is_package: false,
+                is_pool: false,
+            }),
             Kind::Compiled | Kind::Unknown => None,
         };
         FunctionRole { roles: Roles::of_function(function), wait: Wait::of_function(function), library }
@@ -340,6 +350,8 @@ struct StackSummary {
     /// Innermost library, and innermost base library.
     library: Option<u32>,
     base: Option<u32>,
+    /// True if the innermost library runs parallel loops.
+    in_pool: bool,
     /// Owner of the innermost frame that has a file: a flag for user code, and the library. Generated code belongs to
     /// its caller.
     file_owner: Option<(bool, Option<u32>)>,
@@ -373,6 +385,7 @@ impl StackSummary {
                     && let Some(library) = role.library
                 {
                     let name = if library.is_base { &mut summary.base } else { &mut summary.library };
+                    summary.in_pool |= library.is_pool && name.is_none();
                     *name = name.or(Some(library.name));
                 }
             }
@@ -451,6 +464,8 @@ impl StackSummary {
             _ if self.ends && !is_compiled => (Activity::Ending, None),
             _ if is_llvm => (Activity::Compiling, self.llvm),
             _ if self.owner_roles.contains(Role::Collector) => (Activity::Collecting, None),
+            // The main thread and the workers spend the same time there.
+            _ if is_compiled && self.in_pool => (Activity::Library, self.library),
             _ if is_compiled => (Activity::Compiled, None),
             _ if self.imports => {
                 let written = || imports.package(self.user?).map(|name| names.number(name.to_owned()));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::activity::{Activities, Activity, StackActivity};
-use super::libraries::{Libraries, frames};
+use super::libraries::Libraries;
 use super::marks::Marks;
 use super::owners::is_generated;
 use super::summary::Sums;
@@ -14,6 +14,7 @@ use super::{
     Count, Detail, Extent, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow, heaviest_first,
     thread_stack_counts,
 };
+use crate::distinct::Distinct;
 use crate::recording::Recording;
 use crate::symbols::{Frame, Kind, Symbols, is_entry};
 
@@ -24,10 +25,7 @@ type LineKey = (u32, u32);
 type Edge = (u32, Option<LineKey>, u32);
 
 pub(super) fn build(recording: &Recording, symbols: &Symbols, activities: Activities, detail: Detail) -> Profile {
-    let mut builder = Builder::new(symbols, &activities, detail);
-    builder.threads = vec![(Count::default(), Count::default()); recording.threads.len()];
-    builder.ran = vec![false; recording.threads.len()];
-    builder.idle = vec![Count::default(); recording.threads.len()];
+    let mut builder = Builder::new(recording, symbols, &activities, detail);
     let mut threads = Vec::new();
     for counts in thread_stack_counts(&recording.samples).chunk_by(|((a, _), _), ((b, _), _)| a == b) {
         let ((stack, _), _) = counts[0];
@@ -55,10 +53,24 @@ struct Builder<'a> {
     row_shares: Vec<Shares>,
     /// Shares by row and thread, if requested.
     row_threads: FxHashMap<(u32, u32), Shares>,
-    /// Line range and weight by row and source.
-    extents: FxHashMap<(u32, u32), (Extent, u64)>,
+    /// Numbers of all frames, in the order of [`Symbols::all_frames`].
+    frames: Vec<FrameNumbers>,
+    /// True if the line of a location's innermost frame is listed, and that of its outermost.
+    listed: Vec<(bool, bool)>,
+    line_keys: Distinct<LineKey>,
+    line_totals: Vec<Count>,
+    /// Row and line of each function at a line.
+    line_rows: Distinct<(u32, u32)>,
+    line_row_totals: Vec<Count>,
+    /// Total by line and thread, if requested.
+    line_threads: FxHashMap<(u32, u32), Count>,
     outside: FxHashMap<String, Count>,
-    edges: FxHashMap<Edge, Count>,
+    edges: Distinct<Edge>,
+    edge_counts: Vec<Count>,
+    /// Edge from a location, the second, to the next inner one, if there is one.
+    edges_of_locations: FxHashMap<(u32, u32), Option<u32>>,
+    /// Edges and inlined calls at locations with several frames.
+    inlined: FxHashMap<u32, InlinedItems>,
     /// Samples by line of generated code and user line that ran that code.
     generated: FxHashMap<(LineKey, LineKey), Count>,
     trees: Trees,
@@ -68,63 +80,47 @@ struct Builder<'a> {
     seen: StackItems,
 }
 
-/// Distinct items found in one stack.
-struct StackItems {
-    line_keys: Vec<(LineKey, u32)>,
-    functions: Vec<u32>,
-    rows: Vec<u32>,
-    known_functions: Marks,
-    known_rows: Marks,
-    edges: Vec<Edge>,
+/// Numbers of the items that a frame adds to the totals of its stack.
+#[derive(Clone, Copy, Debug)]
+struct FrameNumbers {
+    function: u32,
+    row: u32,
+    /// Index into [`Builder::line_rows`], if the line is listed.
+    line_row: Option<u32>,
+    /// Index into [`Activities::names`].
+    package: Option<u32>,
+}
+
+/// Items at a location with several frames.
+#[derive(Debug, Default)]
+struct InlinedItems {
+    /// Indices into [`Builder::edges`].
+    edges: Vec<u32>,
+    /// Indices of inlined calls in [`Builder::trees`].
     calls: Vec<u32>,
 }
 
+/// Items found in the current stack, which count once.
+#[derive(Default)]
+struct StackItems {
+    locations: Marks,
+    line_keys: Marks,
+    line_rows: Marks,
+    functions: Marks,
+    rows: Marks,
+    edges: Marks,
+    calls: Marks,
+}
+
 impl StackItems {
-    fn new(functions: usize, rows: usize) -> StackItems {
-        StackItems {
-            line_keys: Vec::new(),
-            functions: Vec::new(),
-            rows: Vec::new(),
-            known_functions: Marks::new(functions),
-            known_rows: Marks::new(rows),
-            edges: Vec::new(),
-            calls: Vec::new(),
-        }
-    }
-
     fn clear(&mut self) {
-        self.line_keys.clear();
-        self.functions.clear();
-        self.rows.clear();
-        self.known_functions.clear();
-        self.known_rows.clear();
-        self.edges.clear();
-        self.calls.clear();
-    }
-
-    fn add_function(&mut self, function: u32, row: u32) {
-        if !self.known_functions.insert(function) {
-            return;
-        }
-        self.functions.push(function);
-        if self.known_rows.insert(row) {
-            self.rows.push(row);
-        }
-    }
-
-    fn deduplicate(&mut self) {
-        fn deduplicate<T: Ord>(items: &mut Vec<T>) {
-            items.sort_unstable();
-            items.dedup();
-        }
-        deduplicate(&mut self.line_keys);
-        deduplicate(&mut self.edges);
-        deduplicate(&mut self.calls);
+        let StackItems { locations, line_keys, line_rows, functions, rows, edges, calls } = self;
+        [locations, line_keys, line_rows, functions, rows, edges, calls].into_iter().for_each(Marks::clear);
     }
 }
 
 impl<'a> Builder<'a> {
-    fn new(symbols: &'a Symbols, activities: &'a Activities, detail: Detail) -> Builder<'a> {
+    fn new(recording: &Recording, symbols: &'a Symbols, activities: &'a Activities, detail: Detail) -> Builder<'a> {
         let mut row_indices: FxHashMap<(&str, Kind, &str), u32> = FxHashMap::default();
         let (mut rows, mut row_names) = (Vec::new(), Vec::new());
         for function in &symbols.functions {
@@ -138,12 +134,12 @@ impl<'a> Builder<'a> {
             });
             rows.push(row);
         }
-        Builder {
+        let threads = recording.threads.len();
+        let mut builder = Builder {
             symbols,
             activities,
             sums: Sums::default(),
             libraries: Libraries::new(activities.names.len()),
-            seen: StackItems::new(symbols.functions.len(), row_names.len()),
             detail,
             row_shares: vec![Shares::default(); row_names.len()],
             rows,
@@ -152,15 +148,47 @@ impl<'a> Builder<'a> {
             lines: FxHashMap::default(),
             functions: vec![Shares::default(); symbols.functions.len()],
             row_threads: FxHashMap::default(),
-            extents: FxHashMap::default(),
+            frames: Vec::new(),
+            listed: Vec::new(),
+            line_keys: Distinct::default(),
+            line_totals: Vec::new(),
+            line_rows: Distinct::default(),
+            line_row_totals: Vec::new(),
+            line_threads: FxHashMap::default(),
             outside: FxHashMap::default(),
-            edges: FxHashMap::default(),
+            edges: Distinct::default(),
+            edge_counts: Vec::new(),
+            edges_of_locations: FxHashMap::default(),
+            inlined: FxHashMap::default(),
             generated: FxHashMap::default(),
             trees: Trees::default(),
-            threads: Vec::new(),
-            ran: Vec::new(),
-            idle: Vec::new(),
+            threads: vec![(Count::default(), Count::default()); threads],
+            ran: vec![false; threads],
+            idle: vec![Count::default(); threads],
+            seen: StackItems::default(),
+        };
+        builder.number_frames(recording.locations.len() as u32);
+        builder
+    }
+
+    /// Numbers the items of all frames, so that each stack only adds its count to them.
+    fn number_frames(&mut self, locations: u32) {
+        let mut line_keys = Distinct::default();
+        let mut line_rows = Distinct::default();
+        for frame in self.symbols.all_frames() {
+            let row = self.row(frame);
+            let line_row = self.line_key(frame).map(|line_key| line_rows.number((line_keys.number(line_key), row)));
+            let package = self.activities.package(frame);
+            self.frames.push(FrameNumbers { function: frame.function, row, line_row, package });
         }
+        self.line_totals = vec![Count::default(); line_keys.values.len()];
+        self.line_row_totals = vec![Count::default(); line_rows.values.len()];
+        (self.line_keys, self.line_rows) = (line_keys, line_rows);
+        let is_listed = |frame: Option<&Frame>| frame.is_some_and(|frame| self.is_listed(frame));
+        self.listed = (0..locations)
+            .map(|location| self.symbols.frames(location))
+            .map(|frames| (is_listed(frames.first()), is_listed(frames.last())))
+            .collect();
     }
 
     fn row(&self, frame: &Frame) -> u32 {
@@ -198,17 +226,18 @@ impl<'a> Builder<'a> {
         threads.iter().for_each(|(thread, _)| self.ran[*thread as usize] = true);
         self.profile.all += count;
         self.sums.add(stack_activity, count);
-        self.libraries.add(self.activities, stack_activity, frames(self.symbols, locations), &self.rows, count);
-        let Some((leaf, callers)) = locations.split_first() else { return };
+        let frames = locations.iter().flat_map(|location| &self.frames[self.symbols.frame_range(*location)]);
+        let packages = frames.filter_map(|frame| frame.package);
+        self.libraries.add(self.activities, stack_activity, packages, &self.rows, count);
+        let Some(leaf) = locations.first() else { return };
         self.add_self(*leaf, stack_activity, count, threads);
         self.charge_lines(stack_activity, count);
         self.seen.clear();
-        let mut inner = None;
-        for location in std::iter::once(leaf).chain(callers) {
-            inner = self.visit_location(*location, inner);
+        let mut callee = None;
+        for location in locations {
+            self.add_location(*location, callee, count, threads);
+            callee = Some(*location);
         }
-        self.seen.deduplicate();
-        self.add_totals(count, threads);
     }
 
     /// Charges the time of a stack to its line, and to the user line that led to that line.
@@ -285,102 +314,113 @@ impl<'a> Builder<'a> {
             }
         }
         if owner.is_none() {
-            self.visit_inlined(location, Some(count));
+            self.visit_inlined(location, |trees, node, is_innermost| {
+                if is_innermost {
+                    trees.add_self(node, count);
+                }
+            });
         }
     }
 
-    /// Records the frames at a location. Returns the row of its outermost function, which the next location calls.
-    fn visit_location(&mut self, location: u32, mut inner: Option<(u32, bool)>) -> Option<(u32, bool)> {
-        for frame in self.symbols.frames(location) {
-            let (row, line_key, is_listed) = (self.row(frame), self.line_key(frame), self.is_listed(frame));
-            self.seen.add_function(frame.function, row);
-            if let Some(line_key) = line_key {
-                self.seen.line_keys.push((line_key, row));
-            }
-            if let Some((callee, callee_in_table)) = inner
-                && (is_listed || callee_in_table)
-                // A function called through its own entry point is not recursive.
-                && !(row == callee && is_entry(&self.symbols.function(frame).name))
-            {
-                self.seen.edges.push((row, line_key, callee));
-            }
-            inner = Some((row, is_listed));
+    /// Adds the total time of a stack to the items at one of its locations, which calls the location `callee`.
+    fn add_location(&mut self, location: u32, callee: Option<u32>, count: Count, threads: &[(u32, Count)]) {
+        let edge = callee.and_then(|callee| self.edge_of_locations(callee, location));
+        if let Some(edge) = edge.filter(|edge| self.seen.edges.insert(*edge)) {
+            self.edge_counts[edge as usize] += count;
         }
-        self.visit_inlined(location, None);
-        inner
-    }
-
-    /// Visits the tree of inlined calls below each line of a location. Records the calls, or adds self time to the
-    /// innermost one.
-    fn visit_inlined(&mut self, location: u32, self_count: Option<Count>) {
-        let frames = self.symbols.frames(location);
-        if frames.len() > 16 {
-            // Each level has a tree of everything below it, so for very deep inlining only the outermost tree is built.
-            return self.add_inlined_tree(frames, self_count);
+        if !self.seen.locations.insert(location) {
+            return;
         }
-        for end in 2..=frames.len() {
-            self.add_inlined_tree(&frames[..end], self_count);
-        }
-    }
-
-    /// Adds the inlined calls to the tree of the outermost frame's line. `frames` are innermost first.
-    fn add_inlined_tree(&mut self, frames: &[Frame], self_count: Option<Count>) {
-        let Some((line, calls)) = frames.split_last() else { return };
-        let Some(line_key) = self.line_key(line) else { return };
-        let mut parent = Parent::Line(line_key.0, line_key.1);
-        let mut last = None;
-        for frame in calls.iter().rev() {
-            let call = (self.row(frame), frame.source, frame.line.unwrap_or_default());
-            let node = self.trees.intern(parent, call);
-            if self_count.is_none() {
-                self.seen.calls.push(node);
-            }
-            (parent, last) = (Parent::Call(node), Some(node));
-        }
-        if let (Some(node), Some(count)) = (last, self_count) {
-            self.trees.add_self(node, count);
-        }
-    }
-
-    fn add_totals(&mut self, count: Count, threads: &[(u32, Count)]) {
-        let mut last_line_key = None;
-        for (line_key, row) in &self.seen.line_keys {
-            let line = self.lines.entry(*line_key).or_default();
-            if last_line_key != Some(*line_key) {
-                line.shares.total += count;
-                if self.detail.by_thread {
-                    for (thread, thread_count) in threads {
-                        line.by_thread.entry(*thread).or_default().total += *thread_count;
+        let frames = self.symbols.frame_range(location);
+        let frame_count = frames.len();
+        for index in frames {
+            let FrameNumbers { function, row, line_row, .. } = self.frames[index];
+            if self.seen.functions.insert(function) {
+                self.functions[function as usize].total += count;
+                if self.seen.rows.insert(row) {
+                    self.row_shares[row as usize].total += count;
+                    for (thread, thread_count) in threads.iter().filter(|_| self.detail.by_thread) {
+                        self.row_threads.entry((row, *thread)).or_default().total += *thread_count;
                     }
                 }
             }
-            last_line_key = Some(*line_key);
-            if !line.functions.contains(row) {
-                line.functions.push(*row);
-            }
-            if line_key.1 != 0 {
-                let line_extent = Extent { file: line_key.0, first: line_key.1, last: line_key.1 };
-                let (extent, weight) = self.extents.entry((*row, line_key.0)).or_insert((line_extent, 0));
-                (extent.first, extent.last) = (extent.first.min(line_key.1), extent.last.max(line_key.1));
-                *weight = weight.saturating_add(count.weight);
-            }
-        }
-        for function in &self.seen.functions {
-            self.functions[*function as usize].total += count;
-        }
-        for row in &self.seen.rows {
-            self.row_shares[*row as usize].total += count;
-            if self.detail.by_thread {
-                for (thread, thread_count) in threads {
-                    self.row_threads.entry((*row, *thread)).or_default().total += *thread_count;
+            if let Some(line_row) = line_row.filter(|line_row| self.seen.line_rows.insert(*line_row)) {
+                self.line_row_totals[line_row as usize] += count;
+                let (line, _) = self.line_rows.values[line_row as usize];
+                if self.seen.line_keys.insert(line) {
+                    self.line_totals[line as usize] += count;
+                    for (thread, thread_count) in threads.iter().filter(|_| self.detail.by_thread) {
+                        *self.line_threads.entry((line, *thread)).or_default() += *thread_count;
+                    }
                 }
             }
         }
-        for edge in &self.seen.edges {
-            *self.edges.entry(*edge).or_default() += count;
+        if frame_count > 1 {
+            self.add_inlined(location, count);
         }
-        for node in &self.seen.calls {
+    }
+
+    /// Returns the edge between the functions of two locations.
+    fn edge_of_locations(&mut self, callee: u32, caller: u32) -> Option<u32> {
+        if !self.listed[caller as usize].0 && !self.listed[callee as usize].1 {
+            return None;
+        }
+        if let Some(edge) = self.edges_of_locations.get(&(callee, caller)) {
+            return *edge;
+        }
+        let (inner, outer) = (self.symbols.frames(callee).last(), self.symbols.frames(caller).first());
+        let edge = inner.zip(outer).and_then(|(callee, caller)| self.edge(callee, caller));
+        self.edges_of_locations.insert((callee, caller), edge);
+        edge
+    }
+
+    fn edge(&mut self, callee: &Frame, caller: &Frame) -> Option<u32> {
+        let rows = (self.row(caller), self.row(callee));
+        // A function called through its own entry point is not recursive.
+        let is_own_entry = rows.0 == rows.1 && is_entry(&self.symbols.function(caller).name);
+        if is_own_entry || !(self.is_listed(caller) || self.is_listed(callee)) {
+            return None;
+        }
+        let edge = self.edges.number((rows.0, self.line_key(caller), rows.1));
+        self.edge_counts.resize(self.edges.values.len(), Count::default());
+        Some(edge)
+    }
+
+    /// Adds total time to the edges and inlined calls at a location with several frames.
+    fn add_inlined(&mut self, location: u32, count: Count) {
+        if !self.inlined.contains_key(&location) {
+            let frames = self.symbols.frames(location);
+            let edges = frames.windows(2).filter_map(|pair| self.edge(&pair[0], &pair[1])).collect();
+            let mut calls = Vec::new();
+            self.visit_inlined(location, |_, node, _| calls.push(node));
+            self.inlined.insert(location, InlinedItems { edges, calls });
+        }
+        let InlinedItems { edges, calls } = &self.inlined[&location];
+        for edge in edges.iter().filter(|edge| self.seen.edges.insert(**edge)) {
+            self.edge_counts[*edge as usize] += count;
+        }
+        for node in calls.iter().filter(|node| self.seen.calls.insert(**node)) {
             self.trees.add_total(*node, count);
+        }
+    }
+
+    /// Calls `visit` for each call in the trees of inlined calls below the lines of a location, outermost first, with
+    /// the call's node, and true for the innermost call of a tree.
+    fn visit_inlined(&mut self, location: u32, mut visit: impl FnMut(&mut Trees, u32, bool)) {
+        let frames = self.symbols.frames(location);
+        // Each level has a tree of everything below it, so for very deep inlining only the outermost tree is built.
+        let first = if frames.len() > 16 { frames.len() } else { 2 };
+        for end in first..=frames.len() {
+            // Frames are innermost first.
+            let Some((line, calls)) = frames[..end].split_last() else { return };
+            let Some(line_key) = self.line_key(line) else { continue };
+            let mut parent = Parent::Line(line_key.0, line_key.1);
+            for (frame, index) in calls.iter().rev().zip(1..) {
+                let call = (self.row(frame), frame.source, frame.line.unwrap_or_default());
+                let node = self.trees.intern(parent, call);
+                visit(&mut self.trees, node, index == calls.len());
+                parent = Parent::Call(node);
+            }
         }
     }
 
@@ -404,7 +444,34 @@ impl<'a> Builder<'a> {
         profile
     }
 
-    fn finish_tables(self, profile: &mut Profile) {
+    /// Moves the totals of lines to their rows. Returns the line range and weight by row and source.
+    fn finish_lines(&mut self) -> FxHashMap<(u32, u32), (Extent, u64)> {
+        let mut extents = FxHashMap::default();
+        for (line_key, total) in self.line_keys.values.iter().zip(&self.line_totals) {
+            if !total.is_zero() {
+                self.lines.entry(*line_key).or_default().shares.total += *total;
+            }
+        }
+        for ((line, row), total) in self.line_rows.values.iter().zip(&self.line_row_totals) {
+            let line_key = self.line_keys.values[*line as usize];
+            let Some(line) = self.lines.get_mut(&line_key).filter(|_| !total.is_zero()) else { continue };
+            line.functions.push(*row);
+            if line_key.1 != 0 {
+                let line_extent = Extent { file: line_key.0, first: line_key.1, last: line_key.1 };
+                let (extent, weight) = extents.entry((*row, line_key.0)).or_insert((line_extent, 0_u64));
+                (extent.first, extent.last) = (extent.first.min(line_key.1), extent.last.max(line_key.1));
+                *weight = weight.saturating_add(total.weight);
+            }
+        }
+        for ((line, thread), total) in &self.line_threads {
+            let line = self.lines.entry(self.line_keys.values[*line as usize]).or_default();
+            line.by_thread.entry(*thread).or_default().total += *total;
+        }
+        extents
+    }
+
+    fn finish_tables(mut self, profile: &mut Profile) {
+        let line_extents = self.finish_lines();
         let order = row_order(&self.row_names, &self.row_shares);
         let new_rows: FxHashMap<u32, u32> = order.iter().zip(0..).map(|(old_row, new)| (*old_row, new)).collect();
         profile.rows = self.rows.iter().map(|old_row| new_rows.get(old_row).copied().unwrap_or(u32::MAX)).collect();
@@ -420,7 +487,7 @@ impl<'a> Builder<'a> {
             .collect();
         let mut calls: FxHashMap<LineKey, FxHashMap<u32, Count>> = FxHashMap::default();
         let mut callers: FxHashMap<u32, Vec<(u32, Option<LineKey>, Count)>> = FxHashMap::default();
-        for ((caller, line_key, callee), count) in &self.edges {
+        for ((caller, line_key, callee), count) in self.edges.values.iter().zip(&self.edge_counts) {
             if let Some(line_key) = line_key {
                 *calls.entry(*line_key).or_default().entry(new_rows[callee]).or_default() += *count;
             }
@@ -448,7 +515,7 @@ impl<'a> Builder<'a> {
             }
         }
         let mut extents: FxHashMap<u32, (u64, Extent)> = FxHashMap::default();
-        for ((row, source), (extent, weight)) in self.extents {
+        for ((row, source), (extent, weight)) in line_extents {
             let Some(file) = file_of(Some(source)) else { continue };
             let candidate = (weight, Extent { file, ..extent });
             let best = extents.entry(row).or_insert(candidate);

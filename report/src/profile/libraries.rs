@@ -4,8 +4,8 @@ use rustc_hash::FxHashMap;
 
 use super::activity::{Activities, Activity, StackActivity};
 use super::marks::Marks;
+use super::role::is_pool_library;
 use super::{Count, Shares, heaviest_first};
-use crate::symbols::{Frame, Symbols};
 
 /// Library, with the time in its compiled and interpreted code.
 #[derive(Clone, Debug)]
@@ -31,6 +31,36 @@ enum RowKey {
     Library(u32),
 }
 
+impl RowKey {
+    /// Returns the row that a stack's own time belongs to.
+    fn of_stack(stack_activity: &StackActivity) -> Option<RowKey> {
+        match stack_activity.activity {
+            Activity::Compiling => Some(RowKey::Compiler(stack_activity.name)),
+            Activity::FirstUse => Some(RowKey::FirstUse),
+            Activity::Loading => Some(RowKey::Loading),
+            Activity::Importing => Some(RowKey::Imports),
+            Activity::Library => Some(RowKey::Library(stack_activity.name)),
+            Activity::Compiled => stack_activity.package.map(RowKey::Library),
+            Activity::Interpreted | Activity::Collecting | Activity::Ending | Activity::Waiting => None,
+        }
+    }
+
+    fn name(self, activities: &Activities) -> String {
+        match self {
+            RowKey::Compiler(name) => activities.compiler(name),
+            RowKey::FirstUse => Activity::FirstUse.words().to_owned(),
+            RowKey::Loading => Activity::Loading.words().to_owned(),
+            RowKey::Imports => "import system".to_owned(),
+            RowKey::Library(name) => activities.names[name as usize].clone(),
+        }
+    }
+}
+
+/// Returns the name of the row that a stack's own time belongs to.
+pub(crate) fn library_of_stack(activities: &Activities, stack: u32) -> Option<String> {
+    RowKey::of_stack(activities.get(stack)).map(|key| key.name(activities))
+}
+
 /// Rows under construction.
 #[derive(Debug)]
 pub(super) struct Libraries {
@@ -46,27 +76,21 @@ impl Libraries {
         Libraries { shares: FxHashMap::default(), functions: FxHashMap::default(), seen: Marks::new(names) }
     }
 
-    /// Adds a stack, innermost frame first. `rows` holds the row of each function.
-    pub(super) fn add<'a>(
+    /// Adds a stack. `packages` are those of its frames, and `rows` holds the row of each function.
+    pub(super) fn add(
         &mut self,
         activities: &Activities,
         stack_activity: &StackActivity,
-        frames: impl Iterator<Item = &'a Frame>,
+        packages: impl Iterator<Item = u32>,
         rows: &[u32],
         count: Count,
     ) {
-        let row_key = match stack_activity.activity {
-            Activity::Compiling => Some(RowKey::Compiler(stack_activity.name)),
-            Activity::FirstUse => Some(RowKey::FirstUse),
-            Activity::Loading => Some(RowKey::Loading),
-            Activity::Importing => Some(RowKey::Imports),
-            Activity::Library => Some(RowKey::Library(stack_activity.name)),
-            Activity::Compiled => stack_activity.package.map(RowKey::Library),
-            Activity::Interpreted | Activity::Collecting | Activity::Ending | Activity::Waiting => None,
-        };
+        let row_key = RowKey::of_stack(stack_activity);
         if let Some(key) = row_key {
             self.shares.entry(key).or_default().self_count += count;
-            if let (RowKey::Library(name), Some(owner)) = (key, stack_activity.owner) {
+            if let (RowKey::Library(name), Some(owner)) = (key, stack_activity.owner)
+                && !is_pool_library(&activities.names[name as usize])
+            {
                 *self.functions.entry((name, rows[owner.function as usize])).or_default() += count;
             }
         }
@@ -75,8 +99,7 @@ impl Libraries {
             RowKey::Library(name) => Some(name),
             RowKey::Compiler(_) | RowKey::FirstUse | RowKey::Loading | RowKey::Imports => None,
         });
-        let libraries = frames.filter_map(|frame| activities.package(frame)).chain(own_library);
-        for name in libraries.filter(|name| self.seen.insert(*name)) {
+        for name in packages.chain(own_library).filter(|name| self.seen.insert(*name)) {
             self.shares.entry(RowKey::Library(name)).or_default().total += count;
         }
         if let Some(key) = row_key.filter(|key| !matches!(key, RowKey::Library(_))) {
@@ -89,26 +112,20 @@ impl Libraries {
         for ((name, row), count) in self.functions {
             functions.entry(name).or_default().extend(new_row.get(&row).map(|row| (*row, count)));
         }
-        let row = |(key, shares): (RowKey, Shares)| {
-            let (name, functions) = match key {
-                RowKey::Compiler(name) => (activities.compiler(name), Vec::new()),
-                RowKey::FirstUse => (Activity::FirstUse.words().to_owned(), Vec::new()),
-                RowKey::Loading => (Activity::Loading.words().to_owned(), Vec::new()),
-                RowKey::Imports => ("import system".to_owned(), Vec::new()),
-                RowKey::Library(name) => {
-                    (activities.names[name as usize].clone(), functions.remove(&name).unwrap_or_default())
-                }
+        let mut rows: FxHashMap<String, LibraryRow> = FxHashMap::default();
+        for (key, shares) in self.shares {
+            let functions = match key {
+                RowKey::Library(name) => functions.remove(&name).unwrap_or_default(),
+                RowKey::Compiler(_) | RowKey::FirstUse | RowKey::Loading | RowKey::Imports => Vec::new(),
             };
-            LibraryRow { name, shares, functions: heaviest_first(functions) }
-        };
-        let mut rows: Vec<LibraryRow> = self.shares.into_iter().map(row).collect();
+            let name = key.name(activities);
+            let new_row = LibraryRow { name: name.clone(), shares, functions: heaviest_first(functions) };
+            // Numba and llvmlite are one compiler.
+            rows.entry(name).and_modify(|row| row.shares.add(shares)).or_insert(new_row);
+        }
+        let mut rows: Vec<LibraryRow> = rows.into_values().collect();
         let order = |row: &LibraryRow| (row.shares.self_count, row.shares.total);
         rows.sort_by(|a, b| order(b).cmp(&order(a)).then_with(|| a.name.cmp(&b.name)));
         rows
     }
-}
-
-/// Returns all frames of a stack.
-pub(super) fn frames<'a>(symbols: &'a Symbols, locations: &'a [u32]) -> impl Iterator<Item = &'a Frame> {
-    locations.iter().flat_map(|location| symbols.frames(*location))
 }

@@ -1,6 +1,6 @@
 //! Set of small numbers that is emptied in constant time.
 
-/// Set of numbers below a limit.
+/// Set of small numbers.
 #[derive(Debug)]
 pub(super) struct Marks {
     /// Round of the last addition of each number.
@@ -8,10 +8,16 @@ pub(super) struct Marks {
     round: u32,
 }
 
+impl Default for Marks {
+    fn default() -> Marks {
+        Marks::new(0)
+    }
+}
+
 impl Marks {
-    /// Returns an empty set for numbers below `limit`.
-    pub(super) fn new(limit: usize) -> Marks {
-        Marks { rounds: vec![0; limit], round: 1 }
+    /// Returns an empty set with room for numbers below `capacity`.
+    pub(super) fn new(capacity: usize) -> Marks {
+        Marks { rounds: vec![0; capacity], round: 1 }
     }
 
     pub(super) fn clear(&mut self) {
@@ -20,6 +26,10 @@ impl Marks {
 
     /// Adds a number. Returns true if it is new.
     pub(super) fn insert(&mut self, number: u32) -> bool {
-        std::mem::replace(&mut self.rounds[number as usize], self.round) != self.round
+        let index = number as usize;
+        if index >= self.rounds.len() {
+            self.rounds.resize(index + 1, 0);
+        }
+        std::mem::replace(&mut self.rounds[index], self.round) != self.round
     }
 }

@@ -34,6 +34,8 @@ use crate::symbols::{Kind, Symbols, is_entry};
 use activity::Activities;
 
 pub use libraries::LibraryRow;
+pub(crate) use libraries::library_of_stack;
+pub(crate) use role::is_pool_library;
 pub use summary::Summary;
 pub use tree::Inlined;
 

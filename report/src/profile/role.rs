@@ -188,6 +188,29 @@ const LLVM_PREFIXES: [&str; 2] = ["llvm::", "_ZN4llvm"];
 /// OpenMP runtime libraries, which are recognised by file name because they lack symbols.
 const POOL_LIBRARIES: [&str; 3] = ["libgomp", "libomp", "libiomp5"];
 
+/// Libraries that run parallel loops, with the name of each in reports. Numba's own modules call the libraries.
+const POOLS: [(&str, &str); 7] = [
+    ("libgomp", "libgomp"),
+    ("libomp", "libomp"),
+    ("libiomp5", "libiomp5"),
+    ("libtbb", "tbb"),
+    ("omppool", "libgomp"),
+    ("tbbpool", "tbb"),
+    ("workqueue", "workqueue"),
+];
+
+/// Returns the name in reports of a library that runs parallel loops, from its file name.
+pub(super) fn pool_library(library: &str) -> Option<&'static str> {
+    // A copy in a wheel has a hash in its name: `libgomp-a34b3233.so.1.0.0`.
+    let name = library.split(['-', '.']).next().unwrap_or(library);
+    POOLS.iter().find(|(prefix, _)| *prefix == name).map(|(_, word)| *word)
+}
+
+/// Returns true for the name in reports of a library that runs parallel loops.
+pub(crate) fn is_pool_library(name: &str) -> bool {
+    POOLS.iter().any(|(_, pool)| *pool == name)
+}
+
 /// Returns the part of Numba that a Python function enters. A part ends where its function returns, so these are the
 /// functions between which `_compilations.py` measures a compilation.
 fn numba_part(file: &str, function: &str) -> Option<Role> {

@@ -217,8 +217,7 @@ impl Interner {
             return self.intern_new_stack(sample, kernel, walked);
         }
         let hash = Chains::hash(sample, kernel);
-        let known = self.known_chains.find(hash, sample.time);
-        if let Some(stack) = known.filter(|stack| self.has_chain(*stack, sample, kernel)) {
+        if let Some(stack) = self.known_chains.find(hash, sample.time) {
             return stack;
         }
         let stack = self.intern_new_stack(sample, kernel, walked);
@@ -226,19 +225,6 @@ impl Interner {
         let (from, to) = validity.fold((0, u64::MAX), |(from, to), span| (from.max(span.from), to.min(span.to)));
         self.known_chains.insert(hash, KnownChain { stack, from, to });
         stack
-    }
-
-    /// Returns true if the stack has the addresses of a sample's chain.
-    fn has_chain(&self, stack: u32, sample: &RawSample<'_>, kernel: bool) -> bool {
-        let mut locations = self.stacks.get(stack).iter().map(|location| &self.locations[*location as usize]);
-        let addresses = ChainAddresses::new(sample, kernel);
-        for (space, address) in addresses {
-            let pid = (space != KERNEL).then_some(space);
-            if !locations.next().is_some_and(|location| location.address == address && location.pid == pid) {
-                return false;
-            }
-        }
-        locations.next().is_none()
     }
 
     fn intern_new_stack(&mut self, sample: &RawSample<'_>, kernel: bool, walked: &[u64]) -> u32 {

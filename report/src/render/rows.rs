@@ -26,9 +26,9 @@ pub(super) fn shown_rows(rows: &[AnswerRow]) -> Vec<ShownRow> {
         let label = row_label(row, parent_paths.last().copied(), &names);
         parent_paths.push(&row.path);
         let text = match row.kind {
-            RowKind::Compilation if row.compilations > 1 => format!("{} ×{}", call_of(row), row.compilations),
-            RowKind::Compilation | RowKind::Function => call_of(row),
-            _ if row.source.is_empty() => format!("({})", call_of(row)),
+            RowKind::Compilation if row.compilations > 1 => format!("{} ×{}", call_of(&row.function), row.compilations),
+            RowKind::Compilation | RowKind::Function => call_of(&row.function),
+            _ if row.source.is_empty() => format!("({})", call_of(&row.function)),
             _ => row.source.clone(),
         };
         shown.push(ShownRow { branches, label, text });
@@ -65,7 +65,7 @@ impl<'a> FileNames<'a> {
 }
 
 /// Maximum width of a label that names two files.
-const MAX_LABEL_COLUMNS: usize = 24;
+pub(super) const MAX_LABEL_COLUMNS: usize = 24;
 
 /// Returns the label of a row: `prog.py:12`, `:12` below a row of the same file, `prog.py:2›7` for merged lines,
 /// `»b.py:7` if the name of the first file leaves no space for the source.

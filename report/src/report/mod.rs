@@ -19,7 +19,7 @@ pub use imbalance::Imbalance;
 pub(crate) use stacks::Unit;
 pub use title::Group;
 
-use crate::answer::{Answer, Evidence};
+use crate::answer::{Answer, Evidence, LineTree};
 use crate::error::Error;
 use crate::lookup::Lookup;
 use crate::lookup::source::{Compiled, SourceText};
@@ -196,16 +196,23 @@ impl Report {
 
     /// Returns the content of the first screen.
     pub fn answer(&self) -> &Answer {
-        self.answer.get_or_init(|| {
-            Answer::new(&Evidence {
-                recording: &self.recording,
-                symbols: &self.symbols,
-                profile: &self.profile,
-                sources: &self.sources,
-                compilations: &self.compilations,
-                loops: self.loops(),
-            })
-        })
+        self.answer.get_or_init(|| Answer::new(&self.evidence()))
+    }
+
+    /// Returns the tree of the user's lines, with the place of each sample.
+    pub(crate) fn line_tree(&self) -> LineTree {
+        LineTree::new(&self.evidence())
+    }
+
+    fn evidence(&self) -> Evidence<'_> {
+        Evidence {
+            recording: &self.recording,
+            symbols: &self.symbols,
+            profile: &self.profile,
+            sources: &self.sources,
+            compilations: &self.compilations,
+            loops: self.loops(),
+        }
     }
 
     /// Returns the loops of compiled code that ran, hottest first.

@@ -17,6 +17,7 @@ mod source_frame;
 
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 pub use files::FileSymbols;
 pub(crate) use files::ImageCode;
@@ -130,9 +131,19 @@ impl Symbols {
 
     /// Returns the frames at a location, innermost inlined call first. Never empty.
     pub fn frames(&self, location: u32) -> &[Frame] {
+        &self.frames[self.frame_range(location)]
+    }
+
+    /// Returns the indices of a location's frames in [`all_frames`](Symbols::all_frames).
+    pub(crate) fn frame_range(&self, location: u32) -> Range<usize> {
         let index = location as usize;
         let start = index.checked_sub(1).map_or(0, |previous| self.ends[previous]);
-        &self.frames[start as usize..self.ends[index] as usize]
+        start as usize..self.ends[index] as usize
+    }
+
+    /// Returns the frames of all locations.
+    pub(crate) fn all_frames(&self) -> &[Frame] {
+        &self.frames
     }
 
     /// Replaces Python's name of a program that is in no file by the path that stands for it.

@@ -52,8 +52,9 @@ pub(super) fn name_callees(files: &mut Files, recording: &mut Recording) {
 /// still have no name.
 pub(super) fn name_by_references(files: &mut Files, recording: &mut Recording) -> FxHashMap<u32, Function> {
     let called = called_locations(files, recording);
-    let positions = called.iter().filter_map(|location| recording.locations[*location as usize].position);
-    let libraries: FxHashSet<u32> = positions.map(|position| position.file).collect();
+    let called_positions = recording.locations.iter().zip(&called).filter(|(_, is_called)| **is_called);
+    let libraries: FxHashSet<u32> =
+        called_positions.filter_map(|(location, _)| Some(location.position?.file)).collect();
     let mut nameless = Vec::new();
     let mut starts: FxHashMap<Process, FxHashMap<u64, Option<Arc<str>>>> = FxHashMap::default();
     for (location, index) in recording.locations.iter().zip(0..) {
@@ -82,26 +83,29 @@ pub(super) fn name_by_references(files: &mut Files, recording: &mut Recording) -
     for Nameless { location, function, .. } in &nameless {
         recording.locations[*location as usize].callee.clone_from(&names[function]);
     }
-    nameless.retain(|nameless| names[&nameless.function].is_none() && called.contains(&nameless.location));
+    nameless.retain(|nameless| names[&nameless.function].is_none() && called[nameless.location as usize]);
     nameless.into_iter().map(|nameless| (nameless.location, nameless.function)).collect()
 }
 
-/// Returns the locations in libraries that compiled code calls. Other libraries need not be opened.
-fn called_locations(files: &Files, recording: &Recording) -> FxHashSet<u32> {
-    let mut called = FxHashSet::default();
+/// Tells for each location whether it is in a library that compiled code calls. Other libraries need not be opened.
+fn called_locations(files: &Files, recording: &Recording) -> Vec<bool> {
+    let mut called = vec![false; recording.locations.len()];
+    let is_image: Vec<bool> = (0..recording.files.len() as u32).map(|file| files.has_image_name(file)).collect();
+    let file = |location: &Location| location.position.map(|position| position.file);
+    let file_of_location: Vec<Option<u32>> = recording.locations.iter().map(file).collect();
     for stack in 0..recording.stacks.len() as u32 {
         // Library that the previous location called: `None` for no library, `Some(None)` for any.
         let mut library = None;
         for location in recording.stacks.get(stack).iter().rev() {
-            let Some(FilePosition { file, .. }) = recording.locations[*location as usize].position else {
+            let Some(file) = file_of_location[*location as usize] else {
                 library = None;
                 continue;
             };
-            if files.has_image_name(file) {
+            if is_image.get(file as usize).is_some_and(|is_image| *is_image) {
                 library = Some(None);
             } else if library.is_some_and(|library: Option<u32>| library.is_none_or(|library| library == file)) {
                 library = Some(Some(file));
-                called.insert(*location);
+                called[*location as usize] = true;
             } else {
                 library = None;
             }

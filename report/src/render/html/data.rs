@@ -2,16 +2,17 @@
 //!
 //! Counts of a line are an array: self samples, self weight, total samples, total weight.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
 
-use crate::answer::RowKind;
+use crate::answer::{LIMITS, Leaf, LineNode, LineTree, RowKind, call_of};
 use crate::lookup::source::SourceText;
 use crate::profile::{Count, FunctionRow, Inlined, Line, Shares, SourceLines, ThreadRow};
 use crate::recording::compilations::Compilation;
-use crate::render::rows::shown_rows;
+use crate::render::rows::{MAX_LABEL_COLUMNS, shown_rows};
 use crate::report::{Group, Report};
 use crate::sanitize::sanitize;
 use crate::symbols::Kind;
@@ -37,6 +38,7 @@ pub(super) fn data(report: &Report) -> Value {
     let profile = &report.profile;
     let assembly = Assembly::new(&report.recording, &report.symbols, &report.roots);
     let (program, title) = (report.program(), report.title());
+    let lines = report.line_tree();
     let mut processes = report.processes();
     processes.sort_by(|a, b| (a.rank, &a.host, a.pid).cmp(&(b.rank, &b.host, b.pid)));
     json!({
@@ -55,7 +57,8 @@ pub(super) fn data(report: &Report) -> Value {
             file_value(report, &assembly, file, source)
         }).collect::<Vec<_>>(),
         "answer": answer(report),
-        "stacks": stacks(report),
+        "lines": line_tree(report, &lines),
+        "stacks": stacks(report, &lines),
         "compiling": compiling(report),
     })
 }
@@ -119,6 +122,52 @@ fn answer(report: &Report) -> Value {
         "rows": rows.collect::<Vec<_>>(),
         "elsewhere": [answer.elsewhere.weight, elsewhere.collect::<Vec<_>>()],
         "helps": helps.collect::<Vec<_>>(),
+    })
+}
+
+/// Returns the tree of the user's lines, from which the page makes the first screen of a part of the recording.
+fn line_tree(report: &Report, lines: &LineTree) -> Value {
+    let profile = &report.profile;
+    let files: FxHashMap<&str, i64> =
+        profile.files.iter().zip(0..).map(|(file, number)| (file.path.as_str(), number)).collect();
+    let file = |path: &str| files.get(path).copied().unwrap_or(-1);
+    let call = |function: u32| profile.functions.get(function as usize).map(|function| call_of(&function.name));
+    // Caller, kind, file, line, and function.
+    let node = |node: &LineNode| match *node {
+        LineNode::Root => [-1, 0, -1, 0, -1],
+        LineNode::Line { parent, source, line, function, is_compiled } => {
+            let file = file(&report.symbols.sources[source as usize]);
+            [parent.into(), is_compiled.into(), file, line.into(), function.into()]
+        }
+        LineNode::Compilation { parent, function } => {
+            let (_, path, line) = &lines.compiled[function as usize];
+            [parent.into(), 2, file(path), (*line).into(), function.into()]
+        }
+    };
+    let functions: BTreeMap<u32, Option<String>> = (lines.nodes.iter())
+        .filter_map(|node| match node {
+            LineNode::Line { function, .. } => Some((*function, call(*function).map(|call| sanitize(&call)))),
+            _ => None,
+        })
+        .collect();
+    let optional = |number: Option<u32>| number.map_or(-1, i64::from);
+    let leaf = |leaf: &Leaf| {
+        let Leaf { node, word, call, compilation, library } = *leaf;
+        [node.into(), word.into(), optional(call), optional(compilation), optional(library)]
+    };
+    let limits: Map<String, Value> = LIMITS.iter().map(|(name, limit)| ((*name).to_owned(), json!(limit))).collect();
+    json!({
+        "limits": limits,
+        "columns": OF_IT_COLUMNS,
+        "labelColumns": MAX_LABEL_COLUMNS,
+        "nodes": lines.nodes.iter().flat_map(node).collect::<Vec<i64>>(),
+        "functions": functions,
+        "compiled": lines.compiled.iter().map(|(name, path, _)| [sanitize(&call_of(name)), sanitize(path)]).collect::<Vec<_>>(),
+        "words": lines.words.iter().map(|word| sanitize(word)).collect::<Vec<_>>(),
+        "leaves": lines.leaves.iter().flat_map(leaf).collect::<Vec<i64>>(),
+        "libraries": lines.libraries.iter().map(|library| sanitize(library)).collect::<Vec<_>>(),
+        "again": lines.again,
+        "advice": lines.advice.iter().map(|(path, line, text)| json!([file(path), line, sanitize(text)])).collect::<Vec<_>>(),
     })
 }
 

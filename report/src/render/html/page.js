@@ -139,14 +139,8 @@
   /** Returns the answer for the selection: the tree of the user's lines, and what helps, which is about the whole recording. */
   function answerOfSelection() {
     if (!isFiltered()) return data.answer;
-    lineTree = lineTree || new LineTree(data, stacks);
-    const answer = lineTree.select(chosenThreads(), range);
-    for (const row of answer.rows) {
-      const entry = row.isCompiled && data.files[row.at[0]].lines[row.at[1]];
-      row.advice = entry ? flagged(entry)[0] : null;
-      if (row.source) row.text = textOf(data.files[row.source[0]], row.source[1]).trim() || row.text;
-    }
-    return { ...answer, helps: data.answer.helps };
+    lineTree = lineTree || new LineTree(data, stacks, (file, line) => textOf(data.files[file], line));
+    return { ...lineTree.select(chosenThreads(), range), helps: data.answer.helps };
   }
   const flagged = (entry) => (entry.o || []).flatMap((loop) => loop.advice.filter(([, , mark]) => mark === '⚑').map(([, text]) => text));
   function showAnswer() {

@@ -1,7 +1,7 @@
 'use strict';
 // Totals of samples for a selection: threads (null for all) and a range of time slices (from, to; null for all). This
 // file does not access the page.
-const PART_FIELDS = 7;
+const PART_FIELDS = 8, LEAF_FIELDS = 5;
 const COMPILED = 0, INTERPRETED = 1, LIBRARY = 2, COMPILING = 3, IMPORTING = 4, COLLECTING = 5, WAITING = 6, FIRST_USE = 7, LOADING = 8, ENDING = 9;
 // Function number of Numba's compiler in the call tree, where it is one frame. -1 are functions that were merged, -2 is the root.
 const COMPILER = -3;
@@ -47,35 +47,6 @@ class Stacks {
     }
   }
 
-  /** Returns the library, compiler or import system that a part is charged to; null for the user's code. */
-  libraryOf(node, activity) {
-    if (activity === COMPILING) return this.compilerOf(node);
-    if (activity === FIRST_USE || activity === LOADING) return this.data.stacks.activities[activity];
-    if (activity === IMPORTING) return 'import system';
-    if (activity === INTERPRETED || activity === COLLECTING || activity === ENDING || activity === WAITING) return null;
-    for (let ancestor = this.owner[node] < 0 ? node : this.owner[node]; ancestor > 0; ancestor = this.parent[ancestor]) {
-      const f = this.functionOf[this.spot[ancestor]], line = this.lineOf[this.spot[ancestor]];
-      if (f >= 0 && this.data.functions[f].library) return this.data.functions[f].library;
-      if (line >= 0 && !this.data.files[this.places[line][0]].library) return null;
-    }
-    const f = this.functionOf[this.spot[node]];
-    return activity === COMPILED ? null : f >= 0 && this.data.functions[f].module || '[unknown]';
-  }
-
-  /** Returns the library that a part ran; null for other activities. */
-  libraryOfCode(node, activity) { return activity === LIBRARY ? this.libraryOf(node, activity) : null; }
-
-  /** Returns the compiler: Numba's, or the LLVM of another library. */
-  compilerOf(node) {
-    let innermost = null;
-    for (let ancestor = node; ancestor > 0; ancestor = this.parent[ancestor]) {
-      const f = this.functionOf[this.spot[ancestor]], library = f >= 0 && this.data.functions[f].library;
-      if (library === 'numba' || library === 'llvmlite' || library === 'libllvmlite') return 'Numba\u2019s compiler';
-      innermost = innermost || library;
-    }
-    return innermost ? `compiler in ${innermost}` : 'Numba\u2019s compiler';
-  }
-
   /** Returns everything that the page shows for a selection. `isChosen` tells for each thread whether it is selected. */
   select(isChosen, range) {
     const { data, count, parts } = this, slices = range || [0, Infinity];
@@ -96,7 +67,7 @@ class Stacks {
       activities[activity] += weight;
       if (activity === COMPILING) compiling[parts[offset + 2]] += weight;
       all += weight;
-      const node = parts[offset + 2], userLine = this.user[node], library = this.libraryOf(node, activity);
+      const node = parts[offset + 2], userLine = this.user[node], library = data.lines.libraries[data.lines.leaves[parts[offset + 7] * LEAF_FIELDS + 4]];
       if (library) libraries.set(library, (libraries.get(library) || 0) + weight);
       if (userLine < 0) continue;
       if (!calling.has(userLine)) calling.set(userLine, [0, 0, 0]);

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
+use crate::answer::LineTree;
 use crate::distinct::Distinct;
 use crate::profile::activity::Activity;
 use crate::profile::hottest::HotLine;
@@ -27,9 +28,9 @@ const MAX_PARTS: usize = 150_000;
 /// Key of a frame: function, file and line by their indices in the page (-1, -1 and 0 if unknown). The flag is true for
 /// an entry point that only calls the next function.
 type FrameKey = (i64, i64, u32, bool);
-/// Key of a part: slice, thread, node, activity, and hot line. The hot line is 0 if there is none, else 1 + 2 * index,
-/// plus 1 for time in a C function.
-type Part = (u64, u32, u32, u8, u32);
+/// Key of a part: slice, thread, node, activity, hot line, and leaf of the tree of lines. The hot line is 0 if there is
+/// none, else 1 + 2 * index, plus 1 for time in a C function.
+type Part = (u64, u32, u32, u8, u32, u32);
 
 #[derive(Debug, Clone, Copy)]
 struct Node {
@@ -194,7 +195,7 @@ impl Timeline {
     }
 }
 
-pub(super) fn stacks(report: &Report) -> Value {
+pub(super) fn stacks(report: &Report, lines: &LineTree) -> Value {
     let recording = &report.recording;
     let unit = report.unit();
     let (mut tree, indices) = (Tree::new(), Indices::new(report));
@@ -219,7 +220,7 @@ pub(super) fn stacks(report: &Report) -> Value {
     let mut slices = MAX_SLICES;
     let (slice, parts) = loop {
         let slice = timeline.length / slices + 1;
-        let parts = collect_parts(report, &timeline, slice, |stack| {
+        let parts = collect_parts(report, lines, &timeline, slice, |stack| {
             let (node, activity, line_code) = leaves[stack as usize].unwrap_or_default();
             (representatives[node as usize], activity, line_code)
         });
@@ -229,8 +230,8 @@ pub(super) fn stacks(report: &Report) -> Value {
         slices /= 2;
     };
     let (order, depths) = preorder(&tree, &representatives);
-    let mut flat_parts: Vec<u64> = Vec::with_capacity(parts.len() * 7);
-    for ((slice, thread, node, activity, hot), count) in parts {
+    let mut flat_parts: Vec<u64> = Vec::with_capacity(parts.len() * 8);
+    for ((slice, thread, node, activity, hot, leaf), count) in parts {
         let node = order[node as usize];
         flat_parts.extend([
             slice,
@@ -240,6 +241,7 @@ pub(super) fn stacks(report: &Report) -> Value {
             hot.into(),
             count.samples,
             count.weight,
+            leaf.into(),
         ]);
     }
     let barriers = barrier_waits(report, &timeline.thread_starts(recording), slice).into_iter();
@@ -263,16 +265,19 @@ pub(super) fn stacks(report: &Report) -> Value {
 
 fn collect_parts(
     report: &Report,
+    lines: &LineTree,
     timeline: &Timeline,
     slice: u64,
-    leaf: impl Fn(u32) -> (u32, u8, u32),
+    leaf_of_stack: impl Fn(u32) -> (u32, u8, u32),
 ) -> BTreeMap<Part, Count> {
     let starts = timeline.thread_starts(&report.recording);
     let mut parts: FxHashMap<Part, Count> = FxHashMap::default();
-    for sample in report.counted_samples() {
+    for (sample, leaf) in report.recording.samples.iter().zip(&lines.leaf_of_sample) {
+        let Some(leaf) = leaf else { continue };
         let time = sample.time.saturating_sub(starts[sample.thread as usize]);
-        let (node, activity, hot) = leaf(sample.stack);
-        *parts.entry((time / slice, sample.thread, node, activity, hot)).or_default() += Count::from_sample(sample);
+        let (node, activity, hot) = leaf_of_stack(sample.stack);
+        let part = (time / slice, sample.thread, node, activity, hot, *leaf);
+        *parts.entry(part).or_default() += Count::from_sample(sample);
     }
     parts.into_iter().collect()
 }

@@ -131,6 +131,7 @@ impl Table<'_> {
         if hidden != 0 && !yours.is_empty() {
             self.lines.write_coloured(&format!("{} with smaller shares (-a)", plural(hidden, "more function")), "2");
         }
+        self.write_calls();
         self.write_libraries();
         if style.all && !theirs.is_empty() {
             self.lines.write("");
@@ -150,6 +151,26 @@ impl Table<'_> {
         for (name, shares) in compilations.iter().filter(|_| row.compilations.len() > 1) {
             let name = if self.style.all { name.clone() } else { self.lines.shorten(name) };
             self.lines.write_coloured(&sanitize(&format!("{} |   {name}", self.columns(shares))), "2");
+        }
+    }
+
+    /// Writes the C functions that compiled code called, with everything that they called.
+    fn write_calls(&mut self) {
+        let (all, style) = (self.report.profile.all, self.style);
+        let is_shown = |count: &Count| style.all || count.percent_of(all) >= MIN_PERCENT;
+        let calls: Vec<&(String, Count)> =
+            self.report.answer().calls.iter().filter(|(_, count)| is_shown(count)).collect();
+        let max_rows = if style.all { usize::MAX } else { MAX_FUNCTIONS };
+        if calls.is_empty() {
+            return;
+        }
+        self.lines.write("");
+        let samples = if self.lines.is_wide() { "   samples" } else { "" };
+        self.lines.write_coloured(&format!("          total %{samples} | C functions that compiled code called"), "1");
+        for (name, count) in calls.into_iter().take(max_rows) {
+            let samples =
+                if self.lines.is_wide() { format!(" {:>9}", group_digits(count.samples)) } else { String::new() };
+            self.lines.write(&sanitize(&format!("         {}{samples} | {name}", self.percent(*count))));
         }
     }
 
