@@ -39,6 +39,7 @@ from typing import Any, Dict, List, Optional
 
 from ._files import Directory, os, read_start
 from ._library import Clocks
+from ._numba.replacement import call_weakly
 from ._numba.seams import Hooks, Layer, Original, Part, Seam
 
 #: Maximum number of lines per file, and of characters per string.
@@ -103,7 +104,7 @@ def begin() -> None:
     if not _PART.is_on:
         _state.clocks = Clocks()
         _PART.start()
-        os.register_at_fork(after_in_child=_reset_in_child)
+        os.register_at_fork(after_in_child=call_weakly(_reset_in_child))
         # Writes the rows of a recording whose path became final after the last compilation.
         atexit.register(_write_pending_rows)
 

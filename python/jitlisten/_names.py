@@ -6,20 +6,20 @@ import ctypes
 import functools
 from contextlib import suppress
 from types import ModuleType
-from typing import Any
+from typing import Any, Optional
 
 from ._library import library
 from ._numba.imports import Watch
 
-_has_begun = False
+_watch: Optional[Watch] = None
 
 
 def begin() -> None:
     """Names this process, and the workers that it starts, also in later recordings. Never raises."""
-    global _has_begun
-    if not _has_begun:
-        _has_begun = True
-        Watch({"multiprocessing.process": _name_processes, "distributed.worker": _name_dask_workers}).start()
+    global _watch
+    if _watch is None:
+        _watch = Watch({"multiprocessing.process": _name_processes, "distributed.worker": _name_dask_workers})
+        _watch.start()
 
 
 def _name_dask_workers(module: ModuleType) -> None:

@@ -91,6 +91,37 @@ def test_all_loaders_are_as_before():
     assert run_python(program) == "None\n"
 
 
+# Searches what llvmlite, finders and callbacks of fork keep alive, but not through modules of other packages.
+SEARCH_REFERENCES = """
+import gc, sys, types
+from jitlisten import _compilations
+callbacks = []
+_compilations.os.register_at_fork = lambda **functions: callbacks.extend(functions.values())
+_compilations.Clocks = lambda: None
+lines.install(); _compilations.begin()
+import numba.core.compiler
+from llvmlite.ir import _utils, values
+def is_followed(item):
+    if isinstance(item, types.FunctionType): item = item.__globals__
+    name = item.get('__name__') if isinstance(item, dict) else getattr(item, '__name__', None) \\
+        if isinstance(item, types.ModuleType) else item.__module__ if isinstance(item, type) else None
+    return name is None or name.startswith('jitlisten')
+seen, reached = set(), []
+remaining = [*sys.meta_path, *callbacks, values.Block.descr, _utils._HasMetadata._stringify_metadata]
+while remaining:
+    item = remaining.pop()
+    if id(item) not in seen:
+        seen.add(id(item))
+        if isinstance(item, types.ModuleType) and item.__name__.startswith('numba'): reached.append(item)
+        if is_followed(item): remaining += gc.get_referents(item)
+print(len(callbacks), reached)
+"""
+
+
+def test_numba_is_not_kept_alive_by_others():
+    assert run_python(IMPORT_LINES + SEARCH_REFERENCES) == "1 []\n"
+
+
 def test_it_can_be_switched_off():
     assert (
         run_python(IMPORT_LINES + "lines.install(); import numba; " + PRINT_STATUS, JITLISTEN_LINES="0")

@@ -24,14 +24,17 @@ from __future__ import annotations
 from typing import Any
 
 PLUGIN = "jitlisten.coverage"
+_watch: Any = None
 
 
 def install_everywhere() -> None:
     """Adds the plugin to every `Coverage` of this process, as if the configuration named the plugin. For `jitlisten
     coverage`."""
+    global _watch
     from .._numba.imports import Watch
 
-    Watch({"coverage.control": _add_plugin}).start()
+    _watch = Watch({"coverage.control": _add_plugin})
+    _watch.start()
 
 
 def _add_plugin(module: Any) -> None:

@@ -2,7 +2,8 @@
 
 A finder at the head of `sys.meta_path` only checks names, and leaves the search to the finders after it. It modifies
 the loader that they return: until the module has been executed, the loader's `exec_module` is ours. Several watches
-may wait for the same module.
+may wait for the same module. The finder does not keep them alive: whoever starts a watch keeps it (`replacement.py` has
+the reason).
 
 The finder stays in the list when nobody waits any more. Removing it would move the others forward, and an import that
 is going through the list, in another thread or below a signal handler, would miss the next one and fail.
@@ -15,6 +16,7 @@ from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Callable, Dict, Iterable, List, Optional
+from weakref import ref
 
 AfterImport = Callable[[ModuleType], None]
 
@@ -59,25 +61,28 @@ class _Finder:
 
     def __init__(self) -> None:
         # Only single operations change the list: other threads and signal handlers use it, too.
-        self._watches: List[Watch] = []
+        self._watches: List[ref[Watch]] = []
 
     def add(self, watch: Watch) -> None:
-        self._watches.append(watch)
+        self._watches.append(ref(watch))
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
     def remove(self, watch: Watch) -> None:
         with suppress(ValueError):
-            self._watches.remove(watch)
+            self._watches.remove(ref(watch))
+
+    def _live_watches(self) -> List[Watch]:
+        return [watch for watch in [reference() for reference in list(self._watches)] if watch is not None]
 
     def find_spec(
         self, name: str, path: Optional[Iterable[str]] = None, target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
         """Part of the import system's protocol."""
-        for watch in list(self._watches):
+        for watch in self._live_watches():
             watch.check_imported()
         finders = list(sys.meta_path)
-        if self not in finders or not any(watch.waits_for(name) for watch in list(self._watches)):
+        if self not in finders or not any(watch.waits_for(name) for watch in self._live_watches()):
             return None
         for finder in finders[finders.index(self) + 1 :]:
             # A program that joins saved lists of finders may have this one twice.
@@ -99,7 +104,7 @@ class _Finder:
                 return
             vars(loader).pop("exec_module", None)
             execute(module)
-            for watch in list(self._watches):
+            for watch in self._live_watches():
                 watch.call_back(name, module)
 
         try:

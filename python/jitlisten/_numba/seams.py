@@ -21,14 +21,14 @@ import gc
 import sys
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, Optional
 
 from .. import _log
 from .imports import Watch
+from .replacement import Hook, Replacement
 from .versions import Unsupported
 
 Original = Callable[..., Any]
-Hook = Callable[..., Any]
 
 
 class Seam(enum.Enum):
@@ -82,29 +82,7 @@ class Layer(enum.IntEnum):
     LINES, COVERAGE, COMPILATIONS = range(3)
 
 
-class _Replacement:
-    """A function that calls the hooks around the original."""
-
-    def __init__(self, original: Any) -> None:
-        self.original = original
-        self.hooks: List[Optional[Hook]] = [None] * len(Layer)
-        hooks = self.hooks
-        is_class_method = isinstance(original, classmethod)
-        function: Any = original.__func__ if is_class_method else original
-
-        @functools.wraps(function)
-        def call_hooks(*args: Any, **kwargs: Any) -> Any:
-            call, previous = function, None
-            for hook in hooks:
-                # Lines and coverage share the hooks of inlined.py.
-                if hook is not None and hook is not previous:
-                    call, previous = functools.partial(hook, call), hook
-            return call(*args, **kwargs)
-
-        self.function: Any = classmethod(call_hooks) if is_class_method else call_hooks
-
-
-_replacements: Dict[Seam, _Replacement] = {}
+_replacements: Dict[Seam, Replacement] = {}
 
 
 def _subscribe(seam: Seam, layer: Layer, hook: Hook) -> None:
@@ -112,7 +90,7 @@ def _subscribe(seam: Seam, layer: Layer, hook: Hook) -> None:
     *classes, name = path.split(".")
     owner = functools.reduce(getattr, classes, sys.modules[module])
     current = owner.__dict__[name]
-    replacement = _replacements.get(seam) or _replacements.setdefault(seam, _Replacement(current))
+    replacement = _replacements.get(seam) or _replacements.setdefault(seam, Replacement(current, len(Layer)))
     replacement.hooks[layer] = hook
     # Another thread may have replaced the function, or another tool may have replaced our replacement.
     if current is replacement.original:
