@@ -6,8 +6,6 @@
 //! ```
 //! Instructions are copied unchanged. Entries are padded with `DW_CFA_nop` to 8 bytes.
 
-#![forbid(unsafe_code)]
-
 use alloc::vec::Vec;
 
 use gimli::constants as dw;

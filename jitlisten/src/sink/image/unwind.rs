@@ -19,8 +19,6 @@
 //!
 //! Format: Linux Standard Base Core 5.0, 10.6. Inspect it with `readelf --debug-dump=frames FILE`.
 
-#![forbid(unsafe_code)]
-
 use std::collections::BTreeMap;
 
 use gimli::{BaseAddresses, CallFrameInstruction, CieOrFde, EhFrame, EndianSlice, LittleEndian, UnwindSection as _};

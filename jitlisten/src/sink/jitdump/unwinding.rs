@@ -17,8 +17,6 @@
 //! The live `.eh_frame` has the same rules, encoded for another address. We omit personality routines and LSDAs,
 //! because only exceptions need them, and perf cannot follow them. Source: Linux Standard Base Core 5.0, chapter 10.6.
 
-#![forbid(unsafe_code)]
-
 use gimli::{
     BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, CieOrFde, EndianSlice, LittleEndian,
     UnwindSection as _, constants as dw,
