@@ -5,7 +5,7 @@
 #   ci/coverage.sh older    an old Numba with an old coverage.py
 #   ci/coverage.sh all      every Numba with line tables (the list of ci/lines.sh without 0.56): lines, branches and the
 #                           cache; an hour. Fails if a release cannot be installed here
-#   ci/coverage.sh random   2,000 random functions on each of Python 3.9 to 3.13; hours
+#   ci/coverage.sh random   2,000 random functions on each of Python 3.9 to 3.13, into records/coverage-random.tsv; hours
 #   ci/coverage.sh suites   parts of third-party test suites, into records/coverage.tsv; hours
 #
 # Environments are created under target/venv-coverage.
@@ -44,8 +44,8 @@ random)
     while read -r name version requirements; do
         # shellcheck disable=SC2086
         make_venv "random-$name" "$version" $requirements $tools
-        # Optimization does not affect the measurement, but would take most of the time.
-        NUMBA_OPT=0 COVERAGE_FUNCTIONS=2000 test_with "random-$name" -n 2 python/tests/test_coverage_random.py </dev/null
+        echo "coverage: random-$name"
+        "$venvs/random-$name/bin/python" benches/coverage_random.py 2000 "$(date +%s)"
     done <<'PYTHONS'
 3.9 3.9 numba==0.60.0 coverage==7.10.7
 3.10 3.10 numba==0.65.1 coverage==7.10.7

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the rule of each kernel in benches/why/kernels.py with four releases of Numba (LLVM 14, 15, 20, 22) and three
-# processors, into records/why.tsv. Measures the gain of each change with the newest release and three processors, into
-# records/why-speedups.tsv. A gain outside of the range that the advice states fails. Takes many minutes.
+# processors, into records/why.tsv, and measures the gain of each change, into records/why-speedups.tsv. A gain outside
+# of the range that the advice states fails. Takes an hour.
 #
 # Requires the wheel (ci/wheel.sh build). Environments are created under target/venv-why.
 set -euo pipefail

@@ -15,7 +15,7 @@ import sys
 import time
 
 import numpy as np
-from numba import __version__, float64, guvectorize, njit, objmode, prange, stencil, types, vectorize
+from numba import __version__, float64, get_num_threads, guvectorize, njit, objmode, prange, stencil, types, vectorize
 from numba.experimental import jitclass
 from numba.typed import Dict, List
 
@@ -367,7 +367,13 @@ def numpy_sum(a, times):
     return s
 
 
-numpy_sum_changed = njit(fastmath={"reassoc"})(numpy_sum.py_func)
+@njit(fastmath={"reassoc"})
+def numpy_sum_changed(a, times):
+    s = 0.0
+    for _ in range(times):
+        for i in range(len(a)):
+            s += a[i]
+    return s
 
 
 @njit
@@ -1645,6 +1651,220 @@ def swept(a, b, out):
         out[i] = (a[i] - 0.1 * out[i - 1]) / b[i]  # hot
 
 
+@njit
+def polynomial(a, few_coefficients, out):
+    for i in range(len(a)):
+        s = 0.0
+        for k in range(len(few_coefficients)):
+            s = s * a[i] + few_coefficients[k]  # hot
+        out[i] = s
+
+
+@njit
+def polynomial_changed(a, few_coefficients, out):
+    for i in range(len(a)):
+        s = 0.0
+        for k in range(6):
+            s = s * a[i] + few_coefficients[k]
+        out[i] = s
+
+
+@njit
+def square_roots(a, five, out):
+    for i in range(len(a)):
+        x = a[i]
+        for _ in range(five):
+            x = x * (1.5 - 0.5 * a[i] * x * x)  # hot
+        out[i] = x
+
+
+@njit
+def square_roots_changed(a, five, out):
+    for i in range(len(a)):
+        x = a[i]
+        for _ in range(5):
+            x = x * (1.5 - 0.5 * a[i] * x * x)
+        out[i] = x
+
+
+@njit
+def running_columns(m, grid):
+    for j in range(m.shape[1]):
+        s = 0.0
+        for i in range(m.shape[0]):
+            s += m[i, j]  # hot
+            grid[i, j] = s
+
+
+@njit
+def running_columns_changed(m, grid):
+    for j in range(m.shape[1]):
+        grid[0, j] = m[0, j]
+    for i in range(1, m.shape[0]):
+        for j in range(m.shape[1]):
+            grid[i, j] = grid[i - 1, j] + m[i, j]
+
+
+@njit
+def decaying_columns(m, grid, start):
+    for j in range(m.shape[1]):
+        level = start
+        for i in range(m.shape[0]):
+            level = 0.9 * level + 0.1 * m[i, j]  # hot
+            grid[i, j] = level
+
+
+@njit
+def decaying_columns_changed(m, grid, start):
+    for j in range(m.shape[1]):
+        grid[0, j] = 0.9 * start + 0.1 * m[0, j]
+    for i in range(1, m.shape[0]):
+        for j in range(m.shape[1]):
+            grid[i, j] = 0.9 * grid[i - 1, j] + 0.1 * m[i, j]
+
+
+@njit
+def reservoirs(m, grid):
+    for j in range(m.shape[1]):
+        for i in range(1, m.shape[0]):
+            grid[i, j] = grid[i - 1, j] * 0.5 + m[i, j] * 0.25  # hot
+
+
+@njit
+def reservoirs_changed(m, grid):
+    for i in range(1, m.shape[0]):
+        for j in range(m.shape[1]):
+            grid[i, j] = grid[i - 1, j] * 0.5 + m[i, j] * 0.25
+
+
+@njit
+def list_decayed(items):
+    for i in range(1, len(items)):
+        items[i] = items[i - 1] * 0.5 + items[i] * 0.5  # hot
+
+
+@njit
+def list_decayed_changed(a):
+    for i in range(1, len(a)):
+        a[i] = a[i - 1] * 0.5 + a[i] * 0.5
+
+
+@njit
+def unit_vectors(quads):
+    for i in range(quads.shape[0]):
+        x, y, z = quads[i, 0], quads[i, 1], quads[i, 2]
+        length = math.sqrt(x * x + y * y + z * z)
+        quads[i, 0] = x / length  # hot
+        quads[i, 1] = y / length
+        quads[i, 2] = z / length
+
+
+@njit
+def unit_vectors_changed(quads):
+    for i in range(quads.shape[0]):
+        x, y, z = quads[i, 0], quads[i, 1], quads[i, 2]
+        scale = 1.0 / math.sqrt(x * x + y * y + z * z)
+        quads[i, 0] = x * scale
+        quads[i, 1] = y * scale
+        quads[i, 2] = z * scale
+
+
+@njit
+def counted_members(keys):
+    wanted = {3, 50, 77, 500}
+    n = 0
+    for i in range(len(keys)):
+        if keys[i] in wanted:
+            n += 1  # hot
+    return n
+
+
+@njit
+def counted_members_changed(keys):
+    is_wanted = np.zeros(1000, np.bool_)
+    for key in (3, 50, 77, 500):
+        is_wanted[key] = True
+    n = 0
+    for i in range(len(keys)):
+        if is_wanted[keys[i]]:
+            n += 1
+    return n
+
+
+@njit
+def counted_in_memory(x, counters):
+    for i in range(len(x)):
+        if x[i] > 50_000:
+            counters[0] += 1  # hot
+
+
+@njit
+def counted_in_memory_changed(x, counters):
+    n = 0
+    for i in range(len(x)):
+        if x[i] > 50_000:
+            n += 1
+    counters[0] += n
+
+
+@njit
+def counts_of_rows(m, counters):
+    for i in range(m.shape[0]):
+        for j in range(m.shape[1]):
+            if m[i, j] > 1.0:
+                counters[i] += 1  # hot
+
+
+@njit
+def counts_of_rows_changed(m, counters):
+    for i in range(m.shape[0]):
+        n = 0
+        for j in range(m.shape[1]):
+            if m[i, j] > 1.0:
+                n += 1
+        counters[i] += n
+
+
+@njit
+def summed_in_memory(x, counters):
+    for i in range(len(x)):
+        counters[0] += x[i]  # hot
+
+
+@njit
+def smoothed(m, grid):
+    for i in range(1, m.shape[0] - 1):
+        for j in range(1, m.shape[1] - 1):
+            s = m[i - 1, j - 1] + m[i - 1, j] + m[i - 1, j + 1] + m[i, j - 1] + m[i, j] + m[i, j + 1]
+            grid[i, j] = (s + m[i + 1, j - 1] + m[i + 1, j] + m[i + 1, j + 1]) / 9.0  # hot
+
+
+@njit
+def brightness(codes, values):
+    for i in range(len(codes)):
+        values[i] = codes[i] / 255.0  # hot
+
+
+brightness_changed = njit(fastmath={"arcp"})(brightness.py_func)
+
+
+@njit
+def pair_energy(hundred_points):
+    e = 0.0
+    for i in range(len(hundred_points)):
+        for j in range(i + 1, len(hundred_points)):
+            r2 = 0.0
+            for d in range(3):
+                t = hundred_points[i, d] - hundred_points[j, d]
+                r2 += t * t
+            s6 = (1.0 / r2) ** 3
+            e += s6 * s6 - s6  # hot
+    return e
+
+
+pair_energy_changed = njit(error_model="numpy", fastmath={"reassoc"})(pair_energy.py_func)
+
+
 RULES = {
     "total": "fp-order",
     "dot": "fp-order",
@@ -1788,6 +2008,20 @@ MORE = {
     "lengths_as_text": "allocation",
     "column_sum_if": "strided-sum",
     "swept": "-",
+    "polynomial": "few-rounds",
+    "square_roots": "few-rounds",
+    "running_columns": "recurrence",
+    "decaying_columns": "recurrence",
+    "reservoirs": "-",
+    "list_decayed": "reference-count",
+    "unit_vectors": "invariant-divisor",
+    "counted_members": "-",
+    "counted_in_memory": "sum-in-memory",
+    "counts_of_rows": "sum-in-memory",
+    "summed_in_memory": "-",
+    "smoothed": "-",
+    "brightness": "invariant-divisor",
+    "pair_energy": "division-check",
 }
 ALL = {**RULES, **MORE}
 with open(__file__, encoding="utf-8") as file:
@@ -1801,7 +2035,9 @@ EXCEPTIONS = {
     "0.57.1": {"present": "fp-order", "enumerated": "-", "of_list": "exception-exit"},
     "0.61.2": {"present": "fp-order", "enumerated": "-", "of_list": "-"},
     # LLVM 20 emits calls of numba_sqrt.
-    "0.63.1": {"chosen": "-", "enumerated": "-"},
+    "0.63.1": {"chosen": "-", "enumerated": "-", "lagged_sum": "strided-sum"},
+    # Without AVX, divisions of float32 are narrow, and LLVM keeps branches that add to a sum.
+    "0.68.1 nehalem": {"by_scalar32": "invariant-divisor", "sum_of_both": "-"},
     # This processor has gather and scatter instructions for strides other than 1.
     "0.68.1 skylake-avx512": {"scaled_view": "stride", "row_means": "stride, strided-sum"},
 }
@@ -1848,6 +2084,7 @@ def arguments():
         "bodies": np.ones(6000, dtype=[(name, np.float64) for name in ("mass", "u", "v", "x", "y", "z")]),
         "tally": Tally, "codes": np.frombuffer(b"banana" * 2000, np.uint8), "eight_values": (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0),
         "eighths": random.integers(0, 8, N), "few_out": np.zeros(200),
+        "few_coefficients": random.random(6), "five": 5, "values": np.zeros(12_000), "hundred_points": random.random((100, 3)) * 5,
         "times": 10, "backwards": np.sort(a[:200])[::-1].copy(), "means": np.zeros(512),
     }
 
@@ -1882,7 +2119,8 @@ def run(seconds, names):
 
 def measure_seconds(kernel, values, repetitions):
     # Threads of parallel kernels wait for each other.
-    clock = time.perf_counter if getattr(kernel, "targetoptions", {}).get("parallel") else time.thread_time
+    is_parallel = getattr(kernel, "targetoptions", {}).get("parallel") and get_num_threads() > 1
+    clock = time.perf_counter if is_parallel else time.thread_time
     started = clock()
     for _ in range(repetitions):
         kernel(*values)

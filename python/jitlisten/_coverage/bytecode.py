@@ -115,18 +115,67 @@ def _follows_loop(instructions: Mapping[int, Any], label: int, offset: int) -> b
     return bool(first.opname == "END_FOR" and offset == first.next)
 
 
+def cleanup_lines(code: Any) -> Dict[int, Steps]:
+    """Maps lines in a `with` or a comprehension to the steps that an exception takes from there to the cleanup of each
+    of them, before it leaves the function."""
+    lines = {offset: line for start, end, line in _line_ranges(code) if line for offset in range(start, end, 2)}
+    operations = {instruction.offset: instruction.opname for instruction in dis.get_instructions(code)}
+    handlers = _handlers(code)
+    found: Dict[int, Steps] = {}
+    for offset in sorted(handlers.keys() & lines.keys()):
+        passed, handler = [lines[offset]], handlers.get(offset)
+        while handler is not None and _is_cleanup(operations, handler):
+            passed.append(lines.get(handler, passed[-1]))
+            handler = handlers.get(handler)
+        steps = list(zip(passed, passed[1:]))
+        # Before Python 3.10, the line of a cleanup is reported even if it is that of the exception.
+        found.setdefault(passed[0], _without_repetition(steps) if _REPORTS_MIDDLE else tuple(steps))
+    return found
+
+
+def _handlers(code: Any) -> Dict[int, int]:
+    """Maps the offset of an instruction to that of its innermost handler."""
+    entries = getattr(dis.Bytecode(code), "exception_entries", None)
+    if entries is not None:
+        ranges = [(entry.start, entry.end, entry.target) for entry in entries]
+    else:
+        setups = [each for each in dis.get_instructions(code) if each.opname == "SETUP_WITH"]
+        ranges = [(setup.offset + 2, setup.argval, setup.argval) for setup in setups]
+    return {offset: target for start, end, target in ranges for offset in range(start, end, 2)}
+
+
+def _is_cleanup(operations: Mapping[int, str], handler: int) -> bool:
+    """Returns false for the handler of a `try`, which Numba translates."""
+    names = [name for name in (operations.get(handler), operations.get(handler + 2)) if name != "PUSH_EXC_INFO"]
+    return names[0] in ("WITH_EXCEPT_START", "SWAP", "COPY")
+
+
 class Flow:
     """Steps of a function, along the edges between its blocks and within them."""
 
     def __init__(
-        self, first_line: int, entry: int, lines: Mapping[int, BlockLines], successors: Mapping[int, List[int]]
+        self,
+        first_line: int,
+        entry: int,
+        lines: Mapping[int, BlockLines],
+        successors: Mapping[int, List[int]],
+        raising: Collection[int],
     ) -> None:
         self._outside = -first_line
         self._entry = entry
         self._lines = lines
         self._successors = successors
-        # Possible last lines before each block that has several successors and no line.
+        # Blocks without lines where the program may not go on to the next block's line: an exception may leave them, or
+        # they have several successors.
+        self._junctions = {label for label, targets in successors.items() if len(targets) > 1 or label in raising}
+        # Possible last lines before each junction.
         self._lines_before: Dict[int, Set[int]] = {}
+        self._find_lines_before()
+        # Without a single last line, the steps after a junction are less exact.
+        self._junctions -= {
+            label for label, found in self._lines_before.items() if len(found) > 1 and len(successors[label]) == 1
+        }
+        self._lines_before.clear()
         self._find_lines_before()
 
     def steps_at_entry(self) -> Steps:
@@ -171,8 +220,7 @@ class Flow:
 
     def _follow(self, line: int, source: int, target: int) -> Tuple[Steps, Optional[int], int]:
         """Follows the program from a line along an edge, through blocks without lines. Returns the steps up to the
-        first line that the next block begins with, or up to a block without lines that has several successors; that
-        block; and the last line."""
+        first line that the next block begins with, or up to a junction; that junction; and the last line."""
         steps: List[Step] = []
         visited = set()
         while target not in visited:
@@ -188,7 +236,7 @@ class Flow:
             if not successors:
                 steps.append((line, self._outside))
                 return _without_repetition(steps), None, line
-            if len(successors) > 1:
+            if target in self._junctions:
                 return _without_repetition(steps), target, line
             source, target = target, successors[0]
         return _without_repetition(steps), None, line

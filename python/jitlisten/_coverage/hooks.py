@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Iterator, Optional
 
 from numba.core.errors import ForceLiteralArg
+from numba.core.postproc import VariableLifetime
 
 from .._numba import inlined
 from .._numba.seams import Hooks, Original, Seam
@@ -111,6 +112,14 @@ def _interpret(original: Original, interpreter: Any, bytecode: Any) -> Any:
     return func_ir
 
 
+def _unroll(original: Original, unroller: Any, state: Any) -> Any:
+    """Determines again which variables are in use. Blocks are renumbered before loops are unrolled, and with marks in
+    the blocks between them, most get other numbers."""
+    if PART.is_active():
+        state.func_ir.variable_lifetime = VariableLifetime(state.func_ir.blocks)
+    return original(unroller, state)
+
+
 # Stores
 
 
@@ -179,6 +188,7 @@ def all_hooks() -> Hooks:
         **inlined.hooks(PART.is_active),
         Seam.COMPILE_FUNCTION: _compile,
         Seam.INTERPRET: _interpret,
+        Seam.UNROLL: _unroll,
         Seam.LOAD_OVERLOAD: _load_overload,
         Seam.LOAD_OBJECT: _load_object,
         Seam.ADD_MODULE: _add_module,

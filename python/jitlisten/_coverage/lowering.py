@@ -146,6 +146,9 @@ class Lowering:
             path = paths.measured_path(filename)
             is_generated = frame is source.frame and source.filename != filename
             if path is not None and line > 0 and not is_generated:
+                for step in translated.get((path, first), {}).get(line, ()):
+                    yield Mark(path, *step)
+                    line = step[1]
                 yield Mark(path, line, -first)
             if frame is None:
                 return

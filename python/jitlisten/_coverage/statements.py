@@ -8,15 +8,16 @@ its kernel. A block that contains a mark is never removed as a mere jump.
 from __future__ import annotations
 
 import copy
-from typing import Any, Dict, List, Mapping, Set, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
 from numba.core import ir, typeinfer
 
-from .bytecode import BlockLines, Flow, LineTable, Step, Steps, can_raise
+from .bytecode import BlockLines, Flow, LineTable, Step, Steps, can_raise, cleanup_lines
 from .marks import Mark
 
-# Functions that have been translated with marks, by path and first line.
-translated: Set[Tuple[str, int]] = set()
+# Steps of exceptions through cleanup, by line, of each function that has been translated with marks. The key is the
+# function's path and first line.
+translated: Dict[Tuple[str, int], Mapping[int, Steps]] = {}
 
 
 class MarkStatement(ir.Stmt):  # type: ignore[misc]
@@ -60,7 +61,7 @@ def insert_marks(interpreter: Any, func_ir: Any, path: str, offsets: Offsets) ->
     """Inserts the marks of a function that Numba has just translated."""
     inserter = _Inserter(interpreter, func_ir, path, offsets)
     func_ir.blocks = inserter.make_blocks()
-    translated.add((path, interpreter.func_id.firstlineno))
+    translated[path, interpreter.func_id.firstlineno] = cleanup_lines(interpreter.func_id.code)
 
 
 class _Inserter:
@@ -82,7 +83,8 @@ class _Inserter:
             for label in self._blocks
         }
         self._entry = min(self._blocks)
-        self._flow = Flow(code.co_firstlineno, self._entry, lines, self._successors)
+        raising = {label for label in labels if can_raise(instructions, label, labels)}
+        self._flow = Flow(code.co_firstlineno, self._entry, lines, self._successors, raising)
 
     def make_blocks(self) -> Dict[int, Any]:
         """Returns the changed and the new blocks."""

@@ -61,6 +61,7 @@ class Seam(enum.Enum):
     SERIALIZE = "numba.core.pythonapi", "PythonAPI.serialize_object"
     SUSPEND_LOCATIONS = "numba.core.debuginfo", "suspend_emission"
     # Passes before lowering
+    UNROLL = "numba.core.untyped_passes", "MixedContainerUnroller.apply_transform"
     STRIP_PHIS = "numba.core.typed_passes", "PreLowerStripPhis._strip_phi_nodes"
     INLINE_FUNCTION = "numba.core.inline_closurecall", "InlineWorker.inline_ir"
     INLINE_CLOSURE = "numba.core.inline_closurecall", "inline_closure_call"

@@ -407,6 +407,21 @@ def unrolled():
 
 
 @njit
+def unrolled_in_try(x, y):
+    z = x
+    if y:
+        try:
+            for u in literal_unroll((1, 2.5)):
+                z += 1
+            if x:
+                z += z
+        except Exception:
+            z = y
+        z = x
+    return z
+
+
+@njit
 def pruned(x, y=None):
     if y is None:
         z = 1
@@ -560,6 +575,32 @@ def in_object_mode(x):
     if z > 1000:
         z = 1
     return z
+
+
+@njit
+def leaves_object_mode(x):
+    y = x
+    with objmode(y="int64"):
+        y += 1
+        if y > 100:
+            y = 0
+        y = int(y // x)
+    return y
+
+
+@njit
+def leaves_short_object_mode(x):
+    if x < 10:
+        # fmt: off
+        with objmode(x="int64"): x = 10 // x
+        # fmt: on
+    return x
+
+
+@njit
+def leaves_choice(x):
+    y = 1 if x else 2 // x
+    return y
 
 
 @jit(forceobj=True, looplift=False)
@@ -923,6 +964,7 @@ def drive():
     uses_stencil(np.arange(10.0))
     uses_class()
     unrolled()
+    unrolled_in_try(1, 2)
     pruned(3)
     several_signatures(1)
     several_signatures(10.0)
@@ -934,6 +976,11 @@ def drive():
     containers(3)
     selects(3.0)
     in_object_mode(3)
+    for leaves in (leaves_object_mode, leaves_short_object_mode, leaves_choice):
+        try:
+            leaves(0)
+        except ZeroDivisionError:
+            pass
     object_mode(3)
     lifted(5)
     while_loops(6)

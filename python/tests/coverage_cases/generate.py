@@ -11,12 +11,87 @@ import sys
 HEADER = """
 import os
 import numba
+import numba.experimental
+import numba.extending
 import numpy as np
 from numba import jit, literal_unroll, njit, objmode, prange
 from numba.core.errors import NumbaError
 
-# NUMBA_DISABLE_JIT does not apply to `vectorize`.
-vectorize = (lambda function: function) if numba.config.DISABLE_JIT else numba.vectorize
+# NUMBA_DISABLE_JIT does not apply to these.
+if numba.config.DISABLE_JIT:
+
+    def vectorize(function):
+        return function
+
+    def guvectorize(function):
+        def call(a, b):
+            out = np.zeros(1, np.int64)
+            function(a, b, out)
+            return out[0]
+
+        return call
+
+    class Neighbours:
+        def __init__(self, array, index):
+            self.array, self.index = array, index
+
+        def __getitem__(self, offset):
+            return self.array[self.index + offset]
+
+    def stencil(function):
+        def call(a, b):
+            array = [1, a, b, a + b]
+            return [function(Neighbours(array, index)) for index in (1, 2)]
+
+        return call
+
+    def overloaded(**options):
+        return lambda choose: choose(None, None)
+
+    def method(function):
+        return lambda a, b: function(None, a, b)
+
+else:
+    vectorize = numba.vectorize
+
+    def guvectorize(function):
+        return compiled_later(lambda: numba.guvectorize(["void(int64, int64, int64[:])"], "(),()->()")(function))
+
+    def stencil(function):
+        compiled = compiled_later(lambda: numba.stencil(function))
+        return lambda a, b: compiled(np.array([1, a, b, a + b]))[1:3].tolist()
+
+    def compiled_later(compile):
+        # Numba compiles these when they are defined, and may refuse them.
+        compiled = []
+
+        def call(*arguments):
+            if not compiled:
+                compiled.append(compile())
+            return compiled[0](*arguments)
+
+        return call
+
+    def overloaded(**options):
+        def decorate(choose):
+            def target(a, b):
+                raise NotImplementedError
+
+            numba.extending.overload(target, **options)(choose)
+            return njit(lambda a, b: target(a, b))
+
+        return decorate
+
+    def method(function):
+        class Box:
+            def __init__(self):
+                self.value = 1
+
+            run = function
+
+        Box = numba.experimental.jitclass([("value", numba.int64)])(Box)
+        return lambda a, b: Box().run(a, b)
+
 
 ON = 1
 OFF = False
@@ -44,7 +119,32 @@ def drive():
 """
 
 
-KINDS = ["parallel", "inline", "generator", "objmode", "cached", "optional", "object", "vectorize", "checked"]
+DECORATORS = {
+    "parallel": "@njit(parallel=True)",
+    "inline": "@njit(inline='always')",
+    "generator": "@njit",
+    "objmode": "@njit",
+    "cached": "@njit(cache=True)",
+    "optional": "@njit",
+    "checked": "@njit(\n    boundscheck=True,\n)",
+    "object": "@jit(forceobj=True)",
+    "lifted": "@jit(forceobj=True, looplift=True)",
+    "vectorize": "@vectorize",
+    "guvectorize": "@guvectorize",
+    "stencil": "@stencil",
+    "overload": "@overloaded()",
+    "inline overload": "@overloaded(inline='always')",
+    "method": "@method",
+}
+_PARAMETERS = {
+    "optional": "a, b, extra=None",
+    "guvectorize": "a, b, result",
+    "stencil": "neighbours",
+    "method": "self, a, b",
+}
+# Numba compiles no `try` in these.
+_WITHOUT_TRY = ("generator", "object", "lifted", "stencil")
+_CALLABLE = ("plain", "inline", "overload", "inline overload")
 
 
 class Function:
@@ -52,13 +152,15 @@ class Function:
 
     def __init__(self, source, name, callees):
         self.random = random.Random("%s %s" % (source, name))
+        # Functions that this one may call, with the depth of the calls in them.
         self.name, self.callees = name, callees
+        self.call_depth = 0
         self.lines = []
         self.counters = 0
         self.budget = self.random.randint(3, 12)
-        self.kind = self.random.choice(["plain"] * 7 + KINDS)
-        if self.kind in ("inline", "vectorize"):
-            self.callees = []
+        self.kind = self.random.choice(["plain"] * 9 + [*DECORATORS])
+        if self.kind in ("inline", "inline overload", "vectorize"):
+            self.callees = {}
 
     # Expressions
 
@@ -73,18 +175,22 @@ class Function:
         if kind <= 7:
             return "(%s %s %s) %% %d" % (self.atom(), r.choice("+-*"), self.atom(), r.randint(3, 9))
         if kind == 8:
-            return "(%s if %s else %s)" % (self.value(depth + 1), self.condition(depth + 1), self.value(depth + 1))
+            divisor = r.choice(["", "", " // " + self.atom()])
+            parts = (self.value(depth + 1), self.condition(depth + 1), self.value(depth + 1), divisor)
+            return "(%s if %s else %s%s)" % parts
         if kind == 9:
             return "abs(\n        %s\n        - %s)" % (self.atom(), self.value(depth + 1))
         if kind in (10, 16) and self.callees and not self.in_parallel:
             layout = r.choice(["%s(%s, %s)", "%s(\n        %s,\n        %s)"])
-            return layout % (r.choice(self.callees), self.atom(), self.value(2))
+            callee = r.choice(list(self.callees))
+            self.call_depth = max(self.call_depth, self.callees[callee] + 1)
+            return layout % (callee, self.atom(), self.value(2))
         if kind == 11:
             return self.comprehension()
         if kind == 12:
             return "(%s and %s or %s)" % (self.atom(), self.atom(), self.atom())
         if kind == 13 and not self.in_parallel:
-            return "(x := (%s) %% 7)" % self.atom()
+            return "(x := %s)" % self.atom()
         if kind == 14:
             return "max(%s,\n        %s)" % (self.atom(), self.value(depth + 1))
         if kind == 15 and not self.in_parallel:
@@ -134,8 +240,8 @@ class Function:
         if kind == 14:
             return "(\n        %s\n        %s %s\n    )" % (self.atom(), r.choice(["<", ">"]), self.atom())
         if kind == 15 and not self.in_parallel:
-            # Numba infers no type for most comparisons of an assigned value.
-            return r.choice(["(y := %s)", "(y := %s) and a > 1", "(y := %s) or b"]) % self.value(2)
+            # Numba infers no type if the assigned value is computed.
+            return r.choice(["(y := %s)", "(y := %s) and a > 1", "(y := %s) or b", "(y := %s) > 1"]) % r.choice("xyzab")
         if kind == 16:
             return r.choice(["c0 > 1", "c0 == 0", "c0", "not c0"])
         if kind == 17 and self.kind == "optional":
@@ -163,13 +269,28 @@ class Function:
     def suite(self, depth, header, **context):
         """Writes a compound statement: its header, and a block or a simple statement on the same line."""
         if self.random.random() < 0.12 and not context.get("prefix"):
-            self.write(depth, header + " " + self.simple())
+            saved, self.context = self.context, dict(self.context, **context)
+            self.write(depth, "%s %s" % (header, "; ".join(self.short_suite())))
+            self.context = saved
             return
         self.write(depth, header)
         prefix = context.pop("prefix", None)
         if prefix:
             self.write(depth + 1, prefix)
         self.block(depth + 1, **context)
+
+    def short_suite(self):
+        """Returns simple statements that can be on one line."""
+        statements = [self.simple() for _ in range(self.random.choice([0, 1, 1, 2]))]
+        jumps = []
+        if not self.context["try"]:
+            jumps += ["break", "continue"] if self.context["loop"] else []
+            jumps += ["return"] if not self.context["loop_only"] and self.kind == "generator" else []
+            if not self.context["loop_only"] and self.returns:
+                jumps += [self.return_of(self.atom())]
+        if jumps and self.random.random() < 0.5:
+            statements.append(self.random.choice(jumps))
+        return statements or [self.simple()]
 
     def simple(self):
         r = self.random
@@ -199,12 +320,12 @@ class Function:
             return
         kinds = ["simple"] * 4 + ["if"] * 6 + ["for"] * 4 + ["while"] * 3 + ["pass", "assert", "swap", "two", "match"]
         kinds += ["expression", "array"]
-        if not (context["loop_only"] or context["loop"] or self.in_parallel):
+        if not (context["loop_only"] or context["loop"] or self.in_parallel or self.kind in ("object", "lifted")):
             kinds += ["unroll"]
         if context["loop"]:
             kinds += ["break"] * 3 + (["continue"] * 3)
         if not context["loop_only"]:
-            kinds += ["return"] * 2 + ["try"] * 3 + ["raise"] + ["closure"]
+            kinds += ["return"] * (0 if self.kind == "stencil" else 2) + ["try"] * 3 + ["raise"] + ["closure"]
             if self.kind == "objmode" and not context["try"]:
                 kinds += ["objmode"] * 4
         if self.kind == "generator" and not context["loop_only"] and not context["try"]:
@@ -323,16 +444,20 @@ class Function:
         self.write(depth, "continue")
 
     def write_return(self, depth):
-        if self.kind == "generator":
-            self.write(depth, "return")
-        else:
-            self.write(depth, "return %s" % self.value())
+        self.write(depth, "return" if self.kind == "generator" else self.return_of(self.value()))
+
+    @property
+    def returns(self):
+        return self.kind not in ("generator", "stencil")
+
+    def return_of(self, value):
+        return "result[0] = %s; return" % value if self.kind == "guvectorize" else "return %s" % value
 
     def write_raise(self, depth):
         self.write(depth, self.random.choice(["raise ValueError", "raise ValueError('text')", "raise IndexError(1)"]))
 
     def write_try(self, depth):
-        if self.kind == "generator" or (self.context["try"] and self.random.random() < 0.7):
+        if self.kind in _WITHOUT_TRY or (self.context["try"] and self.random.random() < 0.7):
             self.write_if(depth)
             return
         self.write(depth, "try:")
@@ -372,7 +497,8 @@ class Function:
     def write_objmode(self, depth):
         self.write(depth, "with objmode(x='int64', y='int64', z='int64'):")
         self.block(depth + 1, loop=False, loop_only=True)
-        self.write(depth + 1, "x, y, z = int(x), int(y), int(z)")
+        divisor = self.random.choice(["1", "1", "a", "(a - b)"])
+        self.write(depth + 1, "x, y, z = int(x), int(y) // %s, int(z)" % divisor)
 
     def write_yield(self, depth):
         self.write(depth, "yield %s" % self.atom())
@@ -401,19 +527,13 @@ class Function:
     def text(self):
         self.context = {"loop": False, "loop_only": False, "try": False, "parallel": False}
         self.has_match = sys.version_info >= (3, 10)
-        decorators = {
-            "parallel": "@njit(parallel=True)",
-            "inline": "@njit(inline='always')",
-            "cached": "@njit(cache=True)",
-            "checked": "@njit(\n    boundscheck=True,\n)",
-            "object": "@jit(forceobj=True)",
-            "vectorize": "@vectorize",
-        }
-        extra = ", extra=None" if self.kind == "optional" else ""
-        self.write(0, decorators.get(self.kind, "@njit"))
-        self.write(0, "def %s(a, b%s):" % (self.name, extra))
+        self.write(0, DECORATORS.get(self.kind, "@njit"))
+        self.write(0, "def %s(%s):" % (self.name, _PARAMETERS.get(self.kind, "a, b")))
         if self.random.random() < 0.2:
             self.write(1, '"""A docstring."""')
+        if self.kind == "stencil":
+            self.write(1, "a = neighbours[-1]")
+            self.write(1, "b = neighbours[1]")
         for line in ("x = a", "y = b", "z = %d" % self.random.randint(0, 3), "c0 = 0"):
             self.write(1, line)
         if self.kind == "parallel":
@@ -424,30 +544,36 @@ class Function:
         while self.budget > 0:
             self.statement(1)
             # Numba refuses many functions with code that cannot be reached.
-            if self.lines[-1].startswith(("    return", "    raise")) and self.random.random() < 0.8:
+            if self.lines[-1].startswith(("    return", "    result", "    raise")) and self.random.random() < 0.8:
                 break
         if any("row" in line for line in self.lines[start:]):
             self.lines.insert(start, "    row = np.arange(3)")
         if self.kind != "generator":
-            if self.random.random() < 0.9:
-                self.write(1, "return x + y * 3 + z")
+            if self.random.random() < 0.9 or not self.returns:
+                self.write(1, self.return_of("x + y * 3 + z"))
             else:
                 self.write(1, "if y > 2:")
-                self.write(2, "return x")
-                self.write(1, "return %s" % self.atom())
-        return "\n".join(self.lines) + "\n\n\n"
+                self.write(2, self.return_of("x"))
+                self.write(1, self.return_of(self.atom()))
+        text = "\n".join(self.lines)
+        if "overload" in self.kind:
+            decorator, body = text.split("\n", 1)
+            body = body.replace("def %s" % self.name, "def implementation")
+            body = "\n".join("    " + line for line in body.split("\n"))
+            text = "%s\ndef %s(a, b):\n%s\n\n    return implementation" % (decorator, self.name, body)
+        return text + "\n\n\n"
 
 
 def generate(seed, count):
-    parts, callees, calls = [HEADER], [], []
+    parts, callees, calls = [HEADER], {}, []
     chosen = random.Random(seed)
     for number in range(count):
-        function = Function(seed, "f%d" % number, callees[-3:])
+        function = Function(seed, "f%d" % number, dict([*callees.items()][-3:]))
         parts.append(function.text())
         for _ in range(chosen.choice([1, 2, 2, 3])):
             calls.append("    call(%r, %d, %d)\n" % (function.name, chosen.randint(-2, 5), chosen.randint(-2, 5)))
-        if function.kind in ("plain", "inline"):
-            callees.append(function.name)
+        if function.kind in _CALLABLE and function.call_depth < 2:
+            callees[function.name] = function.call_depth
     return "".join(parts + [DRIVER] + calls)
 
 

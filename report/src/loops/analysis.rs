@@ -40,6 +40,9 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     }
     (facts.spread, facts.unrolled) = measure_spread(&body, facts.additions);
     facts.sums_in_memory = count_sums_in_memory(&body, changed);
+    facts.counts_in_memory = count_counts_in_memory(&body, changed);
+    // Elsewhere, a division may be on another path, as in the division of complex numbers.
+    facts.shared_divisions = if facts.carried.is_some() { count_shared_divisions(&body, changed) } else { 0 };
     facts
 }
 
@@ -97,6 +100,7 @@ fn count_instruction(facts: &mut Facts, elements: &mut Elements, instruction: &I
         Operation::Other
         | Operation::Move
         | Operation::Add(_)
+        | Operation::AddInMemory
         | Operation::Multiply(_)
         | Operation::Choose
         | Operation::Compare => {}
@@ -217,6 +221,31 @@ fn count_sums_in_memory(body: &[&Instruction], changed: Registers) -> u32 {
         }
     }
     sums
+}
+
+/// Counts additions to an integer in memory whose address is the same in each iteration.
+fn count_counts_in_memory(body: &[&Instruction], changed: Registers) -> u32 {
+    let is_count = |instruction: &&&Instruction| {
+        instruction.operation == Operation::AddInMemory
+            && instruction.memory.is_some_and(|memory| !memory.is_stack && !memory.address.intersects(changed))
+    };
+    body.iter().filter(is_count).count() as u32
+}
+
+/// Counts divisions of single values by a divisor that the same iteration has divided by before.
+fn count_shared_divisions(body: &[&Instruction], changed: Registers) -> u32 {
+    let (mut divisors, mut shared) = (Registers::default(), 0);
+    for instruction in body {
+        let divisor = match instruction.operation {
+            Operation::Divide(divisor) if instruction.class == Class::Scalar => divisor,
+            _ => None,
+        };
+        let divisor = divisor.filter(|divisor| changed.contains(*divisor) && !instruction.written.contains(*divisor));
+        shared += u32::from(divisor.is_some_and(|divisor| divisors.contains(divisor)));
+        divisors = divisors.and(!instruction.written);
+        divisors |= divisor.map(Registers::single).unwrap_or_default();
+    }
+    shared
 }
 
 /// Counts calls whose second floating-point argument is a constant.
@@ -646,6 +675,27 @@ mod tests {
             (facts_of(in_place).carried, facts_of(running).carried),
             (Some(Carried::Nothing), Some(Carried::Others))
         );
+    }
+
+    #[test]
+    fn only_an_integer_at_one_address_is_counted_in_memory() {
+        // inc qword [rax]; inc rcx; cmp rcx, rsi; jl; ret
+        let counter = facts_of(b"\x48\xff\x00\x48\xff\xc1\x48\x39\xf1\x7c\xf5\xc3");
+        // The same with inc qword [rax+rcx*8].
+        let counters = facts_of(b"\x48\xff\x04\xc8\x48\xff\xc1\x48\x39\xf1\x7c\xf4\xc3");
+        assert_eq!((counter.counts_in_memory, counters.counts_in_memory), (1, 0));
+    }
+
+    #[test]
+    fn a_divisor_that_is_set_again_is_not_shared() {
+        // movsd xmm0, [rdi+rcx*8]; divsd xmm1, xmm0; divsd xmm2, xmm0; inc rcx; cmp rcx, rsi; jl; ret
+        let shared =
+            facts_of(b"\xf2\x0f\x10\x04\xcf\xf2\x0f\x5e\xc8\xf2\x0f\x5e\xd0\x48\xff\xc1\x48\x39\xf1\x7c\xeb\xc3");
+        // The same with sqrtsd xmm0, xmm0 between the divisions.
+        let separate = facts_of(
+            b"\xf2\x0f\x10\x04\xcf\xf2\x0f\x5e\xc8\xf2\x0f\x51\xc0\xf2\x0f\x5e\xd0\x48\xff\xc1\x48\x39\xf1\x7c\xe7\xc3",
+        );
+        assert_eq!((shared.shared_divisions, separate.shared_divisions), (1, 0));
     }
 
     #[test]

@@ -68,6 +68,10 @@ pub(super) fn is_typed_list_growth(name: &str) -> bool {
     name.starts_with("numba.typed.listobject.impl_append") || name.starts_with("numba_list_append")
 }
 
+pub(super) fn writes_typed_list(name: &str) -> bool {
+    name.starts_with("numba.typed.listobject.impl_setitem")
+}
+
 pub(super) fn is_concatenation(name: &str) -> bool {
     name.starts_with("numba.cpython.unicode.unicode_concat")
 }

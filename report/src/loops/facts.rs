@@ -28,6 +28,8 @@ pub struct Facts {
     pub checked_divisions: u32,
     /// Floating-point divisions by a loop-invariant value.
     pub invariant_divisions: u32,
+    /// Floating-point divisions by a value that the same iteration has divided by before.
+    pub shared_divisions: u32,
     /// Number of square roots.
     pub square_roots: u32,
     /// Number of integer divisions.
@@ -73,6 +75,8 @@ pub struct Facts {
     pub(super) carried: Option<Carried>,
     /// Sums that each iteration loads from the same address and stores there again.
     pub sums_in_memory: u32,
+    /// Additions to an integer that stays in memory, at the same address in each iteration.
+    pub counts_in_memory: u32,
     /// Sums that only some iterations add to.
     pub conditional_sums: u32,
     /// Running maxima and minima, and other values that each iteration selects.

@@ -8,7 +8,7 @@ use super::callees::{
     is_allocation, is_array_allocation, is_array_expression, is_array_function, is_array_growth, is_blas_kernel,
     is_concatenation, is_dict, is_float_remainder, is_hypot, is_list_growth, is_math, is_norm, is_object_allocation,
     is_object_mode, is_parallel_loop, is_power, is_product, is_reference_count, is_string, is_thread_runtime,
-    is_typed_list_growth,
+    is_typed_list_growth, writes_typed_list,
 };
 use super::facts::{Carried, Facts};
 use super::hot_loop::{Loop, Rounds};
@@ -31,7 +31,7 @@ const MAX_STRING_INSTRUCTIONS: u32 = 200;
 type Rule = fn(&Loop, Dialect) -> Option<Advice>;
 
 /// All rules, the most relevant first.
-const RULES: [Rule; 34] = [
+const RULES: [Rule; 35] = [
     small_parallel,
     object_mode,
     list_growth,
@@ -54,9 +54,10 @@ const RULES: [Rule; 34] = [
     fp_order,
     strided_sum,
     gathered_sum,
+    integer_power,
+    few_steps,
     few_rounds,
     sum_in_memory,
-    integer_power,
     tuple_index,
     wraparound,
     zip,
@@ -132,7 +133,7 @@ fn array_growth(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 
 fn string_join(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_concatenation);
-    (share > 50.0).then(|| {
+    (share > 65.0).then(|| {
         Advice::because("string-join", format!("{share:.0} % of it copies strings to concatenate them"))
             .change("join a list of the parts once: ''.join(parts)")
             .gain(1.5, 4.0)
@@ -246,7 +247,7 @@ fn power(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     };
     (share > 50.0 && hot_loop.facts.constant_arguments != 0).then(|| {
         let cause = format!("pow is called for each value, with a constant ({share:.0} % of this loop)");
-        Advice::because("math-call", cause).change(change).gain_of_part(share, 5.0, 20.0).changing("rounding")
+        Advice::because("math-call", cause).change(change).gain_of_part(share, 4.5, 20.0).changing("rounding")
     })
 }
 
@@ -276,11 +277,20 @@ fn reference_count(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let is_item = |(name, _): &(String, _)| name.starts_with("numba.typed.listobject.");
     let takes_items = hot_loop.facts.calls == 1 && hot_loop.calls.iter().all(is_item);
     let share_of_items = if takes_items { hot_loop.share_below(is_reference_count) } else { 0.0 };
-    let part = if counts_references { 100.0 } else { share.max(share_of_items) };
-    let applies =
-        counts_references || share > 60.0 && !is_freed || share > 25.0 && does_little_else || share_of_items > 25.0;
+    let writes_items = hot_loop.share_of_calls(writes_typed_list) > 30.0;
+    let part = if counts_references || writes_items { 100.0 } else { share.max(share_of_items) };
+    let applies = counts_references
+        || writes_items
+        || share > 60.0 && !is_freed
+        || share > 25.0 && does_little_else
+        || share_of_items > 25.0;
     (applies && !handles_strings(hot_loop)).then(|| {
-        Advice::because("reference-count", "counts references to an object in each round")
+        let cause = if writes_items {
+            "writes items of a typed list by calls, which count references"
+        } else {
+            "counts references to an object in each round"
+        };
+        Advice::because("reference-count", cause)
             .change("take it out of its container before the loop, or use an array for numbers")
             .gain_of_part(part, 5.0, 30.0)
     })
@@ -293,7 +303,7 @@ fn float_widening(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         let cause = "float32 becomes float64 and back, because a literal or another operand is float64";
         Advice::because("float-widening", cause)
             .change(format!("{} keeps it", dialect.float32_literal()))
-            .gain(1.1, 2.8)
+            .gain(1.1, 4.0)
             .changing("rounding")
     })
 }
@@ -323,25 +333,33 @@ fn division_check(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         let advice = Advice::because("division-check", cause);
         let change = dialect.unchecked_division();
         if carried == Carried::Nothing {
-            return advice.change(change).gain(1.9, 6.0).changing("a division by zero");
+            return advice.change(change).gain(1.9, 8.0).changing("a division by zero");
         }
-        // Without the check, the sum still keeps its order.
+        // Without the check, the sum still keeps its order. The division is a small part of a larger loop.
+        let lower = if hot_loop.facts.instructions > 20 * checked_divisions { 1.05 } else { 1.9 };
         advice
             .change(format!("{change}, and with {} it allows several", dialect.reassociate()))
-            .gain(1.9, 6.0)
+            .gain(lower, 6.0)
             .changing("rounding and a division by zero")
     })
 }
 
 fn invariant_divisor(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { invariant_divisions, element, width, .. } = hot_loop.facts;
-    // Wide divisions of float32 take little longer than the memory accesses.
-    let is_fast = hot_loop.facts.is_vectorised() && element == 32 && width > 128;
-    (is_small(hot_loop) && invariant_divisions != 0 && !is_fast).then(|| {
-        let advice = Advice::because("invariant-divisor", "divides by a value that the loop does not change")
+    let Facts { invariant_divisions, shared_divisions, divisions, element, width, packed, scalar, .. } = hot_loop.facts;
+    // Wide divisions of float32 take little longer than the memory accesses, and other operations hide a division.
+    let is_fast = width > 128 && element == 32 || packed > 6 * invariant_divisions;
+    let (cause, lower, upper) = if invariant_divisions != 0 && !(hot_loop.facts.is_vectorised() && is_fast) {
+        ("divides by a value that the loop does not change", 1.1, if width > 128 { 3.5 } else { 5.0 })
+    } else if shared_divisions != 0 && scalar <= 6 * divisions {
+        ("divides several values by the same one in each round", 1.2, 3.0)
+    } else {
+        return None;
+    };
+    is_small(hot_loop).then(|| {
+        Advice::because("invariant-divisor", cause)
             .change(format!("{}, or a product with its reciprocal, divides once", dialect.reciprocal()))
-            .changing("rounding");
-        if width > 128 { advice.gain(1.1, 2.6) } else { advice.gain(1.1, 5.0) }
+            .gain(lower, upper)
+            .changing("rounding")
     })
 }
 
@@ -361,7 +379,10 @@ fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         });
     }
     let advice = Advice::because("fp-order", "one value at a time: the sum keeps its order");
-    let change = format!("{} allows several", dialect.reassociate());
+    // A loop of one line is one of Numba, such as that of np.sum. Before Numba 0.68, it keeps options of its own.
+    let is_inlined = dialect == Dialect::Numba && hot_loop.first == hot_loop.last;
+    let loop_words = if is_inlined { "a loop over the elements with " } else { "" };
+    let change = format!("{loop_words}{} allows several", dialect.reassociate());
     match (hot_loop.rounds(), spread) {
         // `few_rounds` and `strided_sum` are about these.
         (Rounds::Few, _) | (_, FAR_APART..) => None,
@@ -407,8 +428,21 @@ fn gathered_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     (is_sum && indirect != 0 && has_avx && is_small(hot_loop) && hot_loop.rounds() == Rounds::Many).then(|| {
         Advice::because("gather", "one value at a time: the sum keeps its order, and its addresses come from an array")
             .change(format!("{} allows several, which helps if the table fits the cache", dialect.reassociate()))
-            .gain(1.0, 2.6)
+            .gain(1.0, 3.0)
             .changing("rounding")
+    })
+}
+
+fn few_steps(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let Facts { recurrences, calls, exits, counted_exits, memory, .. } = hot_loop.facts;
+    let is_counted = exits == 1 && counted_exits == 1;
+    let is_plain = hot_loop.surroundings.is_loop && !hot_loop.surroundings.is_slow && calls == 0 && memory < 2;
+    let applies = hot_loop.is_one_at_a_time() && is_small(hot_loop) && recurrences != 0 && is_counted && is_plain;
+    (applies && hot_loop.rounds() == Rounds::Few && dialect.is_python()).then(|| {
+        let cause = "each of a few rounds needs the one before, and their number is not a constant";
+        Advice::because("few-rounds", cause)
+            .change("a constant number, as range(6), lets the loop around it compute several")
+            .gain(1.8, 15.0)
     })
 }
 
@@ -448,8 +482,9 @@ fn integer_power(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 }
 
 fn tuple_index(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
-    let has_tuple = hot_loop.function.contains("Tuple(");
-    (hot_loop.facts.table_jumps != 0 && has_tuple && hot_loop.is_innermost).then(|| {
+    // An array of the tuple needs elements that are numbers.
+    let has_tuple = hot_loop.function.contains("Tuple(") && !hot_loop.function.contains("Tuple(array(");
+    (hot_loop.facts.table_jumps != 0 && has_tuple && hot_loop.is_innermost && hot_loop.facts.calls == 0).then(|| {
         Advice::because("tuple-index", "a variable index of a tuple jumps to the code of each element")
             .change("make an array of the tuple before the loop")
             .gain(6.0, 14.0)
@@ -522,14 +557,21 @@ fn stride(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 }
 
 fn sum_in_memory(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let applies = hot_loop.is_one_at_a_time() && is_small(hot_loop) && hot_loop.facts.sums_in_memory != 0;
-    (applies && hot_loop.rounds() == Rounds::Many).then(|| {
+    if !is_small(hot_loop) || hot_loop.rounds() != Rounds::Many {
+        return None;
+    }
+    let change = "a local variable until after the loop";
+    if hot_loop.is_one_at_a_time() && hot_loop.facts.sums_in_memory != 0 {
         let cause =
             "one value at a time: a sum is loaded and stored in each round, as an attribute or an array element";
-        Advice::because("fp-order", cause)
-            .change(format!("a local variable until after the loop, and {}", dialect.reassociate()))
-            .gain(1.5, 25.0)
-            .changing("rounding")
+        let advice = Advice::because("sum-in-memory", cause).gain(1.5, 60.0).changing("rounding");
+        return Some(advice.change(format!("{change}, and {}", dialect.reassociate())));
+    }
+    let Facts { counts_in_memory, exits, indirect, .. } = hot_loop.facts;
+    (counts_in_memory != 0 && exits == 1 && indirect == 0 && !hot_loop.facts.is_vectorised()).then(|| {
+        Advice::because("sum-in-memory", "one value at a time: counts in an array element or attribute in each round")
+            .change(change)
+            .gain(2.0, 60.0)
     })
 }
 
@@ -565,8 +607,18 @@ fn maximum(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 }
 
 fn recurrence(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
-    (hot_loop.is_one_at_a_time() && hot_loop.facts.recurrences != 0).then(|| {
-        Advice::because("recurrence", "one value at a time: each round needs the one before; options do not help")
+    let Facts { recurrences, strided, .. } = hot_loop.facts;
+    (hot_loop.is_one_at_a_time() && recurrences != 0).then(|| {
+        let cause = "one value at a time: each round needs the one before";
+        // Other layouts have strides in each direction.
+        let is_contiguous = ![", A)", ", F)"].iter().any(|layout| hot_loop.function.contains(layout));
+        let is_down_columns = strided >= 2 && is_matrix(hot_loop) && is_contiguous && hot_loop.surroundings.is_loop;
+        if is_down_columns && is_small(hot_loop) && hot_loop.rounds() != Rounds::Few {
+            return Advice::because("recurrence", format!("{cause}, down a column"))
+                .change("the last index in the inner loop, if columns do not depend on each other, allows several")
+                .gain(2.0, 14.0);
+        }
+        Advice::because("recurrence", format!("{cause}; options do not help"))
     })
 }
 
@@ -634,6 +686,7 @@ fn handles_strings(hot_loop: &Loop) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loops::hot_loop::Surroundings;
 
     /// Loops that get advice by their facts or their calls alone.
     fn advised_loops(loop_path: &str) -> Vec<Loop> {
@@ -819,6 +872,52 @@ mod tests {
             assert!(has_change(&facts), "{facts:?}");
             assert!(!has_change(&Facts { wide_products: 1, ..facts.clone() }), "{facts:?}");
         }
+    }
+
+    /// Returns the advice for a loop with samples, inside another loop of a function with these arguments.
+    fn advice_in_loop(facts: Facts, arguments: &str, around: u64) -> Vec<Advice> {
+        let count = |samples| Count { weight: samples, samples };
+        let surroundings = Surroundings { is_loop: true, self_count: count(around), ..Surroundings::default() };
+        let function = format!("prog.f({arguments})");
+        advice(&Loop { function, self_count: count(100), surroundings, ..Loop::from_facts(facts) })
+    }
+
+    #[test]
+    fn only_a_few_counted_rounds_become_a_constant_number() {
+        let rule = |exits, around| {
+            let facts = Facts { scalar: 2, recurrences: 1, exits, counted_exits: 1, ..Facts::default() };
+            advice_in_loop(facts, "", around)[0].rule
+        };
+        assert_eq!([rule(1, 10), rule(1, 0), rule(2, 10)], ["few-rounds", "recurrence", "recurrence"]);
+    }
+
+    #[test]
+    fn only_a_recurrence_down_a_column_gets_a_change() {
+        let has_change = |strided, arguments| {
+            let facts = Facts { scalar: 2, recurrences: 1, strided, ..Facts::default() };
+            advice_in_loop(facts, arguments, 0)[0].change.is_some()
+        };
+        assert!(has_change(2, "array(float64, 2d, C)"));
+        assert!(!has_change(0, "array(float64, 2d, C)") && !has_change(2, "array(float64, 1d, C)"));
+        assert!(!has_change(2, "array(float64, 2d, A)"));
+    }
+
+    #[test]
+    fn a_counter_in_memory_is_not_a_histogram() {
+        let rules = |indirect| {
+            let facts = Facts { counts_in_memory: 1, exits: 1, indirect, ..Facts::default() };
+            advice_in_loop(facts, "", 0).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+        };
+        assert_eq!((rules(0), rules(1)), (vec!["sum-in-memory"], vec![]));
+    }
+
+    #[test]
+    fn other_operations_hide_a_packed_division() {
+        let has_advice = |packed| {
+            let facts = Facts { packed, width: 256, element: 64, invariant_divisions: 1, ..Facts::default() };
+            !advice(&Loop::from_facts(facts)).is_empty()
+        };
+        assert!(has_advice(2) && !has_advice(10));
     }
 
     #[test]

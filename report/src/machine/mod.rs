@@ -64,6 +64,8 @@ pub(crate) enum Operation {
     Move,
     /// Adds to or subtracts from a value in one of these registers.
     Add([Option<u8>; 2]),
+    /// Adds to or subtracts from an integer in memory.
+    AddInMemory,
     /// Multiplies a value in one of these registers.
     Multiply([Option<u8>; 2]),
     /// Selects one of two floating-point values: the larger, the smaller, or by a mask.

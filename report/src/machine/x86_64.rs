@@ -199,6 +199,7 @@ fn decode_operation(decoded: &Decoded, mnemonic: &str) -> Operation {
         "CVTPD2PS" | "CVTSD2SS" => Operation::Narrow,
         "ADDSD" | "ADDSS" | "ADDPD" | "ADDPS" => Operation::Add(sources()),
         "SUBSD" | "SUBSS" | "SUBPD" | "SUBPS" => Operation::Add([sources()[0], None]),
+        "ADD" | "SUB" | "INC" | "DEC" if decoded.op0_kind() == OpKind::Memory => Operation::AddInMemory,
         "MULSD" | "MULSS" | "MULPD" | "MULPS" => Operation::Multiply(sources()),
         _ if has_prefix(&["FMADD", "FMSUB", "FNMADD", "FNMSUB"]) => {
             let addend = match () {
