@@ -8,7 +8,8 @@
 # Requires Debian 12 or newer, and root (or sudo) for packages and for the userland. Creating the userland takes most of
 # the first run; it is kept in target/aarch64 until the list of packages changes.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 triple=aarch64-unknown-linux-gnu
 work=$PWD/target/aarch64
@@ -22,23 +23,8 @@ here=(mmdebstrap qemu-system-arm qemu-user-static binfmt-support gcc-aarch64-lin
     libc6-dev e2fsprogs arch-test python3-pip clang-14)
 there=(linux-image-arm64 initramfs-tools busybox kmod linux-perf gdb binutils python3 libunwind8 libunwind-dev libgcc-s1 procps
     llvm-19)
-wheels=(numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 py-spy==0.4.3)
+wheels=("${newest[@]}" py-spy==0.4.3)
 python=3.13
-
-say() { printf 'aarch64: %s\n' "$*" >&2; }
-fail() { say "$*"; exit 1; }
-as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
-
-# retry COMMAND...: tries up to three times, because mirrors fail occasionally.
-retry() {
-    local attempt
-    for attempt in 1 2 3; do
-        "$@" && return
-        say "attempt $attempt of 3 failed: $1"
-        sleep $((attempt * 5))
-    done
-    return 1
-}
 
 # kept NAME KEY: true if NAME was built for this key. `keep NAME KEY` records that.
 kept() { [ "$(cat "$work/$1.key" 2>/dev/null)" = "$2" ]; }

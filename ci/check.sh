@@ -4,29 +4,17 @@
 #   ci/check.sh         all
 #   ci/check.sh quick   those without a build, in seconds: ci/hooks/pre-commit
 set -euo pipefail
-cd "$(dirname "$0")/.."
-
-# missing TOOL: a failure in CI, a message elsewhere.
-missing() {
-    if [ -n "${CI:-}" ]; then
-        echo "check: CI must have $1" >&2
-        exit 1
-    fi
-    echo "SKIPPED check: $1 is not installed" >&2
-}
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 cargo fmt --all --check
 ruff=target/venv/lint/bin/ruff
-if [ -x $ruff ]; then
+if has $ruff 'ci/setup.sh lint'; then
     $ruff format --check --quiet
     $ruff check --quiet
-else
-    missing 'ruff (ci/setup.sh lint)'
 fi
-if command -v shellcheck >/dev/null; then
-    shellcheck ci/*.sh ci/hooks/* capi/*.sh demo/*.sh integrations/*/*.sh .ci/run
-else
-    missing shellcheck
+if has shellcheck; then
+    shellcheck -x ci/*.sh ci/hooks/* capi/*.sh demo/*.sh integrations/*/*.sh .ci/run
 fi
 # Every file that can forbid unsafe code must do so.
 python3 ci/unsafe.py
@@ -48,10 +36,7 @@ msrv=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 rustc_version=$(rustc --version | cut -d ' ' -f 2)
 if [ "${rustc_version%.*}" != "$msrv" ]; then
     message="rustc is $rustc_version, and Cargo.toml says rust-version $msrv: build with that one (rustup override set $msrv), or change it"
-    if [ -n "${CI:-}" ]; then
-        echo "check: $message" >&2
-        exit 1
-    fi
+    [ -z "${CI:-}" ] || fail "$message"
     echo "SKIPPED check: $message" >&2
 fi
 # Also reports features newer than the MSRV in Cargo.toml (incompatible_msrv).

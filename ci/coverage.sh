@@ -10,19 +10,19 @@
 #
 # Environments are created under target/venv-coverage.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 venvs=target/venv-coverage
 # Python 3.8 supports only older pytest releases.
 tools='pytest<9 pytest-cov pytest-xdist'
 
-who=coverage
 . ci/venvs.sh
 
 case ${1:-short} in
 short)
     # shellcheck disable=SC2086 # $tools holds several arguments
-    make_venv 0.68.1 3.13 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 coverage==7.17.3 $tools
+    make_venv 0.68.1 3.13 "${newest[@]}" coverage==7.17.3 $tools
     test_with 0.68.1 -n 2 --dist loadfile python/tests/test_coverage*.py
     ;;
 older)

@@ -14,16 +14,16 @@
 #
 # Requires the native library (make build). Environments are created under target/venv-lines.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 venvs=target/venv-lines
 part=${1:-short}
 
-who=lines
 . ci/venvs.sh
 
 [ "$part" = environment ] || cargo build --release
-newest() { make_venv 0.68.1 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 pytest==8.4.2 pytest-xdist==3.8.0 py-spy==0.4.3 pystack==1.7.2; }
+newest() { make_venv 0.68.1 3.11 "${newest[@]}" pytest==8.4.2 pytest-xdist==3.8.0 py-spy==0.4.3 pystack==1.7.2; }
 case $part in
 environment)
     newest
@@ -39,7 +39,7 @@ older)
     integrations/numba/test.sh "$venvs/0.68.1/bin/python"
     ;;
 truth)
-    make_venv 0.68.1-truth 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 scipy
+    make_venv 0.68.1-truth 3.11 "${newest[@]}" scipy
     make_venv 0.60.0-truth 3.11 numba==0.60.0 numpy==2.0.2 scipy
     make_venv 0.57.1-truth 3.11 numba==0.57.1 numpy==1.24.4 scipy
     head -n 1 records/truth.tsv >target/truth.tsv
@@ -92,7 +92,7 @@ all | same-code)
 0.66.0 3.11 numba==0.66.0
 0.67.0 3.11 numba==0.67.0
 0.68.0 3.11 numba==0.68.0
-0.68.1 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
+0.68.1 3.11 "${newest[@]}"
 0.68.1-python-3.12 3.12 numba==0.68.1
 0.68.1-python-3.13 3.13 numba==0.68.1
 MATRIX

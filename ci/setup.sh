@@ -14,7 +14,8 @@
 # Packages that this system lacks are reported and skipped, as are the tests that need them. In CI, it is a failure if a
 # package exists but cannot be installed in three attempts, because half of the suite might otherwise be skipped.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 venvs=target/venv
 tools=target/tools
@@ -22,15 +23,10 @@ part=${1:-all}
 lacking=()
 failed=
 
-say() { printf 'setup: %s\n' "$*" >&2; }
 lack() { lacking+=("$*"); say "could not: $*"; }
-fail() { failed=yes; lack "$@"; }
+fault() { failed=yes; lack "$@"; }
 
 # --- packages -------------------------------------------------------------------------------------------------------
-
-as_root() {
-    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
-}
 
 may_install() {
     command -v apt-get >/dev/null || return 1
@@ -57,7 +53,7 @@ install_packages() {
     done
     [ ${#available[@]} -gt 0 ] || return 0
     if ! may_install; then
-        fail "install ${available[*]}: apt-get and root (or sudo) are needed"
+        fault "install ${available[*]}: apt-get and root (or sudo) are needed"
         return 0
     fi
     say "installing ${available[*]}"
@@ -70,17 +66,13 @@ install_packages() {
     done
     # Install packages one by one, so that a failing one does not affect the others.
     for package in "${available[@]}"; do
-        is_installed "$package" || apt_get install -y --no-install-recommends "$package" || fail "install $package"
+        is_installed "$package" || apt_get install -y --no-install-recommends "$package" || fault "install $package"
     done
 }
 
 # Outdated package lists name packages that the archive has removed.
 update_lists() {
-    local attempt
-    for attempt in 1 2 3; do
-        apt_get update && return
-        sleep $((attempt * 5))
-    done
+    retry apt_get update && return
     say "apt-get update failed, going on with the old lists"
     return 1
 }
@@ -100,25 +92,10 @@ install_perf() {
     else
         install_packages linux-perf
     fi
-    perf_works || fail "find a perf that runs"
+    perf_works || fault "find a perf that runs"
 }
 
 # --- virtual environments -------------------------------------------------------------------------------------------
-
-# Prints the path of a Python of this version that can create virtual environments, from PATH or pyenv. Each candidate
-# is tried, because pyenv's shims may refuse to run.
-find_python() {
-    local version=$1 candidate
-    for candidate in "python$version" python3 "/usr/bin/python$version" \
-        "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$version".*/bin/"python$version"; do
-        if "$candidate" -c "import sys, venv, ensurepip; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" \
-            >/dev/null 2>&1; then
-            command -v "$candidate"
-            return
-        fi
-    done
-    return 1
-}
 
 # make_venv NAME "PYTHON VERSIONS, BEST FIRST" REQUIREMENT...
 make_venv() {
@@ -137,23 +114,18 @@ make_venv() {
     fi
     say "making $venvs/$name with $python"
     rm -rf "${venvs:?}/$name" "$venvs/$name.skipped"
-    local attempt
     if "$python" -m venv "$venvs/$name"; then
-        for attempt in 1 2 3; do
-            if "$venvs/$name/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$@" >&2; then
-                printf '%s' "$made" >"$venvs/$name/.requirements"
-                return
-            fi
-            say "pip failed, attempt $attempt of 3"
-            sleep $((attempt * 2))
-        done
+        if retry "$venvs/$name/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$@" >&2; then
+            printf '%s' "$made" >"$venvs/$name/.requirements"
+            return
+        fi
     fi
     rm -rf "${venvs:?}/$name"
-    fail "make $name: see above"
+    fault "make $name: see above"
 }
 
 first_venv() {
-    make_venv numba-0.68.1 "3.11 3.12 3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 py-spy==0.4.3
+    make_venv numba-0.68.1 "3.11 3.12 3.13" "${newest[@]}" py-spy==0.4.3
 }
 
 other_venvs() {
@@ -167,9 +139,9 @@ other_venvs() {
     # Libraries that start threads and processes for Numba programs, in the Python version of the first environment.
     make_venv pools "3.11 3.12 3.13" tbb==2023.2.0 greenlet==3.5.6 objgraph==3.7.0 joblib==1.6.0 distributed==2026.8.0 mpi4py==4.1.2
     # First Python release with `-X perf`.
-    make_venv numba-0.68.1-python-3.12 "3.12 3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
+    make_venv numba-0.68.1-python-3.12 "3.12 3.13" "${newest[@]}"
     # First Python release with `-X perf_jit`.
-    make_venv numba-0.68.1-python-3.13 "3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
+    make_venv numba-0.68.1-python-3.13 "3.13" "${newest[@]}"
 }
 
 # Formats and lints Python (pyproject.toml).
@@ -212,7 +184,7 @@ suites)
     install_perf
     first_venv
     other_venvs
-    make_venv suites "3.11 3.12 3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 pexpect==4.9.0
+    make_venv suites "3.11 3.12 3.13" "${newest[@]}" pexpect==4.9.0
     ;;
 bench)
     install_packages build-essential python3-venv
@@ -229,7 +201,7 @@ all)
     other_venvs
     lint_venv
     wheel_venv
-    ci/lines.sh environment || fail "make the environment of ci/lines.sh"
+    ci/lines.sh environment || fault "make the environment of ci/lines.sh"
     ;;
 wheel)
     install_packages build-essential python3-venv binutils tmux

@@ -9,14 +9,14 @@
 # Prints a table for each release and writes it to target/systems/NAME.md. A userland that cannot be created is a
 # failure in CI and is skipped with a message elsewhere.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 library=$(realpath "${LIBRARY:-target/release/libjitlisten.so}")
 export CARGO_TARGET_DIR=$PWD/target
 host=$(rustc -vV | sed -n 's/^host: //p')
 failures=0
 
-say() { printf 'systems: %s\n' "$*" >&2; }
 inside() { nice -n "${NICE:-0}" ci/in-userland.sh "$name" "$@"; }
 
 # --- test programs --------------------------------------------------------------------------------------------------------

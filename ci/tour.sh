@@ -5,7 +5,8 @@
 #
 #   ci/tour.sh [target directory, default target/release]
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 if [ "$(uname -m)" != x86_64 ]; then
     echo "SKIPPED tour: its machine code is that of x86-64" >&2
@@ -29,13 +30,6 @@ tour() {
         exit 1
     fi
     echo "tour: $name: ok, $((SECONDS - began)) s: $(tail -n 1 "$work/output")"
-}
-
-has() {
-    command -v "$1" >/dev/null && return
-    if [ -n "${CI:-}" ]; then echo "tour: CI must have $1" >&2; exit 1; fi
-    echo "SKIPPED tour: $1 is not installed" >&2
-    return 1
 }
 
 cc -std=c11 "${strict[@]}" tests/c/tour.c -o "$work/c" "${shared[@]}"
@@ -69,7 +63,7 @@ if runtime=$(nightly_runtime); then
         'int main(void) { pthread_t t; pthread_create(&t, 0, work, 0); work(0); return pthread_join(t, 0); }' >"$work/race.c"
     cc -g -fsanitize=thread -c "$work/race.c" -o "$work/race.o"
     cc "$work/race.o" "${link[@]}" -o "$work/race"
-    if "$work/race" >/dev/null 2>&1; then echo "tour: ThreadSanitizer sees no race where one is" >&2; exit 1; fi
+    if "$work/race" >/dev/null 2>&1; then fail "ThreadSanitizer sees no race where one is"; fi
     cc -std=c11 "${strict[@]}" -fsanitize=thread -Iinclude -c tests/c/tour.c -o "$work/threads.o"
     cc "$work/threads.o" target/tsan/$target/release/libjitlisten.a "${link[@]}" -o "$work/threads"
     tour 'thread sanitizer' "$work/threads"
@@ -92,18 +86,16 @@ if has pkg-config; then
     cc -std=c11 "${strict[@]}" tests/c/tour.c -o "$work/record" $(pkg-config --cflags --libs jitlisten-record) -lpthread
     tour 'installed, interposing libc' env JITLISTEN_LOG="warn:$work/record.log" "$work/record"
     if ! grep -q 'jitlisten-record' "$work/installed.log" || grep 'jitlisten-record' "$work/record.log"; then
-        echo "tour: a recording warns about libc's functions exactly where they are not interposed" >&2
-        exit 1
+        fail "a recording warns about libc's functions exactly where they are not interposed"
     fi
     # shellcheck disable=SC2046
     cc -std=c11 "${strict[@]}" tests/c/tour.c -o "$work/installed-static" $(pkg-config --cflags --libs jitlisten-static)
     tour 'installed, static' "$work/installed-static"
     if nm "$work/installed-static" | grep -E ' T (pthread_create|sigaction|_exit)$'; then
-        echo "tour: the installed static library interposes libc" >&2
-        exit 1
+        fail "the installed static library interposes libc"
     fi
 fi
 ci/exports.sh --versions "$work/prefix/lib/libjitlisten.so"
 PREFIX=$work/prefix capi/install.sh uninstall
 left=$(find "$work/prefix" -type f -o -type l)
-[ -z "$left" ] || { echo "tour: uninstalling leaves $left" >&2; exit 1; }
+[ -z "$left" ] || fail "uninstalling leaves $left"

@@ -6,20 +6,21 @@
 # Requires root (or sudo without a password) and mmdebstrap. Without them, exits with status 3, on which callers skip
 # the userland, or fail in CI.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 suite=${1:?the name of a Debian release}
 packages=(python3 python3-venv gdb gcc g++ libc6-dev libunwind-dev binutils pkg-config make procps util-linux)
 # The newest Numba that the release's Python supports; each environment is NAME=PYTHON=REQUIREMENTS.
-newest="numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 py-spy==0.4.3"
+requirements="${newest[*]} py-spy==0.4.3"
 case $suite in
 trixie)
     packages+=(linux-perf libllvm19 libpython3.13-testsuite)
-    environments=("venv=3.13=$newest")
+    environments=("venv=3.13=$requirements")
     ;;
 sid)
     packages+=(linux-perf libllvm21 python3.15 python3.15-venv)
-    environments=("venv=3.14=$newest" "venv-3.15=3.15=numba==0.68.1 llvmlite==0.50.0 numpy==2.5.5 py-spy==0.4.3")
+    environments=("venv=3.14=$requirements" "venv-3.15=3.15=numba==0.68.1 llvmlite==0.50.0 numpy==2.5.5 py-spy==0.4.3")
     ;;
 bullseye)
     packages+=(linux-perf-5.10 libllvm13)
@@ -31,7 +32,6 @@ bullseye)
     ;;
 esac
 
-say() { printf 'userland: %s\n' "$*" >&2; }
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
 
 directory=target/userlands/$suite

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Virtual environments for tests of many Numba releases, below $venvs. The script that sources this file sets $venvs,
-# and $who for messages.
-: "${venvs:?}" "${who:?}"
+# Virtual environments for tests of many Numba releases, below $venvs. The script that sources this file has sourced
+# ci/common.sh, and sets $venvs.
+: "${venvs:?}" "${script:?}"
 
 # make_venv NAME PYTHON REQUIREMENT...
 make_venv() {
@@ -9,20 +9,17 @@ make_venv() {
     shift 2
     # The environment may have been created from fewer requirements.
     [ "$(cat "$venvs/$name/.complete" 2>/dev/null)" = "$*" ] && return
-    python=$(command -v "python$version" || true)
-    "$python" -c 'import venv, ensurepip' 2>/dev/null ||
-        python=$(find "${PYENV_ROOT:-$HOME/.pyenv}/versions" -path "*/$version.*/bin/python$version" 2>/dev/null | head -n 1)
-    [ -n "$python" ] || { echo "$who: no Python $version, so no $name" >&2; return 1; }
+    python=$(find_python "$version") || { say "no Python $version, so no $name"; return 1; }
     rm -rf "${venvs:?}/$name"
     mkdir -p "$venvs"
     "$python" -m venv "$venvs/$name"
     "$venvs/$name/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$@" ||
-        { echo "$who: not to be had: $*" >&2; return 1; }
+        { say "not to be had: $*"; return 1; }
     printf '%s' "$*" >"$venvs/$name/.complete"
 }
 
 # test_with NAME WORD...: runs pytest with these arguments in the environment NAME.
 test_with() {
-    echo "$who: $1"
+    echo "$script: $1"
     PATH="$PWD/$venvs/$1/bin:$PATH" ci/pytest.sh "$venvs/$1/bin/python" -m pytest -q "${@:2}"
 }

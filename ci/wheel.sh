@@ -10,7 +10,8 @@
 #   ci/wheel.sh userland NAME         tests the wheel in a userland of ci/userland.sh: bullseye (glibc 2.31), sid
 #   ci/wheel.sh aarch64               runs the command and the package of the aarch64 wheel under qemu-user
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 glibc=2.28
 # Maximum size in bytes, since people download the wheel just to try it.
@@ -21,8 +22,6 @@ wheels=target/wheels
 PATH=$tools/bin:$PATH
 # Reproducible builds: no path of this machine in the output.
 export RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=$PWD=jitlisten --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
-
-fail() { echo "wheel: $*" >&2; exit 1; }
 
 version() { sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1; }
 of_this_machine() { find "$wheels" -name "jitlisten-$(version)-*_$(uname -m).whl" | head -n 1; }

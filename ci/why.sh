@@ -5,23 +5,23 @@
 #
 # Requires the wheel (ci/wheel.sh build). Environments are created under target/venv-why.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 venvs=target/venv-why
-who=why
 . ci/venvs.sh
 make_venv 0.57.1 3.11 numba==0.57.1 numpy==1.24.4 scipy==1.11.4
 make_venv 0.61.2 3.11 numba==0.61.2 scipy
 make_venv 0.63.1 3.11 numba==0.63.1 scipy
-make_venv 0.68.1 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 scipy
+make_venv 0.68.1 3.11 "${newest[@]}" scipy
 # Environment with the wheel's command and package, separate from those of the Numba releases.
 python3 -m venv target/why
 target/why/bin/pip install -q --disable-pip-version-check --no-index --force-reinstall target/wheels/jitlisten-*"$(uname -m)".whl
 
 failed=0
-newest=$venvs/0.68.1/bin/python
+python=$venvs/0.68.1/bin/python
 benches/why/table.py target/why/bin/jitlisten --write records/why.tsv --speedups target/why-speedups.tsv \
     0.57.1=$venvs/0.57.1/bin/python 0.61.2=$venvs/0.61.2/bin/python 0.63.1=$venvs/0.63.1/bin/python \
-    "0.68.1 nehalem"=$newest,nehalem "0.68.1 skylake-avx512"=$newest,skylake-avx512 0.68.1=$newest || failed=1
+    "0.68.1 nehalem"=$python,nehalem "0.68.1 skylake-avx512"=$python,skylake-avx512 0.68.1=$python || failed=1
 mv target/why-speedups.tsv records/why-speedups.tsv
 exit "$failed"

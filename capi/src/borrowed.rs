@@ -104,7 +104,6 @@ pub(crate) fn check_range(start: *const u8, size: usize, argument: &str) -> Resu
     check_address_range(start as u64, size as u64, argument)
 }
 
-/// Checks a range of addresses.
 pub(crate) fn check_address_range(start: u64, size: u64, argument: &str) -> Result<AddressRange, Failure> {
     AddressRange::new(Address(start), size).ok_or_else(|| {
         Failure::argument(format_args!("{argument}: {size} bytes at {start:#x} leave the address space"))

@@ -76,7 +76,6 @@ pub(crate) fn deliver_messages() {
     }
 }
 
-/// Calls the callback, if any.
 fn call_callback(level: Level, text: String) {
     // The log has already replaced control characters, including zero bytes.
     let text = CString::new(text).unwrap_or_default();

@@ -6,8 +6,6 @@
 //!   outside   process_vm_readv    outside.rs   perf map of existing code; with --watch, also of later code
 //! ```
 
-#![forbid(unsafe_code)]
-
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,7 +1,5 @@
 //! Opening of a page in the user's browser.
 
-#![forbid(unsafe_code)]
-
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;

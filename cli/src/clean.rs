@@ -15,8 +15,6 @@
 //!
 //! Files of an active `jitlisten run` are kept: see the library's `liveness.rs`.
 
-#![forbid(unsafe_code)]
-
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -100,35 +98,24 @@ impl Clean {
         removable.retain(|removable| self.pids.is_empty() || self.pids.contains(&removable.pid));
         let mut out = String::new();
         let (mut count, mut total_bytes, mut failed) = (0, 0, false);
+        let mut add = |kind, size: &str, path: &Path, removal: io::Result<()>| match removal {
+            Ok(()) => {
+                count += 1;
+                let _ = writeln!(out, "{kind:<8} {size:>10}  {}", path.display());
+            }
+            Err(error) => {
+                failed = true;
+                let _ = io::stderr().write_all(format!("jitlisten: {} stays: {error}\n", path.display()).as_bytes());
+            }
+        };
         for RemovableFiles { kind, path, bytes, leftovers, .. } in removable {
             let removal = if self.dry_run { Ok(()) } else { leftovers.remove() };
-            match removal {
-                Ok(()) => {
-                    count += 1;
-                    total_bytes += bytes;
-                    let _ = writeln!(out, "{kind:<8} {:>10}  {}", format_size(bytes), path.display());
-                }
-                Err(error) => {
-                    failed = true;
-                    let _ =
-                        io::stderr().write_all(format!("jitlisten: {} stays: {error}\n", path.display()).as_bytes());
-                }
-            }
+            total_bytes += if removal.is_ok() { bytes } else { 0 };
+            add(kind, &format_size(bytes), &path, removal);
         }
-        let find_abandoned = if self.pids.is_empty() { scratch::find_abandoned() } else { Vec::new() };
-        for path in &find_abandoned {
-            let removal = if self.dry_run { Ok(()) } else { std::fs::remove_dir_all(path) };
-            match removal {
-                Ok(()) => {
-                    count += 1;
-                    let _ = writeln!(out, "{:<8} {:>10}  {}", "scratch", "", path.display());
-                }
-                Err(error) => {
-                    failed = true;
-                    let _ =
-                        io::stderr().write_all(format!("jitlisten: {} stays: {error}\n", path.display()).as_bytes());
-                }
-            }
+        let abandoned = if self.pids.is_empty() { scratch::find_abandoned() } else { Vec::new() };
+        for path in &abandoned {
+            add("scratch", "", path, if self.dry_run { Ok(()) } else { fs::remove_dir_all(path) });
         }
         let verb = if self.dry_run { "would be removed" } else { "removed" };
         let _ = writeln!(out, "{count} {verb}, {}", format_size(total_bytes));
@@ -175,7 +162,6 @@ fn output_directories() -> Vec<PathBuf> {
     directories
 }
 
-/// Returns the names of a directory's entries, sorted.
 fn sorted_names(directory: &Path) -> Vec<OsString> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();

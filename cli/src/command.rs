@@ -1,8 +1,6 @@
 //! The user's command: finds its program, checks that the loader can preload a library into it, waits for it to exit,
 //! and derives our exit status from it.
 
-#![forbid(unsafe_code)]
-
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};

@@ -1,7 +1,5 @@
 //! `jitlisten compiles`: shows which functions Numba compiled, how long that took, and why.
 
-#![forbid(unsafe_code)]
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

@@ -1,8 +1,6 @@
 //! `jitlisten coverage`: sets environment variables and executes the command. Python processes in it that run
 //! coverage.py then also measure compiled code (`python/jitlisten/_coverage`). The native library is not used.
 
-#![forbid(unsafe_code)]
-
 use std::env;
 use std::ffi::OsString;
 use std::io::Write as _;

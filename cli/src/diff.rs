@@ -1,7 +1,5 @@
 //! `jitlisten diff`: compares two recordings.
 
-#![forbid(unsafe_code)]
-
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,7 +18,6 @@ Exit status: 0, or 1 if something has grown by more than --fail-over; 2 if a rec
 
 /// Exit status if something has grown by more than `--fail-over`.
 const REGRESSION: u8 = 1;
-/// Maximum number of regressions to print.
 const MAX_SHOWN_REGRESSIONS: usize = 10;
 
 /// Compare two recordings by function and line, as shares of all samples

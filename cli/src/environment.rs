@@ -1,7 +1,5 @@
 //! Environment variables that several commands read.
 
-#![forbid(unsafe_code)]
-
 use std::env;
 use std::ffi::OsString;
 
@@ -11,12 +9,10 @@ pub(crate) const COVERAGE: &str = "JITLISTEN_COVERAGE";
 /// Variable that `python -m jitlisten` sets to the path of its interpreter.
 pub(crate) const PYTHON: &str = "JITLISTEN_PYTHON";
 
-/// Returns true if the variable is set and not empty.
 pub(crate) fn is_set(variable: &str) -> bool {
     env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
 
-/// Prepends `first` to the list of paths in a variable.
 pub(crate) fn prepend_path(mut first: OsString, variable: &str) -> OsString {
     if let Some(old_list) = env::var_os(variable).filter(|old_list| !old_list.is_empty() && *old_list != first) {
         first.push(":");

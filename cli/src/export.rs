@@ -1,7 +1,5 @@
 //! `jitlisten export`: converts a recording to the format of another tool.
 
-#![forbid(unsafe_code)]
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

@@ -1,7 +1,5 @@
 //! `jitlisten flamegraph`: draws the stacks of a recording as an SVG flame graph.
 
-#![forbid(unsafe_code)]
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 

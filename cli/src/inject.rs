@@ -18,8 +18,6 @@
 //! The memory begins with the [`wire::mailbox`], and ends with a stack of the called functions, which grows down; the
 //! 64 bytes above it hold their results.
 
-#![forbid(unsafe_code)]
-
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
@@ -79,7 +77,6 @@ pub(crate) enum Request {
     Stop,
 }
 
-/// A recording to start.
 pub(crate) struct Start {
     pub(crate) sinks: Option<Sinks>,
     pub(crate) lines: bool,

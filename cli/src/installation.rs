@@ -8,8 +8,6 @@
 //!   PREFIX/bin/jitlisten, PREFIX/lib/libjitlisten.so              make install
 //! ```
 
-#![forbid(unsafe_code)]
-
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +23,6 @@ pub(crate) struct Installation {
     package: Option<PathBuf>,
 }
 
-/// Path of this executable.
 pub(crate) fn own_executable() -> Result<PathBuf, Problem> {
     env::current_exe().map_err(|error| Problem::new(format!("cannot find the jitlisten executable: {error}")))
 }
@@ -59,7 +56,6 @@ impl Installation {
         ["python3", "python"].iter().map(|name| bin.join(name)).find(|python| python.is_file())
     }
 
-    /// Path of the native library.
     pub(crate) fn library(&self) -> &Path {
         &self.library
     }

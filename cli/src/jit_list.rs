@@ -7,8 +7,6 @@
 //!   jit_code_entry           u64 next, u64 prev, u64 symfile_addr, u64 symfile_size
 //! ```
 
-#![forbid(unsafe_code)]
-
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -89,7 +87,6 @@ impl Entry {
     }
 }
 
-/// Finds the list descriptor of a library in the process.
 fn find_descriptor(process: &Process, library: &Path) -> Option<u64> {
     let file = process.open_file(library).ok()?;
     let name = library.file_name()?.to_string_lossy().to_lowercase();

@@ -1,7 +1,5 @@
 //! `jitlisten lines`: shows the cost of each source line.
 
-#![forbid(unsafe_code)]
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

@@ -6,6 +6,8 @@
 //! A failure prints a few short lines on standard error and exits with status 2. Standard output carries the requested
 //! output and nothing else.
 
+#![deny(unsafe_code)]
+
 mod attach;
 mod browser;
 mod bundle;

@@ -1,6 +1,8 @@
 //! Memory of another process: `process_vm_readv(2)` and `process_vm_writev(2)`. If a seccomp filter forbids reading,
 //! `/proc/PID/mem` is read instead, which requires the same rights.
 
+#![allow(unsafe_code)]
+
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;

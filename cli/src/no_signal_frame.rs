@@ -1,8 +1,6 @@
 //! Injected calls without a signal frame, for aarch64. The called function returns to address 0, which raises a fault
 //! that only the tracer sees. The interface is the same as in `signal_frame.rs`.
 
-#![forbid(unsafe_code)]
-
 use std::ops::Range;
 
 use libc::user_regs_struct as Registers;

@@ -1,8 +1,6 @@
 //! `attach --no-inject`: names compiled code without changing the process. Reads the GDB JIT lists of the process
 //! (`jit_list.rs`) and writes a perf map into its `/tmp`, named after the process's PID in its own namespace.
 
-#![forbid(unsafe_code)]
-
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};

@@ -1,7 +1,5 @@
 //! Error type of all commands: a message that names the failure and its object, followed by causes and advice.
 
-#![forbid(unsafe_code)]
-
 use std::fmt::{self, Display, Formatter};
 use std::process::ExitCode;
 
@@ -43,7 +41,6 @@ impl Problem {
         Problem { status: if program == 0 { self.status } else { program }, ..self }
     }
 
-    /// Exit status of this command.
     pub(crate) fn status(&self) -> ExitCode {
         ExitCode::from(self.status)
     }

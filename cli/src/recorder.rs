@@ -1,7 +1,5 @@
 //! Recording options shared by several commands, and `jitlisten record` as a child process.
 
-#![forbid(unsafe_code)]
-
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::process::{Command, ExitStatus};
@@ -66,7 +64,6 @@ pub(crate) fn recorder_problem(error: io::Error) -> Problem {
     Problem::new(format!("cannot start jitlisten record: {error}"))
 }
 
-/// A recorder that has exited.
 pub(crate) struct Recorded {
     /// PID of the recorder, which became that of the program.
     pub(crate) pid: u32,

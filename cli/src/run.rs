@@ -1,8 +1,6 @@
 //! `jitlisten run`: sets environment variables and then replaces itself with the command. `capi/src/run_environment.rs`
 //! restores the variables for the children of the program.
 
-#![forbid(unsafe_code)]
-
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, Write as _};

@@ -11,8 +11,6 @@
 //! Some of these functions run callbacks while they are active: the loader calls constructors, for example, and `qsort`
 //! a comparison function. Programs allocate in callbacks, too, so callbacks count as safe points.
 
-#![forbid(unsafe_code)]
-
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;

@@ -2,8 +2,6 @@
 //! `TMPDIR/jitlisten-KIND-XXXXXX`, with a random suffix. A directory is removed when dropped, or by `jitlisten clean`
 //! if its process was killed. A process holds a lock (`flock(2)`) on its directories while it runs.
 
-#![forbid(unsafe_code)]
-
 use std::env::temp_dir;
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};

@@ -11,8 +11,6 @@
 //!   448...  vector registers (XSAVE), aligned to 64
 //! ```
 
-#![forbid(unsafe_code)]
-
 use std::ops::Range;
 
 use libc::user_regs_struct as Registers;

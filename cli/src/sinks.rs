@@ -1,7 +1,5 @@
 //! Lists of sinks, as given to `--sinks` and in `JITLISTEN`.
 
-#![forbid(unsafe_code)]
-
 use std::fmt::{self, Display, Formatter};
 use std::io::Write as _;
 use std::path::Path;

@@ -1,7 +1,5 @@
 //! Addresses of library symbols in a process, determined from the file that the process maps.
 
-#![forbid(unsafe_code)]
-
 use std::fs::File;
 use std::path::Path;
 
@@ -71,7 +69,6 @@ impl Symbols {
         Some(self.bias(&elf)?.wrapping_add(find_symbol(&elf, name)?))
     }
 
-    /// Returns true for each name that the library defines.
     pub(crate) fn defined(&self, names: &[&str]) -> Vec<bool> {
         let Ok(elf) = Elf::parse(BoundedReader(&self.cache)) else { return Vec::new() };
         names.iter().map(|name| find_symbol(&elf, name).is_some()).collect()

@@ -1,5 +1,7 @@
 //! Signals and other system calls. Uses `libc` only for functions that rustix lacks.
 
+#![allow(unsafe_code)]
+
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt as _;

@@ -17,6 +17,8 @@
 //! itself from the frame. On aarch64, there is no frame: the return address is 0, so returning raises a SIGSEGV that
 //! only the tracer sees, and the thread dies if its tracer is killed during a call.
 
+#![allow(unsafe_code)]
+
 use std::io;
 use std::time::{Duration, Instant};
 

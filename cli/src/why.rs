@@ -1,7 +1,5 @@
 //! `jitlisten why`: explains why a line is slow.
 
-#![forbid(unsafe_code)]
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 

@@ -1,7 +1,5 @@
 //! Distinct types for addresses and section offsets, because confusing the two is the classic bug of this field.
 
-#![forbid(unsafe_code)]
-
 use core::fmt;
 
 /// An absolute address in this process.

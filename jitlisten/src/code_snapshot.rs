@@ -1,7 +1,5 @@
 //! Copy of an object's code and unwind tables, read once for all sinks.
 
-#![forbid(unsafe_code)]
-
 use std::cell::OnceCell;
 
 use crate::process::checked_read;

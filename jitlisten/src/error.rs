@@ -1,7 +1,5 @@
 //! Error type for reported objects and for files.
 
-#![forbid(unsafe_code)]
-
 use core::fmt;
 
 use crate::{Address, AddressRange, ObjectId};

@@ -9,6 +9,7 @@
 //! | [`LoadedObject`], [`LineRows`] | parsed object in memory, and its line table |
 //! | [`name`] | readable names from linkage names |
 
+#![deny(unsafe_code)]
 // The crate must not panic in the host's process. Where a panic is impossible, a comment states the reason.
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
 

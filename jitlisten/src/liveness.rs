@@ -11,6 +11,8 @@
 //! A live process holds a lock (`flock(2)`) on one of its files. This works across PID namespaces, where PIDs are
 //! ambiguous. A process that has closed unknown descriptors is still recognised by PID and start time.
 
+#![allow(unsafe_code)]
+
 use std::fmt::{self, Display, Formatter};
 use std::fs::File;
 use std::io;

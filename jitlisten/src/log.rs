@@ -17,8 +17,6 @@
 //! the statistics; the first few are kept, and written before the next line or at exit. Once the host has replaced
 //! standard error, nothing more is written to it.
 
-#![forbid(unsafe_code)]
-
 use std::ffi::OsStr;
 use std::fmt::Arguments;
 use std::fs::File;
@@ -73,7 +71,6 @@ impl Level {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LogTarget {
-    /// No log.
     #[default]
     Silent,
     /// Standard error.
@@ -113,7 +110,6 @@ static LOST_LINES: AtomicU64 = AtomicU64::new(0);
 /// First lines that could not be written, kept for a retry. Only `try_lock` is safe here, because the lock may be held
 /// by this thread, or after a fork by one of the parent's threads.
 static KEPT_LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-/// Maximum number of kept lines.
 const MAX_KEPT_LINES: usize = 32;
 
 enum Log {

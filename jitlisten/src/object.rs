@@ -1,7 +1,5 @@
 //! Origin of an object, and the debug object that describes it.
 
-#![forbid(unsafe_code)]
-
 use std::borrow::Cow;
 
 use crate::process::checked_read;

@@ -1,7 +1,5 @@
 //! Identifier of an object.
 
-#![forbid(unsafe_code)]
-
 use std::fmt;
 
 /// Identifier of a loaded object. Ids are never reused within a process.

@@ -4,8 +4,6 @@
 //! There is at most one observer. It is not a sink, because it writes no file for other tools, and the program cannot
 //! enable or disable it.
 
-#![forbid(unsafe_code)]
-
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -44,7 +42,6 @@ pub trait CodeObserver: Send + Sync {
 static OBSERVER: OnceBox<&'static dyn CodeObserver> = OnceBox::new();
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
-/// The observer, if it is active.
 pub(crate) fn observer() -> Option<&'static dyn CodeObserver> {
     if !ACTIVE.load(Ordering::Acquire) {
         return None;

@@ -22,8 +22,6 @@
 //! assert_eq!(complaints, ["JITLISTEN: unknown sink \"nonsense\""]);
 //! ```
 
-#![forbid(unsafe_code)]
-
 use std::ffi::OsString;
 use std::path::PathBuf;
 

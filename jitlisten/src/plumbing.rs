@@ -1,8 +1,6 @@
 //! Internal interfaces for the shim, the sampler, `libjitlisten.so` and the command. They are hidden from the
 //! documentation and may change in any release.
 
-#![forbid(unsafe_code)]
-
 pub use crate::ledger::{Executable, Ledger, MemoryChange, Outcome, Ranges, code_pages};
 pub use crate::liveness::{ProcessIdentity, Run, pid_namespace, process_start_time, start_time};
 pub use crate::log::LogEvent;

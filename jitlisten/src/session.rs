@@ -19,8 +19,6 @@
 //! | `notify.rs` | sinks and the observer |
 //! | `fork.rs` | fork, and change of the user |
 
-#![forbid(unsafe_code)]
-
 mod fork;
 mod listed;
 mod live_functions;
@@ -90,7 +88,6 @@ pub struct Session {
     options: Options,
     counters: Counters,
     state: Mutex<State>,
-    /// Number of threads that wait for `state`.
     waiting_threads: AtomicU32,
     context: SinkContext,
     warned_of_frame_pointers: AtomicBool,

@@ -1,7 +1,5 @@
 //! Counters of a session.
 
-#![forbid(unsafe_code)]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -119,7 +117,6 @@ pub(crate) struct Counters {
     pub(crate) images: Arc<ImageCounters>,
 }
 
-/// Counters of [`ImageStatistics`].
 #[derive(Debug, Default)]
 pub(crate) struct ImageCounters {
     pub(crate) written: Counter,

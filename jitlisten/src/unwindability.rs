@@ -3,8 +3,6 @@
 //! Code that LLVM compiled under jitlisten has a frame pointer and an entry in `.eh_frame`. Code cached or compiled
 //! without jitlisten may lack either.
 
-#![forbid(unsafe_code)]
-
 use crate::LoadedObject;
 use crate::cfi::{self, FunctionRules};
 use crate::code_snapshot::CodeSnapshot;
@@ -13,7 +11,6 @@ use crate::loaded_object::Function;
 /// Counts of an object's functions that stack walkers cannot unwind, and derived rules for such functions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unwindability {
-    /// Number of functions without a frame pointer.
     pub(crate) without_frame_pointer: u64,
     /// Number of functions without an entry in the `.eh_frame` in memory.
     pub(crate) without_unwind_table: u64,

@@ -35,7 +35,6 @@ pub(crate) const CODE_GENERATORS: usize = 5;
 /// Maximum number of vtables with an `emit` slot in one library.
 pub(crate) const EMIT_VTABLES: usize = 2;
 
-/// Addresses of all hooks.
 pub(crate) struct HookTable {
     /// Hook of the loader's `_dl_debug_state`.
     pub(crate) loader_event: HookFunction,

@@ -1,13 +1,17 @@
-//! Monotonic clock, read directly from the kernel.
+//! Kernel clocks, read with a direct system call.
 //!
 //! A preloaded library that interposes libc's `clock_gettime` (libfaketime) may stop the clock, and quarantined memory
-//! would then never be reused. jitlisten's `process/clock.rs` has the same protection, but this crate must also work
-//! without jitlisten. A resolution of a few milliseconds is enough for quarantines.
+//! would then never be reused.
 
-/// Returns `CLOCK_MONOTONIC_COARSE` in nanoseconds.
+/// Returns `CLOCK_MONOTONIC_COARSE` in nanoseconds. Its resolution of a few milliseconds is enough for quarantines.
 pub(crate) fn now() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC_COARSE)
+}
+
+/// Time of any kernel clock in ns; 0 if the kernel does not have it. Async-signal-safe; does not change `errno`.
+pub fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut time);
+    clock_gettime(clock, &mut time);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 

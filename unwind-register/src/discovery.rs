@@ -43,7 +43,6 @@ struct ScanResult {
     libunwinds: Vec<libunwind::Candidate>,
     frame_registries: Vec<frame_registry::Candidate>,
     pending: usize,
-    /// Number of loaded libraries.
     library_count: usize,
 }
 

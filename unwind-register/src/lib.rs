@@ -76,6 +76,8 @@ mod table;
 
 #[doc(hidden)]
 pub use cfi::RuleChecker;
+#[doc(hidden)]
+pub use clock::clock_ns;
 pub use discovery::Rescan;
 pub use error::Error;
 #[doc(hidden)]

@@ -1,10 +1,11 @@
 //! Plan of a registration: parses the caller's section, then filters, completes, sorts and groups its entries.
 
-use crate::cfi::{self, Cie, Encoded, Fde, RuleChecker};
+use crate::cfi::{self, Encoded, Fde, RuleChecker};
 use crate::error::Error;
 use crate::frame_pointer::{MAX_EPILOGUE_BYTES, MAX_PROLOGUE_BYTES, Machine};
 use crate::memory::word_at;
 use crate::section::{Coverage, FramePointers, Section};
+use jitlisten_unwinder::NewCommon;
 use std::ops::Range;
 
 /// Size of the largest plausible function. A longer FDE results from unrelated or malformed bytes.
@@ -23,10 +24,8 @@ pub(crate) struct Plan {
 /// it.
 pub(crate) type FindMissing<'a> = &'a dyn Fn(&[(u64, Origin)]) -> Vec<u32>;
 
-/// Origin of an FDE.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Parsed from the section.
     Parsed,
     /// Synthesized from a frame-pointer prologue.
     Synthesized,
@@ -59,7 +58,7 @@ impl Plan {
 
     /// Groups and encodes sorted FDEs. Adjacent functions that are missing from the same registries form one group.
     fn encode(
-        cies: &[Cie<'_>],
+        cies: &[NewCommon<'_>],
         fdes: &[(Fde<'_>, Origin)],
         text: &[Range<usize>],
         mut coverage: Coverage,

@@ -2,8 +2,6 @@
 //!
 //! Operations and stack depth are bounded. Unknown operations are refused.
 
-#![forbid(unsafe_code)]
-
 use gimli::{DwOp, constants as dw};
 
 use crate::reader::Reader;

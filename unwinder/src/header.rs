@@ -5,8 +5,6 @@
 //!   u8 version (1), u8 encodings of the next three fields; .eh_frame; number of entries; { function, entry } ...
 //! ```
 
-#![forbid(unsafe_code)]
-
 use gimli::constants as dw;
 
 use crate::reader::Reader;

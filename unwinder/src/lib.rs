@@ -1,4 +1,5 @@
-//! Reads the unwind rules of `.eh_frame` and evaluates them, without allocation.
+//! Reads the unwind rules of `.eh_frame` and evaluates them, without allocation. [`NewCommon`] and [`NewEntry`] write
+//! them again for another address.
 //!
 //! ```text
 //!   bytes of .eh_frame --Section--> Entry --Row::find--> Row --Row::frame_address, Rule::value--> caller's registers
@@ -46,6 +47,8 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
@@ -54,11 +57,13 @@ mod expression;
 mod header;
 mod machine;
 mod reader;
+mod rewrite;
 mod row;
 mod section;
 
 pub use expression::evaluate;
 pub use header::Header;
 pub use machine::Machine;
+pub use rewrite::{NewCommon, NewEntry, Pointers};
 pub use row::{Cfa, Row, Rule};
 pub use section::{Common, Entry, Malformed, Pointer, Record, Section};

@@ -1,7 +1,5 @@
 //! Differences between processor architectures. Registers are identified by their DWARF numbers.
 
-#![forbid(unsafe_code)]
-
 /// A processor architecture, with the DWARF numbers of its special registers.
 ///
 /// ```

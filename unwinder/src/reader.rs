@@ -1,7 +1,5 @@
 //! A bounds-checked cursor over the bytes of a section. Reads return `None` past the end.
 
-#![forbid(unsafe_code)]
-
 use gimli::{DwEhPe, constants as dw};
 
 /// Bits of a `DW_EH_PE_*` encoding that give the size and signedness of the number.

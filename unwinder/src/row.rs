@@ -3,8 +3,6 @@
 //! The state is small enough for a signal stack. A rule takes eight bytes, only general registers have rules, and
 //! `DW_CFA_remember_state` may be nested at most six deep.
 
-#![forbid(unsafe_code)]
-
 use gimli::{DwCfa, constants as dw};
 
 use crate::expression::evaluate;

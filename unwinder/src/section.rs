@@ -7,8 +7,6 @@
 //! ```
 //! A length of `0xffff_ffff` is followed by a 64-bit length. IDs and distances in that record then also have 64 bits.
 
-#![forbid(unsafe_code)]
-
 use gimli::constants as dw;
 
 use crate::reader::Reader;

@@ -1,8 +1,6 @@
 //! Facts about each LLVM instance in a process, published by our library in that process and read from its memory: see
 //! [`wire::facts`]. Without facts, doctor only uses information that it can read from outside the process.
 
-#![forbid(unsafe_code)]
-
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;

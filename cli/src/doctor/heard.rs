@@ -1,8 +1,6 @@
 //! Findings about each LLVM instance, from the events in the library's log. They include instances whose GDB JIT list
 //! is missing or empty.
 
-#![forbid(unsafe_code)]
-
 use jitlisten::plumbing::LogEvent;
 
 use super::Finding;

@@ -8,8 +8,6 @@
 //! | hooks, problems | facts of our library ([`wire::facts`]), else the code of `__jit_debug_register_code` |
 //! | frame pointers | the code of each function in the GDB JIT list |
 
-#![forbid(unsafe_code)]
-
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -32,7 +30,6 @@ const MAX_PATCH_BYTES: usize = 16;
 const BREAKPOINT: u8 = 0xcc;
 /// Minimum size of a file that contains an LLVM with a code generator.
 const MIN_FILE_BYTES: u64 = 4 << 20;
-/// Maximum number of bytes of a file that are searched.
 const MAX_SEARCHED_BYTES: u64 = 4 << 30;
 
 /// RTTI names of engines, each with its readable name. Prefixed with `_ZTV`, an RTTI name is the symbol of the vtable.
@@ -88,7 +85,6 @@ pub(super) struct Compiled {
 }
 
 impl Llvm {
-    /// Finds all LLVM instances of a process.
     pub(super) fn find_all(process: &Process, facts: Option<Snapshot>) -> Vec<Llvm> {
         let lists = jit_list::find_lists(process);
         let has_facts = facts.is_some();

@@ -7,8 +7,6 @@
 //!
 //! The file is read once, one megabyte at a time.
 
-#![forbid(unsafe_code)]
-
 use std::io::{self, Read};
 
 use memchr::memmem::{self, Finder};
@@ -25,7 +23,6 @@ pub(super) const LINKERS: [&str; 2] = ["N4llvm14RuntimeDyldELFE", "N4llvm3orc18O
 /// Messages of RuntimeDyld and JITLink that are the same in every release from 10 to 22.
 const MESSAGES: [&str; 2] = ["Unable to allocate memory for common symbols!", "Generic JITLink error"];
 
-/// Properties of one file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct LlvmFile {
     /// LLVM version, such as `22.1.0` or `20.0.0git`.

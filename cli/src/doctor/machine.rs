@@ -1,5 +1,7 @@
 //! Findings about the system: permissions of perf and ptrace, gdb, directories, glibc.
 
+#![allow(unsafe_code)]
+
 use std::ffi::CStr;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! Properties of a process that determine what tools see. The process is not changed.
 
-#![forbid(unsafe_code)]
-
 use std::ffi::OsString;
 use std::fs;
 use std::io::Read as _;
@@ -191,7 +189,6 @@ impl Program {
         self.findings.push(Finding::ok("command", watched.status));
     }
 
-    /// Adds findings from the events in the library's log.
     fn add_log_findings(&mut self, events: &[LogEvent]) {
         for event in events {
             if let LogEvent::SinkStopped { sink, .. } = event {
@@ -472,7 +469,6 @@ fn is_loader(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-") || name.as_bytes().starts_with(b"ld.so"))
 }
 
-/// Result of [`watch`].
 struct Watched {
     program: Program,
     status: String,

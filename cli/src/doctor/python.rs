@@ -1,8 +1,6 @@
 //! The Python interpreter of a process: its flags and build options, read from `/proc` and from the interpreter's file.
 //! No code of the interpreter is executed.
 
-#![forbid(unsafe_code)]
-
 use std::fs;
 use std::path::Path;
 

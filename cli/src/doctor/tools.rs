@@ -1,7 +1,5 @@
 //! Conclusions for each tool: whether it will show names, whole stacks and lines.
 
-#![forbid(unsafe_code)]
-
 use serde::Serialize;
 
 use super::machine::Machine;
@@ -14,7 +12,6 @@ pub(super) struct Tool {
     pub(super) names: bool,
     pub(super) stacks: bool,
     pub(super) lines: bool,
-    /// True if some code has lines.
     #[serde(skip)]
     pub(super) some_lines: bool,
     /// Advice on the first fact that the tool cannot show.

@@ -9,8 +9,6 @@
 //! The recording is read while it is being written (`jitlisten_report::Follower`). Parts that were read are freed on
 //! disk, so a day of recording takes no more space than a second.
 
-#![forbid(unsafe_code)]
-
 mod screen;
 mod table;
 mod target;

@@ -36,7 +36,6 @@ const HELP: &[&str] = &[
     "  `outside` is what is not compiled at run time.",
 ];
 
-/// Style of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowStyle {
     Plain,

@@ -41,16 +41,13 @@ pub(crate) struct LineRow {
     pub(crate) text: String,
 }
 
-/// A function and its lines.
 #[derive(Clone, Debug)]
 pub(crate) struct FunctionRow {
     pub(crate) kind: Kind,
     pub(crate) shares: Shares,
-    /// Lines by path and line number.
     pub(crate) lines: BTreeMap<(String, u32), LineRow>,
 }
 
-/// A thread and its weight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ThreadRow {
     pub(crate) name: String,
@@ -101,7 +98,6 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Adds a recording's samples to its threads.
     pub(crate) fn add_threads(&mut self, recording: &Recording) {
         for row in self.threads.values_mut() {
             row.amount.recent = 0;
@@ -227,7 +223,6 @@ impl Table {
 }
 
 impl FunctionRow {
-    /// Returns the function's lines, sorted.
     pub(crate) fn sorted_lines(&self, order: Order) -> Vec<(&(String, u32), &LineRow)> {
         let mut rows: Vec<_> = self.lines.iter().collect();
         rows.sort_by(|a, b| order.key(&b.1.shares).cmp(&order.key(&a.1.shares)).then_with(|| a.0.cmp(b.0)));

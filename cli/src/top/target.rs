@@ -39,7 +39,6 @@ pub(crate) enum State {
     Running,
     /// The program ended; the string describes how.
     Ended(String),
-    /// Recording failed.
     Failed,
 }
 

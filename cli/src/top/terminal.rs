@@ -13,7 +13,6 @@ use super::screen::{Row, RowStyle};
 use crate::problem::Problem;
 use crate::system::BlockedSignals;
 
-/// Interval at which signals are checked.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// User action.

@@ -23,8 +23,6 @@
 //! CFA is DWARF's *canonical frame address*: the stack pointer before the call. Sources: DWARF 5, 6.4; x86-64 psABI,
 //! 3.6.2 and 3.7; AADWARF64 and AAPCS64, 6.4. For comparison: `readelf --debug-dump=frames-interp FILE`.
 
-#![forbid(unsafe_code)]
-
 mod aarch64;
 mod covered;
 mod encode;

@@ -4,8 +4,6 @@
 //! before making it, and removes it afterwards; it takes the lock for each of the two steps. Hence memory that no
 //! listed call covers does not change while the lock is held. Images rely on this (`sink/image/pages.rs`).
 
-#![forbid(unsafe_code)]
-
 use std::collections::BTreeMap;
 
 use crate::AddressRange;

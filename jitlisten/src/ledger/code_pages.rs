@@ -7,8 +7,6 @@
 //!
 //! The [`Ledger`](super::Ledger) holds the full record of these pages, under the session's lock.
 
-#![forbid(unsafe_code)]
-
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::AddressRange;
@@ -16,7 +14,6 @@ use once_cell::race::OnceBox;
 
 /// Smallest page size of any supported kernel.
 const PAGE_BYTES: u64 = 4096;
-/// Pages per leaf.
 const PAGES_PER_LEAF: u64 = 1 << 18;
 /// Leaves for the user address space: 48 bits on AArch64, 47 on x86-64. The kernel uses higher addresses only for
 /// programs that request them.

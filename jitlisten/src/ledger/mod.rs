@@ -12,8 +12,6 @@
 //! producer itself reports when such objects become final and when they are freed. Readers without the lock use data
 //! derived from the ledger: `code_pages.rs` (hooks of `munmap`), `modules/` and the sampler's code map.
 
-#![forbid(unsafe_code)]
-
 mod changes;
 pub mod code_pages;
 mod pending;
@@ -39,7 +37,6 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Appends the outcome of a later event.
     fn append(&mut self, later: Outcome) {
         self.finalized.extend(later.finalized);
         self.freed.extend(later.freed);
@@ -73,7 +70,6 @@ pub struct Ledger {
     candidates: BTreeSet<ObjectId>,
     /// Text of finalized objects: start address to end address and owner.
     text: BTreeMap<u64, (u64, ObjectId)>,
-    /// Finalized objects by id.
     finalized: BTreeMap<ObjectId, FinalCode>,
 }
 

@@ -2,8 +2,6 @@
 //!
 //! A host may load thousands of objects before the first becomes executable, so no operation visits all of them.
 
-#![forbid(unsafe_code)]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
@@ -14,9 +12,7 @@ use crate::{Address, AddressRange, ObjectId};
 #[derive(Clone, Debug)]
 pub(crate) struct LinkedCode {
     pub(crate) id: ObjectId,
-    /// Code ranges.
     pub(crate) text: Vec<AddressRange>,
-    /// Range of the loaded `.eh_frame`.
     pub(crate) eh_frame: Option<AddressRange>,
 }
 
@@ -158,7 +154,6 @@ impl PendingObjects {
         next_ids
     }
 
-    /// Text ranges of a watched object.
     pub(super) fn text(&self, id: ObjectId) -> Option<&[AddressRange]> {
         self.objects.get(&id).filter(|pending| pending.is_watched).map(|pending| pending.code.text.as_slice())
     }
@@ -193,7 +188,6 @@ impl PendingObjects {
         self.text.range((address.0, 0, ObjectId(0))..).next().map(|&(start, ..)| Address(start))
     }
 
-    /// Objects whose `.eh_frame` starts at `address`.
     pub(super) fn with_eh_frame(&self, address: Address) -> Vec<ObjectId> {
         let owners = self.eh_frames.range((address.0, ObjectId(0))..=(address.0, ObjectId(u64::MAX)));
         owners.map(|&(_, id)| id).collect()

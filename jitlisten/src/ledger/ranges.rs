@@ -1,7 +1,5 @@
 //! A set of addresses, stored as disjoint ranges.
 
-#![forbid(unsafe_code)]
-
 use std::collections::BTreeMap;
 
 use crate::{Address, AddressRange};

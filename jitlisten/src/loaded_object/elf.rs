@@ -42,7 +42,6 @@ impl<'data> Elf<'data> {
         Ok(self.sections.section_name(LE, section)?)
     }
 
-    /// First loaded section with this name.
     pub(super) fn loaded_section(&self, name: &[u8]) -> Option<&'data Section> {
         self.sections.iter().find(|section| is_loaded(section) && self.name_of(section).ok() == Some(name))
     }

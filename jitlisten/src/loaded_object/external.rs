@@ -18,7 +18,6 @@ const MAX_NAME_BYTES: usize = 128;
 /// Reference of code to an undefined symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reference<'data> {
-    /// Address of the relocated field.
     pub(crate) field: Address,
     pub(crate) name: &'data str,
     pub(crate) kind: ReferenceKind,

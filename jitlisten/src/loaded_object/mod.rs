@@ -20,8 +20,6 @@
 //! This module works on bytes alone and reads no process memory. The bytes are not trusted: malformed input returns an
 //! [`Error`](crate::Error), and allocations stay proportional to the size of the object.
 
-#![forbid(unsafe_code)]
-
 mod budget;
 mod elf;
 pub(crate) mod external;

@@ -69,7 +69,6 @@ impl LoadedObject {
         &self.text
     }
 
-    /// Text range that contains `address`.
     pub(crate) fn text_at(&self, address: crate::Address) -> Option<&TextRange> {
         let next_index = self.text().partition_point(|text| text.range.start() <= address);
         self.text()[..next_index].last().filter(|text| address < text.range.end())

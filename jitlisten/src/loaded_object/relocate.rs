@@ -21,7 +21,6 @@ use crate::Error;
 
 type RelaEntry = elf::Rela64<LittleEndian>;
 
-/// Name and bytes of a section.
 pub(crate) type NamedSection<'data> = (Box<str>, Cow<'data, [u8]>);
 
 /// All `.debug_*` sections of a debug object, relocated, in file order.

@@ -1,7 +1,5 @@
 //! Log lines that `jitlisten doctor` and the tests read back. Only this file has their texts.
 
-#![forbid(unsafe_code)]
-
 use std::fmt::{self, Display, Formatter};
 
 use super::Level;
@@ -98,6 +96,15 @@ log_events! {
     NoImage { id, reason } = "no image for object {id}: {reason}",
     /// A sink has failed.
     SinkStopped { sink, error } = "the {sink} sink stops: {error}",
+    /// The recording ends, because its file cannot be written.
+    RecordingStopped { path, error } = "the recording stops: write {path}: {error}",
+    /// The perf map has the code of two processes.
+    PerfMapShared { path } =
+        "{path} also belongs to another process, in a PID namespace that shares /tmp: it has the code of both",
+    /// The loader does not announce changes of its list.
+    LoaderUnhooked { reason } = "could not hook _r_debug.r_brk: {reason}; hooking dlsym instead",
+    /// A function of a library is not hooked.
+    FunctionUnhooked { library, function, error } = "{library}: could not hook {function}: {error}",
 }
 
 impl<'a> LogEvent<'a> {
@@ -159,6 +166,10 @@ mod tests {
             LogEvent::Closed { bias: "7f00" },
             LogEvent::NoImage { id: "1", reason: "its memory cannot be read; further ones are only counted" },
             LogEvent::SinkStopped { sink: "image", error: "No space left on device (os error 28)" },
+            LogEvent::RecordingStopped { path: "/a b/perf.data", error: "No space left on device (os error 28)" },
+            LogEvent::PerfMapShared { path: "/tmp/perf-1.map" },
+            LogEvent::LoaderUnhooked { reason },
+            LogEvent::FunctionUnhooked { library, function: "RuntimeDyld", error: reason },
         ];
         for event in events {
             let line = format_line(Level::Warn, &event.to_string());

@@ -1,5 +1,7 @@
 //! List of modules: a [`Published`] table with a count of its readers.
 
+#![allow(unsafe_code)]
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

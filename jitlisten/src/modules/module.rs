@@ -1,5 +1,7 @@
 //! A module, with the structures of `<link.h>`, `<dlfcn.h>` and `<elf.h>` that describe it.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{CStr, CString, c_char};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,20 +31,17 @@ const _: () = assert!(size_of::<LinkMap>() == 40);
 /// Dynamic section of every module: a single `DT_NULL`, for readers that walk it.
 static NO_DYNAMIC_SECTION: [u64; 2] = [0, 0];
 
-/// Description of a module to publish.
 #[derive(Debug)]
 pub(crate) struct NewModule {
     /// Address range of the mapped part of the file.
     pub(crate) mapped: AddressRange,
     /// Load bias: address of byte 0 of the file, if all of it were mapped.
     pub(crate) bias: u64,
-    /// Path of the file.
     pub(crate) path: CString,
     /// Program headers that describe the mapping.
     pub(crate) headers: Vec<libc::Elf64_Phdr>,
     /// Address of `.eh_frame_hdr`, if unwinders may use it.
     pub(crate) eh_frame_hdr: Option<u64>,
-    /// Range and name of each function.
     pub(crate) functions: Vec<(AddressRange, CString)>,
 }
 

@@ -9,6 +9,8 @@
 //! order of registration, so the sampler's lock is taken first, as everywhere else. The independent crate
 //! `unwind-register` has its own handler.
 
+#![allow(unsafe_code)]
+
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,7 +72,6 @@ pub fn follow_forks<H: HeldAcrossFork>() {
     }
 }
 
-/// Fork handlers for `H`.
 struct Handlers<H>(PhantomData<H>);
 
 impl<H: HeldAcrossFork> Handlers<H> {

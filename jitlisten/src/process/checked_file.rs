@@ -6,8 +6,6 @@
 //! * **Programs expect low descriptor numbers.** `open(2)` returns the lowest free number, so we move ours to high
 //!   numbers.
 
-#![forbid(unsafe_code)]
-
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd, IntoRawFd as _};
@@ -61,7 +59,6 @@ impl CheckedFile {
         self.file.as_ref()
     }
 
-    /// Identity of the file, open or not.
     pub(crate) fn identity(&self) -> FileIdentity {
         self.identity
     }

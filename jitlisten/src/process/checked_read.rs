@@ -3,6 +3,8 @@
 //! `process_vm_readv(2)` on our own process copies memory, and returns `EFAULT` where a plain load would crash the
 //! host.
 
+#![allow(unsafe_code)]
+
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd as _;

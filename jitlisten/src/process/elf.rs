@@ -1,8 +1,6 @@
 //! ELF structures of this machine, read without allocation from bytes that may be unaligned or malformed. Fields and
 //! constants are those of [`object::elf`].
 
-#![forbid(unsafe_code)]
-
 use object::LittleEndian;
 use object::elf::{Dyn64, FileHeader64, Machine, NoteHeader32, ProgramHeader64, SectionHeader64, Sym64};
 use object::pod::{self, Pod};

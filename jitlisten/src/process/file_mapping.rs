@@ -1,5 +1,7 @@
 //! Read-only mapping of a part of a file. Only the pages that are read take memory.
 
+#![allow(unsafe_code)]
+
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;

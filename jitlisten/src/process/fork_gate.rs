@@ -7,8 +7,6 @@
 //! This is not a lock: some threads enumerate while they hold the loader's locks, others acquire these locks during the
 //! enumeration, and both may happen concurrently. For the same reason, the fork's wait has a timeout.
 
-#![forbid(unsafe_code)]
-
 use crate::process::clock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

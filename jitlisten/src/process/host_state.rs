@@ -14,6 +14,8 @@
 //!   unwind through Rust frames.
 //! * **`errno`** is restored.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;

@@ -1,6 +1,8 @@
 //! Memory mappings of a process. Contains the only parser of `/proc/PID/maps`, shared with the shim, the sampler and
 //! the command.
 
+#![allow(unsafe_code)]
+
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::fd::AsRawFd as _;

@@ -51,6 +51,7 @@ pub(crate) mod write_nosignal;
 
 /// Runs `test` in a child process without other test threads, and returns its result.
 #[cfg(test)]
+#[allow(unsafe_code)]
 pub(crate) fn in_child(test: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child has only this thread, which runs the test and exits.
     let child = unsafe { libc::fork() };
@@ -66,6 +67,7 @@ pub(crate) fn in_child(test: impl FnOnce() -> bool) -> bool {
 
 /// Allocates an executable page filled with `ret` (x86-64).
 #[cfg(test)]
+#[allow(unsafe_code)]
 pub(crate) fn page_of_code() -> crate::AddressRange {
     let (flags, writable) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: the call creates a new mapping, known only to the test.

@@ -1,5 +1,7 @@
 //! Detection of privileged processes.
 
+#![allow(unsafe_code)]
+
 /// Returns true if the kernel marks the process as privileged (`AT_SECURE`: set-user-ID, set-group-ID, file
 /// capabilities). Such a program must not trust environment variables, and neither must jitlisten, so the session stays
 /// inactive.

@@ -7,6 +7,8 @@
 //! A replaced table is retired. It is freed once no reader can use it any longer ([`Changing::reclaim`]); readers that
 //! start after the replacement use the new table.
 
+#![allow(unsafe_code)]
+
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -69,7 +71,6 @@ struct Change<T, Own> {
     own: Own,
 }
 
-/// A table that was replaced.
 #[derive(Debug)]
 struct Retired<T>(*mut Table<T>);
 

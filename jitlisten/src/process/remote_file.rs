@@ -1,5 +1,7 @@
 //! Files whose pages may be lost, because a server or its connection fails.
 
+#![allow(unsafe_code)]
+
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd as _;

@@ -6,6 +6,8 @@
 //!
 //! A Rust program that uses this crate keeps its own allocator, which aborts.
 
+#![allow(unsafe_code)]
+
 use std::alloc::Layout;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;

@@ -1,7 +1,5 @@
 //! Handle for code that a producer has reported, from *loaded* to *freeing*.
 
-#![forbid(unsafe_code)]
-
 use super::{Placed, Producer, raw, set_section_addresses};
 use crate::log_line;
 use crate::object::Origin;

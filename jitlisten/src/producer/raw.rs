@@ -8,8 +8,6 @@
 //!   .symtab           one STT_FUNC per function
 //! ```
 
-#![forbid(unsafe_code)]
-
 use object::write::{Object, Relocation, SectionId, Symbol, SymbolId, SymbolSection};
 use object::{
     Architecture, BinaryFormat, Endianness, RelocationFlags, SectionFlags, SectionKind, SymbolFlags, SymbolKind,
@@ -149,7 +147,6 @@ fn pieces(functions: &[Function<'_>]) -> Result<Vec<AddressRange>, Error> {
     Ok(pieces)
 }
 
-/// Index of the piece that contains `address`.
 fn piece_index(pieces: &[AddressRange], address: Address) -> usize {
     pieces.partition_point(|piece| piece.start() <= address).saturating_sub(1)
 }

@@ -2,8 +2,6 @@
 //! function, and a line program with full paths. Addresses are relocations against text sections, as in compiler
 //! output.
 
-#![forbid(unsafe_code)]
-
 use gimli::write::{
     Address as WriteAddress, AttributeValue, DwarfUnit, EndianVec, FileId, LineProgram, LineString, Range, RangeList,
     RelocateWriter, RelocationTarget, Sections,
@@ -13,7 +11,6 @@ use gimli::{Encoding, Format, LineEncoding, LittleEndian, SectionId, constants a
 use super::reported_code::{Function, Line};
 use crate::{Address, AddressRange, Error};
 
-/// A debug section and its relocations.
 pub(super) struct DebugSection {
     pub(super) id: SectionId,
     pub(super) bytes: Vec<u8>,
@@ -34,7 +31,6 @@ pub(super) struct Reference {
 pub(super) enum Target {
     /// Text section, by its index.
     Text(usize),
-    /// Debug section.
     Section(SectionId),
 }
 
@@ -134,7 +130,6 @@ fn program(
     program
 }
 
-/// Adds the compilation unit and its functions.
 fn add_entries(dwarf: &mut DwarfUnit, functions_with_rows: &[(Function<'_>, &[&Line<'_>])], locate: Locate<'_>) {
     let name = functions_with_rows
         .iter()

@@ -1,7 +1,5 @@
 //! Code reported by a producer without ELF objects: addresses, names and lines.
 
-#![forbid(unsafe_code)]
-
 use crate::{Address, AddressRange, Machine};
 
 /// Address range and name of a function.

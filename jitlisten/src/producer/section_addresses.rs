@@ -1,7 +1,5 @@
 //! Load addresses for objects that do not contain them.
 
-#![forbid(unsafe_code)]
-
 use std::collections::{BTreeMap, VecDeque};
 
 use object::LittleEndian as LE;

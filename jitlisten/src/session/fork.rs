@@ -7,8 +7,6 @@
 //!   truncate `/tmp/perf-PID.map`, in the child or after `exec`, and would change the parent's map.
 //! * A copy made by the kernel would leave a file for each child that only calls `exec`.
 
-#![forbid(unsafe_code)]
-
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 

@@ -1,7 +1,5 @@
 //! Objects reported by one of LLVM's linkers and then registered in LLVM's GDB JIT list.
 
-#![forbid(unsafe_code)]
-
 use std::sync::Arc;
 
 use super::{Loaded, Origin, Record, Session, State};

@@ -1,7 +1,5 @@
 //! Queries for live functions.
 
-#![forbid(unsafe_code)]
-
 use super::Session;
 use crate::{AddressRange, LineRows};
 

@@ -1,8 +1,6 @@
 //! Changes to memory that contains code now or will contain it later. The hooks report them here; the sinks have been
 //! notified when each call returns.
 
-#![forbid(unsafe_code)]
-
 use std::sync::{MutexGuard, PoisonError};
 
 use super::{Origin, Session, State};

@@ -1,7 +1,5 @@
 //! Objects whose code was copied to another address after linking.
 
-#![forbid(unsafe_code)]
-
 use super::{Origin, Session, linked_code, readable_names};
 use crate::ledger::Outcome;
 use crate::{Error, LoadedObject, ObjectId};

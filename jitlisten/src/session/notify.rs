@@ -1,7 +1,5 @@
 //! Sinks and the observer: enabling, disabling and notifying them.
 
-#![forbid(unsafe_code)]
-
 use super::record::neighbours;
 use super::{Record, Session, State};
 use crate::code_snapshot::CodeSnapshot;

@@ -1,7 +1,5 @@
 //! A live object and its neighbours.
 
-#![forbid(unsafe_code)]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

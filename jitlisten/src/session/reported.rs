@@ -1,7 +1,5 @@
 //! Handling of a producer's API reports, including their order; see [`crate::producer`].
 
-#![forbid(unsafe_code)]
-
 use std::collections::btree_map::Entry;
 
 use super::{Record, Session, State};

@@ -2,8 +2,6 @@
 //! feature; not part of the API.
 
 #![allow(missing_docs)]
-#![forbid(unsafe_code)]
-
 pub use super::image::fuzzing::{Image, images};
 use super::jitdump::{EhFrame, function_rows};
 use crate::{Address, AddressRange, LineRows};

@@ -6,8 +6,6 @@
 //!
 //! Try it with `JITLISTEN=image,unwind,modules LD_PRELOAD=... memray run --native program.py`.
 
-#![forbid(unsafe_code)]
-
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::image::{Images, object_page_runs};

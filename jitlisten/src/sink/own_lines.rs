@@ -1,7 +1,5 @@
 //! Byte ranges of our lines in the perf map, which may have several writers.
 
-#![forbid(unsafe_code)]
-
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 

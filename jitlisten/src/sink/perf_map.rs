@@ -47,6 +47,7 @@ use self::file::MapFile;
 use self::lines::{Batch, FREED, Line, UnwrittenBlock, tombstone};
 use self::space::{Block, Hole, Space};
 use super::{FinalizedObject, Sink, SinkContext, SinkError, SinkState, printable};
+use crate::log::LogEvent;
 use crate::options::NameStyle;
 use crate::{AddressRange, ObjectId, log_line};
 
@@ -103,11 +104,7 @@ impl PerfMap {
         let opened_before = self.file.take().map(|file| file.identity());
         let opened = MapFile::open(&self.path, self.context.stale_map.take())?;
         if opened.is_shared && !self.context.map_is_shared.swap(true, Ordering::Relaxed) {
-            let path = self.path.display();
-            log_line!(
-                Warn,
-                "{path} also belongs to another process, in a PID namespace that shares /tmp: it has the code of both"
-            );
+            log_line!(Warn, "{}", LogEvent::PerfMapShared { path: &self.path.display().to_string() });
         }
         // In a child of a fork, the parent has already removed dead maps.
         if opened_before.is_none()
@@ -214,7 +211,6 @@ impl PerfMap {
         Ok(start)
     }
 
-    /// Writes the batched lines.
     fn write_batch(&mut self) -> Result<(), SinkError> {
         let Some(batch) = &mut self.batch else { return Ok(()) };
         let (text, blocks) = (std::mem::take(&mut batch.text), std::mem::take(&mut batch.blocks));

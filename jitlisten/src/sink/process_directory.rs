@@ -13,8 +13,6 @@
 //! lock is free. We only remove files from directories with the marker, and only files whose names have exactly the
 //! form of a [`FileName`]. All other files belong to the user and are kept, along with their directory.
 
-#![forbid(unsafe_code)]
-
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -33,11 +31,9 @@ use crate::sink::SinkError;
 const MAX_DEAD_BYTES: u64 = 2 << 30;
 /// Maximum number of directories to examine per clean-up. More would take too much of the host's time.
 const MAX_DIRECTORIES: usize = 4096;
-/// Maximum length of a marker.
 const MAX_MARKER_BYTES: u64 = 256;
 const MARKER_PREFIX: &str = "jitlisten files of ";
 
-/// Directory of this process.
 #[derive(Debug)]
 pub(super) struct ProcessDirectory {
     path: PathBuf,

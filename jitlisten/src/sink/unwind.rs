@@ -22,6 +22,8 @@
 //! system's libunwind, and unwinds its samples through registered tables. It crashes if a registered structure has the
 //! wrong version (as we have tested), so the version is probed before anything is registered.
 
+#![allow(unsafe_code)]
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 

@@ -7,7 +7,6 @@ use super::{analysis, rules};
 use crate::machine::graph;
 use crate::machine::{Flow, Machine};
 
-/// Returns the facts of all innermost loops.
 fn innermost(code: &[u8]) -> Vec<Facts> {
     let instructions = Machine::Aarch64.instructions(code, 0);
     let steps: Vec<_> = instructions.iter().map(|instruction| instruction.step).collect();

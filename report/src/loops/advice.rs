@@ -97,7 +97,6 @@ pub(super) enum Dialect {
     Numba,
     /// A `@stencil` of Numba, which is compiled with default options.
     Stencil,
-    /// C or C++.
     C,
     Julia,
     Other,
@@ -150,7 +149,6 @@ impl Dialect {
         }
     }
 
-    /// Returns a float32 literal.
     pub(super) fn float32_literal(self) -> &'static str {
         match self {
             Dialect::Numba | Dialect::Stencil => "np.float32(0.1)",
@@ -160,7 +158,6 @@ impl Dialect {
         }
     }
 
-    /// Returns a conditional operand of a sum.
     pub(super) fn conditional_operand(self) -> &'static str {
         match self {
             Dialect::Numba | Dialect::Stencil => "`s += x if wanted else 0.0`",

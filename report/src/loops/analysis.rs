@@ -48,7 +48,6 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
 
 /// Returns true if the code at a loop exit returns 1, the status of a Numba function that raises an exception.
 fn raises_exception(instructions: &[Instruction], mut index: usize) -> bool {
-    /// Maximum number of instructions to examine.
     const MAX_EXIT_INSTRUCTIONS: usize = 64;
     let mut status = None;
     for _ in 0..MAX_EXIT_INSTRUCTIONS {
@@ -267,7 +266,6 @@ struct Constants<'a> {
     instructions: &'a [Instruction],
     /// Targets of jumps and branches.
     targets: FxHashSet<u64>,
-    /// Stores to each stack slot.
     stores: FxHashMap<Slot, Vec<usize>>,
     /// First instruction of an innermost loop, and the registers that the loop writes.
     innermost: Option<(usize, Registers)>,
@@ -428,9 +426,7 @@ struct Value {
     /// Register whose running sum or product this value is. Only additions and multiplications have changed it.
     sum_of: Option<usize>,
     changes: u32,
-    /// True if a multiplication changed the value.
     is_multiplied: bool,
-    /// True if an addition changed the value.
     is_added: bool,
 }
 

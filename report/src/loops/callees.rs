@@ -10,7 +10,6 @@ pub(crate) fn is_allocation(name: &str) -> bool {
     is_numba_allocator || ALLOCATORS.contains(&name.trim_start_matches("__libc_").trim_start_matches("cfree"))
 }
 
-/// Allocation of an array by Numba.
 pub(super) fn is_array_allocation(name: &str) -> bool {
     name.starts_with("NRT_MemInfo_alloc") && name.contains("_aligned")
 }

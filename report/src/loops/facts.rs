@@ -96,7 +96,6 @@ pub struct Facts {
 /// Floating-point values that a loop carries between iterations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carried {
-    /// No values.
     Nothing,
     /// Only sums and products that the loop uses for nothing else.
     Accumulators,

@@ -71,7 +71,6 @@ pub(super) struct Surroundings {
     pub(super) is_loop: bool,
     /// Samples at its instructions.
     pub(super) self_count: Count,
-    /// Number of instructions.
     pub(super) instructions: u32,
     /// True if they divide, take square roots or call functions: each of these takes as long as several rounds.
     pub(super) is_slow: bool,

@@ -103,7 +103,6 @@ struct SampledFunction {
     name: String,
     file: u32,
     range: Range<u64>,
-    /// Samples by address.
     instructions: BTreeMap<u64, InstructionSamples>,
 }
 

@@ -28,7 +28,6 @@ const MAX_BLAS_PERCENT: f64 = 50.0;
 /// Size limit of a loop over the characters of a string whose time is in the functions that make them.
 const MAX_STRING_INSTRUCTIONS: u32 = 200;
 
-/// Returns the advice of a rule, if the rule applies.
 type Rule = fn(&Loop, Dialect) -> Option<Advice>;
 
 /// All rules, the most relevant first.
@@ -679,7 +678,6 @@ fn is_sum(hot_loop: &Loop) -> bool {
     hot_loop.is_one_at_a_time() && accumulators != 0 && recurrences + choices + conditional_sums + indirect == 0
 }
 
-/// Returns true if the loop handles strings. Each new string has to be allocated.
 fn handles_strings(hot_loop: &Loop) -> bool {
     hot_loop.calls.iter().any(|(name, _)| name.starts_with("numba.cpython.unicode."))
         || hot_loop.lines.iter().any(|(path, _)| path.ends_with("numba/cpython/unicode.py"))

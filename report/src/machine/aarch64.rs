@@ -489,7 +489,6 @@ fn find_increment(decoded: &Decoded) -> Option<(u8, u8)> {
     }
 }
 
-/// Returns the constant that an instruction writes.
 fn written_constant(decoded: &Decoded) -> Option<u32> {
     match (decoded.opcode, decoded.operands[1], decoded.operands[2]) {
         (Opcode::MOVZ, Operand::ImmShift(value, 0), _) => Some(value.into()),

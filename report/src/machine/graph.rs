@@ -172,7 +172,6 @@ fn is_within((first, last): (usize, usize), (outer_first, outer_last): (usize, u
 }
 
 struct Graph {
-    /// Instruction range of each block.
     blocks: Vec<Range<usize>>,
     successors: Vec<Vec<usize>>,
     predecessors: Vec<Vec<usize>>,
@@ -285,13 +284,11 @@ pub(crate) enum Direction {
 }
 
 impl Branches {
-    /// Returns the block of an instruction.
     pub(crate) fn block_of(&self, instruction: usize) -> Option<usize> {
         let block = self.graph.blocks.partition_point(|range| range.end <= instruction);
         (block < self.graph.blocks.len()).then_some(block)
     }
 
-    /// Returns the instructions of a block.
     pub(crate) fn instructions(&self, block: usize) -> Range<usize> {
         self.graph.blocks[block].clone()
     }

@@ -27,7 +27,6 @@ pub(crate) enum Flow {
     Switch,
     /// Jumps to the target or continues with the next instruction.
     Branch(Option<u64>),
-    /// Leaves the function.
     Leave,
 }
 
@@ -42,7 +41,6 @@ pub(crate) struct Step {
     pub(crate) is_padding: bool,
 }
 
-/// Target of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallTarget {
     /// Address in the file's address space.
@@ -60,7 +58,6 @@ pub(crate) struct Registers(u128);
 pub(crate) enum Operation {
     #[default]
     Other,
-    /// Unknown to the decoder.
     Unknown,
     Call,
     /// Copies, loads or stores a vector register.
@@ -93,7 +90,6 @@ pub(crate) enum Class {
     Packed(u32, Option<u32>),
     /// One floating-point value.
     Scalar,
-    /// Not arithmetic.
     #[default]
     Other,
 }
@@ -101,7 +97,6 @@ pub(crate) enum Class {
 /// Memory access of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Memory {
-    /// Registers that form the address.
     pub(crate) address: Registers,
     /// The same registers with their factors; `None` where the decoder does not tell.
     pub(crate) parts: [Option<(u8, u32)>; 2],

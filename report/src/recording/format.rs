@@ -327,7 +327,6 @@ fn read_at(file: &mut (impl Read + Seek), offset: u64, size: u64) -> io::Result<
 mod tests {
     use super::*;
 
-    /// Reader that counts the bytes read.
     struct CountingReader(io::Cursor<Vec<u8>>, u64);
 
     impl Read for CountingReader {

@@ -17,9 +17,7 @@ const MIN_CHILDREN_NS: u64 = 100_000_000;
 /// periods to one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Time in ns.
     Time,
-    /// Events of the counter.
     Events,
     /// Samples, because the recorder stores no periods.
     Samples,
@@ -141,7 +139,6 @@ impl Report {
         }
     }
 
-    /// Returns the path of a frame's source.
     pub(crate) fn source_path(&self, frame: &Frame) -> Option<&str> {
         frame.source.map(|source| self.symbols.sources[source as usize].as_str())
     }

@@ -83,7 +83,6 @@ impl Elf {
         self.segments.address_of_offset(offset)
     }
 
-    /// Returns name and address range of the function at an address.
     pub(super) fn function(&self, address: u64) -> Option<(&str, std::ops::Range<u64>)> {
         self.symbols.find(address)
     }
@@ -98,7 +97,6 @@ impl Elf {
         }
     }
 
-    /// Returns the names of all symbols that cover an address.
     pub(super) fn symbol_names(&self, address: u64) -> Vec<String> {
         let covers =
             |symbol: &&Symbol| address.checked_sub(symbol.address).is_some_and(|offset| offset < symbol.size.max(1));

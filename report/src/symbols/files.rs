@@ -119,7 +119,6 @@ impl Files {
         self.open(file).is_some_and(|(mapped, elf)| !elf.is_image && !is_image_path(&mapped.path))
     }
 
-    /// Returns true if the file has the name of an image. The file is not opened.
     pub(super) fn has_image_name(&self, file: u32) -> bool {
         self.files.get(file as usize).is_some_and(|entry| is_image_path(&entry.file.path))
     }
@@ -194,7 +193,6 @@ impl Files {
         debug.get_or_insert_with(|| open_debug_file(&self.roots, file, elf).map(Box::new)).as_deref_mut()
     }
 
-    /// Returns the function at a position, if the file is an image.
     pub(super) fn image_function(&mut self, position: FilePosition) -> Option<ImageFunction> {
         let (mapped, elf) = self.open(position.file)?;
         if !elf.is_image && !is_image_path(&mapped.path) {
@@ -346,7 +344,6 @@ impl std::fmt::Debug for FileSymbols {
 /// Maximum number of code bytes to decode per function; the rest is skipped.
 const MAX_FUNCTION_BYTES: u64 = 64 << 10;
 
-/// Code of one image, for a disassembler.
 pub(crate) struct ImageCode(Elf);
 
 impl ImageCode {

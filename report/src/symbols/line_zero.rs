@@ -30,7 +30,6 @@ use crate::machine::{Flow, Step};
 const MAX_FUNCTION_BYTES: u64 = 256 << 10;
 /// Maximum number of instructions to search, in each direction, for a neighbour that has a line.
 const MAX_SEARCHED_INSTRUCTIONS: usize = 400;
-/// Maximum number of blocks to search, in each direction.
 const MAX_SEARCHED_BLOCKS: usize = 64;
 
 /// Instructions of a function, and the starts of its basic blocks.
@@ -43,7 +42,6 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// Returns the number of bytes to decode.
     pub(super) fn decoded_length(range: &Range<u64>) -> usize {
         (range.end - range.start).min(MAX_FUNCTION_BYTES) as usize
     }

@@ -8,7 +8,6 @@ const MAX_NAME_BYTES: usize = 4096;
 /// Name prefixes of the entry points that Numba generates for a function (`names/src/numba.rs`).
 const ENTRY_PREFIXES: [&str; 5] = ["cpython::", "cfunc::", "kernel::", "gufunc::", "ufunc::"];
 
-/// Returns a readable name.
 pub(super) fn readable(linkage_name: &str) -> String {
     let name = if linkage_name.starts_with("_R") || linkage_name.starts_with("_ZN") && is_rust_hash(linkage_name) {
         format!("{:#}", rustc_demangle::demangle(linkage_name))

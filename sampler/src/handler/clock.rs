@@ -49,7 +49,6 @@ pub(crate) struct ThreadUsage {
 }
 
 impl ThreadUsage {
-    /// All context switches.
     pub(crate) fn switches(&self) -> u64 {
         self.voluntary_switches + self.involuntary_switches
     }

@@ -83,7 +83,6 @@ impl Entry {
 /// A published table, and the live entries of each object.
 type Entries = Published<Entry, BTreeMap<u64, Vec<Arc<Entry>>>>;
 
-/// All code known to the handler.
 struct KnownCode {
     libraries: Entries,
     compiled: Entries,
@@ -106,7 +105,6 @@ pub(crate) fn publish_libraries(ranges: Vec<CodeRange>) {
     CODE.generation.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Adds a range of compiled code.
 pub(crate) fn publish_compiled(range: CodeRange) {
     let entry = Entry::new(range);
     let mut change = CODE.compiled.change();
@@ -145,7 +143,6 @@ pub(crate) fn clear_in_child(keep_libraries: bool) {
     CODE.generation.fetch_add(1, Ordering::AcqRel);
 }
 
-/// True if any library is published.
 pub(crate) fn has_libraries() -> bool {
     // SAFETY: only the calling thread changes the table.
     unsafe { CODE.libraries.entries() }.next().is_some()
@@ -172,7 +169,6 @@ pub(crate) fn forget_unknown_code() {
     CODE.has_unknown.store(false, Ordering::Relaxed);
 }
 
-/// The published code of this process.
 pub(crate) struct ProcessCode;
 
 impl CodeMap for ProcessCode {

@@ -59,7 +59,6 @@ const _: () = assert!(std::mem::offset_of!(TimerInfo, value) == 24);
 /// Free bytes on the stack that [`record`] and its callees need, with a margin.
 const MIN_STACK_BYTES: usize = 4096;
 
-/// The origin of a signal.
 enum SignalSource {
     /// Sent by a sampling timer: its slot, the slot's generation, and the number of missed intervals.
     Timer { index: usize, generation: u32, overrun: u64 },

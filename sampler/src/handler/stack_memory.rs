@@ -18,7 +18,6 @@ use crate::thread::slot::{STACK_COPY_BYTES, Slot};
 use crate::unwind::Memory;
 
 const PAGE: u64 = 4096;
-/// Maximum number of system calls per walk.
 const MAX_CALLS_PER_WALK: u32 = 2;
 /// Number of stack bytes that a walk copies first. If the walk needs more, a second copy fills the buffer.
 const FIRST_COPY_BYTES: u64 = 16 << 10;
@@ -28,7 +27,6 @@ const COPY_MARGIN_BYTES: u64 = 256;
 const MAX_PROBED_PAGES: u64 = 1024;
 /// Readable stack memory of a sampled thread. Only for the handler of the slot's thread.
 pub(crate) struct StackMemory<'a> {
-    /// PID of this process.
     pid: u32,
     slot: &'a Slot,
     /// Start of the memory that is read in place.
@@ -58,7 +56,6 @@ impl<'a> StackMemory<'a> {
         memory
     }
 
-    /// Returns the end of the thread's own stack, if the stack pointer is on it.
     fn own_stack_end(&mut self, stack_pointer: u64) -> Option<u64> {
         let (low, high) = self.slot.stack.get();
         if (low..high).contains(&stack_pointer) {
@@ -114,7 +111,6 @@ impl<'a> StackMemory<'a> {
         Some(())
     }
 
-    /// Reads a word from the copy.
     fn read_copy(&self, address: u64, end: u64) -> Option<u64> {
         if address < self.copy_start || end > self.copy_end {
             return None;
@@ -148,7 +144,6 @@ impl Memory for StackMemory<'_> {
     }
 }
 
-/// Returns the start of the next page.
 fn next_page(address: u64) -> u64 {
     (address & !(PAGE - 1)).saturating_add(PAGE)
 }

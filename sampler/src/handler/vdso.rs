@@ -30,7 +30,6 @@ type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -
 #[cfg(target_arch = "aarch64")]
 const SIGNAL_RETURN_NAME: &[u8] = b"__kernel_rt_sigreturn\0";
 
-/// Functions of the vDSO.
 struct Functions {
     is_searched: AtomicBool,
     /// Address of the clock function; null if unknown.

@@ -11,7 +11,6 @@ use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// Number of sets in the table.
 const SETS: usize = 4096;
 /// Entries per set.
 const WAYS: usize = 4;
@@ -35,7 +34,6 @@ struct Entry {
 #[repr(align(64))]
 struct Set([Entry; WAYS]);
 
-/// The numbers of all code objects.
 struct CodeNumbers {
     table: [Set; SETS],
     next: AtomicU64,

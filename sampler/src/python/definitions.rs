@@ -9,14 +9,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Size of the ring in words.
 const RING_WORDS: usize = 1 << 16;
-/// Maximum size of one record, in words.
 const MAX_RECORD_WORDS: u64 = 1 << 13;
 /// Words before the pieces of a record.
 const HEADER_WORDS: u64 = 6;
 
-/// The ring of all records.
 struct Ring {
     words: [AtomicU64; RING_WORDS],
     write_position: AtomicU64,

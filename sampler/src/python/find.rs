@@ -219,7 +219,6 @@ pub(super) fn find_tasks(mapping: &Mapping) -> Option<Tasks> {
     Tasks::parse(&super::read(address, tasks::SECTION_SIZE)?)
 }
 
-/// Reads the minor version.
 fn read_minor_version(symbols: &Symbols) -> Option<u8> {
     let version = symbols.get("Py_Version");
     if version != 0 {

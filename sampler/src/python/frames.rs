@@ -27,7 +27,6 @@ use crate::thread::slot::MAX_ANCHORS;
 
 /// Maximum number of Python frames per stack.
 pub(crate) const MAX_PYTHON_FRAMES: u64 = 6144;
-/// Maximum number of consecutive hidden frames.
 const MAX_HIDDEN_FRAMES: u32 = 16;
 /// Maximum number of code objects that one sample may define.
 const MAX_DEFINITIONS: u32 = 256;
@@ -38,7 +37,6 @@ const PYTHON_FRAME: u64 = 1 << 63;
 const ENTRY_FRAME: u64 = 1 << 62;
 /// Bit position of the code object's number.
 const NUMBER_SHIFT: u32 = 24;
-/// Mask of the instruction index.
 const INSTRUCTION_MASK: u64 = (1 << NUMBER_SHIFT) - 1;
 /// Marker word after a native frame that belongs to the interpreter's eval loop.
 pub(crate) const EVALUATOR_MARK: u64 = PYTHON_FRAME;
@@ -124,7 +122,6 @@ pub(crate) fn walk(
     walk.walked
 }
 
-/// State of one walk.
 struct Walk<'a, F> {
     interpreter: &'a Interpreter,
     reader: Reader,
@@ -327,7 +324,6 @@ impl<F: FnMut(u64)> Walk<'_, F> {
         Some(number)
     }
 
-    /// True if the object has this type.
     fn has_type(&mut self, object: u64, object_type: u64) -> bool {
         let address = object.checked_add(u64::from(self.interpreter.layout.object_type));
         address.and_then(|address| self.reader.read_word(address)) == Some(object_type)

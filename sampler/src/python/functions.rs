@@ -67,7 +67,6 @@ pub(crate) struct Functions {
     working_directory: PathBuf,
     /// Functions by code object number.
     numbers: BTreeMap<u64, Arc<PlacedFunction>>,
-    /// Functions by a hash of their contents.
     by_contents: BTreeMap<u64, Arc<PlacedFunction>>,
     /// Functions of the current image.
     functions: Vec<Function>,
@@ -161,7 +160,6 @@ impl Functions {
         OwnDirectory::create(&self.directory)?.write(self.file_name(), &bytes)
     }
 
-    /// Encodes the current image.
     pub(super) fn encode_image(&self) -> Option<Vec<u8>> {
         image::encode(&self.functions)
     }

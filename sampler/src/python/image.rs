@@ -18,10 +18,8 @@ use object::{Endianness, elf};
 
 /// File offset of the code.
 pub(super) const TEXT_OFFSET: u64 = 4096;
-/// Bytes of code for each line.
 pub(super) const LINE_BYTES: u64 = 4;
 
-/// A function of an image.
 #[derive(Clone, Debug)]
 pub(super) struct Function {
     pub(super) name: String,

@@ -11,7 +11,6 @@ use crate::thread::slot::Slot;
 
 /// Bit `active` of `_status` in a thread state: the thread holds the GIL, or is attached.
 const STATUS_ACTIVE: u32 = 1 << 4;
-/// Maximum number of interpreters to search.
 const MAX_INTERPRETERS: u32 = 64;
 /// Maximum number of threads to search, in all interpreters together.
 const MAX_THREADS: u32 = 4096;

@@ -14,9 +14,7 @@ use crate::transparency::next::errno;
 const PAGE: u64 = 4096;
 /// Invalid first argument of `SYS_rt_sigprocmask`: the kernel reads the set, then returns an error.
 const INVALID_HOW: c_int = -1;
-/// Number of checked pages to remember.
 const REMEMBERED_PAGES: usize = 16;
-/// Number of words to copy in one call.
 const COPIED_WORDS: usize = 32;
 
 /// Reads words of the interpreter's memory.
@@ -55,7 +53,6 @@ impl Reader {
         true
     }
 
-    /// Reads the word at `address`.
     pub(super) fn read_word(&mut self, address: u64) -> Option<u64> {
         if address & 7 != 0 || address < PAGE {
             return None;
@@ -70,7 +67,6 @@ impl Reader {
         self.check_page(address).then(|| unsafe { (address as *const u64).read_volatile() })
     }
 
-    /// Reads the half word at `address`.
     pub(super) fn read_half_word(&mut self, address: u64) -> Option<u32> {
         let word = self.read_word(address & !7)?;
         Some((word >> ((address & 4) * 8)) as u32)

@@ -120,7 +120,6 @@ impl Python {
         self.inherited.clone()
     }
 
-    /// Searches new mappings for asyncio.
     pub(crate) fn find_asyncio(&self, new_mappings: &[Mapping]) {
         let Some(interpreter) = interpreter::published() else { return };
         if interpreter.layout.coroutines.is_none() || interpreter.tasks.get().is_some() {

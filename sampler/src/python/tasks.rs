@@ -53,7 +53,6 @@ impl Tasks {
         words.iter().all(|offset| offset.is_multiple_of(8) && *offset >= 16).then_some(tasks)
     }
 
-    /// Returns the task that the thread with this state runs.
     pub(super) fn find_running_task(&self, state: u64, reader: &mut Reader) -> Option<u64> {
         reader.read_word(state.checked_add(u64::from(self.running_task))?).filter(|&task| task != 0)
     }
@@ -74,7 +73,6 @@ impl Tasks {
 }
 
 impl Coroutines {
-    /// Returns the frame of a coroutine.
     pub(super) fn frame(&self, coroutine: u64) -> Option<u64> {
         coroutine.checked_add(u64::from(self.frame))
     }

@@ -20,7 +20,6 @@ impl TextState {
     }
 }
 
-/// Decodes characters of `width` bytes each.
 pub(super) fn decode(width: u32, bytes: &[u8]) -> String {
     let decode_wide = |size: usize| {
         let characters = bytes.chunks_exact(size).map(|chunk| {

@@ -39,7 +39,6 @@ fn is_armed(tid: u32, limit: usize) -> bool {
     slots::find_by_tid(tid).take_while(|(index, _)| *index < limit).any(|(_, slot)| slot.state.is_owned_by(tid))
 }
 
-/// Returns the slot of an armed thread.
 pub(crate) fn find_armed(tid: u32) -> Option<&'static Slot> {
     slots::find_by_tid(tid).map(|(_, slot)| slot).find(|slot| slot.state.is_owned_by(tid))
 }
@@ -122,7 +121,6 @@ pub(crate) fn end_user_clock(slot: &Slot) {
     slot.source.close_counter();
 }
 
-/// Returns a random number.
 pub(crate) fn random(tid: u32) -> u64 {
     let mut random = clock::monotonic() ^ u64::from(tid) << 32;
     for shift in [13, 7, 17] {

@@ -17,7 +17,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum State {
-    /// Free for any thread.
     Free,
     /// Being initialized, or the owner writes its last sample.
     Claimed,

@@ -12,10 +12,8 @@ const SLOTS_PER_BLOCK: usize = 32;
 const MAX_BLOCKS: usize = 512;
 const MAX_SLOTS: usize = SLOTS_PER_BLOCK * MAX_BLOCKS;
 
-/// The table of slots.
 struct Slots {
     blocks: [AtomicPtr<Slot>; MAX_BLOCKS],
-    /// Number of slots that were ever used.
     used_slots: AtomicUsize,
     /// Index below which all slots are in use, except recently released ones.
     first_free_hint: AtomicUsize,

@@ -134,7 +134,6 @@ pub(crate) fn install(handler: Handler, sender: Sender) -> Option<c_int> {
     }
 }
 
-/// Installs `handler` for `signal` if its disposition is the default. Returns false if it is not.
 pub(crate) fn install_if_default(signal: c_int, handler: Handler) -> bool {
     if current_handler(signal) != Some(libc::SIG_DFL) {
         return false;
@@ -162,7 +161,6 @@ pub(crate) fn is_installed(signal: c_int, handler: Handler) -> bool {
     current_handler(signal) == Some(handler as libc::sighandler_t)
 }
 
-/// Returns the installed handler of `signal`.
 fn current_handler(signal: c_int) -> Option<libc::sighandler_t> {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: `action` is writable, and the call changes no disposition.

@@ -10,7 +10,6 @@ use crate::transparency::next::{SignalInfo, SignalSet};
 /// The program's disposition of one signal.
 struct ProgramAction {
     handler: AtomicUsize,
-    /// `sa_flags`
     flags: AtomicI32,
     /// Part of `sa_mask` that the kernel reads: signals 1 to 64.
     mask: AtomicU64,
@@ -23,7 +22,6 @@ pub(crate) enum Sender {
     Counter,
 }
 
-/// A signal of the sampler.
 struct SamplingSignal {
     /// 0 before the first recording that uses it.
     number: AtomicI32,
@@ -46,7 +44,6 @@ impl SamplingSignal {
     }
 }
 
-/// The sampler's signals, by [`Sender`].
 static SIGNALS: [SamplingSignal; 2] = [const { SamplingSignal::unused() }; 2];
 
 /// True once the program has had a signal stack that may be too small for a second signal frame.
@@ -63,7 +60,6 @@ pub(crate) fn sampling_signal(sender: Sender) -> c_int {
     SIGNALS[sender as usize].number()
 }
 
-/// Returns the signals that the sampler uses.
 pub(crate) fn sampling_signals() -> impl Iterator<Item = c_int> {
     SIGNALS.iter().map(SamplingSignal::number).filter(|signal| *signal != 0)
 }
@@ -111,7 +107,6 @@ pub(super) fn set_program_action(signal: c_int, action: &libc::sigaction) -> lib
     program.handler.swap(action.sa_sigaction, Ordering::AcqRel)
 }
 
-/// Notes that the program has a small signal stack. Returns true if that is new.
 pub(super) fn note_small_signal_stack() -> bool {
     !HAS_SMALL_SIGNAL_STACK.swap(true, Ordering::AcqRel)
 }
@@ -157,7 +152,6 @@ fn signal_bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// Returns the word of a signal set that the kernel reads.
 pub(crate) fn kernel_mask_word(set: *const SignalSet) -> *mut u64 {
     set.cast_mut().cast()
 }

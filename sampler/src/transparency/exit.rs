@@ -93,7 +93,6 @@ pub(crate) fn prepare_exec(may_be_executed: impl FnOnce() -> bool) {
     set_errno(saved_errno);
 }
 
-/// Resumes sampling after an exec has failed.
 pub(crate) fn resume_after_failed_exec() {
     let saved_errno = errno();
     if current::own().is_some() {

@@ -4,7 +4,6 @@ use std::ffi::c_void;
 
 use crate::recording::process::{self, object_base};
 
-/// The sanitizers in this process.
 pub(crate) struct Sanitizers {
     /// True if ThreadSanitizer's runtime is in this process. The runtime cannot see our synchronization, delays
     /// signals, and crashes in threads whose start function is ours.

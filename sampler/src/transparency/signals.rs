@@ -25,7 +25,6 @@ use crate::transparency::disposition::{self, sampling_signals};
 use crate::transparency::fatal;
 use crate::transparency::next::{self, SignalInfo, SignalSet, errno, set_errno};
 
-/// True if the sampler uses this signal.
 fn is_sampling_signal(signal: c_int) -> bool {
     sampling_signals().any(|sampling_signal| signal == sampling_signal)
 }

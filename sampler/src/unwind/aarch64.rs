@@ -22,7 +22,6 @@ pub const FRAME: usize = MACHINE.frame_pointer();
 pub const STACK: usize = MACHINE.stack_pointer();
 /// Register number of the program counter.
 pub const PROGRAM: usize = 32;
-/// `x30`, the column of the return address.
 pub(crate) const RETURN_COLUMN: usize = MACHINE.return_address();
 /// Registers that a rule may save: `x19` to `x30`. Calls do not preserve `x30`, but it holds the return address.
 pub(crate) const SAVED_REGISTERS: [usize; 12] = [19, 20, 21, 22, 23, 24, 25, 26, 27, 28, FRAME, RETURN_COLUMN];

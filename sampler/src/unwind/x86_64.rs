@@ -15,7 +15,6 @@ pub const FRAME: usize = MACHINE.frame_pointer();
 pub const STACK: usize = MACHINE.stack_pointer();
 /// Register number of the program counter, `rip`.
 pub const PROGRAM: usize = 16;
-/// The column of the return address.
 pub(crate) const RETURN_COLUMN: usize = MACHINE.return_address();
 /// Registers that a call preserves: `rbx`, `rbp`, `r12` to `r15`.
 pub(crate) const SAVED_REGISTERS: [usize; 6] = [3, FRAME, 12, 13, 14, 15];
@@ -26,7 +25,6 @@ pub(crate) const HAS_TRAMPOLINE: bool = true;
 /// True if the frame record (saved frame pointer and return address) is the lowest part of a frame.
 pub(crate) const FRAME_RECORD_IS_LOWEST: bool = false;
 
-/// Returns the code address in a return address, which is not signed.
 pub(crate) const fn code_address(value: u64) -> u64 {
     MACHINE.code_address(value)
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::{fs, io};
 
 use jitlisten::log_line;
+use jitlisten::plumbing::LogEvent;
 
 use super::{MAX_BATCH_BYTES, Writer};
 use crate::recording::{family, process};
@@ -56,7 +57,8 @@ impl Writer {
     fn give_up(&mut self, error: &io::Error) {
         let path = self.output.take().map(|output| output.path().to_owned()).unwrap_or_default();
         self.recording.counters.failures.add(1);
-        log_line!(Error, "the recording stops: write {}: {error}", path.display());
+        let (path, error) = (path.display().to_string(), error.to_string());
+        log_line!(Error, "{}", LogEvent::RecordingStopped { path: &path, error: &error });
         self.end_sampling();
     }
 

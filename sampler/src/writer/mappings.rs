@@ -183,7 +183,6 @@ fn inspect_mapping(line: &MappedRange, header: Option<&MappedRange>) -> MappingI
 
 /// An ELF file in memory.
 struct Module<'l> {
-    /// The mapping of the ELF header.
     header: &'l MappedRange,
     base: u64,
     bias: u64,

@@ -216,7 +216,6 @@ pub fn first_process(path: &Path) -> Option<u32> {
     (kind == PERF_RECORD_COMM).then_some(pid)
 }
 
-/// Returns true for an error of this kind.
 fn has_kind<T>(result: &io::Result<T>, kind: io::ErrorKind) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == kind)
 }

@@ -31,7 +31,6 @@ const ATTR_SIZE: u32 = 128;
 pub(crate) const MAX_ADDRESSES: usize = (u16::MAX as usize - 56) / 8;
 /// Maximum size of the command line in a record, which has at most 65,535 bytes.
 const MAX_COMMAND_LINE_BYTES: usize = 60 << 10;
-/// Offset of the data's size in the header.
 pub(crate) const DATA_SIZE_OFFSET: u64 = 48;
 pub(crate) const MAGIC: &[u8; 8] = b"PERFILE2";
 
@@ -87,7 +86,6 @@ pub(crate) struct Mapping {
 pub(crate) struct InitialFeatures {
     pub(crate) hostname: String,
     pub(crate) release: String,
-    /// Version of the library.
     pub(crate) version: String,
     pub(crate) command_line: Vec<Vec<u8>>,
 }

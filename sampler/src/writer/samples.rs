@@ -141,7 +141,6 @@ impl Writer {
         }
     }
 
-    /// Writes one sample and counts it.
     fn write_sample(&mut self, id: SampleId, period: u64, outcome: Outcome, stack: &[u64]) {
         let (stack, outcome) = match stack.split_at_checked(MAX_ADDRESSES) {
             Some((stack, [_, ..])) => (stack, Outcome::Truncated),
@@ -196,7 +195,6 @@ impl Writer {
     }
 }
 
-/// Returns the name of a thread of this process.
 pub(super) fn thread_name(tid: u32) -> Option<Vec<u8>> {
     if tid == clock::own_tid() {
         return Some(process::caller_name());

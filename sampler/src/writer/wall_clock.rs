@@ -167,7 +167,6 @@ impl SystemCall {
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Activity {
-    /// Runs, or wants to.
     Running,
     Waiting,
 }
@@ -226,7 +225,6 @@ impl OpenTime {
 #[derive(Clone, Copy, Debug, Default)]
 struct WatchedThread {
     generation: u32,
-    /// Time of the next check.
     next_check: u64,
     /// Time when the thread was last found to have run.
     waiting_since: u64,

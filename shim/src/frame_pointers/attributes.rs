@@ -238,7 +238,6 @@ impl ConventionFunctions {
 
 /// Functions of one LLVM library that edit modules.
 pub(crate) struct LlvmC {
-    /// Value of the `uwtable` attribute.
     uwtable: u64,
     module: ModuleFunctions,
     /// Functions that read calling conventions; `None` if the library lacks any of them.
@@ -382,7 +381,6 @@ pub(crate) struct PatchedText<'a> {
 }
 
 impl PatchedText<'_> {
-    /// Returns the text as a C string.
     pub(crate) fn as_c_str(&self) -> &CStr {
         // SAFETY: LLVM terminates the string with a zero byte, and the string lives until this value is dropped.
         unsafe { CStr::from_ptr(self.string.as_ptr()) }

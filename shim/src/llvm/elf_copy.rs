@@ -15,7 +15,6 @@ const MAX_COMPARED_BYTES: u64 = 256;
 /// A copied object, with access to its section headers.
 pub(crate) struct Sections {
     bytes: Vec<u8>,
-    /// Offset of the section headers.
     headers_offset: usize,
     /// Number of section headers.
     count: usize,
@@ -67,7 +66,6 @@ impl Sections {
         Ok(Sections { bytes, headers_offset, count })
     }
 
-    /// Number of sections.
     pub(crate) fn count(&self) -> usize {
         self.count
     }

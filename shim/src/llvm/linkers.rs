@@ -105,28 +105,18 @@ impl Linkers {
     /// Logs each unobserved linker with the reason.
     pub(crate) fn log_refusals(&self, library: &Library<'_>) {
         let library = &*library.name();
+        let log = |linker, class, reason: String, is_absent| {
+            let event = match is_absent {
+                true => LogEvent::LinkerAbsent { library, linker, class },
+                false => LogEvent::LinkerUnobserved { library, linker, reason: &reason },
+            };
+            log_line!(Info, "{event}");
+        };
         if let Err(refusal) = self.runtime_dyld {
-            let (linker, reason) = ("RuntimeDyld", &*refusal.to_string());
-            log_line!(
-                Info,
-                "{}",
-                match refusal {
-                    Refusal::Missing => LogEvent::LinkerAbsent { library, linker, class: "RuntimeDyldELF" },
-                    _ => LogEvent::LinkerUnobserved { library, linker, reason },
-                }
-            );
+            log("RuntimeDyld", "RuntimeDyldELF", refusal.to_string(), refusal == Refusal::Missing);
         }
         if let Err(refusal) = self.jitlink {
-            let (linker, reason) = ("JITLink", &*refusal.to_string());
-            log_line!(
-                Info,
-                "{}",
-                match refusal {
-                    jitlink::Refusal::Missing =>
-                        LogEvent::LinkerAbsent { library, linker, class: "ObjectLinkingLayer" },
-                    _ => LogEvent::LinkerUnobserved { library, linker, reason },
-                }
-            );
+            log("JITLink", "ObjectLinkingLayer", refusal.to_string(), refusal == jitlink::Refusal::Missing);
         }
     }
 }

@@ -111,7 +111,6 @@ const MAX_VERSION_BYTES: usize = 64;
 pub(crate) struct Release {
     pub(crate) number: u32,
     is_development_build: bool,
-    /// Full version string.
     pub(crate) version: String,
 }
 

@@ -39,7 +39,6 @@ pub(crate) struct Source {
     start: usize,
     /// GDB JIT list, if known.
     pub(crate) list: Option<JitList>,
-    /// Linkers and their hooks.
     linkers: Linkers,
     /// Result of hooking code generation, through which functions get frame pointers.
     codegen: Result<(), codegen::Refusal>,
@@ -162,12 +161,10 @@ impl Source {
         self.slots.are_relocated(mapped)
     }
 
-    /// Returns true if the library's code generation is hooked.
     pub(crate) fn code_generation_is_hooked(&self) -> bool {
         self.codegen.is_ok()
     }
 
-    /// Returns true if JITLink's vtables are hooked.
     pub(crate) fn jitlink_is_hooked(&self) -> bool {
         self.linkers.jitlink.is_ok()
     }

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 
 use jitlisten::AddressRange;
 
-/// Maximum number of remembered ranges.
 const MAX_RANGES: usize = 64;
 
 /// The most recently allocated ranges, oldest first.
@@ -32,7 +31,6 @@ impl AllocatedRanges {
         self.ranges.retain(|allocated| !allocated.overlaps(range));
     }
 
-    /// Returns the allocation that contains `part`.
     pub(crate) fn containing(&self, part: AddressRange) -> Option<AddressRange> {
         self.ranges
             .iter()

@@ -7,7 +7,6 @@ pub(crate) mod import_slots;
 pub(crate) mod other_libraries;
 pub(crate) mod unlocked_hooks;
 
-/// Builds an address range from `start` to `end`.
 #[cfg(test)]
 pub(crate) fn range(start: u64, end: u64) -> jitlisten::AddressRange {
     jitlisten::AddressRange::new(jitlisten::Address(start), end - start).unwrap()

@@ -26,7 +26,6 @@ pub(crate) struct Imports {
 }
 
 impl Imports {
-    /// Returns true if libraries are hooked.
     pub(crate) fn are_hooked() -> bool {
         IMPORTS_ARE_HOOKED.load(Ordering::Acquire)
     }
@@ -80,7 +79,6 @@ impl Imports {
         });
     }
 
-    /// Forgets a closed library.
     pub(crate) fn forget(&mut self, library: Identity) {
         self.pending_slots.retain(|(slot, _)| slot.library() != library);
         unwind_names::release_copy(library.bias);
@@ -96,7 +94,7 @@ fn hook_slot(library: &Library<'_>, slot: Slot<'_>, function: usize) {
     }
     // SAFETY: the slot is for the function that the hook replaces.
     if let Err(error) = unsafe { slot.write(HOOKS[function].1()) } {
-        log_line!(Info, "{}: could not hook {}: {error}", library.path.display(), HOOKS[function].0);
+        library.log_unhooked(HOOKS[function].0, &error);
     }
 }
 

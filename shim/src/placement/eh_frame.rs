@@ -90,7 +90,6 @@ struct TableMatcher<'a> {
     entries: &'a [Record],
     functions: &'a Functions<'a>,
     piece: &'a Piece,
-    /// Text that is already located.
     located_text: &'a Ranges,
 }
 

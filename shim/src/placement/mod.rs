@@ -168,7 +168,6 @@ struct Search<'a> {
     budget: usize,
 }
 
-/// Addresses of the located sections.
 struct LocatedSections {
     /// Sections (positions in `Pattern::sections`) with their addresses, in the order of discovery.
     order: Vec<(usize, Address)>,
@@ -309,7 +308,6 @@ impl Search<'_> {
         })
     }
 
-    /// Ranges of all located text sections.
     fn located_text(&self) -> Ranges {
         let mut text = Ranges::default();
         let text_sections = self.located_sections().filter(|(section, _)| section.is_text);
@@ -349,7 +347,6 @@ impl Search<'_> {
         }
     }
 
-    /// Returns true if a section matches at `address`.
     fn matches_at(&self, section: &Section, address: Address) -> bool {
         let Some(range) = AddressRange::new(address, section.bytes.len() as u64) else { return false };
         address.0.is_multiple_of(section.alignment)

@@ -217,7 +217,6 @@ impl Pattern {
         self.object.len()
     }
 
-    /// Number of text sections.
     pub(crate) fn text_count(&self) -> usize {
         self.sections.iter().filter(|section| section.is_text).count()
     }

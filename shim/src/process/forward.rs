@@ -57,7 +57,6 @@ pub(crate) fn set(function: Function, address: usize) {
     NEXT_FUNCTIONS[function as usize].store(address, Ordering::Release);
 }
 
-/// Returns true if the hook forwards to `address`.
 pub(crate) fn forwards_to(function: Function, address: usize) -> bool {
     address == libc_address(function) || address == NEXT_FUNCTIONS[function as usize].load(Ordering::Acquire)
 }

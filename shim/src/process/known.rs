@@ -48,7 +48,6 @@ impl<'l> Entry<'l> {
     }
 }
 
-/// A library that was examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KnownLibrary {
     pub(crate) identity: Identity,
@@ -95,7 +94,6 @@ pub(crate) struct Changes<'l> {
 pub(crate) enum Extent {
     /// Entries after the last known one. Valid only if no library was closed.
     New,
-    /// All entries.
     Whole,
 }
 

@@ -4,11 +4,13 @@
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString, OsStr};
+use std::fmt::Display;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use jitlisten::plumbing::DynamicSection;
+use jitlisten::log_line;
+use jitlisten::plumbing::{DynamicSection, LogEvent};
 use libc::Elf64_Sym;
 use object::elf;
 
@@ -38,7 +40,6 @@ pub(crate) struct FunctionUses {
     pub(crate) register_frame: bool,
 }
 
-/// Returns true for a symbol that the library defines.
 pub(super) fn is_defined(symbol: &Elf64_Sym) -> bool {
     symbol.st_shndx != elf::SHN_UNDEF.0
 }
@@ -80,13 +81,18 @@ impl<'l> Library<'l> {
         self.path.to_string_lossy()
     }
 
+    /// Logs that a function of this library could not be hooked.
+    pub(crate) fn log_unhooked(&self, function: &str, error: &impl Display) {
+        let (library, error) = (self.name(), error.to_string());
+        log_line!(Info, "{}", LogEvent::FunctionUnhooked { library: &library, function, error: &error });
+    }
+
     /// Returns proof that this library is mapped.
     pub(crate) fn mapped(&self) -> Mapped<'l> {
         // SAFETY: a `Library<'l>` stays mapped for `'l`.
         unsafe { Mapped::single(self.identity) }
     }
 
-    /// Returns true for the program itself.
     pub(crate) fn is_program(&self) -> bool {
         self.path == Path::new(PROGRAM_PATH)
     }

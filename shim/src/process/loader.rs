@@ -33,7 +33,6 @@ const RT_DELETE: i32 = 2;
 
 const _: () = assert!(std::mem::offset_of!(RDebug, brk) == 16 && std::mem::offset_of!(RDebug, next) == 40);
 
-/// The loader's `r_debug` record.
 #[derive(Clone, Copy)]
 pub(crate) struct LoaderDebug(*const RDebug);
 
@@ -91,7 +90,6 @@ impl LoaderDebug {
         Some(changes)
     }
 
-    /// Records of all namespaces.
     fn records(self, _: Held<'_>) -> impl Iterator<Item = &'static RDebug> {
         let mut next = self.0;
         std::iter::from_fn(move || {

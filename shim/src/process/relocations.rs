@@ -218,7 +218,6 @@ impl<'l> Library<'l> {
         self.section.symbolic_relocations().filter(|relocation| FUNCTION_SLOTS.contains(&kind(relocation[1])))
     }
 
-    /// Slot that a relocation fills in.
     fn relocated_slot(&self, relocation: &Relocation) -> Option<Slot<'l>> {
         self.slot(self.identity.bias.wrapping_add(relocation[0] as usize))
     }
@@ -232,7 +231,6 @@ impl<'l> Library<'l> {
         self.section.symbol_at(self.symbol_entry_of(relocation))
     }
 
-    /// Index in `names` of a symbol's name.
     fn position(&self, symbol: &Elf64_Sym, names: &[&str]) -> Option<usize> {
         names.iter().position(|name| self.section.name_is(symbol, name.as_bytes()))
     }

@@ -119,7 +119,6 @@ impl<'l> Segments<'l> {
         checked_read::copy(AddressRange::new(Address(start), size)?).ok()
     }
 
-    /// Offset in the file of the byte at `address`.
     pub(crate) fn file_offset(&self, address: usize) -> Option<usize> {
         let header = self.loaded().find(|header| self.memory_range(header).contains(&address))?;
         let offset = address - self.memory_range(header).start;

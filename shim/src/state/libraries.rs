@@ -47,7 +47,7 @@ impl Shim {
         // SAFETY: the loader's function is mapped code. The hook takes no arguments and may be called until the process
         // exits.
         if let Err(refusal) = unsafe { detour::detour(r_debug.function(), self.hooks.loader_event, Callers::Any) } {
-            log_line!(Info, "could not hook _r_debug.r_brk: {refusal}; hooking dlsym instead");
+            log_line!(Info, "{}", LogEvent::LoaderUnhooked { reason: &refusal.to_string() });
             lookup::CHECK_ALWAYS.store(true, Ordering::Release);
             self.lock().dlsym_slots.activate(self.hooks.before_dlsym);
         }

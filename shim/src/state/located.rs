@@ -164,7 +164,6 @@ impl Shim {
         state.trackers.self_loaded.forget_doubtful(range);
     }
 
-    /// Searches `ranges` for self-loaded objects.
     pub(super) fn search_self_loaded(&self, state: &mut State, ranges: &[AddressRange], max_bytes: u64) {
         let search = |trackers: &mut Trackers, memory: Memory<'_>| {
             trackers.self_loaded.search(memory, &trackers.emitted, ranges, max_bytes)

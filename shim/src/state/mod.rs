@@ -50,7 +50,6 @@ pub(crate) struct Shim {
 /// Mutable state of the shim, protected by its lock.
 #[derive(Default)]
 pub(crate) struct State {
-    /// All known libraries.
     libraries: KnownLibraries,
     /// The loader's counts at the last read. Unused if `_r_debug.r_brk` is hooked.
     counts: Counts,
@@ -58,7 +57,6 @@ pub(crate) struct State {
     sources: Vec<Option<Source>>,
     /// Detected LLVM instances that are not observed.
     unobserved_llvms: Vec<(Identity, UnobservedLlvm)>,
-    /// True if llvmlite is loaded.
     has_llvmlite: bool,
     pub(crate) allocated: AllocatedRanges,
     /// Libraries of other tools that contain the functions that our hooks forward to, indexed by `Function`.

@@ -160,7 +160,6 @@ impl Shim {
         self.session.ledger(|ledger| ledger.is_free(range))
     }
 
-    /// Returns true if `range` is executable and writable.
     pub(super) fn is_writable(&self, range: AddressRange) -> bool {
         self.session.ledger(|ledger| ledger.is_writable(range))
     }

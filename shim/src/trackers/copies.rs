@@ -17,9 +17,7 @@ use crate::process::this_thread;
 use crate::trackers::memory::{MAX_SEARCHED_BYTES, Memory, max_reach, read_memory, read_piece};
 use crate::trackers::pending::PendingObjects;
 
-/// Maximum number of recent objects that are searched for.
 const MAX_RECENT_OBJECTS: usize = 16;
-/// Maximum number of searches for each object.
 const MAX_SEARCHES: u32 = 8;
 /// Maximum number of pending objects of the same size that are compared with each other.
 const MAX_SAME_SIZE_OBJECTS: usize = 256;

@@ -17,7 +17,6 @@ const MAX_RECENTLY_LINKED: usize = 256;
 pub(crate) struct LinkedObjects(VecDeque<(ObjectId, usize)>);
 
 impl LinkedObjects {
-    /// Adds an object of `size` bytes.
     pub(crate) fn add(&mut self, id: ObjectId, size: usize) {
         self.0.push_front((id, size));
         self.0.truncate(MAX_RECENTLY_LINKED);

@@ -15,7 +15,6 @@ pub(crate) const MAX_REACH_BYTES: u64 = 4 << 20;
 /// Upper bound of the gaps between segments, in bytes.
 const SEGMENT_GAPS_BYTES: u64 = 1 << 18;
 
-/// An object that a tracker has located.
 pub(crate) struct LocatedObject {
     /// Debug object with the addresses of its sections.
     pub(crate) object: Vec<u8>,

@@ -29,7 +29,6 @@ use pending::PendingObjects;
 use self_loaded::SelfLoadedObjects;
 use watched_code::WatchedCode;
 
-/// All trackers of the shim.
 #[derive(Default)]
 pub(crate) struct Trackers {
     pub(crate) linked: LinkedObjects,

@@ -11,7 +11,6 @@ use crate::trackers::waiting_list::WaitingList;
 /// Time after which a pending object is overdue, in ns.
 pub(crate) const FINALIZE_TIMEOUT_NS: u64 = 1_000_000_000;
 
-/// Maximum number of pending objects.
 const MAX_PENDING_OBJECTS: usize = 1 << 16;
 
 /// An object that is loaded but not yet final.

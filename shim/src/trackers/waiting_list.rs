@@ -77,7 +77,6 @@ impl<T, const MAX_ENTRIES: usize, const MAX_BYTES: usize> WaitingList<T, MAX_ENT
         self.entries.push_back(Waiting { item, size, added_at_ns: now, tries: 0 });
     }
 
-    /// Removes and returns an item.
     pub(crate) fn remove(&mut self, index: usize) -> Option<T> {
         let removed = self.entries.remove(index)?;
         self.total_bytes -= removed.size;

@@ -23,7 +23,6 @@ const MAX_REMEMBERED_BYTES: u64 = 256;
 #[derive(Default)]
 pub(crate) struct WatchedCode {
     objects: BTreeMap<ObjectId, (AddressRange, Vec<u8>)>,
-    /// Id of the object compared last.
     last_compared: Option<ObjectId>,
 }
 
@@ -36,7 +35,6 @@ impl WatchedCode {
         true
     }
 
-    /// Forgets a freed object.
     pub(crate) fn forget(&mut self, id: ObjectId) {
         self.objects.remove(&id);
     }

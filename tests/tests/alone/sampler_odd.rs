@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::log::{self, LogEvent};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::sampled::{
     WeightedSample, assert_complete, counters, measured_seconds, read, scenario, with_recording,
@@ -223,7 +224,8 @@ fn a_full_disk() {
     let script = format!("mount -t tmpfs -o size=256k tmpfs '{}'", mount_point.display());
     let Some(host) = host.in_mount_namespace(&script) else { return };
     let _ = host.run(Preload::Library).expect_success();
-    assert!(host.log().contains("the recording stops: write"), "{}", host.log());
+    let has_stopped = |event: &LogEvent<'_>| matches!(event, LogEvent::RecordingStopped { .. });
+    assert_eq!(log::count(&host.log(), has_stopped), 1, "{}", host.log());
 }
 
 fn find_library(names: &[&str]) -> Option<PathBuf> {

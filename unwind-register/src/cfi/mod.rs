@@ -27,4 +27,4 @@ mod tests;
 
 pub use check::RuleChecker;
 pub(crate) use encode::{Encoded, Group, encode, entries};
-pub(crate) use parse::{Cie, Fde, parse};
+pub(crate) use parse::{Fde, parse};

@@ -1,55 +1,16 @@
-//! Parser of the JIT's `.eh_frame` into [`Cie`]s and [`Fde`]s, based on the `jitlisten-unwinder` crate. It also
+//! Parser of the JIT's `.eh_frame` into [`NewCommon`]s and [`Fde`]s, based on the `jitlisten-unwinder` crate. It also
 //! resolves indirect pointers. Call frame instructions are copied unchanged, and gimli decodes every copy afterwards
 //! ([`check`](super::check)).
 
 use std::collections::BTreeMap;
 
-use jitlisten_unwinder::{Common, Malformed, Pointer, Section};
+use jitlisten_unwinder::{Common, Malformed, NewCommon, Pointer, Section};
 
 use crate::error::Error;
 
 /// Callback that reads the target of a `DW_EH_PE_indirect` pointer: the word at an address, or `None` if it is
 /// unreadable.
 pub(crate) type Memory<'a> = &'a dyn Fn(u64) -> Option<u64>;
-
-/// Common information entry, shared by functions compiled with the same settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cie<'a> {
-    pub(crate) code_alignment: u64,
-    pub(crate) data_alignment: i64,
-    pub(crate) return_column: u64,
-    /// Address of the personality routine; 0 if none.
-    pub(crate) personality: u64,
-    /// True if the FDEs contain an LSDA pointer (augmentation `L`).
-    pub(crate) lsda: bool,
-    /// True for a signal trampoline (augmentation `S`), whose frames hold an interrupted address rather than a return
-    /// address.
-    pub(crate) signal_frame: bool,
-    /// True if return addresses are signed with the B key (augmentation `B`, aarch64).
-    pub(crate) b_key: bool,
-    pub(crate) instructions: &'a [u8],
-}
-
-impl<'a> Cie<'a> {
-    /// Creates a CIE for rules that we synthesize.
-    pub(crate) fn synthesized(
-        code_alignment: u64,
-        data_alignment: i64,
-        return_column: u64,
-        instructions: &'a [u8],
-    ) -> Self {
-        Cie {
-            code_alignment,
-            data_alignment,
-            return_column,
-            personality: 0,
-            lsda: false,
-            signal_frame: false,
-            b_key: false,
-            instructions,
-        }
-    }
-}
 
 /// Frame description entry: the rules of one function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +29,7 @@ pub(crate) fn parse<'a>(
     bytes: &'a [u8],
     address: u64,
     memory: Memory<'_>,
-) -> Result<(Vec<Cie<'a>>, Vec<Fde<'a>>), Error> {
+) -> Result<(Vec<NewCommon<'a>>, Vec<Fde<'a>>), Error> {
     let section = Section { bytes, address, data_base: None };
     let (mut cies, mut fdes, mut cie_by_offset) = (Vec::new(), Vec::new(), BTreeMap::new());
     let mut offset = 0;
@@ -98,24 +59,20 @@ pub(crate) fn parse<'a>(
     Ok((cies, fdes))
 }
 
-fn convert_cie<'a>(bytes: &'a [u8], common: &Common, offset: usize, memory: Memory<'_>) -> Result<Cie<'a>, Error> {
-    Ok(Cie {
-        code_alignment: common.code_alignment,
-        data_alignment: common.data_alignment,
-        return_column: common.return_address,
-        personality: common.personality.map_or(Ok(0), |personality| resolve(personality, offset, memory))?,
-        lsda: common.has_lsda,
-        signal_frame: common.is_signal_frame,
-        b_key: common.has_second_key,
-        instructions: slice_range(bytes, common.instructions),
-    })
+fn convert_cie<'a>(
+    bytes: &'a [u8],
+    common: &Common,
+    offset: usize,
+    memory: Memory<'_>,
+) -> Result<NewCommon<'a>, Error> {
+    let personality = common.personality.map_or(Ok(0), |personality| resolve(personality, offset, memory))?;
+    NewCommon::copied(bytes, common, personality).ok_or(Error::Truncated { offset })
 }
 
 fn slice_range(bytes: &[u8], (start, end): (usize, usize)) -> &[u8] {
     bytes.get(start..end).unwrap_or_default()
 }
 
-/// Resolves a pointer in the entry at `offset`.
 fn resolve(pointer: Pointer, offset: usize, memory: Memory<'_>) -> Result<u64, Error> {
     let Pointer { address, is_indirect, encoding } = pointer;
     match is_indirect && address != 0 {

@@ -1,9 +1,10 @@
 //! Compares the parser and the encoder with gimli on this test program's `.eh_frame`, and tests malformed bytes.
 
-use super::{Cie, Fde, RuleChecker, encode, entries, parse};
+use super::{Fde, RuleChecker, encode, entries, parse};
 use crate::error::Error;
 use crate::frame_pointer::Machine;
 use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, Pointer, UnwindContext, UnwindSection};
+use jitlisten_unwinder::NewCommon;
 use object::{Object, ObjectSection};
 
 type FrameEntry<'a> = gimli::FrameDescriptionEntry<gimli::EndianSlice<'a, LittleEndian>>;
@@ -157,7 +158,7 @@ fn dead_stripped_functions_are_left_out() {
 
 #[test]
 fn instructions_that_do_not_decode_are_refused() {
-    let cie = Cie::synthesized(1, -8, 16, &[0x0c, 7, 8, 0x90, 1]);
+    let cie = NewCommon::plain(1, -8, 16, &[0x0c, 7, 8, 0x90, 1]);
     let fde = |start: u64, instructions| Fde { cie: 0, start, end: start + 16, lsda: 0, instructions };
     let set_loc: &[u8] = &[0x01, 0, 0, 0, 0, 0, 0, 0, 0];
     let fdes = [(fde(16, &[0x3e]), 1), (fde(32, &[0x0e, 16]), 1), (fde(48, set_loc), 1), (fde(64, &[0x3f]), 2)];
@@ -172,7 +173,7 @@ fn instructions_that_do_not_decode_are_refused() {
 #[test]
 fn rules_that_unwinders_cannot_follow_are_refused() {
     let encode_one = |return_column, initial: &[u8], instructions: &[u8]| {
-        let cie = Cie::synthesized(1, -8, return_column, initial);
+        let cie = NewCommon::plain(1, -8, return_column, initial);
         let fde = Fde { cie: 0, start: 16, end: 32, lsda: 0, instructions };
         encode(&[cie], &[(fde, 0)], RuleChecker::new(Machine::X86_64)).refused.is_empty()
     };
@@ -217,7 +218,7 @@ fn rules_that_unwinders_cannot_follow_are_refused() {
 /// Rules of three AArch64 functions; the first saves a register below its frame record.
 #[test]
 fn rules_of_aarch64_are_kept() {
-    let cies = [Cie::synthesized(4, -8, 30, &[0x0c, 31, 0])];
+    let cies = [NewCommon::plain(4, -8, 30, &[0x0c, 31, 0])];
     let gamma: &[u8] =
         &[0x41, 0x0c, 0x1f, 0x30, 0x43, 0x9d, 4, 0x9e, 3, 0x43, 0x0c, 0x1d, 0x20, 0x4b, 0x0c, 0x1f, 0x30, 0xdd, 0xde];
     let beta: &[u8] =

@@ -18,7 +18,7 @@
 use super::{advance, uleb128};
 
 /// DWARF column of the return address: x30.
-pub(super) const RETURN_COLUMN: u64 = 30;
+pub(super) const RETURN_COLUMN: u8 = 30;
 
 /// `DW_CFA_def_cfa sp, 0`.
 pub(super) const ENTRY_RULES: &[u8] = &[0x0c, 31, 0];

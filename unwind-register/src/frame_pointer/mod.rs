@@ -16,7 +16,7 @@
 pub mod aarch64;
 pub mod x86_64;
 
-use crate::cfi::Cie;
+use jitlisten_unwinder::NewCommon;
 
 /// Number of bytes at the start of a function that are inspected.
 pub(crate) const MAX_PROLOGUE_BYTES: usize = 32;
@@ -42,10 +42,10 @@ impl Machine {
     }
 
     /// Returns the CIE for the rules of [`Machine::rules`].
-    pub(crate) fn cie(self) -> Cie<'static> {
+    pub(crate) fn cie(self) -> NewCommon<'static> {
         match self {
-            Machine::X86_64 => Cie::synthesized(1, -8, x86_64::RETURN_COLUMN, x86_64::ENTRY_RULES),
-            Machine::Aarch64 => Cie::synthesized(4, -8, aarch64::RETURN_COLUMN, aarch64::ENTRY_RULES),
+            Machine::X86_64 => NewCommon::plain(1, -8, x86_64::RETURN_COLUMN, x86_64::ENTRY_RULES),
+            Machine::Aarch64 => NewCommon::plain(4, -8, aarch64::RETURN_COLUMN, aarch64::ENTRY_RULES),
         }
     }
 

@@ -17,7 +17,7 @@
 use super::{advance, uleb128};
 
 /// DWARF column of the return address.
-pub(super) const RETURN_COLUMN: u64 = 16;
+pub(super) const RETURN_COLUMN: u8 = 16;
 
 /// `DW_CFA_def_cfa rsp, 8; DW_CFA_offset ra, 1` (in units of -8).
 pub(super) const ENTRY_RULES: &[u8] = &[0x0c, 7, 8, 0x80 | 16, 1];

@@ -96,7 +96,6 @@ impl Info {
         info
     }
 
-    /// Creates an info for a leaf of the forest.
     pub(super) fn for_leaf(
         layout: Layout,
         range: &Range<u64>,
@@ -138,7 +137,6 @@ impl Info {
         info
     }
 
-    /// Returns the address of the info.
     pub(super) fn address(&self) -> u64 {
         self as *const Info as u64
     }

@@ -85,7 +85,6 @@ impl Region {
         Ok(())
     }
 
-    /// Returns the blob of `length` bytes at `offset`.
     pub(crate) fn bytes(&self, offset: usize, length: usize) -> &[u8] {
         assert!(offset + length <= self.writable);
         // SAFETY: the range is in the writable part (checked), and the kernel or `write` has initialised it. Changes

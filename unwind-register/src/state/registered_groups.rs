@@ -79,7 +79,6 @@ impl State {
         live.group_keys.push((registry.base, range.0));
     }
 
-    /// Deregisters all groups of a registration.
     pub(super) fn deregister_groups(&mut self, live: &LiveRegistration, id: u64) {
         for key in &live.group_keys {
             if self.registered_groups.0.get(key).is_some_and(|group| group.id == id) {

@@ -28,7 +28,6 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
-    /// Returns the cells of its table.
     pub(crate) fn cells(&self) -> &'static [AtomicU64] {
         self.slots.cells()
     }
@@ -48,7 +47,6 @@ pub(crate) trait Publish {
     }
 }
 
-/// Size of a [`Forest`].
 pub(crate) struct Size {
     pub(crate) infos: usize,
     /// Touched bytes of tables in use.
@@ -169,7 +167,6 @@ impl Forest {
         window_start.max(below)..window_start.saturating_add(LEAF_BYTES).min(above)
     }
 
-    /// Creates and publishes a leaf.
     fn add(&mut self, range: Range<u64>, slots: Slots, publish: &mut dyn Publish) {
         let id = self.created;
         self.created += 1;

@@ -95,12 +95,10 @@ impl Slots {
         self.cells[..SLOTS].partition_point(|cell| cell.load(Relaxed) as u32 <= offset)
     }
 
-    /// Returns the end of the function in `slot`.
     fn end(&self, slot: usize) -> u32 {
         if slot + 1 < SLOTS { self.start(slot + 1) } else { MAX_START }
     }
 
-    /// Returns the functions that overlap `start..end`.
     pub(crate) fn overlapping(&self, start: u32, end: u32) -> Vec<Function> {
         let first = self.count_up_to(start).saturating_sub(1);
         let slots = (first..SLOTS).take_while(|&slot| self.start(slot) < end);

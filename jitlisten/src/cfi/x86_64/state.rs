@@ -175,7 +175,6 @@ fn callee_saved_index(register: Register) -> Option<usize> {
     CALLEE_SAVED.iter().position(|(saved, _)| *saved == register)
 }
 
-/// Returns true for `mov to, from`.
 pub(super) fn is_move(instruction: &Instruction, to: Register, from: Register) -> bool {
     let is_mov = matches!(instruction.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64);
     let registers = instruction.op0_kind() == OpKind::Register && instruction.op1_kind() == OpKind::Register;

@@ -5,6 +5,8 @@
 //! a breakpoint at the function. If we exported ours, they would replace LLVM's. Therefore both are local symbols,
 //! which only assembly can define, and the library must keep its symbol table.
 
+#![allow(unsafe_code)]
+
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 

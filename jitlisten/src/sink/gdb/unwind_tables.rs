@@ -9,8 +9,6 @@
 //! Without contents, gdb cannot leave a function that lacks a frame pointer. To see the result:
 //! `(gdb) maint print objfiles`, or `readelf --debug-dump=frames` on the debug object.
 
-#![forbid(unsafe_code)]
-
 use object::LittleEndian as LE;
 use object::elf::{self, FileHeader64, SectionFlags, SectionHeader64};
 use object::pod::bytes_of_slice;

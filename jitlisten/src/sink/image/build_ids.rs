@@ -1,8 +1,6 @@
 //! Unique build-ids. perf caches files by build-id, so the build-id must not depend on the code alone: two images with
 //! equal code (in two processes, or at two addresses of one process) have different symbols.
 
-#![forbid(unsafe_code)]
-
 use std::fs::File;
 use std::io::Read as _;
 

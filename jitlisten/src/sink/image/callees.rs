@@ -7,8 +7,6 @@
 //! ```
 //! To see it: `readelf -p .jitlisten.callees FILE`.
 
-#![forbid(unsafe_code)]
-
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 

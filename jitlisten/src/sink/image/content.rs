@@ -1,7 +1,5 @@
 //! Content of an image: a run of whole code pages, and the data that describes the code.
 
-#![forbid(unsafe_code)]
-
 use std::borrow::Cow;
 
 use crate::cfi::FunctionRules;
@@ -16,7 +14,6 @@ pub(crate) struct Content<'a> {
     pub(crate) parts: Vec<Part<'a>>,
     /// Style of the name that tools should prefer.
     pub(crate) style: NameStyle,
-    /// Pages of the code.
     pub(crate) pages: AddressRange,
     /// Bytes of `pages`.
     pub(crate) code: &'a [u8],
@@ -36,7 +33,6 @@ pub(crate) struct Part<'a> {
     pub(crate) eh_frame: Option<(AddressRange, Cow<'a, [u8]>)>,
     /// Derived rules for functions that the live `.eh_frame` does not cover.
     pub(crate) derived_rules: &'a [FunctionRules],
-    /// Debug object, for its DWARF.
     pub(crate) debug_object: Option<&'a [u8]>,
 }
 

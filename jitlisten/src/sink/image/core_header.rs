@@ -15,8 +15,6 @@
 //! to the process already: see [`include_in_core_dumps`](super::pages::include_in_core_dumps). Functions that do not
 //! fit are omitted.
 
-#![forbid(unsafe_code)]
-
 use object::elf;
 
 use super::layout::{HEADERS_END, Layout, UnwindSections, program_header_offset};

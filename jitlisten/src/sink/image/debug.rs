@@ -1,8 +1,6 @@
 //! Linked DWARF of an image. All relocations are applied for the image's addresses, and sections of the same name are
 //! concatenated, as a linker would do. An image of several objects therefore contains all their compilation units.
 
-#![forbid(unsafe_code)]
-
 use std::collections::BTreeMap;
 
 use object::LittleEndian as LE;
@@ -92,7 +90,6 @@ impl DebugLinker {
     }
 }
 
-/// New section addresses of one object.
 #[derive(Default)]
 struct SectionAddresses {
     /// File offset of each `sh_addr` field to change, with its new value.

@@ -8,8 +8,6 @@
 //!
 //! [`crate::sink::process_directory`] describes the other files in the directory, and how long all are kept.
 
-#![forbid(unsafe_code)]
-
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,7 +29,6 @@ pub(super) struct Directory {
     next_number: u64,
 }
 
-/// A complete image file.
 pub(super) struct ImageFile {
     pub(super) path: PathBuf,
     pub(super) file: File,

@@ -2,8 +2,6 @@
 //!
 //! To inspect an image, use `readelf -aW FILE`, `llvm-dwarfdump --verify FILE` or `eu-elflint --gnu-ld FILE`.
 
-#![forbid(unsafe_code)]
-
 use object::write::StringId;
 use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
 use object::{Endianness, elf};
@@ -18,7 +16,6 @@ use super::symbols::{Symbol, symbols};
 use super::unwind::{SectionOffsets, UnwindRules};
 use crate::{Error, Machine, log_line, remarks};
 
-/// Encoded image.
 pub(crate) struct Encoded {
     /// Content of the file.
     pub(crate) bytes: Vec<u8>,
@@ -26,7 +23,6 @@ pub(crate) struct Encoded {
     pub(crate) core_header: Vec<u8>,
     /// Offsets and addresses of the image.
     pub(crate) layout: Layout,
-    /// Program headers of the file.
     pub(crate) program_headers: [ProgramHeader; PROGRAM_HEADERS as usize],
     /// True if the live unwind tables refer to personality routines, which the image's tables omit.
     pub(crate) has_personality: bool,

@@ -5,8 +5,6 @@
 //! memory changes is not modelled: the model uses the production code ([`MemoryChanges`]). Some tests break the rule of
 //! `pages.rs`, to show that bytes would then be lost.
 
-#![forbid(unsafe_code)]
-
 use std::collections::BTreeSet;
 
 use crate::ledger::{MemoryChange, MemoryChanges};

@@ -1,8 +1,6 @@
 //! Entry point for the `image` fuzz target. Requires the `fuzzing` feature; not part of the API.
 
 #![allow(missing_docs)]
-#![forbid(unsafe_code)]
-
 use super::content::{Content, Part, page_runs};
 use super::encode::encode;
 use super::layout::UnwindSections;

@@ -4,8 +4,6 @@
 //! a page for the next section). The objects are finalized one after the other, and the image is made for the last of
 //! them.
 
-#![forbid(unsafe_code)]
-
 use std::borrow::Cow;
 
 use super::content::{Part, page_runs};
@@ -19,7 +17,6 @@ pub(super) struct Group<'a> {
     pub(super) pages: AddressRange,
     /// True if another thread's system call is changing the pages right now.
     pub(super) is_changing: bool,
-    /// True if all objects own their pages.
     pub(super) owns_pages: bool,
     id: ObjectId,
     neighbours: Vec<Neighbour<'a>>,

@@ -1,7 +1,5 @@
 //! Program headers of an image that describe its mapped parts.
 
-#![forbid(unsafe_code)]
-
 use object::elf;
 use object::write::elf::ProgramHeader;
 
@@ -46,7 +44,6 @@ impl ImageHeaders {
         self.headers.iter().find(|header| header.p_type == p_type.0)
     }
 
-    /// Address range of the mapped part.
     pub(super) fn mapped(&self) -> Option<AddressRange> {
         let load = self.find(elf::PT_LOAD)?;
         AddressRange::new(Address(self.bias.wrapping_add(load.p_vaddr)), load.p_memsz)

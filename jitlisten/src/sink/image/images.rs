@@ -4,6 +4,8 @@
 //! code that it describes. Therefore the session reports memory changes to the images whether or not the sink is
 //! enabled.
 
+#![allow(unsafe_code)]
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::io;

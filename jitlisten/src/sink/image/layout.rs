@@ -17,8 +17,6 @@
 //! py-spy and elfutils also work without header padding. perf 6.1 does not: it subtracts the mapping's offset twice
 //! (`read_unwind_spec_eh_frame`), reads from too low an address, and falls back to frame pointers.
 
-#![forbid(unsafe_code)]
-
 use crate::{Address, AddressRange};
 
 const FILE_HEADER_SIZE: u64 = 64;
@@ -27,15 +25,12 @@ pub(crate) const PROGRAM_HEADERS: u32 = 4;
 /// Size of `.note.gnu.build-id`: three words, `GNU\0`, and a 20-byte ID.
 pub(crate) const NOTE_SIZE: u64 = 12 + 4 + 20;
 pub(crate) const NOTE_OFFSET: u64 = FILE_HEADER_SIZE + PROGRAM_HEADERS as u64 * PROGRAM_HEADER_SIZE;
-/// File offset at which the note ends.
 pub(crate) const HEADERS_END: u64 = NOTE_OFFSET + NOTE_SIZE;
 
-/// Returns the file offset of the program header `index`.
 pub(crate) const fn program_header_offset(index: u64) -> u64 {
     FILE_HEADER_SIZE + index * PROGRAM_HEADER_SIZE
 }
 
-/// Offsets of the unwind sections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnwindSections {
     /// Both sections are mapped, `.eh_frame_hdr` at a multiple of 4 and `.eh_frame` at a multiple of 8.
@@ -55,16 +50,12 @@ pub(crate) struct Layout {
     pub(crate) code_end: u64,
     /// Address at which byte 0 of the file would be mapped.
     pub(crate) bias: u64,
-    /// Offsets of the unwind sections.
     pub(crate) unwind: UnwindSections,
-    /// Page size.
     pub(crate) page: u64,
 }
 
-/// Sizes that determine the layout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayoutSizes {
-    /// Pages of the code.
     pub(crate) pages: AddressRange,
     /// Size of the mapped header padding before the code: whole pages, or 0.
     pub(crate) padding: u64,
@@ -72,9 +63,7 @@ pub(crate) struct LayoutSizes {
     pub(crate) slack: u64,
     /// Size of `.eh_frame_hdr`.
     pub(crate) hdr_size: u64,
-    /// Size of `.eh_frame`.
     pub(crate) eh_frame_size: u64,
-    /// Page size.
     pub(crate) page: u64,
 }
 
@@ -95,7 +84,6 @@ impl Layout {
         }
     }
 
-    /// Address range of the mapping in the process.
     pub(crate) fn mapped_range(&self) -> AddressRange {
         let start = Address(self.bias.wrapping_add(self.mapped_start));
         AddressRange::new(start, self.code_end - self.mapped_start).unwrap_or_default()

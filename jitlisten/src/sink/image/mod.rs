@@ -15,7 +15,7 @@
 //! | --- | --- |
 //! | `layout.rs` | offsets of everything in the file, and their rationale |
 //! | `content.rs`, `encode.rs`, `sections.rs`, `symbols.rs` | encoder of the file, without I/O |
-//! | `unwind.rs`, `cfi_entry.rs`, `debug.rs` | encoder of unwind tables and DWARF, without I/O |
+//! | `unwind.rs`, `debug.rs` | encoder of unwind tables and DWARF, without I/O |
 //! | `callees.rs` | encoder of the names of functions outside of the image, without I/O |
 //! | `directory.rs`, `build_ids.rs` | directory of the files, how long they are kept, and their build-ids |
 //! | `pages.rs` | how pages are exchanged under running code, and when that is safe |
@@ -66,7 +66,6 @@
 
 mod build_ids;
 mod callees;
-mod cfi_entry;
 mod content;
 mod core_header;
 mod debug;

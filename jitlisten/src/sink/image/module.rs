@@ -1,7 +1,5 @@
 //! Images as modules for the `modules` sink, with the data that the loader would provide.
 
-#![forbid(unsafe_code)]
-
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 

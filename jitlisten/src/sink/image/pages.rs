@@ -24,6 +24,8 @@
 //! Therefore we first check that the file can be mapped as executable ([`can_execute`]). We also keep the bytes, and
 //! restore them if the hole is still unmapped.
 
+#![allow(unsafe_code)]
+
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -33,7 +35,6 @@ use std::ptr;
 use crate::process::checked_read;
 use crate::{Address, AddressRange};
 
-/// Size of a page of memory.
 pub(crate) fn page_size() -> u64 {
     // SAFETY: sysconf has no precondition.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

@@ -1,7 +1,5 @@
 //! Reasons why pages get no image. These are not errors: the sink continues.
 
-#![forbid(unsafe_code)]
-
 use crate::log::LogEvent;
 use crate::statistics::{Counter, ImageCounters};
 use crate::{Error, ObjectId, log_line};

@@ -1,7 +1,5 @@
 //! Sections of an image, except the symbol table and the string tables.
 
-#![forbid(unsafe_code)]
-
 use std::borrow::Cow;
 
 use object::elf;
@@ -13,7 +11,6 @@ use super::layout::{Layout, NOTE_OFFSET, NOTE_SIZE, UnwindSections};
 use super::unwind::UnwindTables;
 use crate::TextRange;
 
-/// Section of an image.
 pub(crate) struct Section<'a> {
     pub(crate) name: &'a str,
     /// Section header, excluding the name, and excluding offset and size if the section lies after the pages.
@@ -21,13 +18,10 @@ pub(crate) struct Section<'a> {
     pub(crate) bytes: SectionBytes<'a>,
 }
 
-/// Location of a section's bytes.
 pub(crate) enum SectionBytes<'a> {
     /// At `sh_offset`, before the end of the pages.
     AtOffset(Cow<'a, [u8]>),
-    /// Within the pages.
     InPages,
-    /// After the pages, at any offset.
     AfterPages(&'a [u8]),
 }
 

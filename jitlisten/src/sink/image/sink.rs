@@ -1,7 +1,5 @@
 //! Event handlers of the `image` sink. At *finalized*, every page run whose code is final gets an image.
 
-#![forbid(unsafe_code)]
-
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::content::page_runs;

@@ -1,14 +1,11 @@
 //! Symbols of an image.
 
-#![forbid(unsafe_code)]
-
 use object::elf;
 
 use super::content::Content;
 use super::layout::Layout;
 use crate::options::NameStyle;
 
-/// Symbol of a function.
 pub(crate) struct Symbol<'a> {
     pub(crate) name: &'a [u8],
     /// File offset of the function.

@@ -1,7 +1,5 @@
 //! Images of real objects, checked with independent readers.
 
-#![forbid(unsafe_code)]
-
 use gimli::write::{
     Address as WriteAddress, CallFrameInstruction, CommonInformationEntry, EndianVec, FrameDescriptionEntry, FrameTable,
 };

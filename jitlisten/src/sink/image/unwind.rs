@@ -19,13 +19,11 @@
 //!
 //! Format: Linux Standard Base Core 5.0, 10.6. Inspect it with `readelf --debug-dump=frames FILE`.
 
-#![forbid(unsafe_code)]
-
 use std::collections::BTreeMap;
 
 use gimli::{BaseAddresses, CallFrameInstruction, CieOrFde, EhFrame, EndianSlice, LittleEndian, UnwindSection as _};
+use jitlisten_unwinder::{Common, NewCommon, NewEntry, Pointers, Section};
 
-use super::cfi_entry::{self, Cie};
 use super::content::Content;
 use crate::{Address, AddressRange, Error, cfi, log_line};
 
@@ -45,7 +43,6 @@ pub(crate) struct UnwindRules {
 pub(crate) struct UnwindTables {
     /// Content of `.eh_frame_hdr`.
     pub(crate) hdr: Vec<u8>,
-    /// Content of `.eh_frame`.
     pub(crate) eh_frame: Vec<u8>,
 }
 
@@ -54,7 +51,6 @@ pub(crate) struct UnwindTables {
 pub(crate) struct SectionOffsets {
     /// Offset of `.eh_frame_hdr`.
     pub(crate) hdr: u64,
-    /// Offset of `.eh_frame`.
     pub(crate) eh_frame: u64,
     /// Address at which byte 0 of the file would be mapped.
     pub(crate) bias: u64,
@@ -91,7 +87,7 @@ impl UnwindRules {
         let mut section = EhFrame::new(snapshot, LittleEndian);
         section.set_address_size(8);
         let bases = BaseAddresses::default().set_eh_frame(address.0);
-        let mut cies: BTreeMap<usize, Option<usize>> = BTreeMap::new();
+        let mut commons: BTreeMap<usize, Option<CopiedCommon<'_>>> = BTreeMap::new();
         let mut entries = section.entries(&bases);
         let mut first_error = Ok(());
         while let Some(entry) = entries.next()? {
@@ -101,21 +97,18 @@ impl UnwindRules {
             if range.is_empty() || !pages.covers(range) {
                 continue;
             }
-            let cie = cies.entry(fde.cie().offset()).or_insert_with(|| {
-                let copied = Cie::read(snapshot, fde.cie().offset()).and_then(|cie| {
-                    check_instructions(fde.cie().instructions(&section, &bases))?;
-                    Ok(cie.write(&mut self.eh_frame))
-                });
+            let common = commons.entry(fde.cie().offset()).or_insert_with(|| {
+                let copied = check_instructions(fde.cie().instructions(&section, &bases))
+                    .and_then(|()| CopiedCommon::new(snapshot, fde.cie().offset(), &mut self.eh_frame));
                 copied.map_err(|error| first_error = Err(error)).ok()
             });
-            let Some(cie) = *cie else { continue };
-            let copied = cfi_entry::fde_instructions(snapshot, fde.offset(), fde.cie())
-                .and_then(|instructions| check_instructions(fde.instructions(&section, &bases)).map(|()| instructions));
+            let Some(common) = common else { continue };
+            let copied = check_instructions(fde.instructions(&section, &bases))
+                .and_then(|()| common.add_entry(fde.offset(), range.size(), &mut self.eh_frame));
             match copied {
-                Ok(instructions) => {
+                Ok(offset) => {
                     self.has_personality |= fde.cie().personality().is_some();
-                    self.functions.push((range.start().0, self.eh_frame.len()));
-                    cfi_entry::write_fde(&mut self.eh_frame, cie, range.size(), instructions);
+                    self.functions.push((range.start().0, offset));
                 }
                 Err(error) => first_error = Err(error),
             }
@@ -128,7 +121,6 @@ impl UnwindRules {
         if self.functions.is_empty() { 0 } else { 12 + 8 * self.functions.len() as u64 }
     }
 
-    /// Size of `.eh_frame`.
     pub(crate) fn eh_frame_size(&self) -> u64 {
         self.eh_frame.len() as u64
     }
@@ -141,7 +133,9 @@ impl UnwindRules {
         let mut table = Vec::with_capacity(self.functions.len());
         for &(start, fde) in &self.functions {
             let start = start.wrapping_sub(offsets.bias);
-            cfi_entry::set_start(&mut self.eh_frame, fde, start.wrapping_sub(offsets.eh_frame));
+            let field = fde + NewEntry::START_OFFSET;
+            let relative_start = start.wrapping_sub(offsets.eh_frame).wrapping_sub(field as u64) as u32;
+            self.eh_frame[field..field + 4].copy_from_slice(&relative_start.to_le_bytes());
             table.push((start, offsets.eh_frame + fde as u64));
         }
         table.sort_unstable();
@@ -154,6 +148,34 @@ impl UnwindRules {
             hdr.extend(relative(fde, offsets.hdr));
         }
         UnwindTables { hdr, eh_frame: self.eh_frame }
+    }
+}
+
+/// A CIE of a live section, copied to an image.
+struct CopiedCommon<'a> {
+    section: Section<'a>,
+    common: Common,
+    copy: NewCommon<'a>,
+    offset: usize,
+}
+
+impl<'a> CopiedCommon<'a> {
+    fn new(snapshot: &'a [u8], offset: usize, out: &mut Vec<u8>) -> Result<Self, Error> {
+        let section = Section { bytes: snapshot, address: 0, data_base: None };
+        let common = section.common(offset).map_err(|_| gimli::Error::UnknownAugmentation)?;
+        let copy =
+            NewCommon::copied(snapshot, &common, 0).ok_or(gimli::Error::UnsupportedRegister(common.return_address))?;
+        Ok(CopiedCommon { section, common, copy, offset: copy.write(out, Pointers::Relative) })
+    }
+
+    /// Copies the FDE at `offset` and leaves its start address blank. Returns the offset of the copy.
+    fn add_entry(&self, offset: usize, size: u64, out: &mut Vec<u8>) -> Result<usize, Error> {
+        let record = self.section.record(offset).ok().flatten();
+        let entry = record.and_then(|record| self.section.entry_of(record, self.common).ok());
+        let instructions = entry.and_then(|entry| entry.section.get(entry.instructions.0..entry.instructions.1));
+        let instructions = instructions.ok_or(gimli::Error::UnexpectedEof(gimli::ReaderOffsetId(offset as u64)))?;
+        let entry = NewEntry { start: 0, size, lsda: 0, instructions };
+        Ok(entry.write(out, self.offset, &self.copy, Pointers::Relative))
     }
 }
 

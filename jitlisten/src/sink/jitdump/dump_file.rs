@@ -13,6 +13,8 @@
 //! as long as the file is written. On a file system mounted `noexec` it cannot be mapped, so no jitdump can be written
 //! there.
 
+#![allow(unsafe_code)]
+
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -79,7 +81,6 @@ impl Dump {
         self.pid
     }
 
-    /// Length of the file.
     pub(super) fn length(&self) -> u64 {
         self.length
     }

@@ -3,8 +3,6 @@
 //! perf (`genelf_debug.c`) builds a line table from the rows and ends its sequence *at the last row*, which therefore
 //! covers no bytes. To compensate, we repeat the last line at the function's last byte.
 
-#![forbid(unsafe_code)]
-
 use super::record::DebugEntry;
 use crate::{AddressRange, LineRow, LineRows};
 

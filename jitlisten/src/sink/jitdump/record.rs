@@ -1,8 +1,6 @@
 //! Encoder for jitdump records. Names and order of the fields are those of the kernel's `tools/perf/util/jitdump.h`;
 //! `tools/perf/Documentation/jitdump-specification.txt` explains the fields.
 
-#![forbid(unsafe_code)]
-
 use crate::{AddressRange, Machine};
 
 pub(super) const JITHEADER_MAGIC: u32 = 0x4A69_5444; // "DTiJ" in the file

@@ -17,13 +17,11 @@
 //! The live `.eh_frame` has the same rules, encoded for another address. We omit personality routines and LSDAs,
 //! because only exceptions need them, and perf cannot follow them. Source: Linux Standard Base Core 5.0, chapter 10.6.
 
-#![forbid(unsafe_code)]
-
 use gimli::{
     BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, CieOrFde, EndianSlice, LittleEndian,
-    UnwindSection as _, constants as dw, leb128,
+    UnwindSection as _, constants as dw,
 };
-use jitlisten_unwinder::{Common, Entry, Section};
+use jitlisten_unwinder::{Common, Entry, NewCommon, NewEntry, Pointers, Section};
 
 use super::record::UnwindingInfo;
 use crate::AddressRange;
@@ -68,31 +66,16 @@ const DATAREL_SDATA4: u8 = dw::DW_EH_PE_datarel.0 | dw::DW_EH_PE_sdata4.0;
 
 /// Encodes `.eh_frame` and `.eh_frame_hdr` for the address `ALIGN8(code_size)` bytes after the start of the function.
 fn encode(entry: &Entry<'_>, code: AddressRange) -> Option<UnwindingInfo> {
-    let common = &entry.common;
-    let instructions = |(start, end): (usize, usize)| entry.section.get(start..end);
+    let common = NewCommon::copied(entry.section, &entry.common, 0)?;
+    let (first, end) = entry.instructions;
+    let instructions = entry.section.get(first..end)?;
     let mut out = Vec::with_capacity(256);
     // Distance from the function's start to `offset` in `out`; functions are far smaller than 2 GiB.
     let from_start = |offset: usize| code.size().next_multiple_of(8) as i32 + offset as i32;
-    out.extend([0; 8]); // length, id 0
-    out.push(1);
-    out.extend_from_slice(b"zR");
-    out.extend(common.is_signal_frame.then_some(b'S'));
-    out.extend(common.has_second_key.then_some(b'B'));
-    out.push(0);
-    leb128::write::unsigned(&mut out, common.code_alignment).ok()?;
-    leb128::write::signed(&mut out, common.data_alignment).ok()?;
-    out.extend([u8::try_from(common.return_address).ok()?, 1, PCREL_SDATA4]);
-    out.extend_from_slice(instructions(common.instructions)?);
-    finish_entry(&mut out, 0);
-    let fde_offset = out.len();
-    out.extend([0; 4]);
-    push_i32(&mut out, fde_offset as i32 + 4);
-    let pc_begin_offset = out.len();
-    push_i32(&mut out, -from_start(pc_begin_offset));
-    push_i32(&mut out, code.size() as i32);
-    out.push(0);
-    out.extend_from_slice(instructions(entry.instructions)?);
-    finish_entry(&mut out, fde_offset);
+    let common_offset = common.write(&mut out, Pointers::Relative);
+    let start = code.size().next_multiple_of(8).wrapping_neg();
+    let new_entry = NewEntry { start, size: code.size(), lsda: 0, instructions };
+    let fde_offset = new_entry.write(&mut out, common_offset, &common, Pointers::Relative);
     push_i32(&mut out, 0);
     let header_offset = out.len();
     out.extend([1, PCREL_SDATA4, dw::DW_EH_PE_udata4.0, DATAREL_SDATA4]);
@@ -141,15 +124,6 @@ fn are_relocatable(mut instructions: CallFrameInstructionIter<'_, Bytes<'_>>) ->
 
 fn push_i32(out: &mut Vec<u8>, word: i32) {
     out.extend_from_slice(&word.to_le_bytes());
-}
-
-/// Pads the entry that starts at `offset` with `DW_CFA_nop` to a multiple of 8, and fills in its length.
-fn finish_entry(out: &mut Vec<u8>, offset: usize) {
-    out.resize(out.len().next_multiple_of(8), dw::DW_CFA_nop.0);
-    let length = (out.len() - offset - 4) as u32;
-    if let Some(length_field) = out.get_mut(offset..offset + 4) {
-        length_field.copy_from_slice(&length.to_le_bytes());
-    }
 }
 
 /// Minimum size of the tables: two entries without instructions, the terminator, and the header with its table, rounded

@@ -1,7 +1,5 @@
 //! The `jitdump` sink: encodes objects as records and writes them.
 
-#![forbid(unsafe_code)]
-
 use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;

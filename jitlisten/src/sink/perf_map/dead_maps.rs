@@ -21,7 +21,6 @@ const MAX_DIRECTORY_ENTRIES: usize = 20_000;
 const MAX_DEAD_BYTES: u64 = 64 << 20;
 /// Maximum number of bytes of a map that are searched for CPython lines.
 const MAX_SEARCHED_BYTES: u64 = 1 << 26;
-/// Maximum length of a first line.
 const MAX_FIRST_LINE_BYTES: usize = 256;
 const ALIVE_STATE: &str = "alive";
 /// State of a process that has exited. It overwrites [`ALIVE_STATE`] in place, so it has the same length.
@@ -42,7 +41,6 @@ const FIRST_LINE_PREFIX: &str = "0 0 jitlisten ";
 pub struct FirstLine {
     /// Process that wrote the map.
     pub owner: Owner,
-    /// Offset of the state in the file.
     state_offset: u64,
     /// True if the state says that the process has exited.
     pub is_ended: bool,

@@ -13,8 +13,6 @@
 //! goes into the smallest hole that its lines fill exactly, or that leaves enough space for a tombstone. If no hole
 //! fits, the file grows. Blocks never include lines of other writers.
 
-#![forbid(unsafe_code)]
-
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::ObjectId;

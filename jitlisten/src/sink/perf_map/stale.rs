@@ -1,7 +1,5 @@
 //! Path of this process's perf map, and detection of a stale map at that path.
 
-#![forbid(unsafe_code)]
-
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;

@@ -18,7 +18,6 @@ const PERF_TO_DWARF_X86_64: [usize; 24] = {
 /// Value of `PERF_REG_ARM64_PC`.
 const ARM64_PC: usize = 32;
 
-/// Registers of a frame.
 #[derive(Clone, Debug)]
 pub(super) struct Registers {
     machine: Machine,

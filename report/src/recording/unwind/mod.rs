@@ -17,7 +17,6 @@ pub(crate) use machine::Machine;
 use machine::Registers;
 use module::{End, Module};
 
-/// Maximum number of frames of a stack.
 const MAX_FRAMES: usize = 1024;
 
 /// Registers and stack of a sample's thread.
@@ -31,12 +30,9 @@ pub(crate) struct StackCopy<'a> {
     pub(crate) stack: &'a [u8],
 }
 
-/// Mapped file at an address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MappedAddress<'a> {
-    /// Index of the file.
     pub(crate) file: u32,
-    /// Offset in the file.
     pub(crate) offset: u64,
     pub(crate) path: &'a str,
     pub(crate) build_id: &'a [u8],

@@ -21,7 +21,6 @@ const MAX_ENTRIES: usize = 4 << 20;
 pub(super) struct Module {
     segments: Segments,
     section: Vec<u8>,
-    /// Address of the section.
     address: u64,
     machine: Machine,
     /// Functions, ordered by address.
@@ -116,7 +115,6 @@ fn entries(section: Section<'_>) -> Vec<FunctionEntry> {
     functions
 }
 
-/// Returns the caller's registers.
 fn caller_registers(
     entry: &Entry<'_>,
     row: &Row,

@@ -48,7 +48,6 @@ fn collapse(report: &Report, frames: fn(&Report, u32) -> Vec<Frame>) -> Vec<Stri
     stacks.into_iter().map(|(stack, count)| format!("{stack} {}", unit.amount(count) >> excess)).collect()
 }
 
-/// Returns a frame's name with its suffix.
 pub(super) fn frame_name(report: &Report, frame: &Frame) -> String {
     let suffix = match report.symbols.function(frame).kind {
         _ if frame.inlined => "_[i]",

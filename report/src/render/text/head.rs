@@ -12,9 +12,7 @@ use crate::recording::compilations::{Compilation, Why};
 use crate::sanitize::sanitize;
 use crate::words::{duration, file_name, group_digits, plural};
 
-/// Maximum number of hottest lines.
 const MAX_HOT_LINES: usize = 30;
-/// Maximum number of libraries named in a row.
 const MAX_NAMED_LIBRARIES: usize = 4;
 /// Maximum number of compiled functions; those with less than 1/50 of the compile time are omitted.
 const MAX_COMPILED_FUNCTIONS: usize = 5;

@@ -40,16 +40,13 @@ const _: () = assert!(size_of::<Descriptor>() == 24 && size_of::<CodeEntry>() ==
 
 const JIT_UNREGISTER_FN: u32 = 2;
 
-/// A debug object in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ListedObject {
     /// Address of the list entry.
     pub(crate) entry: u64,
-    /// Address range of the debug object.
     pub(crate) debug_object: Option<AddressRange>,
 }
 
-/// Contents of a descriptor.
 pub(crate) struct DescriptorContents {
     /// Address of the entry that is being unregistered; `None` if the descriptor announces no removal.
     pub(crate) unregistered: Option<u64>,
@@ -57,12 +54,10 @@ pub(crate) struct DescriptorContents {
     pub(crate) first: u64,
 }
 
-/// Address of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DescriptorAddress(pub(crate) usize);
 
 impl DescriptorAddress {
-    /// Reads the descriptor.
     pub(crate) fn read(self) -> io::Result<DescriptorContents> {
         // SAFETY: `Descriptor` consists of integers, so every bit pattern is valid.
         let descriptor: Descriptor = unsafe { checked_read::copy_struct(Address(self.0 as u64)) }?;

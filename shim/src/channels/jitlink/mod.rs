@@ -152,12 +152,11 @@ pub(crate) fn attach(
         // the vtable.
         let patched = unsafe { patch::replace_slot(library, vtable, EMIT_SLOT, hooks[index] as usize, callers) };
         if let Err(error) = patched {
-            let path = library.path.display();
             if index == 0 {
-                log_line!(Info, "{path}: could not hook JITLink: {error}");
+                library.log_unhooked("JITLink", &error);
                 return Err(Refusal::Unchanged);
             }
-            log_line!(Warn, "{path}: could not hook one of JITLink's two vtables: {error}");
+            log_line!(Warn, "{}: could not hook one of JITLink's two vtables: {error}", library.path.display());
             // One vtable slot is already patched, so this slot in the table of sources must not be reused for another
             // library.
             return Ok(());
@@ -183,7 +182,7 @@ pub(crate) fn patch_words_of_library(
         // SAFETY: the word holds the function that this hook forwards to, or the loader would store it there at the
         // first call.
         if let Err(error) = unsafe { word.write(hooks[vtable] as usize) } {
-            log_line!(Info, "{}: could not hook its calls of JITLink: {error}", library.path.display());
+            library.log_unhooked("its calls of JITLink", &error);
         }
     }
 }
@@ -205,7 +204,6 @@ fn unbound_import_slots<'l>(library: &Library<'l>, slot: usize) -> Vec<(Slot<'l>
     slots
 }
 
-/// Minimum size of an ELF file in bytes.
 const MIN_ELF_BYTES: usize = size_of::<FileHeader>();
 
 impl HookState {

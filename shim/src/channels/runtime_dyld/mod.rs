@@ -43,7 +43,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use jitlisten::plumbing::mappings_in;
-use jitlisten::{Address, AddressRange, log_line};
+use jitlisten::{Address, AddressRange};
 use wire::facts::Count;
 
 use crate::doctor::facts;
@@ -139,7 +139,6 @@ struct HookState {
     original: AtomicUsize,
     /// Address point of the vtable, which objects of the class point to.
     vtable: AtomicUsize,
-    /// Address range of the library.
     library: AtomicRange,
     /// Executable segments of the library.
     code: [AtomicRange; MAX_CODE_SEGMENTS],
@@ -241,7 +240,7 @@ pub(crate) fn attach(
     // SAFETY: the hook for this slot forwards any call, and `callers` tells which threads may be calling through the
     // vtable.
     unsafe { patch::replace_slot(library, vtable, index, hook as usize, callers) }
-        .inspect_err(|error| log_line!(Info, "{}: could not hook RuntimeDyld: {error}", library.path.display()))
+        .inspect_err(|error| library.log_unhooked("RuntimeDyld", error))
         .map_err(|_| Refusal::Unchanged)
 }
 
@@ -271,7 +270,6 @@ struct Call {
     binary: [usize; 4],
 }
 
-/// Outcome of a call of `loadObject`.
 pub(crate) enum LoadOutcome {
     /// An object was loaded; its copy contains the section addresses.
     Object(Vec<u8>),
@@ -407,7 +405,6 @@ impl HookState {
         Ok(None)
     }
 
-    /// Returns true if `address` is in the library.
     fn is_in_library(&self, address: usize) -> bool {
         self.library.contains(address)
     }

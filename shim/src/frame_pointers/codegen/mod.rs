@@ -170,7 +170,7 @@ pub(crate) fn attach(
     for (point, hook) in HOOK_POINTS.iter().zip(hooks).filter(|(point, _)| point.is_first_with_function) {
         // SAFETY: the hook for this hook point forwards all its arguments.
         if let Some(Err(error)) = unsafe { library.redefine(point.function, hook as usize) } {
-            log_line!(Info, "{}: could not hook {}: {error}", library.path.display(), point.function);
+            library.log_unhooked(point.function, &error);
         }
     }
     Ok(())
@@ -191,7 +191,7 @@ fn change_vtables(
         // SAFETY: the hook for this hook point forwards all its arguments, and `callers` tells which threads may be
         // calling through the slot.
         if let Err(error) = unsafe { patch::replace_slot(library, &vtable, index, hook, callers) } {
-            log_line!(Info, "{}: could not hook {}: {error}", library.path.display(), classes[vtable.class]);
+            library.log_unhooked(classes[vtable.class], &error);
         }
     }
 }
@@ -208,7 +208,7 @@ pub(crate) fn patch_words_of_library(library: &Library<'_>, slot: usize, hooks: 
         // SAFETY: the loader has stored the address of this hook point's original function in the word, so the hook may
         // replace it.
         if let Err(error) = unsafe { word.write(hooks[points[index]] as usize) } {
-            log_line!(Info, "{}: could not hook a compiler of LLVM: {error}", library.path.display());
+            library.log_unhooked("a compiler of LLVM", &error);
         }
     }
 }

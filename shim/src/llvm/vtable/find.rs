@@ -50,7 +50,6 @@ pub(crate) struct LibraryView<'a> {
     pub(crate) code: Vec<Range<u64>>,
 }
 
-/// One vtable of a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Vtable {
     /// Index of the class in the list of class names.
@@ -89,9 +88,7 @@ const MAX_OFFSET_TO_TOP: i64 = 1 << 20;
 
 const WORD_BYTES: u64 = 8;
 
-/// Maximum size of one vtable.
 const MAX_VTABLE_BYTES: u64 = (MAX_SLOTS as u64 + 2) * WORD_BYTES;
-/// Maximum size of all vtables of a class.
 const MAX_VTABLE_GROUP_BYTES: u64 = MAX_VTABLE_BYTES * MAX_VTABLES_PER_CLASS as u64;
 
 /// Finds the vtables of the classes `names` by their RTTI. The names are mangled like `typeid(...).name()`, and all are
@@ -315,7 +312,6 @@ impl Segment<'_> {
         address >= self.address && address - self.address < self.bytes.len() as u64
     }
 
-    /// Reads the word at `address`.
     pub(crate) fn word_at(&self, address: u64) -> Option<u64> {
         let start = usize::try_from(address.checked_sub(self.address)?).ok()?;
         self.bytes.get(start..start.checked_add(WORD_BYTES as usize)?).map(word)

@@ -82,7 +82,6 @@ fn read_only_segments<'l>(library: &Library<'l>) -> Vec<Segment<'l>> {
     }
 }
 
-/// Removes `range` from the segments.
 fn exclude<'a>(segments: Vec<Segment<'a>>, range: &Range<usize>) -> Vec<Segment<'a>> {
     let pieces = |segment: Segment<'a>| {
         let Some(overlap) = clip(segment, range) else { return [Some(segment), None] };

@@ -20,7 +20,6 @@ use super::Refusal;
 use super::exchange::exchange;
 use super::write::{map_code_near, write_code};
 
-/// Number of bytes of a function that are inspected.
 pub(super) const INSPECTED_BYTES: usize = 8;
 
 const BTI_C: u32 = 0xd503_245f;

@@ -98,7 +98,6 @@ impl EmittedObjects {
         self.active_calls.iter().any(|&(_, active)| active == number)
     }
 
-    /// Returns true if `thread` is inside `emit`.
     pub(crate) fn is_in_emit(&self, thread: u64) -> bool {
         self.active_calls.iter().any(|&(caller, _)| caller == thread)
     }

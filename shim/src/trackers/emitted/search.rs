@@ -33,7 +33,6 @@ struct SearchRegion {
 }
 
 impl EmittedObjects {
-    /// Searches `range`, which has become executable.
     pub(crate) fn search_executable(&mut self, memory: Memory<'_>, range: AddressRange) -> Vec<LocatedObject> {
         if self.unlocated.is_empty() || range.size() > MAX_SEARCHED_BYTES {
             return Vec::new();

@@ -11,7 +11,6 @@ use crate::placement::Pattern;
 use crate::trackers::waiting_list::WaitingList;
 use crate::trackers::watched_code::WatchedCode;
 
-/// Maximum number of objects that are searched for.
 const MAX_OBJECTS: usize = 128;
 /// Maximum total size of the patterns of all objects, in bytes.
 const MAX_PATTERN_BYTES: usize = 16 << 20;
@@ -20,7 +19,6 @@ const MAX_SEARCHES: u32 = 256;
 /// Maximum number of writable ranges that are searched when a module is compiled. Half of them are the newest ranges.
 const MAX_RANGES: usize = 64;
 
-/// An object that was compiled to memory.
 pub(super) struct CompiledObject {
     pub(super) pattern: Pattern,
     /// True if another object may be at the same location. A doubtful object stays unnamed permanently, because the
