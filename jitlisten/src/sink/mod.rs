@@ -181,7 +181,11 @@ impl SinkContext {
     pub(crate) fn reset_map(&self) {
         self.own_lines.forget();
         self.map_is_shared.store(false, Ordering::Relaxed);
-        *self.retained_lines.lock().unwrap_or_else(PoisonError::into_inner) = RetainedLines::default();
+        let mut retained_lines = self.retained_lines.lock().unwrap_or_else(PoisonError::into_inner);
+        // Most children of a fork have none, and end soon: do not touch more pages there than necessary.
+        if !retained_lines.is_empty() {
+            *retained_lines = RetainedLines::default();
+        }
     }
 }
 

@@ -66,8 +66,8 @@ pub(crate) struct PerfMap {
     space: Space,
     /// Lines to be written together; `Some` between `begin_batch` and `end_batch`.
     batch: Option<Batch>,
-    /// True if `lines` and `space` still describe the parent's file. Freeing them in the fork handler would take too
-    /// long.
+    /// True if `path`, `lines` and `space` still describe the parent's file. Replacing them in the fork handler would
+    /// take too long.
     describes_parent_file: bool,
 }
 
@@ -95,6 +95,8 @@ impl PerfMap {
         }
         let inherited = std::mem::take(&mut self.describes_parent_file);
         if inherited {
+            self.path = own_map_path();
+            self.context = self.context.in_child();
             self.clear_lines();
         }
         // The file is reopened if the host has closed our descriptor.
@@ -295,8 +297,6 @@ impl Sink for PerfMap {
     }
 
     fn forked(&mut self) -> SinkState {
-        self.path = own_map_path();
-        self.context = self.context.in_child();
         // Closing the file also releases our share of the parent's lock.
         self.file = None;
         self.batch = None;

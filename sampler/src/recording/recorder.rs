@@ -2,15 +2,17 @@
 
 #![forbid(unsafe_code)]
 
+use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, exempt_signals, follow_forks, without_write_signals};
 use jitlisten::{Session, log_line};
 use wire::mailbox::Ending;
 
-use crate::handler::{self, clock, code_map, vdso};
+use crate::handler::{self, code_map, vdso};
 use crate::python;
 use crate::recording::counters::Statistics;
 use crate::recording::current::{self, Recording};
@@ -19,7 +21,7 @@ use crate::recording::family;
 use crate::recording::options::{self, Clock, Options};
 use crate::recording::process::{self, Process};
 use crate::recording::process_name;
-use crate::thread::counter::UnusedCounter;
+use crate::thread::counter::{self, UnusedCounter};
 use crate::thread::{arming, creation, scan, slots, timer};
 use crate::transparency::disposition::{self, Sender};
 use crate::transparency::{fatal, sanitizer, signals};
@@ -201,6 +203,11 @@ fn start_in(
         return Err(Error::AlreadyRecording);
     }
     options::checked_hz(options.hz).map_err(Error::Options)?;
+    if let Some(parent) = current::last()
+        && HAS_PARENT_STATE.swap(false, Ordering::Relaxed)
+    {
+        forget_parent(parent, start.inherited.is_some());
+    }
     let options = options.absolute();
     let owner = Owner { pid: std::process::id(), hands_over: start.hands_over };
     let path = options.path(owner.pid);
@@ -320,36 +327,55 @@ impl HeldAcrossFork for HeldLocks {
 
     fn in_child(self) {
         let HeldLocks { mut state, inherited: mut shared_state } = self;
-        let options = state.take().map(|running| running.options).filter(|options| options.children);
         let Some(parent) = current::last() else { return };
-        become_child(parent, options.is_some());
-        let inherited = std::mem::take(&mut *shared_state);
-        drop(shared_state);
-        if let Some(options) = options {
-            let gives_signal_stacks = parent.gives_signal_stacks;
-            let inherited = Some(inherited);
-            let start = Start { is_child: true, hands_over: false, gives_signal_stacks, inherited };
-            let _ = start_in(&mut state, options.for_child(), start, |_| false);
+        leave_parent(parent);
+        match state.take() {
+            Some(Running { options, .. }) if options.children => {
+                let inherited = Some(std::mem::take(&mut *shared_state));
+                drop(shared_state);
+                let gives_signal_stacks = parent.gives_signal_stacks;
+                let start = Start { is_child: true, hands_over: false, gives_signal_stacks, inherited };
+                let _ = start_in(&mut state, options.for_child(), start, |_| false);
+            }
+            // Freeing it would copy pages that the child shares with its parent.
+            running => std::mem::forget(running),
         }
     }
 }
 
-/// Resets the recorder in a fork child, because timers, writer and file belong to the parent. If the child is recorded,
-/// it keeps the published libraries and interpreter, which are still valid.
-fn become_child(parent: &Recording, is_recorded: bool) {
+/// Signal stack of the forking thread, which is the child's main thread.
+static SIGNAL_STACK_AT_FORK: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+/// True in a fork child before its first recording: the recorder's state is still that of the parent.
+static HAS_PARENT_STATE: AtomicBool = AtomicBool::new(false);
+
+/// Ends what concerns the parent alone in its fork child: the sampling of new threads, and descriptors. Most children
+/// are not recorded and end soon. Their time is that of copying pages, so this writes to few; the rest is done by
+/// [`forget_parent`].
+fn leave_parent(parent: &Recording) {
     parent.set_sampling(false);
-    parent.writer.forget();
     process_name::forget_in_child();
-    let signal_stack = creation::signal_stack().map_or(ptr::null_mut(), |stack| stack.ss_sp);
-    slots::reset_all_in_child(clock::own_tid(), signal_stack);
-    if !is_recorded {
-        python::withdraw();
-    }
     // The descriptors of counters are inherited; close the child's copies.
-    slots::iter().for_each(|(_, slot)| arming::close_counter(slot));
+    if counter::open_count() != 0 {
+        slots::iter().for_each(|(_, slot)| slot.source.close_counter());
+    }
     parent.unused_clock.into_iter().for_each(UnusedCounter::close);
     if let Some(session) = Session::process() {
         session.stop_observing();
+    }
+    let signal_stack = creation::signal_stack().map_or(ptr::null_mut(), |stack| stack.ss_sp);
+    SIGNAL_STACK_AT_FORK.store(signal_stack, Ordering::Relaxed);
+    HAS_PARENT_STATE.store(true, Ordering::Relaxed);
+}
+
+/// Resets the recorder before the first recording of a fork child, because timers, writer and samples belong to the
+/// parent. A child that is recorded from its start (`is_recorded`) keeps the published libraries and interpreter, which
+/// are still valid.
+fn forget_parent(parent: &Recording, is_recorded: bool) {
+    parent.writer.forget();
+    slots::reset_all_in_child(std::process::id(), SIGNAL_STACK_AT_FORK.load(Ordering::Relaxed));
+    if !is_recorded {
+        python::withdraw();
+        *INHERITED.lock().unwrap_or_else(PoisonError::into_inner) = Inherited::default();
     }
     drop(parent.code_events.take());
     code_map::clear_in_child(is_recorded);

@@ -70,7 +70,7 @@ static SLOT_BY_DESCRIPTOR: [AtomicU32; MAX_DESCRIPTORS] = [const { AtomicU32::ne
 static OPEN_COUNTERS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the number of open counters.
-pub(super) fn open_count() -> u32 {
+pub(crate) fn open_count() -> u32 {
     OPEN_COUNTERS.load(Ordering::Relaxed)
 }
 

@@ -103,7 +103,7 @@ impl Source {
     }
 
     /// Closes the counter, which no handler may be using.
-    pub(super) fn close_counter(&self) {
+    pub(crate) fn close_counter(&self) {
         if let Some(counter) = self.counter()
             && self.descriptor.compare_exchange(counter.descriptor + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {

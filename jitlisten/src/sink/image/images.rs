@@ -367,7 +367,9 @@ impl Images {
     pub(crate) fn start_generation(&mut self) {
         self.inherited_directories.extend(self.directory.take());
         self.build_ids = None;
-        self.inherited_files.push(std::mem::take(&mut self.freed_files));
+        if !self.freed_files.is_empty() {
+            self.inherited_files.push(std::mem::take(&mut self.freed_files));
+        }
         self.stored_bytes = 0;
         self.generation += 1;
     }

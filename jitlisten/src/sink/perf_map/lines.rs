@@ -44,6 +44,13 @@ pub(crate) struct RetainedLines {
     pub(super) space: Space,
 }
 
+impl RetainedLines {
+    /// Returns true if no sink has left lines.
+    pub(in crate::sink) fn is_empty(&self) -> bool {
+        self.file.is_none()
+    }
+}
+
 /// Lines of several objects that are written together.
 #[derive(Default)]
 pub(super) struct Batch {
