@@ -137,7 +137,8 @@ other_venvs() {
     # Tools that do not need Numba.
     make_venv tools "3.11 3.12 3.10 3.13" pystack==1.7.2
     # Libraries that start threads and processes for Numba programs, in the Python version of the first environment.
-    make_venv pools "3.11 3.12 3.13" tbb==2023.2.0 greenlet==3.5.6 objgraph==3.7.0 joblib==1.6.0 distributed==2026.8.0 mpi4py==4.1.2
+    make_venv pools "3.11 3.12 3.13" tbb==2023.2.0 greenlet==3.5.6 objgraph==3.7.0 joblib==1.6.0 distributed==2026.8.0 mpi4py==4.1.2 \
+        mpich==5.0.2
     # First Python release with `-X perf`.
     make_venv numba-0.68.1-python-3.12 "3.12 3.13" "${newest[@]}"
     # First Python release with `-X perf_jit`.

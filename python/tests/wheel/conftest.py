@@ -43,6 +43,16 @@ def require_tool(name):
     return path
 
 
+def need_package(run, name):
+    """Requires a package that is not part of Numba (`pools` in ci/setup.sh). If the package is missing, fails in CI and
+    skips elsewhere."""
+    if run(python(), "-c", f"import {name}", status=None).returncode == 0:
+        return
+    if os.environ.get("CI"):
+        pytest.fail(f"CI must have {name}")
+    pytest.skip(f"no {name}")
+
+
 def pinned_program(relative_path):
     """Returns a program from an environment that ci/setup.sh creates. If the program is missing, the test fails in CI
     and is skipped elsewhere."""

@@ -2,12 +2,11 @@
 even after they were moved."""
 
 import json
-import os
 import pathlib
 import shutil
 
 import pytest
-from conftest import command, python, require_tool
+from conftest import command, need_package, pinned_program, python, require_tool
 
 RUN_TIMEOUT_S = 300
 
@@ -79,16 +78,6 @@ def write_program(directory, source):
     path = directory / "program.py"
     path.write_text(source)
     return path
-
-
-def need_package(run, name):
-    """Requires a package that is not part of Numba (`pools` in ci/setup.sh). If the package is missing, fails in CI and
-    skips elsewhere."""
-    if run(python(), "-c", f"import {name}", status=None).returncode == 0:
-        return
-    if os.environ.get("CI"):
-        pytest.fail(f"CI must have {name}")
-    pytest.skip(f"no {name}")
 
 
 def read_report(run, *recordings):
@@ -205,6 +194,43 @@ assert {{row["rank"] for row in kernel}} == {{0, 1, 2, 3}}, kernel
 assert all(row["host"] and row["tid"] for row in kernel)
 """
     run(python(), "-c", script)
+
+
+WAITING = """
+from mpi4py import MPI
+import kernel
+
+kernel.task(0.1)
+MPI.COMM_WORLD.Barrier()
+kernel.task(0.2 + 0.6 * MPI.COMM_WORLD.rank)
+MPI.COMM_WORLD.Barrier()  # the ranks wait for the last
+"""
+
+
+@pytest.mark.parametrize("implementation", ["Open MPI", "MPICH"])
+def test_ranks_that_wait_for_another(run, tmp_path, implementation):
+    need_package(run, "mpi4py")
+    program = write_program(tmp_path, WAITING)
+    record = [command(), "record", "-o", "prof.data", "--", python(), program]
+    if implementation == "MPICH":
+        prefix = pinned_program("pools/bin/mpiexec").parents[1]
+        environment = {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": prefix / "lib"}
+        run(prefix / "bin/mpiexec", "-n", "3", *record, timeout=RUN_TIMEOUT_S, **environment)
+    else:
+        require_tool("mpirun")
+        mpirun(run, 3, *record)
+    files = sorted(path.name for path in tmp_path.glob("prof*.data"))
+    assert files == [f"prof.rank{rank}.data" for rank in range(3)]
+    line = WAITING.splitlines().index("MPI.COMM_WORLD.Barrier()  # the ranks wait for the last") + 1
+    script = f"""
+import jitlisten
+rows = jitlisten.read({files!r}, by_thread=True).thread_rows()
+print([sum(row["self"] for row in rows if row["rank"] == rank and row["file"].endswith("program.py")
+           and row["line"] == {line}) for rank in range(3)])
+"""
+    waiting = json.loads(run(python(), "-c", script).stdout)
+    assert waiting[0] > waiting[2], waiting
+    assert f"program.py:{line}" in run(command(), "lines", "--processes", *files).stdout
 
 
 BUSY = """
