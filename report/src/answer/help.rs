@@ -30,6 +30,8 @@ const SERIAL_THREADS: &str = "serial-threads";
 const MAX_SENTENCES: usize = 3;
 /// Minimum share of [`Help::count`].
 const MIN_PERCENT: f64 = 3.0;
+/// Minimum number of samples of [`Help::count`]: the time of fewer is off by a factor of two too often.
+const MIN_SAMPLES: u64 = 4;
 /// Minimum share of threads that wait for each other, of calls, of garbage collection, and of the GIL.
 const MIN_OVERHEAD_PERCENT: f64 = 10.0;
 /// Minimum number of combinations of argument types that are too many.
@@ -61,7 +63,7 @@ pub(super) fn what_helps(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     helps.extend(signature_help(evidence));
     helps.extend(interpreted_help(evidence));
     helps.extend(overhead_help(evidence));
-    helps.retain(|help| help.count.percent_of(evidence.all) >= MIN_PERCENT);
+    helps.retain(|help| help.count.percent_of(evidence.all) >= MIN_PERCENT && help.count.samples >= MIN_SAMPLES);
     // Threads may also take turns for other reasons than the GIL.
     let is_uncertain = |help: &Help| help.rule == SERIAL_THREADS;
     helps.sort_by(|a, b| {
