@@ -1,7 +1,10 @@
 //! Files that a recording names. They are opened on first use.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+
+use rustc_hash::FxHashSet;
 
 use super::callees::Callees;
 use super::elf::Elf;
@@ -13,11 +16,18 @@ use crate::lookup::{Lookup, build_ids_match, candidates};
 use crate::machine::Machine;
 use crate::recording::{FilePosition, MappedFile, Recording};
 
+/// Maximum number of open images of Python functions. A merged recording has some of each process.
+const MAX_OPEN_PYTHON_IMAGES: usize = 64;
+
 /// Files of a recording, by index.
 #[derive(Default)]
 pub(super) struct Files {
     files: Vec<FileEntry>,
     roots: Roots,
+    /// Open images of Python functions, oldest first.
+    python_images: VecDeque<u32>,
+    /// Paths and hashes of the sources that closed images name.
+    closed_hashes: FxHashSet<(String, String)>,
 }
 
 struct FileEntry {
@@ -33,6 +43,8 @@ enum State {
     /// Mapping that is not a file: memory, or part of the kernel.
     Anonymous,
     Open(Box<Elf>),
+    /// Image of Python functions that is opened again when it is needed.
+    Closed,
     Missing(String),
 }
 
@@ -55,6 +67,13 @@ pub(super) struct Symbolized {
     pub(super) approximate: bool,
 }
 
+impl FileEntry {
+    /// Returns true if the file has the name of an image of Python functions.
+    fn has_python_name(&self) -> bool {
+        self.name.starts_with("python-")
+    }
+}
+
 impl Files {
     /// Adds the files of a recording. Files of a growing recording stay open; returns true in that case.
     pub(super) fn extend(&mut self, recording: &Recording, lookup: &Lookup) -> bool {
@@ -62,13 +81,14 @@ impl Files {
         let roots = Roots::new(recording, lookup);
         let is_unchanged = is_unchanged && self.roots == roots;
         if !is_unchanged {
-            self.files.clear();
+            *self = Files::default();
         }
         self.roots = roots;
         // Reopen images of Python functions, which the recorder extends while it runs.
-        for entry in self.files.iter_mut().filter(|entry| entry.name.starts_with("python-")) {
+        for entry in self.files.iter_mut().filter(|entry| entry.has_python_name()) {
             entry.state = State::Unopened;
         }
+        self.python_images.clear();
         let files = recording.files.iter().skip(self.files.len()).map(|file| {
             let is_anonymous_name = is_anonymous(&file.path);
             let state = if is_anonymous_name { State::Anonymous } else { State::Unopened };
@@ -82,10 +102,11 @@ impl Files {
 
     /// Returns the paths and hashes of the sources that images name.
     pub(super) fn source_hashes(&self) -> impl Iterator<Item = &(String, String)> {
-        self.files.iter().flat_map(|entry| match &entry.state {
+        let open_hashes = self.files.iter().flat_map(|entry| match &entry.state {
             State::Open(elf) => elf.source_hashes(),
             _ => &[],
-        })
+        });
+        open_hashes.chain(&self.closed_hashes)
     }
 
     /// Returns the last component of the path.
@@ -97,6 +118,7 @@ impl Files {
     pub(super) fn is_image(&self, file: u32) -> bool {
         match self.files.get(file as usize) {
             Some(FileEntry { state: State::Open(elf), file, .. }) => elf.is_image || is_image_path(&file.path),
+            Some(FileEntry { state: State::Closed, .. }) => true,
             Some(entry) => is_image_path(&entry.file.path),
             None => false,
         }
@@ -105,12 +127,26 @@ impl Files {
     pub(super) fn open(&mut self, file: u32) -> Option<(&MappedFile, &mut Elf)> {
         let roots = &self.roots;
         let entry = self.files.get_mut(file as usize)?;
-        if matches!(entry.state, State::Unopened) {
+        if matches!(entry.state, State::Unopened | State::Closed) {
             entry.state = open(roots, &entry.file);
+            if matches!(&entry.state, State::Open(elf) if elf.is_image && entry.has_python_name()) {
+                self.python_images.push_back(file);
+                self.close_oldest();
+            }
         }
-        match &mut entry.state {
-            State::Open(elf) => Some((&entry.file, elf)),
+        match self.files.get_mut(file as usize)? {
+            FileEntry { file, state: State::Open(elf), .. } => Some((file, elf)),
             _ => None,
+        }
+    }
+
+    /// Closes an image of Python functions if too many are open.
+    fn close_oldest(&mut self) {
+        if self.python_images.len() > MAX_OPEN_PYTHON_IMAGES
+            && let Some(entry) = self.python_images.pop_front().and_then(|file| self.files.get_mut(file as usize))
+            && let State::Open(elf) = std::mem::replace(&mut entry.state, State::Closed)
+        {
+            self.closed_hashes.extend(elf.source_hashes().iter().cloned());
         }
     }
 
@@ -399,5 +435,38 @@ impl ImageCode {
     pub(crate) fn line(&mut self, address: u64) -> Option<(String, u32)> {
         let frame = self.0.locate(address).0.into_iter().next()?;
         Some((frame.file?, frame.line.unwrap_or_default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_of_python_functions_are_closed_and_opened_again() {
+        let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/sides/root/tmp/fixture/images");
+        let image = images.read_dir().unwrap().next().unwrap().unwrap().path().join("object-22.so");
+        let directory = std::env::temp_dir().join(format!("jitlisten-python-images-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let mapped_file = |number: u32| {
+            let path = directory.join(format!("python-{number}-0.so"));
+            std::fs::copy(&image, &path).unwrap();
+            MappedFile { path: path.to_str().unwrap().to_owned(), build_id: Vec::new(), root: None }
+        };
+        let count = MAX_OPEN_PYTHON_IMAGES as u32 + 10;
+        let mut recording = Recording::default();
+        recording.files.extend((0..count).map(mapped_file));
+        let mut files = Files::default();
+        files.extend(&recording, &Lookup::default());
+        let position = |file| FilePosition { file, offset: 0x1010 };
+        let symbols: Vec<_> = (0..count).map(|file| files.symbol(position(file)).unwrap()).collect();
+        let hashes = |files: &Files| files.source_hashes().cloned().collect::<FxHashSet<_>>();
+        let all_hashes = hashes(&files);
+        let is_open = |entry: &&FileEntry| matches!(entry.state, State::Open(_));
+        assert_eq!(files.files.iter().filter(is_open).count(), MAX_OPEN_PYTHON_IMAGES);
+        assert!(files.is_image(0), "a closed image");
+        assert_eq!(files.symbol(position(0)).as_ref(), Some(&symbols[0]));
+        assert_eq!((files.files.iter().filter(is_open).count(), hashes(&files)), (MAX_OPEN_PYTHON_IMAGES, all_hashes));
+        std::fs::remove_dir_all(directory).unwrap();
     }
 }
