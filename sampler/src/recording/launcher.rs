@@ -14,8 +14,9 @@ pub struct Rank {
 }
 
 /// Variables with the rank and the number of ranks. A launcher that runs inside another one's job comes first.
-const VARIABLES: [(&str, &[&str]); 10] = [
-    ("RANK", &["WORLD_SIZE"]), // torchrun
+const VARIABLES: [(&str, &[&str]); 11] = [
+    ("RANK", &["WORLD_SIZE"]),           // torchrun
+    ("HOROVOD_RANK", &["HOROVOD_SIZE"]), // with Gloo; with MPI, horovodrun starts mpirun
     ("OMPI_COMM_WORLD_RANK", &["OMPI_COMM_WORLD_SIZE"]),
     ("MV2_COMM_WORLD_RANK", &["MV2_COMM_WORLD_SIZE"]),
     ("PMI_RANK", &["PMI_SIZE"]), // Hydra: MPICH and Intel MPI
@@ -86,6 +87,7 @@ mod tests {
             ("MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", Some((1, true))),
             ("RANK=5 WORLD_SIZE=8 SLURM_PROCID=1 SLURM_NTASKS=2", Some((5, true))),
             ("RANK=5", None),
+            ("HOROVOD_RANK=1 HOROVOD_SIZE=2 HOROVOD_LOCAL_RANK=0", Some((1, true))),
             ("SLURM_PROCID=2 SLURM_NTASKS=4", Some((2, true))),
             ("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=9", None),
             ("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=9 SLURM_STEP_ID=0", Some((0, true))),
