@@ -267,8 +267,9 @@ fn recorder_notes(counters: &Counters) -> Vec<String> {
         notes.push(format!("threads without a timer, which are not in the recording: {threads_without_timer}"));
     }
     if skipped > samples / 100 {
+        let were_skipped = if skipped == 1 { "sample was" } else { "samples were" };
         notes.push(format!(
-            "{skipped} samples were skipped beside {samples}: taking a stack needed more than 5 % of the interval. \
+            "{skipped} {were_skipped} skipped beside {samples}: taking a stack needed more than 5 % of the interval. \
              Their time counts for the thread's next sample: totals are right, short functions less certain. \
              Record longer, or with a lower rate (-r)"
         ));
