@@ -410,3 +410,18 @@ def test_loops_are_lifted_as_without_coverage(project):
     assert "not-measured" not in measured.stderr
     for without, with_marks in zip(expected, measured.stdout.splitlines()):
         assert "refused" in without or with_marks == without
+
+
+def test_a_function_that_numba_compiles_close_to_the_recursion_limit(project):
+    """Blocks for marks lengthen the chain of blocks, along which Numba recurses."""
+    branches = "".join("        if n > %d:\n            total += 1\n" % number for number in range(100))
+    (project / "long.py").write_text(
+        "import sys\nfrom numba import njit\n@njit\ndef long(n):\n    total = 0\n    for i in range(n):\n"
+        + branches
+        + "    return total\nlong_limit = int(sys.argv[1])\nnjit(lambda n: n + 1)(1)\n"
+        "sys.setrecursionlimit(long_limit)\nprint(long(50), sys.getrecursionlimit())\n"
+    )
+    measured = run(project, "coverage", "run", "long.py", 300, NUMBA_OPT="0")
+    assert measured.stdout == "2500 300\n"
+    assert "not-measured" not in measured.stderr
+    assert missing_lines(project, "long.py") == [8 + 2 * number for number in range(50, 100)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -117,6 +118,20 @@ def _interpret(original: Original, interpreter: Any, bytecode: Any) -> Any:
     return func_ir
 
 
+def _reconstruct_ssa(original: Original, blocks: Any) -> Any:
+    """Doubles the recursion limit. Numba recurses along a chain of blocks, which marks make up to twice as long."""
+    limit = sys.getrecursionlimit()
+    if not PART.is_active():
+        return original(blocks)
+    sys.setrecursionlimit(2 * limit)
+    try:
+        return original(blocks)
+    finally:
+        # Another thread may have set a limit of its own.
+        if sys.getrecursionlimit() == 2 * limit:
+            sys.setrecursionlimit(limit)
+
+
 def _unroll(original: Original, unroller: Any, state: Any) -> Any:
     """Determines again which variables are in use. Blocks are renumbered before loops are unrolled, and with marks in
     the blocks between them, most get other numbers."""
@@ -217,6 +232,7 @@ def all_hooks() -> Hooks:
         Seam.INTERPRET: _interpret,
         Seam.MERGE_EXITS: _merge_exits,
         Seam.LIFTABLE_LOOPS: _liftable_loops,
+        Seam.RECONSTRUCT_SSA: _reconstruct_ssa,
         Seam.UNROLL: _unroll,
         Seam.LOAD_OVERLOAD: _load_overload,
         Seam.LOAD_OBJECT: _load_object,
