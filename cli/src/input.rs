@@ -165,7 +165,8 @@ impl Recordings {
     /// Prints where the recording was kept, and which other commands can show it.
     pub(crate) fn announce_kept(&self) {
         let Some(path) = &self.kept_path else { return };
-        let name = if path == Path::new(DEFAULT_OUTPUT) { String::new() } else { format!(" {}", path.display()) };
+        let name = path.display().to_string().replace("%p", "*");
+        let name = if path == Path::new(DEFAULT_OUTPUT) { String::new() } else { format!(" {name}") };
         let _ = writeln!(
             std::io::stderr(),
             "jitlisten: kept in {}: jitlisten lines --open{name}, flamegraph{name}, compiles{name}",

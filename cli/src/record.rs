@@ -126,6 +126,9 @@ pub(crate) fn resolve_output(
             Problem::new(format!("{} is not a directory", parent.display())).help("make it, or choose another -o")
         );
     }
+    if path.extension().is_some_and(|extension| extension == "html") {
+        return Err(Problem::new("-o names the recording, not a page").help("--html FILE writes a page"));
+    }
     let is_expected_type = if bundle { Path::is_dir } else { Path::is_file };
     if path.exists() && !is_expected_type(&path) {
         let kind = if path.is_dir() {

@@ -123,6 +123,7 @@ impl<'a> Builder<'a> {
             loops: self.evidence.loops,
             samples: self.samples,
             all: self.answer.all,
+            is_busy: self.evidence.recording.facts.run_queue_ns > self.answer.all.weight,
         });
         self.answer
     }

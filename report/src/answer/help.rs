@@ -30,6 +30,8 @@ const SERIAL_THREADS: &str = "serial-threads";
 const MAX_SENTENCES: usize = 3;
 /// Minimum share of [`Help::count`].
 const MIN_PERCENT: f64 = 3.0;
+/// Minimum number of samples of [`Help::count`]: the time of fewer is off by a factor of two too often.
+const MIN_SAMPLES: u64 = 4;
 /// Minimum share of threads that wait for each other, of calls, of garbage collection, and of the GIL.
 const MIN_OVERHEAD_PERCENT: f64 = 10.0;
 /// Minimum number of combinations of argument types that are too many.
@@ -48,6 +50,8 @@ pub(super) struct HelpEvidence<'a> {
     pub(super) loops: &'a [Loop],
     pub(super) samples: &'a Samples,
     pub(super) all: Count,
+    /// True if the threads waited longer for a processor than they ran.
+    pub(super) is_busy: bool,
 }
 
 /// Returns the sentences.
@@ -61,7 +65,7 @@ pub(super) fn what_helps(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     helps.extend(signature_help(evidence));
     helps.extend(interpreted_help(evidence));
     helps.extend(overhead_help(evidence));
-    helps.retain(|help| help.count.percent_of(evidence.all) >= MIN_PERCENT);
+    helps.retain(|help| help.count.percent_of(evidence.all) >= MIN_PERCENT && help.count.samples >= MIN_SAMPLES);
     // Threads may also take turns for other reasons than the GIL.
     let is_uncertain = |help: &Help| help.rule == SERIAL_THREADS;
     helps.sort_by(|a, b| {
@@ -89,7 +93,7 @@ fn compiled_function(row: &Compilation) -> CompiledFunction<'_> {
 fn compilation_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     let owners = evidence.profile.activities.owners();
     let mut by_reason: BTreeMap<(&str, Option<&str>), (Why, Compiled<'_>)> = BTreeMap::new();
-    for (row, count) in sampled_compilations(evidence) {
+    for (row, count) in sampled_compilations(evidence).filter(|(row, _)| !row.failed) {
         let why = if row.why.is_stored() { Why::NewEntry } else { row.why };
         let is_choice = matches!(why, Why::NotCached | Why::Closure | Why::Jitclass);
         let owner = owners.package(&row.file).filter(|_| is_choice);
@@ -129,7 +133,7 @@ fn compilation_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
                 ),
                 (Why::Generated, _) => (
                     "generated-not-cached",
-                    format!("{again}: source from exec() cannot be cached; write it to a module, with cache=True"),
+                    format!("{again}: source from exec() or standard input cannot be cached; write it to a module, with cache=True"),
                 ),
                 (Why::NewEntry, _) => {
                     let verb = if count > 1 { "come" } else { "comes" };
@@ -322,13 +326,14 @@ fn pool_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
         format!(", called at {}:{line}", source_name(&evidence.symbols.sources[source as usize]))
     });
     let option = if package.is_none() { ", or leave out parallel=True" } else { "" };
+    let doubt = if evidence.is_busy { " (on this busy machine they also wait for a processor)" } else { "" };
     Some(Help {
         count,
         rule: "parallel-too-small",
         position: Some((path.clone(), line.1)),
         text: format!(
-            "{}:{}{of_package}{}: a parallel loop with too little work, whose threads wait for each other ({library}); \
-             do more in each call{option}",
+            "{}:{}{of_package}{}: a parallel loop with too little work, whose threads wait for each other \
+             ({library}){doubt}; do more in each call{option}",
             source_name(path),
             line.1,
             called.unwrap_or_default(),

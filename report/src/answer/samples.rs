@@ -176,7 +176,11 @@ fn interpreted_word(path: &StackPath, symbols: &Symbols, profile: &Profile) -> S
         return CALLING.to_owned();
     }
     let package = path.package.and_then(|function| profile.activities.library_of_function(function as usize));
-    package.unwrap_or(INTERPRETER).to_owned()
+    match package {
+        Some("numba") => CALLING,
+        package => package.unwrap_or(INTERPRETER),
+    }
+    .to_owned()
 }
 
 fn waiting_word(reason: &str) -> String {

@@ -155,7 +155,7 @@ impl fmt::Display for Verdict<'_> {
         match self {
             Verdict::Packed => write!(formatter, "✓ nothing to say against it"),
             Verdict::Callee(name, percent) => write!(formatter, "· {percent:.0} % of it is in {name}"),
-            Verdict::Unexplained => write!(formatter, "· no rule applies; it may be fine"),
+            Verdict::Unexplained => write!(formatter, "· no rule applies"),
         }
     }
 }

@@ -461,8 +461,8 @@ fn few_rounds(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
             return Advice::because("few-rounds", cause);
         }
         Advice::because("few-rounds", "the loop has few rounds each time, and their number is not a constant")
-            .change("range(3) instead of range(x.shape[1]), if it is always 3")
-            .gain(1.8, 8.0)
+            .change("a constant number, as range(3), if it is always the same")
+            .gain(1.5, 8.0)
     })
 }
 

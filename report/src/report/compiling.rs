@@ -35,7 +35,7 @@ impl Report {
             }
             total.function = name;
             total.count += usize::from(row.why != Why::Wrapper);
-            (total.cpu_ns, total.llvm) = (total.cpu_ns + took, total.llvm + row.llvm);
+            (total.cpu_ns, total.llvm) = (total.cpu_ns + took, total.llvm + row.llvm.min(took));
         }
         let mut functions: Vec<CompiledFunction> = functions.into_values().collect();
         functions.sort_by(|a, b| b.cpu_ns.cmp(&a.cpu_ns).then_with(|| a.function.cmp(&b.function)));

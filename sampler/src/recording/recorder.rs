@@ -354,6 +354,8 @@ static HAS_PARENT_STATE: AtomicBool = AtomicBool::new(false);
 fn leave_parent(parent: &Recording) {
     parent.set_sampling(false);
     process_name::forget_in_child();
+    // In a nested PID namespace parent and child may have one number, and their timers too.
+    creation::forget_exit_key(parent);
     // The descriptors of counters are inherited; close the child's copies.
     if counter::open_count() != 0 {
         slots::iter().for_each(|(_, slot)| slot.source.close_counter());

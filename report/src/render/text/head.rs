@@ -130,7 +130,9 @@ impl Table<'_> {
             let matches = |row: &&Compilation| if is_cached { row.why.is_stored() } else { row.why.is_repeated() };
             rows().filter(matches).fold((0, 0), |(count, took), row| (count + 1, took + row.compiling_ns()))
         };
-        let reason = if rows().any(|row| row.why == Why::NotCached) { "; cache=True not set" } else { "" };
+        let owners = self.report.profile.activities.owners();
+        let is_forgotten = |row: &Compilation| row.why == Why::NotCached && owners.package(&row.file).is_none();
+        let reason = if rows().any(is_forgotten) { "; cache=True not set" } else { "" };
         for ((count, took), source, reason) in
             [(total_if(true), "from the cache", ""), (total_if(false), "again", reason)]
         {
