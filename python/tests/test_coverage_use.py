@@ -358,3 +358,70 @@ def test_without_a_configuration_below_the_command(project):
     environment = dict(os.environ, PYTHONPATH=site, JITLISTEN_COVERAGE="1")
     subprocess.run([sys.executable, "-c", code], cwd=project, env=environment, check=True)
     assert missing_lines(project) == MISSING_LINES
+
+
+LOOPS_IN_OBJECT_MODE = """
+from numba import jit
+
+def object_mode(function):
+    return jit(forceobj=True)(function)
+
+@object_mode
+def two_exits(power, limit):
+    if limit > 100:
+        power = 1
+    for i in range(100):
+        power *= 3
+        if i > 90:
+            break
+        if i > 95: break
+    return power
+
+@object_mode
+def while_else(x, limit):
+    w = 0
+    while (w < 4 and
+        limit <= 1):
+        w += 1
+    else:
+        v = 0
+        while (v < 2 and
+            limit <= x):
+            v += 1
+            raise ValueError
+    if limit == 7:
+        return x
+    return w
+
+for function in two_exits, while_else:
+    try:
+        result = function(3, 4)
+    except ValueError:  # Numba fails to compile some of these, depending on the version of Python.
+        result = "refused"
+    print(function.__name__, result, [len(overload.lifted) for overload in function.overloads.values()])
+"""
+
+
+def test_loops_are_lifted_as_without_coverage(project):
+    """A loop that Numba lifts computes with integers of 64 bits."""
+    (project / "loops.py").write_text(LOOPS_IN_OBJECT_MODE)
+    expected = run(project, "loops").stdout.splitlines()
+    measured = run(project, "coverage", "run", "--branch", "loops.py")
+    assert "not-measured" not in measured.stderr
+    for without, with_marks in zip(expected, measured.stdout.splitlines()):
+        assert "refused" in without or with_marks == without
+
+
+def test_a_function_that_numba_compiles_close_to_the_recursion_limit(project):
+    """Blocks for marks lengthen the chain of blocks, along which Numba recurses."""
+    branches = "".join("        if n > %d:\n            total += 1\n" % number for number in range(100))
+    (project / "long.py").write_text(
+        "import sys\nfrom numba import njit\n@njit\ndef long(n):\n    total = 0\n    for i in range(n):\n"
+        + branches
+        + "    return total\nlong_limit = int(sys.argv[1])\nnjit(lambda n: n + 1)(1)\n"
+        "sys.setrecursionlimit(long_limit)\nprint(long(50), sys.getrecursionlimit())\n"
+    )
+    measured = run(project, "coverage", "run", "long.py", 300, NUMBA_OPT="0")
+    assert measured.stdout == "2500 300\n"
+    assert "not-measured" not in measured.stderr
+    assert missing_lines(project, "long.py") == [8 + 2 * number for number in range(50, 100)]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from contextlib import contextmanager
-from typing import Any, Iterator, Optional
+from types import SimpleNamespace
+from typing import Any, Iterator, List, Optional
 
+from numba.core import transforms, untyped_passes
+from numba.core.analysis import compute_cfg_from_blocks
 from numba.core.errors import ForceLiteralArg
 from numba.core.postproc import VariableLifetime
 
@@ -13,7 +17,7 @@ from .._numba import inlined
 from .._numba.seams import Hooks, Original, Seam
 from . import lowering, marks, paths, unmeasured
 from .patches import KEY, PART, TOO_EARLY
-from .statements import MarkStatement, Offsets, insert_marks
+from .statements import MarkStatement, Offsets, first_statement, insert_marks, without_marks
 
 # Compilation
 
@@ -30,6 +34,8 @@ class _Compiling(threading.local):
     innermost: Optional[_Compilation] = None
     # The error of the last function that failed without marks, too.
     numbas_error: Optional[BaseException] = None
+    # First statements of the loops that Numba would lift from the function without marks.
+    lifted: Optional[List[Any]] = None
 
 
 _compiling = _Compiling()
@@ -112,12 +118,48 @@ def _interpret(original: Original, interpreter: Any, bytecode: Any) -> Any:
     return func_ir
 
 
+def _reconstruct_ssa(original: Original, blocks: Any) -> Any:
+    """Doubles the recursion limit. Numba recurses along a chain of blocks, which marks make up to twice as long."""
+    limit = sys.getrecursionlimit()
+    if not PART.is_active():
+        return original(blocks)
+    sys.setrecursionlimit(2 * limit)
+    try:
+        return original(blocks)
+    finally:
+        # Another thread may have set a limit of its own.
+        if sys.getrecursionlimit() == 2 * limit:
+            sys.setrecursionlimit(limit)
+
+
 def _unroll(original: Original, unroller: Any, state: Any) -> Any:
     """Determines again which variables are in use. Blocks are renumbered before loops are unrolled, and with marks in
     the blocks between them, most get other numbers."""
     if PART.is_active():
         state.func_ir.variable_lifetime = VariableLifetime(state.func_ir.blocks)
     return original(unroller, state)
+
+
+def _merge_exits(original: Original, func_ir: Any) -> Any:
+    """Determines which loops Numba would lift from the function without marks. The blocks that are created for marks
+    change where a loop begins and ends."""
+    _compiling.lifted = None
+    blocks = without_marks(func_ir.blocks)
+    if PART.is_active() and len(blocks) != len(func_ir.blocks):
+        state = SimpleNamespace(func_ir=func_ir.derive(blocks=blocks))
+        untyped_passes.CanonicalizeLoopEntry().run_pass(state)
+        untyped_passes.CanonicalizeLoopExit().run_pass(state)
+        blocks = original(state.func_ir).blocks
+        loops = transforms._extract_loop_lifting_candidates(compute_cfg_from_blocks(blocks), blocks)
+        _compiling.lifted = [first_statement(blocks[loop.header]) for loop in loops]
+    return original(func_ir)
+
+
+def _liftable_loops(original: Original, cfg: Any, blocks: Any) -> List[Any]:
+    lifted, loops = _compiling.lifted, original(cfg, blocks)
+    if lifted is None:
+        return loops
+    return [loop for loop in loops if any(first_statement(blocks[loop.header]) is each for each in lifted)]
 
 
 # Stores
@@ -188,6 +230,9 @@ def all_hooks() -> Hooks:
         **inlined.hooks(PART.is_active),
         Seam.COMPILE_FUNCTION: _compile,
         Seam.INTERPRET: _interpret,
+        Seam.MERGE_EXITS: _merge_exits,
+        Seam.LIFTABLE_LOOPS: _liftable_loops,
+        Seam.RECONSTRUCT_SSA: _reconstruct_ssa,
         Seam.UNROLL: _unroll,
         Seam.LOAD_OVERLOAD: _load_overload,
         Seam.LOAD_OBJECT: _load_object,

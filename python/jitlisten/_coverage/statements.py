@@ -23,8 +23,10 @@ translated: Dict[Tuple[str, int], Mapping[int, Steps]] = {}
 class MarkStatement(ir.Stmt):  # type: ignore[misc]
     """Stores a mark."""
 
-    def __init__(self, mark: Mark, loc: Any) -> None:
+    def __init__(self, mark: Mark, loc: Any, is_on_edge: bool = False) -> None:
         self.mark, self.loc = mark, loc
+        # True if the statement's block was created for an edge.
+        self.is_on_edge = is_on_edge
 
     def list_vars(self) -> List[Any]:
         return []
@@ -62,6 +64,27 @@ def insert_marks(interpreter: Any, func_ir: Any, path: str, offsets: Offsets) ->
     inserter = _Inserter(interpreter, func_ir, path, offsets)
     func_ir.blocks = inserter.make_blocks()
     translated[path, interpreter.func_id.firstlineno] = cleanup_lines(interpreter.func_id.code)
+
+
+def without_marks(blocks: Mapping[int, Any]) -> Dict[int, Any]:
+    """Returns copies of the blocks without marks, and without the blocks that were created for them."""
+    targets = {label: block.body[-1].target for label, block in blocks.items() if _is_edge(block)}
+    stripped = {label: block.copy() for label, block in blocks.items() if label not in targets}
+    for block in stripped.values():
+        block.body = [statement for statement in block.body if not isinstance(statement, MarkStatement)]
+        if isinstance(block.body[-1], (ir.Jump, ir.Branch)):
+            block.body[-1] = _redirect(block.body[-1], targets)
+    return stripped
+
+
+def first_statement(block: Any) -> Any:
+    """Returns the first statement of a block that is not a mark."""
+    return next(statement for statement in block.body if not isinstance(statement, MarkStatement))
+
+
+def _is_edge(block: Any) -> bool:
+    statements = [statement for statement in block.body[:-1] if not isinstance(statement, ir.Del)]
+    return bool(statements) and all(getattr(statement, "is_on_edge", False) for statement in statements)
 
 
 class _Inserter:
@@ -115,7 +138,8 @@ class _Inserter:
         for (source, target), steps_of_edge in on_edge.items():
             branch = changed[_spaced(source)].body[-1]
             edge = ir.Block(self._blocks[source].scope, branch.loc)
-            edge.body = [*map(self._make_mark, steps_of_edge), ir.Jump(_spaced(target), branch.loc)]
+            marks = [self._make_mark(step, is_on_edge=True) for step in steps_of_edge]
+            edge.body = [*marks, ir.Jump(_spaced(target), branch.loc)]
             free = _spaced(source) + 1
             if free in changed:
                 free += 1
@@ -147,9 +171,10 @@ class _Inserter:
         changed.body = body + [_with_spaced_labels(block.body[-1])]
         return changed
 
-    def _make_mark(self, step: Step) -> MarkStatement:
+    def _make_mark(self, step: Step, is_on_edge: bool = False) -> MarkStatement:
         source, target = step
-        return MarkStatement(Mark(self._path, source, target), self._loc.with_lineno(target if target > 0 else source))
+        loc = self._loc.with_lineno(target if target > 0 else source)
+        return MarkStatement(Mark(self._path, source, target), loc, is_on_edge)
 
 
 def _begins_with(block: Any) -> bool:

@@ -61,7 +61,10 @@ class Seam(enum.Enum):
     SERIALIZE = "numba.core.pythonapi", "PythonAPI.serialize_object"
     SUSPEND_LOCATIONS = "numba.core.debuginfo", "suspend_emission"
     # Passes before lowering
+    MERGE_EXITS = "numba.core.transforms", "_pre_looplift_transform"
+    LIFTABLE_LOOPS = "numba.core.transforms", "_extract_loop_lifting_candidates"
     UNROLL = "numba.core.untyped_passes", "MixedContainerUnroller.apply_transform"
+    RECONSTRUCT_SSA = "numba.core.ssa", "_run_ssa"
     STRIP_PHIS = "numba.core.typed_passes", "PreLowerStripPhis._strip_phi_nodes"
     INLINE_FUNCTION = "numba.core.inline_closurecall", "InlineWorker.inline_ir"
     INLINE_CLOSURE = "numba.core.inline_closurecall", "inline_closure_call"
