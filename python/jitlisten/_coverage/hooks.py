@@ -156,7 +156,8 @@ def _merge_exits(original: Original, func_ir: Any) -> Any:
 
 
 def _liftable_loops(original: Original, cfg: Any, blocks: Any) -> List[Any]:
-    lifted, loops = _compiling.lifted, original(cfg, blocks)
+    loops: List[Any] = original(cfg, blocks)
+    lifted = _compiling.lifted
     if lifted is None:
         return loops
     return [loop for loop in loops if any(first_statement(blocks[loop.header]) is each for each in lifted)]
