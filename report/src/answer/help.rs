@@ -326,7 +326,7 @@ fn pool_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
         format!(", called at {}:{line}", source_name(&evidence.symbols.sources[source as usize]))
     });
     let option = if package.is_none() { ", or leave out parallel=True" } else { "" };
-    let doubt = if evidence.is_busy { " (on this busy machine they also wait for a processor)" } else { "" };
+    let doubt = if evidence.is_busy { ", and on this busy machine for a processor" } else { "" };
     Some(Help {
         count,
         rule: "parallel-too-small",
