@@ -202,7 +202,7 @@ def test_a_program_of_libraries(environment, run, tmp_path):
         assert max(map(len, rows)) <= columns
         (compiled,) = [row for row in rows if " LLVM " in row and " slow.compiled(" in row]
         assert "64), and 1 more" in compiled, text
-        assert "next run: 2 compilations again" in text and "cache=True not set" in text
+        assert "next run: 2 compilations again" in text and "cache=True not set" not in text, "the user cannot set it"
         yours, libraries = text.split("| your functions")[1].split("| libraries")
         assert "slow.compiled" not in yours and "| <lambda>" in yours, text
         libraries, sources = libraries.split("|  line | source", 1)

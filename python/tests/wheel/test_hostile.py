@@ -266,6 +266,15 @@ PLANTED = {
 }
 
 
+def _state(directory):
+    """Returns what a program could have changed. Looking at a link may change its access time."""
+    states = {path: path.lstat() for path in directory.rglob("*")}
+    return {
+        path: (state.st_ino, state.st_mode, state.st_uid, state.st_gid, state.st_size, state.st_ctime_ns)
+        for path, state in states.items()
+    }
+
+
 @pytest.mark.parametrize("subcommand", ["record", "lines"])
 @pytest.mark.parametrize("planted", PLANTED)
 def test_what_another_user_planted_is_not_used(user, environment, tmp_path, planted, subcommand):
@@ -275,14 +284,14 @@ def test_what_another_user_planted_is_not_used(user, environment, tmp_path, plan
         recording = shared_directory / "jitlisten.perf.data"
         plant_code = f"import os; FILE, VICTIM = {str(recording)!r}, {str(victim)!r}; {PLANTED[planted]}"
         subprocess.run([str(arg) for arg in [*user.command_prefix, python(), "-c", plant_code]], check=True)
-        state_before = {path: path.lstat() for path in shared_directory.rglob("*")}
+        state_before = _state(shared_directory)
         args = [str(command()), subcommand, "-o", str(recording), "--", str(python()), "-c", "sum(range(10**7))"]
         result = subprocess.run(
             args, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=SUBCOMMAND_TIMEOUT_S,
             stdin=subprocess.DEVNULL,
         )
         assert result.returncode == 2 and "help: choose another -o" in result.stderr, result.stderr
-        assert {path: path.lstat() for path in shared_directory.rglob("*")} == state_before and not victim.exists()
+        assert _state(shared_directory) == state_before and not victim.exists()
     finally:
         shutil.rmtree(shared_directory)
 
