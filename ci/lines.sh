@@ -23,17 +23,17 @@ part=${1:-short}
 . ci/venvs.sh
 
 [ "$part" = environment ] || cargo build --release
-newest() { make_venv 0.68.1 3.11 "${newest[@]}" pytest==8.4.2 pytest-xdist==3.8.0 py-spy==0.4.3 pystack==1.7.2; }
+make_newest() { make_venv 0.68.1 3.11 "${newest[@]}" pytest==8.4.2 pytest-xdist==3.8.0 py-spy==0.4.3 pystack==1.7.2; }
 case $part in
 environment)
-    newest
+    make_newest
     ;;
 short)
-    newest
+    make_newest
     test_with 0.68.1 -n 2 --dist loadfile python/tests/test_lines*.py
     ;;
 older)
-    newest
+    make_newest
     make_venv 0.57.1 3.11 numba==0.57.1 numpy==1.24.4 pytest==8.4.2
     test_with 0.57.1 python/tests/test_lines.py python/tests/test_lines_compilations.py python/tests/test_lines_same_code.py
     integrations/numba/test.sh "$venvs/0.68.1/bin/python"
@@ -92,7 +92,7 @@ all | same-code)
 0.66.0 3.11 numba==0.66.0
 0.67.0 3.11 numba==0.67.0
 0.68.0 3.11 numba==0.68.0
-0.68.1 3.11 "${newest[@]}"
+0.68.1 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
 0.68.1-python-3.12 3.12 numba==0.68.1
 0.68.1-python-3.13 3.13 numba==0.68.1
 MATRIX
