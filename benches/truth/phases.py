@@ -71,6 +71,15 @@ def per_second(function, total, length=300_000):
     return length / (total[0] - before)
 
 
+def run_threads(target, arguments):
+    """Calls a function with each argument in a thread of its own, and waits for all."""
+    threads = [threading.Thread(target=target, args=(argument,)) for argument in arguments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def _unrecorded_seconds():
     """Returns the CPU time of the recorder's own thread, and of child processes."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)

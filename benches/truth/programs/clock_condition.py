@@ -2,7 +2,7 @@
 import random
 import threading
 
-from phases import per_second, timed, write
+from phases import per_second, run_threads, timed, write
 
 
 def ping(n):
@@ -34,11 +34,7 @@ def main(seconds, seed):
                 turn = 1 - player
                 condition.notify_all()
 
-    threads = [threading.Thread(target=play, args=(player,)) for player in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(play, range(2))
     return totals
 
 

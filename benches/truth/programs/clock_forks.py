@@ -4,9 +4,8 @@
 import os
 import random
 import struct
-import threading
 
-from phases import per_second, timed, write
+from phases import per_second, run_threads, timed, write
 
 
 def prepared(n):
@@ -44,11 +43,7 @@ def main(seconds, seed):
             os.close(reader)
             os.close(writer)
 
-    threads = [threading.Thread(target=fork, args=(random.Random(seed + thread),)) for thread in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(fork, [random.Random(seed + thread) for thread in range(2)])
     return totals
 
 

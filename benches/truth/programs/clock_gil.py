@@ -1,12 +1,11 @@
 """Two Python threads that wait for each other's GIL, beside a compiled thread without it."""
 
 # record: --wall
-import threading
 import time
 
 from numba import njit
 
-from phases import per_second, timed, wall_time, write
+from phases import per_second, run_threads, timed, wall_time, write
 
 
 @njit(nogil=True)
@@ -41,11 +40,7 @@ def main(seconds, _seed):
             with timed(totals[function.__name__], wall_time):
                 function(int(lengths[function] * 0.3))
 
-    threads = [threading.Thread(target=work, args=(function,)) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(work, functions)
     return totals
 
 

@@ -1,25 +1,13 @@
 """A parallel loop of 1 ms between naps, in the threads of Numba's pool."""
 
-import ctypes
 import random
 import time
 
 import numpy
 from numba import njit, prange
 
+from compiled_clock import cpu_seconds
 from phases import write
-
-CLOCK_THREAD_CPUTIME_ID = 3
-
-clock_gettime = ctypes.CDLL(None).clock_gettime
-clock_gettime.argtypes, clock_gettime.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_int
-
-
-@njit
-def cpu_seconds():
-    clock = numpy.zeros(2, numpy.int64)
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, clock.ctypes)
-    return clock[0] + clock[1] / 1e9
 
 
 @njit
@@ -41,12 +29,13 @@ def rooted(n):
 @njit(parallel=True)
 def work(lengths, seconds, sums):
     for part in prange(2):
-        start = cpu_seconds()
+        clock = numpy.zeros(2, numpy.int64)
+        start = cpu_seconds(clock)
         sums[part] += halved(lengths[0])
-        middle = cpu_seconds()
+        middle = cpu_seconds(clock)
         sums[part] += rooted(lengths[1])
         seconds[part, 0] += middle - start
-        seconds[part, 1] += cpu_seconds() - middle
+        seconds[part, 1] += cpu_seconds(clock) - middle
 
 
 def main(seconds, seed):

@@ -7,21 +7,13 @@ import time
 import numpy
 from numba import carray, cfunc, njit, types
 
+from compiled_clock import cpu_seconds
 from phases import write
 
 CLONE_FLAGS = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000  # VM, FS, FILES, SIGHAND, THREAD, SYSVSEM
 STACK_BYTES = 1 << 20
-CLOCK_THREAD_CPUTIME_ID = 3
 
 libc = ctypes.CDLL(None)
-clock_gettime = libc.clock_gettime
-clock_gettime.argtypes, clock_gettime.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_int
-
-
-@njit
-def cpu_seconds(clock):
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, clock.ctypes)
-    return clock[0] + clock[1] / 1e9
 
 
 @njit

@@ -1,10 +1,9 @@
 """Several Python threads in code that releases the GIL."""
-import threading
 import time
 
 from numba import njit
 
-from phases import phase, run
+from phases import phase, run, run_threads
 
 
 @njit(nogil=True)
@@ -17,11 +16,7 @@ def work(n):
 
 @phase("threads", time.process_time)
 def _(n):
-    threads = [threading.Thread(target=work, args=(20 * n,)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(work, [20 * n] * 2)
 
 
 run()
