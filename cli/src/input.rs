@@ -20,7 +20,7 @@ use jitlisten_sampler::{exact_pattern, first_process};
 use crate::bundle;
 use crate::command;
 use crate::problem::Problem;
-use crate::record::{DEFAULT_OUTPUT, Output, resolve_output};
+use crate::record::{DEFAULT_OUTPUT, Output, as_argument, resolve_output};
 use crate::recorder::{self, Recorded, Recorder};
 use crate::recording::{default_file, is_page};
 use crate::scratch::{Kind, Scratch};
@@ -143,7 +143,7 @@ impl Recordings {
             (None, []) => (PathBuf::from(DEFAULT_OUTPUT), true),
             _ => return None,
         };
-        let name = if is_default { DEFAULT_OUTPUT.into() } else { path.display().to_string() };
+        let name = if is_default { DEFAULT_OUTPUT.into() } else { as_argument(&path) };
         let argument = if is_default { String::new() } else { format!(" {name}") };
         Some(format!("{name}: jitlisten lines --open{argument} (page) · compiles · flamegraph"))
     }
@@ -165,8 +165,8 @@ impl Recordings {
     /// Prints where the recording was kept, and which other commands can show it.
     pub(crate) fn announce_kept(&self) {
         let Some(path) = &self.kept_path else { return };
-        let name = path.display().to_string().replace("%p", "*");
-        let name = if path == Path::new(DEFAULT_OUTPUT) { String::new() } else { format!(" {name}") };
+        let is_default = path == Path::new(DEFAULT_OUTPUT);
+        let name = if is_default { String::new() } else { format!(" {}", as_argument(path)) };
         let _ = writeln!(
             std::io::stderr(),
             "jitlisten: kept in {}: jitlisten lines --open{name}, flamegraph{name}, compiles{name}",

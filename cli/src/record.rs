@@ -88,6 +88,11 @@ fn lines_command(recording: &Path) -> String {
     if is_default { "jitlisten lines".to_owned() } else { format!("jitlisten lines {}", recording.display()) }
 }
 
+/// Returns an output as an argument of the commands that read it: a pattern for the files of several processes.
+pub(crate) fn as_argument(output: &Path) -> String {
+    output.display().to_string().replace("%p", "*")
+}
+
 /// Identity of this process, passed to the recorded process, which stops recording when this process exits. `None` if
 /// the two are in different PID namespaces, where our PID would be wrong.
 fn own_identity(process: &Process) -> Option<jitlisten_sampler::Process> {

@@ -24,6 +24,7 @@ use clap::Args;
 use jitlisten_report::{Follower, Lookup, Options, Report, Selection, SymbolCache};
 
 use crate::problem::Problem;
+use crate::record::as_argument;
 use crate::recorder::Recorder;
 use screen::{Screen, View};
 use table::Table;
@@ -75,8 +76,8 @@ impl Top {
         let status = target.finish();
         let _ = std::io::stdout().lock().write_all(table?.as_bytes());
         if let Some(path) = &self.output {
-            let path = path.display();
-            let _ = writeln!(std::io::stderr(), "jitlisten: kept in {path}: jitlisten lines {path}");
+            let (path, argument) = (path.display(), as_argument(path));
+            let _ = writeln!(std::io::stderr(), "jitlisten: kept in {path}: jitlisten lines {argument}");
         }
         Ok(status)
     }

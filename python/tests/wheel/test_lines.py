@@ -114,6 +114,8 @@ def test_a_command_is_recorded_as_it_is_said(run, tmp_path):
         and record_and_read("-o", "%p.data")["recordings"] == 1
     )
     assert child.exists() and len(list(tmp_path.glob("[0-9]*.data"))) == 1
+    pool = run(command(), "lines", "-s", "-o", "pool-%p.data", *program_args, timeout=RUN_TIMEOUT_S)
+    assert "pool-*.data: jitlisten lines --open pool-*.data (page)" in pool.stdout
     assert "1..=10000" in run(command(), "lines", "-r", "0", *program_args, status=2).stderr
     assert "cannot be used with a recording" in run(command(), "lines", "-s", parent_recording, status=2).stderr
     assert "name a command" in run(command(), "lines", "-s", status=2).stderr
