@@ -135,8 +135,10 @@ def test_what_a_person_sees(run, recordings):
     assert headline.startswith("mixed.py · ") and " of CPU time in " in headline and " · 1 thread · " in headline
     for word in ("compiled code", "your Python", "compiling", "importing"):
         assert word in text, text
-    # On a busy machine the run queue leaves too small a share for the row of the wait.
-    assert "off the processor" in text or "run queue" in text, text
+    report = read_report(run, recordings["cpu"])
+    waited = report["elapsed"] - report["answer"]["weight"] - report["answer"]["run_queue"]
+    # On a busy machine the run queue may leave too small a share for the row of the wait.
+    assert "off the processor" in text or waited < 0.06 * report["elapsed"], text
     headings = ["your lines", "what helps", "  activity", "| your functions", "| libraries, with", "|  line | source"]
     assert sorted(headings, key=text.index) == headings
     everything = run(command(), "lines", "-a", recordings["cpu"]).stdout
@@ -315,14 +317,14 @@ def test_who_waits_for_pythons_lock(run, tmp_path):
     """One of two Python threads always waits for the GIL, and the main thread waits for both."""
     (tmp_path / "two.py").write_text(
         "import threading, time\n"
-        "def work():\n    end = time.monotonic() + 2\n    while time.monotonic() < end: sum(range(1000))\n"
+        "def work():\n    end = time.monotonic() + 4\n    while time.monotonic() < end: sum(range(1000))\n"
         "threads = [threading.Thread(target=work) for _ in range(2)]\n"
         "for thread in threads: thread.start()\n"
         "for thread in threads: thread.join()\n"
     )
     run(command(), "record", "--wall", "-o", "two.data", "two.py")
     waiting = read_report(run, "two.data")["summary"]["waiting"]
-    assert waiting["the GIL"]["weight"] > 0.2e9 and waiting["threads"]["weight"] > 1e9, waiting
+    assert waiting["the GIL"]["weight"] > 0.5e9 and waiting["threads"]["weight"] > 1e9, waiting
     text = run(command(), "lines", "two.data").stdout
     assert "waiting " in text and "the GIL " in text
 
