@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::help::{Help, HelpEvidence, short_name, what_helps};
 use super::row::{AnswerRow, RowKind};
 use super::rows::{Chosen, choose};
-use super::samples::{CALLING, Group, INTERPRETER, Samples, collect};
+use super::samples::{CALLING, Group, INTERPRETER, Samples};
 use super::tree::{Key, Node, NodeId, Tree};
 use crate::distinct::Distinct;
 use crate::lookup::source::SourceText;
@@ -15,7 +15,6 @@ use crate::loops::{Advice, Loop};
 use crate::profile::activity::Activity;
 use crate::profile::hottest::HotLine;
 use crate::profile::{Count, Profile, heaviest_first, is_pool_library};
-use crate::recording::Recording;
 use crate::recording::compilations::{Compilation, Why};
 use crate::symbols::Symbols;
 
@@ -42,7 +41,9 @@ pub struct Answer {
 
 /// Data that the answer is computed from.
 pub(crate) struct Evidence<'a> {
-    pub(crate) recording: &'a Recording,
+    pub(crate) samples: &'a Samples,
+    /// Time that threads were on the run queue; 0 if it is unknown.
+    pub(crate) run_queue_ns: u64,
     pub(crate) symbols: &'a Symbols,
     pub(crate) profile: &'a Profile,
     /// Sources of [`Profile::files`].
@@ -60,8 +61,7 @@ pub(super) const MAX_IMPORTS: usize = 2;
 
 impl Answer {
     pub(crate) fn new(evidence: &Evidence<'_>) -> Answer {
-        let samples = collect(evidence.recording, evidence.symbols, evidence.profile, evidence.compilations);
-        Builder::new(evidence, &samples).build()
+        Builder::new(evidence).build()
     }
 }
 
@@ -81,11 +81,11 @@ pub(super) struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    pub(super) fn new(evidence: &'a Evidence<'a>, samples: &'a Samples) -> Builder<'a> {
+    pub(super) fn new(evidence: &'a Evidence<'a>) -> Builder<'a> {
         let files = evidence.profile.files.iter().enumerate().map(|(index, file)| (file.path.as_str(), index));
         Builder {
             evidence,
-            samples,
+            samples: evidence.samples,
             files: files.collect(),
             compiled: Distinct::default(),
             runs: FxHashMap::default(),
@@ -123,7 +123,7 @@ impl<'a> Builder<'a> {
             loops: self.evidence.loops,
             samples: self.samples,
             all: self.answer.all,
-            is_busy: self.evidence.recording.facts.run_queue_ns > self.answer.all.weight,
+            is_busy: self.evidence.run_queue_ns > self.answer.all.weight,
         });
         self.answer
     }
@@ -258,11 +258,12 @@ impl<'a> Builder<'a> {
 
 /// Returns the advice for the hottest loop whose hottest line is among `lines`.
 pub(super) fn advice_at_lines(loops: &[Loop], path: &str, lines: std::ops::RangeInclusive<u32>) -> Option<String> {
-    loops
-        .iter()
-        .filter(|hot_loop| hot_loop.path == path && lines.contains(&hot_loop.line))
-        .find_map(|hot_loop| hot_loop.advice.iter().find(|advice| advice.change.is_some()))
-        .map(Advice::text)
+    loops.iter().filter(|hot_loop| hot_loop.path == path && lines.contains(&hot_loop.line)).find_map(advice_text)
+}
+
+/// Returns the advice of a loop that has a change.
+pub(super) fn advice_text(hot_loop: &Loop) -> Option<String> {
+    hot_loop.advice.iter().find(|advice| advice.change.is_some()).map(Advice::text)
 }
 
 pub(super) fn when_again(why: impl Iterator<Item = Why>) -> &'static str {

@@ -133,7 +133,10 @@ fn compilation_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
                 ),
                 (Why::Generated, _) => (
                     "generated-not-cached",
-                    format!("{again}: source from exec() or standard input cannot be cached; write it to a module, with cache=True"),
+                    format!(
+                        "{again}: source from exec() or standard input cannot be cached; write it to a module, with \
+                         cache=True"
+                    ),
                 ),
                 (Why::NewEntry, _) => {
                     let verb = if count > 1 { "come" } else { "comes" };

@@ -3,10 +3,9 @@
 
 use rustc_hash::FxHashMap;
 
-use super::build::{Builder, Evidence, MAX_IMPORT_PERCENT, MAX_IMPORTS, advice_at_lines, when_again};
+use super::build::{Builder, Evidence, MAX_IMPORT_PERCENT, MAX_IMPORTS, advice_text, when_again};
 use super::row::{MIN_CALL_PERCENT, MIN_FUNCTIONS, MIN_WORD_PERCENT, ONE_WORD_PERCENT};
 use super::rows::{FEW_ROWS, HALF_PERCENT, MAX_ROWS, MIN_CHILD_PERCENT, MIN_HIDDEN_LINES, MIN_ROOT_PERCENT};
-use super::samples::collect;
 use super::tree::{CHAIN_PERCENT, Key, MAX_LINES, MIN_PARENT_PERCENT, MIN_PERCENT, SHOWN_LINES_PERCENT};
 use crate::distinct::Distinct;
 use crate::profile::library_of_stack;
@@ -86,8 +85,8 @@ pub(crate) const LIMITS: [(&str, f64); 17] = [
 
 impl LineTree {
     pub(crate) fn new(evidence: &Evidence<'_>) -> LineTree {
-        let samples = collect(evidence.recording, evidence.symbols, evidence.profile, evidence.compilations);
-        let mut builder = Builder::new(evidence, &samples);
+        let samples = evidence.samples;
+        let mut builder = Builder::new(evidence);
         let activities = &evidence.profile.activities;
         let (mut leaves, mut compilations, mut libraries) =
             (Distinct::default(), Distinct::default(), Distinct::default());
@@ -100,10 +99,8 @@ impl LineTree {
         }
         let compilation = |index: &u32| &evidence.compilations[*index as usize];
         let compiled = builder.compiled.values.iter();
-        let advice = evidence.loops.iter().filter_map(|hot_loop| {
-            let text = advice_at_lines(evidence.loops, &hot_loop.path, hot_loop.line..=hot_loop.line)?;
-            Some((hot_loop.path.clone(), hot_loop.line, text))
-        });
+        let advice = evidence.loops.iter();
+        let advice = advice.filter_map(|hot_loop| Some((hot_loop.path.clone(), hot_loop.line, advice_text(hot_loop)?)));
         LineTree {
             nodes: nodes(&builder),
             compiled: compiled.map(|(name, path, line)| (name.clone(), (*path).to_owned(), *line)).collect(),
@@ -114,7 +111,7 @@ impl LineTree {
                 .collect(),
             again: compilations.values.iter().map(|index| when_again([compilation(index).why].into_iter())).collect(),
             advice: advice.collect(),
-            words: samples.words,
+            words: samples.words.clone(),
         }
     }
 }

@@ -27,3 +27,4 @@ pub(crate) use build::{Evidence, call_of};
 pub use help::Help;
 pub(crate) use line_tree::{LIMITS, Leaf, LineNode, LineTree};
 pub use row::{AnswerRow, RowKind};
+pub(crate) use samples::{Samples, collect};

@@ -45,7 +45,7 @@ pub(super) struct Group {
 
 /// All samples of a recording.
 #[derive(Debug, Default)]
-pub(super) struct Samples {
+pub(crate) struct Samples {
     pub(super) groups: Vec<Group>,
     /// Index into `groups` of each sample; `None` for those of idle threads.
     pub(super) group_of_sample: Vec<Option<u32>>,
@@ -66,7 +66,7 @@ enum Context {
 /// A sample's period may begin before a compilation and end in it, and the timer may be late.
 const TOLERANCE_NS: u64 = 10_000_000;
 
-pub(super) fn collect(
+pub(crate) fn collect(
     recording: &Recording,
     symbols: &Symbols,
     profile: &Profile,
@@ -172,15 +172,9 @@ fn function_word(symbols: &Symbols, function: u32) -> String {
 /// Returns the word for C code that a line of the user's Python called.
 fn interpreted_word(path: &StackPath, symbols: &Symbols, profile: &Profile) -> String {
     let module = path.callee.map(|function| symbols.functions[function as usize].module.as_str());
-    if module.is_some_and(|module| module.starts_with("_dispatcher.")) {
-        return CALLING.to_owned();
-    }
     let package = path.package.and_then(|function| profile.activities.library_of_function(function as usize));
-    match package {
-        Some("numba") => CALLING,
-        package => package.unwrap_or(INTERPRETER),
-    }
-    .to_owned()
+    let calls_numba = package == Some("numba") || module.is_some_and(|module| module.starts_with("_dispatcher."));
+    if calls_numba { CALLING } else { package.unwrap_or(INTERPRETER) }.to_owned()
 }
 
 fn waiting_word(reason: &str) -> String {

@@ -64,8 +64,7 @@ impl Roles {
                     (Role::Exit, library == "libc" && EXIT_FUNCTIONS.contains(&base)),
                     (Role::Condition, base.trim_start_matches('_').starts_with("pthread_cond_")),
                     (Role::Interpreter, library.starts_with("libpython") || library.starts_with("python")),
-                    // A copy in a wheel has a hash in its name: `libgomp-a34b3233`.
-                    (Role::Pool, POOL_LIBRARIES.contains(&library.split('-').next().unwrap_or(library))),
+                    (Role::Pool, find_pool(module).is_some_and(|pool| pool.is_openmp)),
                 ]
             }
             Kind::Kernel | Kind::Compiled | Kind::Unknown => &[],
@@ -185,30 +184,40 @@ const EXIT_FUNCTIONS: [&str; 2] = ["exit", "__run_exit_handlers"];
 /// Name prefixes of LLVM functions in a library that LLVM is linked into.
 const LLVM_PREFIXES: [&str; 2] = ["llvm::", "_ZN4llvm"];
 
-/// OpenMP runtime libraries, which are recognised by file name because they lack symbols.
-const POOL_LIBRARIES: [&str; 3] = ["libgomp", "libomp", "libiomp5"];
+/// Library that runs parallel loops.
+struct Pool {
+    /// Name of the file, up to the first `-` or `.`.
+    file: &'static str,
+    /// Name in reports. Numba's own modules call the libraries.
+    name: &'static str,
+    /// True for a runtime of OpenMP. Its waits are recognised by file name, because it lacks symbols.
+    is_openmp: bool,
+}
 
-/// Libraries that run parallel loops, with the name of each in reports. Numba's own modules call the libraries.
-const POOLS: [(&str, &str); 7] = [
-    ("libgomp", "libgomp"),
-    ("libomp", "libomp"),
-    ("libiomp5", "libiomp5"),
-    ("libtbb", "tbb"),
-    ("omppool", "libgomp"),
-    ("tbbpool", "tbb"),
-    ("workqueue", "workqueue"),
+const POOLS: [Pool; 7] = [
+    Pool { file: "libgomp", name: "libgomp", is_openmp: true },
+    Pool { file: "libomp", name: "libomp", is_openmp: true },
+    Pool { file: "libiomp5", name: "libiomp5", is_openmp: true },
+    Pool { file: "libtbb", name: "tbb", is_openmp: false },
+    Pool { file: "omppool", name: "libgomp", is_openmp: false },
+    Pool { file: "tbbpool", name: "tbb", is_openmp: false },
+    Pool { file: "workqueue", name: "workqueue", is_openmp: false },
 ];
 
-/// Returns the name in reports of a library that runs parallel loops, from its file name.
-pub(super) fn pool_library(library: &str) -> Option<&'static str> {
+fn find_pool(module: &str) -> Option<&'static Pool> {
     // A copy in a wheel has a hash in its name: `libgomp-a34b3233.so.1.0.0`.
-    let name = library.split(['-', '.']).next().unwrap_or(library);
-    POOLS.iter().find(|(prefix, _)| *prefix == name).map(|(_, word)| *word)
+    let file = module.split(['-', '.']).next().unwrap_or(module);
+    POOLS.iter().find(|pool| pool.file == file)
+}
+
+/// Returns the name in reports of a library that runs parallel loops, from its file name.
+pub(super) fn pool_library(module: &str) -> Option<&'static str> {
+    find_pool(module).map(|pool| pool.name)
 }
 
 /// Returns true for the name in reports of a library that runs parallel loops.
 pub(crate) fn is_pool_library(name: &str) -> bool {
-    POOLS.iter().any(|(_, pool)| *pool == name)
+    POOLS.iter().any(|pool| pool.name == name)
 }
 
 /// Returns the part of Numba that a Python function enters. A part ends where its function returns, so these are the

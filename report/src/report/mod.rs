@@ -19,7 +19,7 @@ pub use imbalance::Imbalance;
 pub(crate) use stacks::Unit;
 pub use title::Group;
 
-use crate::answer::{Answer, Evidence, LineTree};
+use crate::answer::{Answer, Evidence, LineTree, Samples, collect};
 use crate::error::Error;
 use crate::lookup::Lookup;
 use crate::lookup::source::{Compiled, SourceText};
@@ -81,6 +81,7 @@ pub struct Report {
     pub recorded: Option<SystemTime>,
     pub(crate) roots: Roots,
     loops: OnceLock<Vec<Loop>>,
+    samples: OnceLock<Samples>,
     answer: OnceLock<Answer>,
     /// True if samples of compiling were dropped.
     pub(crate) no_compile: bool,
@@ -190,8 +191,21 @@ impl Report {
         notes.extend(other_events(&recording));
         notes.retain(|note| !note.is_empty());
         let (compilations, no_compile) = (Vec::new(), options.no_compile);
-        let (loops, answer) = (OnceLock::new(), OnceLock::new());
-        Report { recording, symbols, profile, sources, compilations, notes, recorded, roots, loops, answer, no_compile }
+        let (loops, samples, answer) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Report {
+            recording,
+            symbols,
+            profile,
+            sources,
+            compilations,
+            notes,
+            recorded,
+            roots,
+            loops,
+            samples,
+            answer,
+            no_compile,
+        }
     }
 
     /// Returns the content of the first screen.
@@ -206,7 +220,10 @@ impl Report {
 
     fn evidence(&self) -> Evidence<'_> {
         Evidence {
-            recording: &self.recording,
+            samples: self
+                .samples
+                .get_or_init(|| collect(&self.recording, &self.symbols, &self.profile, &self.compilations)),
+            run_queue_ns: self.run_queue_ns(),
             symbols: &self.symbols,
             profile: &self.profile,
             sources: &self.sources,
