@@ -179,7 +179,7 @@ pub(crate) fn create_exit_key() -> Option<libc::pthread_key_t> {
     (unsafe { libc::pthread_key_create(&raw mut key, Some(handle_thread_exit)) } == 0).then_some(key)
 }
 
-/// Makes the exit of the calling thread, in a fork child, nothing to the parent's recording.
+/// Separates the calling thread of a fork child from its slot, which describes a thread of the parent.
 pub(crate) fn forget_exit_key(recording: &Recording) {
     if let Some(key) = recording.exit_key {
         // SAFETY: the key is never deleted.
