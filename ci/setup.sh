@@ -136,9 +136,10 @@ other_venvs() {
     make_venv jax "3.11 3.12 3.13" jax==0.10.2 jaxlib==0.10.2 numpy==2.4.6
     # Tools that do not need Numba.
     make_venv tools "3.11 3.12 3.10 3.13" pystack==1.7.2
-    # Libraries that start threads and processes for Numba programs, in the Python version of the first environment.
+    # Libraries that start threads and processes for Numba programs, and Scalene, in the Python version of the first
+    # environment, with its NumPy.
     make_venv pools "3.11 3.12 3.13" tbb==2023.2.0 greenlet==3.5.6 objgraph==3.7.0 joblib==1.6.0 distributed==2026.8.0 mpi4py==4.1.2 \
-        mpich==5.0.2
+        mpich==5.0.2 scalene==2.4.0 numpy==2.4.6
     # First Python release with `-X perf`.
     make_venv numba-0.68.1-python-3.12 "3.12 3.13" "${newest[@]}"
     # First Python release with `-X perf_jit`.

@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 import pytest
-from conftest import PROGRAMS, command, perf_map, pinned_program, python, require_tool, wait_for
+from conftest import PROGRAMS, command, need_package, perf_map, pinned_program, python, require_tool, wait_for
 
 STATE_PROGRAM = PROGRAMS / "environment.py"
 KERNEL = PROGRAMS / "kernel.py"
@@ -210,6 +210,17 @@ def test_before_memray_in_another_python(run, tmp_path):
     args = [memray, "run", "-q", "--native", "-o", tmp_path / "out.bin", STATE_PROGRAM]
     state = parse_state(run(command(), "run", "--", *args))
     assert state["self"]["library"] and not state["child"]["library"]
+
+
+def test_scalene_names_the_compiled_function(run, tmp_path):
+    """Scalene unwinds native stacks in a Python that it starts."""
+    need_package(run, "scalene")
+    profile = tmp_path / "profile.json"
+    scalene = [python(), "-m", "scalene", "run", "--cpu-only", "-o", profile]
+    run(command(), "run", "-s", "--", *scalene, KERNEL, "---", "work")
+    stacks = [frames for frames, *_ in json.loads(profile.read_text())["combined_stacks"]]
+    names = {frame["display_name"] for frames in stacks for frame in frames if frame["kind"] == "native"}
+    assert any("__main__.burn(int64)" in name for name in names), names
 
 
 def test_perf_names_the_compiled_function(run, tmp_path):
