@@ -123,7 +123,7 @@ make_venv() {
     # Reuse the packages of the pinned environment by path, to avoid downloading them again.
     "$numba" -c 'import site; print(site.getsitepackages()[0])' >"$("$venv/bin/python" -c 'import site
 print(site.getsitepackages()[0])')/pinned.pth"
-    # Also reuse a notebook kernel, joblib, Dask and mpi4py by path; without them, their tests are skipped.
+    # Also reuse a notebook kernel, joblib, Dask, mpi4py and Scalene by path; without them, their tests are skipped.
     local name environment
     for environment in target/wheel/notebook target/venv/pools; do
         name=${environment##*/}
