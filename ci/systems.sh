@@ -15,7 +15,7 @@ set -euo pipefail
 library=$(realpath "${LIBRARY:-target/release/libjitlisten.so}")
 export CARGO_TARGET_DIR=$PWD/target
 host=$(rustc -vV | sed -n 's/^host: //p')
-failures=0
+failures=0 threads=2
 
 inside() { nice -n "${NICE:-0}" ci/in-userland.sh "$name" "$@"; }
 
@@ -89,15 +89,15 @@ scenario() {
     log=$results/$((count += 1)).log
     variables=(JITLISTEN_USERLAND="$name" JITLISTEN_VENVS=/opt/venv JITLISTEN_LIBRARY="$under_test" JITLISTEN_TEST_LLVM="$llvm"
         JITLISTEN_SKIPS="$results/skips" "${variables[@]}")
-    if inside env "${variables[@]}" "$program" --test-threads=2 --include-ignored "$@" >"$log" 2>&1; then result=ok; fi
+    if inside env "${variables[@]}" "$program" --test-threads="$threads" --include-ignored "$@" >"$log" 2>&1; then result=ok; fi
     # Fail if no test matches, because such a run proves nothing.
     if grep -q '^running 0 tests' "$log"; then result=FAILED; fi
     row "$title" "$result" "$(outcome)" $((SECONDS - began))
 }
 
-# python_functions TITLE [VARIABLE=VALUE...]: records a Python program.
+# python_functions TITLE [VARIABLE=VALUE...]: records Python programs, one at a time.
 python_functions() {
-    local program=$alone
+    local program=$alone threads=1
     scenario "$@" sampler_python::
 }
 

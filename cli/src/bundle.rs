@@ -1,44 +1,140 @@
-//! Bundles: directories that hold a recording and all files needed to read it on another machine. `record --bundle`
-//! creates them. Commands that read recordings also accept a bundle, or any directory with recordings in it.
+//! Bundles: directories with recordings and all files needed to read them on another machine. `record --bundle` and
+//! `jitlisten bundle` create them. Commands that read recordings also accept a bundle, or any directory with recordings
+//! in it. `report/src/report/bundle.rs` describes the files. The marker `jitlisten-bundle` lists them: its version, then
+//! each path with a zero byte.
 //!
-//! ```text
-//!   FOLDER/jitlisten-bundle   marker: the version, then a line for each file that we wrote below root
-//!   FOLDER/perf.data          recording; with -s, perf.data.PID for each child
-//!   FOLDER/perf.data.images/  compilations of Numba
-//!   FOLDER/root/...           images, libraries, sources and perf maps, each below its own path
-//! ```
-//! Files have mode 0600 and directories 0700, regardless of the umask, because source files may be private. An existing
-//! directory is replaced only if it contains the marker: the files that the marker lists are removed one by one, then
-//! empty directories. If any other file remains, the command stops with an error.
+//! Files have mode 0600 and directories 0700, regardless of the umask, because source files may be private. An earlier
+//! bundle becomes `FOLDER.old`, and any other directory with entries is refused. Of `FOLDER.old`, the files that its
+//! marker lists are removed one by one, then empty directories; no link is followed.
 
 #![forbid(unsafe_code)]
 
-use std::ffi::OsStr;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
 
-use jitlisten_files::{FileName, OwnDirectory, check_appendable, open_or_create, try_lock};
-use jitlisten_report::{Options, Report, bundle, sanitize};
-use rustix::fs::{Mode, OFlags};
+use clap::Args;
+use jitlisten_files::{FileName, OwnDirectory, try_lock};
+use jitlisten_report::{Bundle, Lookup, Options, ROOT, RecordingFile, Report, sanitize};
+use rustix::fs::{CWD, Dir, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
 use rustix::process::geteuid;
-
-use wire::recording::{COMPILATIONS, INTERPRETER};
+use wire::recording::{COMPILATIONS, IMAGES, INTERPRETER, old};
 
 use crate::problem::Problem;
+use crate::system::BlockedSignals;
 
+/// Default name of a bundle.
+pub(crate) const DEFAULT_BUNDLE: &str = "jitlisten.bundle";
 const RECORDING: &str = "perf.data";
-const ROOT: &str = "root";
 const MARKER: &str = "jitlisten-bundle";
-const MARKER_VERSION: &str = "jitlisten bundle 1";
+const MARKER_VERSION: &str = "jitlisten bundle 2\n";
 /// Upper bound for the size of a marker file.
 const MAX_MARKER_BYTES: u64 = 64 << 20;
 
-/// Path of the recording in a bundle.
-pub(crate) fn recording_in(folder: &Path) -> PathBuf {
-    folder.join(RECORDING)
+const EXAMPLES: &str = "Examples:
+  mpirun -n 8 jitlisten record -o prof.data -- python prog.py && jitlisten bundle prof.*.data -o prof
+  jitlisten bundle node1 node2 -o both        folders of recordings, or bundles
+
+`jitlisten lines FOLDER` and all other commands that read recordings read the folder.";
+
+/// Copy recordings and all that a reader needs into one folder, for another machine
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct MakeBundle {
+    /// Recordings, folders of them, or bundles
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// The folder. An earlier bundle is renamed to FOLDER.old
+    #[arg(short, long, value_name = "FOLDER", default_value = DEFAULT_BUNDLE)]
+    output: PathBuf,
+    /// Look here first for the recordings' images, libraries, perf maps and sources
+    #[arg(long, value_name = "DIR")]
+    root: Vec<PathBuf>,
+    /// Copy libraries whole, for --native and disassembly, instead of the names of functions with samples
+    #[arg(long)]
+    whole: bool,
+}
+
+impl MakeBundle {
+    pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
+        let signals = BlockedSignals::termination();
+        let recordings = resolve_all(&self.files)?;
+        let folder = resolve(&free_name(&self.output));
+        check(&folder)?;
+        let mut bundle = Bundle::new(self.whole);
+        for recording in &recordings {
+            add(&mut bundle, recording, &self.root)?;
+            if signals.wait_signal(Duration::ZERO).is_some() {
+                return Err(Problem::new("interrupted").help("nothing was written"));
+            }
+        }
+        let (name, parent) = (folder.file_name().unwrap_or_default(), folder.parent().unwrap_or(Path::new("/")));
+        let prefix = format!(".{}.", name.to_string_lossy());
+        let problem = |error: io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
+        let directory = OwnDirectory::create_random(parent, &prefix).map_err(problem)?;
+        let written = create_marker(&directory)
+            .map_err(problem)
+            .and_then(|marker| write(&mut bundle, &directory, marker))
+            .and_then(|text| publish(directory.path(), &folder).map(|()| text));
+        if written.is_err() {
+            let _ = sweep(&directory, Path::new(""), &|_| true, true);
+            let _ = fs::remove_dir(directory.path());
+        }
+        let text = written?;
+        let _ = writeln!(io::stderr(), "jitlisten: wrote {}: {text}: jitlisten lines {0}", self.output.display());
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Directory in which a recorder writes a bundle.
+pub(crate) struct Recording {
+    directory: OwnDirectory,
+    /// Locked, so that no other recorder writes to the directory.
+    marker: File,
+}
+
+impl Recording {
+    /// Creates the directory for a new recording. An earlier bundle is renamed.
+    pub(crate) fn create(folder: &Path) -> Result<Recording, Problem> {
+        let problem = |error: io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
+        let folder = &resolve(folder);
+        if check(folder)? {
+            rename_old(folder)?;
+        } else if folder.exists() {
+            fs::remove_dir(folder).map_err(problem)?;
+        }
+        let directory = OwnDirectory::create_new(folder).map_err(problem)?;
+        let marker = create_marker(&directory).map_err(problem)?;
+        Ok(Recording { directory, marker })
+    }
+
+    /// Path of the recording.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.directory.path().join(RECORDING)
+    }
+
+    /// Copies all files referenced by the recordings into the directory.
+    pub(crate) fn fill(self) -> Result<(), Problem> {
+        let mut recordings = folder_recordings(self.directory.path());
+        recordings.retain(|path| path.file_name().and_then(OsStr::to_str).is_some_and(is_recorder_name));
+        if recordings.is_empty() {
+            return Err(Problem::new("nothing was recorded").help("see above, or try jitlisten doctor"));
+        }
+        let mut bundle = Bundle::default();
+        for path in recordings {
+            add(&mut bundle, &RecordingFile { path, root: None }, &[])?;
+        }
+        let text = write(&mut bundle, &self.directory, self.marker)?;
+        let _ = writeln!(io::stderr(), "jitlisten: {}: {text}", self.directory.path().display());
+        Ok(())
+    }
 }
 
 /// Returns the directory for a new bundle: `folder`, or `folder.PID` if another recorder writes to that.
@@ -50,7 +146,7 @@ pub(crate) fn free_name(folder: &Path) -> PathBuf {
         let (folder, name) = (folder.display(), PathBuf::from(name));
         let _ = writeln!(
             io::stderr(),
-            "jitlisten: another recorder is writing {folder}: recording into {}",
+            "jitlisten: another recorder is writing {folder}: writing {} instead",
             name.display()
         );
         return name;
@@ -58,38 +154,121 @@ pub(crate) fn free_name(folder: &Path) -> PathBuf {
     folder.to_owned()
 }
 
-/// Locks a bundle, so that no other recorder writes to it while the result exists.
-pub(crate) fn lock(folder: &Path) -> Option<File> {
-    let marker = jitlisten_files::open_existing(&folder.join(MARKER)).ok()?;
-    try_lock(&marker).then_some(marker)
+/// Returns the absolute path of a directory. Only the user can have created a symbolic link here, so it is followed.
+fn resolve(folder: &Path) -> PathBuf {
+    fs::canonicalize(folder).or_else(|_| std::path::absolute(folder)).unwrap_or_else(|_| folder.to_owned())
 }
 
-/// Creates the directory for a new recording. An existing directory must be empty or a bundle of this user.
-pub(crate) fn create(folder: &Path) -> Result<(), Problem> {
-    let io_problem = |error: io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
-    if fs::symlink_metadata(folder).is_ok() {
-        refuse_shared_directory(folder)?;
-        let is_empty = fs::read_dir(folder).map_err(io_problem)?.next().is_none();
-        // A directory that other users own or can write to is unsafe, because they could replace files in it.
-        let opened_folder = rustix::fs::open(folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-        let opened_folder = opened_folder.map_err(|error| io_problem(error.into()))?;
-        if rustix::fs::fstat(&opened_folder).map_err(|error| io_problem(error.into()))?.st_uid != geteuid().as_raw() {
-            return Err(Problem::new(format!("{} belongs to another user", folder.display())));
+fn create_marker(directory: &OwnDirectory) -> io::Result<File> {
+    let mut marker = directory.create_file(MARKER)?;
+    try_lock(&marker);
+    marker.write_all(MARKER_VERSION.as_bytes()).map(|()| marker)
+}
+
+fn add(bundle: &mut Bundle, RecordingFile { path, root }: &RecordingFile, roots: &[PathBuf]) -> Result<(), Problem> {
+    let lookup = Lookup { roots: roots.to_vec(), ..Lookup::default() };
+    let file = RecordingFile { path: path.clone(), root: root.clone() };
+    let report = Report::open_all(&[file], &Options { lookup, ..Options::default() });
+    let report = report.map_err(|error| Problem::new(format!("{}: {error}", path.display())))?;
+    bundle.add(&report, path, &name_in_bundle(path, root.is_some()));
+    Ok(())
+}
+
+/// Returns the name of a recording in a new bundle. That of another bundle is named by its folder.
+fn name_in_bundle(path: &Path, is_bundled: bool) -> OsString {
+    let name = path.file_name().unwrap_or_default();
+    let folder = path.parent().map(resolve);
+    match folder.as_deref().and_then(Path::file_name).filter(|_| is_bundled) {
+        Some(folder) if name.to_str().is_some_and(is_recorder_name) => {
+            [folder, OsStr::new("."), name].into_iter().collect()
         }
-        if !is_empty {
-            remove_old(folder)?;
-        }
-        rustix::fs::fchmod(&opened_folder, Mode::RWXU).map_err(|error| io_problem(error.into()))?;
-        let _ = fs::remove_file(folder.join(MARKER));
+        _ => name.to_owned(),
     }
-    // Only the user can have created a symbolic link here, so it is followed.
-    let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
-    let create_contents = || {
-        let folder = OwnDirectory::create(&folder)?;
-        writeln!(folder.create_file(OsStr::new(MARKER))?, "{MARKER_VERSION}")?;
-        OwnDirectory::create_new(&folder.path().join(ROOT))
-    };
-    create_contents().map(drop).map_err(io_problem)
+}
+
+/// Lists all files in the marker, so that they can be removed even if this process is killed, and then writes them.
+/// Returns the number and size of the files.
+fn write(bundle: &mut Bundle, directory: &OwnDirectory, mut marker: File) -> Result<String, Problem> {
+    let list: Vec<u8> = bundle.paths().flat_map(|path| [path.as_os_str().as_bytes(), b"\0"].concat()).collect();
+    let marker_problem =
+        |error| Problem::new(format!("cannot write {}: {error}", directory.path().join(MARKER).display()));
+    marker.write_all(&list).map_err(marker_problem)?;
+    let bytes = bundle.write(directory).map_err(Problem::new)?;
+    for (path, why) in bundle.missing() {
+        let path = sanitize(&path.to_string_lossy());
+        let _ = writeln!(io::stderr(), "jitlisten: {path} is not in the bundle: {why}");
+    }
+    Ok(format!("{} files, {:.1} MB", bundle.paths().count(), bytes as f64 / 1e6))
+}
+
+/// Gives a finished bundle its name. An earlier bundle of this name is renamed.
+fn publish(new: &Path, folder: &Path) -> Result<(), Problem> {
+    let problem = |error: io::Error| Problem::new(format!("cannot rename {}: {error}", new.display()));
+    if !check(folder)? {
+        // Replaces an empty directory, and no other.
+        return fs::rename(new, folder).map_err(problem);
+    }
+    remove_oldest(&old(folder))?;
+    match rustix::fs::renameat_with(CWD, new, CWD, folder, RenameFlags::EXCHANGE) {
+        Ok(()) => fs::rename(new, old(folder)),
+        // The file system cannot exchange two directories.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+            fs::rename(folder, old(folder)).and_then(|()| fs::rename(new, folder))
+        }
+        Err(error) => Err(error.into()),
+    }
+    .map_err(problem)
+}
+
+/// Renames an earlier bundle.
+fn rename_old(folder: &Path) -> Result<(), Problem> {
+    remove_oldest(&old(folder))?;
+    let problem = |error| Problem::new(format!("cannot rename {}: {error}", folder.display()));
+    fs::rename(folder, old(folder)).map_err(problem)
+}
+
+/// Checks that a directory may be replaced. Returns true for a bundle, and false if the directory is empty or missing.
+fn check(folder: &Path) -> Result<bool, Problem> {
+    if fs::symlink_metadata(folder).is_err() {
+        return Ok(false);
+    }
+    refuse_shared_directory(folder)?;
+    let io_problem = |error: io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
+    // A directory that other users own is unsafe, because they could replace files in it.
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(folder, flags, Mode::empty()).map_err(|error| io_problem(error.into()))?;
+    if rustix::fs::fstat(&opened).map_err(|error| io_problem(error.into()))?.st_uid != geteuid().as_raw() {
+        return Err(Problem::new(format!("{} belongs to another user", folder.display())));
+    }
+    let entries = Dir::read_from(&opened).map_err(|error| io_problem(error.into()))?;
+    let is_entry = |name: &[u8]| name != b"." && name != b"..";
+    if !entries.flatten().any(|entry| is_entry(entry.file_name().to_bytes())) {
+        return Ok(false);
+    }
+    open_bundle(folder).map(|_| true)
+}
+
+/// Opens a bundle that has no other files in it. Returns the paths of its files, too.
+fn open_bundle(folder: &Path) -> Result<(OwnDirectory, HashSet<PathBuf>), Problem> {
+    let problem = |what| Problem::new(format!("{} {what}", folder.display())).help("choose another -o");
+    let directory = OwnDirectory::open(folder).map_err(|_| problem("exists and is not a bundle".to_owned()))?;
+    let listed = read_marker(&directory).ok_or_else(|| problem("exists and is not a bundle".to_owned()))?;
+    match sweep(&directory, Path::new(""), &|path| is_ours(path, &listed), false) {
+        Ok(None) => Ok((directory, listed)),
+        Ok(Some(other)) => Err(problem(format!("is a bundle with other files in it: {}", other.display()))),
+        Err(error) => Err(problem(format!("cannot be read: {error}"))),
+    }
+}
+
+/// Removes the bundle that an earlier one replaced, if there is one.
+fn remove_oldest(folder: &Path) -> Result<(), Problem> {
+    if check(folder)? {
+        let (directory, listed) = open_bundle(folder)?;
+        let problem = |error: io::Error| Problem::new(format!("cannot remove {}: {error}", folder.display()));
+        sweep(&directory, Path::new(""), &|path| is_ours(path, &listed), true).map_err(problem)?;
+        fs::remove_dir(folder).map_err(problem)?;
+    }
+    Ok(())
 }
 
 /// Refuses `/`, the home directory and the working directory.
@@ -110,136 +289,61 @@ fn refuse_shared_directory(folder: &Path) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Removes an old bundle, but only the files that its marker lists.
-fn remove_old(folder: &Path) -> Result<(), Problem> {
-    let not_a_bundle_problem =
-        || Problem::new(format!("{} exists and is not a bundle", folder.display())).help("choose another -o");
-    let listed_files = read_marker(folder).ok_or_else(not_a_bundle_problem)?;
-    // Files are removed first, because only empty directories can be removed.
-    for path in &listed_files {
-        let _ = remove_plain(folder, path);
-    }
-    let mut directories: Vec<&Path> = listed_files.iter().flat_map(|path| path.ancestors().skip(1)).collect();
-    directories.sort_by_key(|path| std::cmp::Reverse(path.components().count()));
-    directories.dedup();
-    for directory in directories.into_iter().filter(|path| !path.as_os_str().is_empty()) {
-        if has_no_link(folder, directory) {
-            let _ = fs::remove_dir(folder.join(directory));
-        }
-    }
-    for recording in bundle_recordings(folder) {
-        let image_directory = image_directory(&recording);
-        for name in [COMPILATIONS, INTERPRETER] {
-            let _ = fs::remove_file(image_directory.join(name));
-        }
-        let _ = fs::remove_dir(image_directory);
-        let _ = fs::remove_file(recording);
-    }
-    let _ = fs::remove_dir(folder.join(ROOT));
-    if let Ok(metadata) = fs::symlink_metadata(folder.join(ROOT)) {
-        let problem = if metadata.is_dir() { "has other files in it" } else { "is not a directory" };
-        return Err(Problem::new(format!("{} {problem}", folder.join(ROOT).display())).help("choose another -o"));
-    }
-    Ok(())
-}
-
-/// Reads the paths of files from the marker in `folder`; `None` without a valid marker.
-fn read_marker(folder: &Path) -> Option<Vec<PathBuf>> {
-    let file = OwnDirectory::open(folder).and_then(|folder| folder.open_file(OsStr::new(MARKER))).ok()?;
-    if file.metadata().ok()?.len() > MAX_MARKER_BYTES {
-        return None;
-    }
+/// Reads the paths of files from the marker; `None` without a valid marker.
+fn read_marker(directory: &OwnDirectory) -> Option<HashSet<PathBuf>> {
     let mut text = Vec::new();
-    file.take(MAX_MARKER_BYTES).read_to_end(&mut text).ok()?;
-    let mut lines = text.split(|byte| *byte == b'\n');
-    if lines.next()? != MARKER_VERSION.as_bytes() {
-        return None;
-    }
-    let is_plain =
-        |path: &PathBuf| path.starts_with(ROOT) && path.components().all(|part| matches!(part, Component::Normal(_)));
-    Some(lines.map(|line| PathBuf::from(OsStr::from_bytes(line))).filter(is_plain).collect())
+    directory.open_file(MARKER).ok()?.take(MAX_MARKER_BYTES).read_to_end(&mut text).ok()?;
+    let paths = text.strip_prefix(MARKER_VERSION.as_bytes())?.split(|byte| *byte == 0);
+    Some(paths.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect())
 }
 
-/// Removes a regular file below `folder`, unless its path contains a symbolic link.
-fn remove_plain(folder: &Path, path: &Path) -> io::Result<()> {
-    let parent = path.parent().unwrap_or(Path::new(""));
-    let is_file = fs::symlink_metadata(folder.join(path))?.is_file();
-    if is_file && has_no_link(folder, parent) { fs::remove_file(folder.join(path)) } else { Ok(()) }
-}
-
-/// Returns true if every component of `path` below `folder` is a directory rather than a symbolic link.
-fn has_no_link(folder: &Path, path: &Path) -> bool {
-    let parts = path.ancestors().filter(|part| !part.as_os_str().is_empty());
-    parts.map(|part| folder.join(part)).all(|part| fs::symlink_metadata(part).is_ok_and(|metadata| metadata.is_dir()))
-}
-
-/// Copies all files referenced by the recordings in `folder` into it.
-pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
-    let recordings = bundle_recordings(folder);
-    if recordings.is_empty() {
-        return Err(Problem::new("nothing was recorded").help("see above, or try jitlisten doctor"));
-    }
-    let write_problem =
-        |error: io::Error| Problem::new(format!("cannot write {}: {error}", folder.join(MARKER).display()));
-    let mut marker = open_or_create(&folder.join(MARKER)).map_err(write_problem)?;
-    if let Some(reason) = marker.metadata().map_err(write_problem).map(|marker| check_appendable(&marker))? {
-        return Err(write_problem(io::Error::other(reason)));
-    }
-    let (mut files, mut bytes) = (0, 0);
-    for file in &recordings {
-        let options = Options::default();
-        let report =
-            Report::open(file, &options).map_err(|error| Problem::new(format!("{}: {error}", file.display())))?;
-        let copied = bundle(&report, &folder.join(ROOT)).map_err(Problem::new)?;
-        (files, bytes) = (files + copied.files.len(), bytes + copied.bytes);
-        for path in copied.files.iter().filter_map(|path| path.strip_prefix(folder).ok()) {
-            marker.write_all(&[path.as_os_str().as_bytes(), b"\n"].concat()).map_err(write_problem)?;
+/// Returns true for a file of a bundle: one that the marker lists, or that a recorder wrote before it was killed.
+fn is_ours(path: &Path, listed: &HashSet<PathBuf>) -> bool {
+    let mut names = path.iter().map(|name| name.to_str().unwrap_or_default());
+    let is_written = match (names.next(), names.next(), names.next()) {
+        (Some(MARKER), None, _) => true,
+        (Some(recording), None, _) => is_recorder_name(recording),
+        (Some(images), Some(name), None) => {
+            let is_image = matches!(FileName::parse(name), Some(FileName::KeptImage { .. }));
+            let is_python = name.starts_with("python-") && name.ends_with(".so");
+            images.strip_suffix(IMAGES).is_some_and(is_recorder_name)
+                && (is_image || is_python || [COMPILATIONS, INTERPRETER].contains(&name))
         }
-        for (path, why) in &copied.missing {
-            let path = sanitize(&path.to_string_lossy());
-            let _ = writeln!(io::stderr(), "jitlisten: {path} is not in the bundle: {why}");
-        }
-        remove_images(file);
-    }
-    let megabytes = bytes as f64 / 1e6;
-    let _ = writeln!(io::stderr(), "jitlisten: {}: {files} files, {megabytes:.1} MB", folder.display());
-    Ok(())
-}
-
-/// Directory where the sampler stores the images of a recording (`sampler/src/writer/output.rs`).
-fn image_directory(recording: &Path) -> PathBuf {
-    let mut directory = recording.as_os_str().to_owned();
-    directory.push(".images");
-    directory.into()
-}
-
-/// Removes the images in a recording's image directory, because the bundle now has copies of them. Numba's compilations
-/// are kept.
-fn remove_images(recording: &Path) {
-    let directory = image_directory(recording);
-    if let Ok(images) = OwnDirectory::open(&directory) {
-        let names = images.names().unwrap_or_default();
-        for name in names.iter().filter(|name| matches!(FileName::parse(name), Some(FileName::KeptImage { .. }))) {
-            let _ = images.remove_file(name);
-        }
-    }
-    let _ = fs::remove_dir(directory);
-}
-
-/// Recordings of a bundle: `perf.data`, and `perf.data.PID` of children.
-fn bundle_recordings(folder: &Path) -> Vec<PathBuf> {
-    let is_recording = |name: &OsStr| {
-        let rest = name.to_str().and_then(|name| name.strip_prefix(RECORDING));
-        let is_pid = |text: &str| text.parse::<u32>().is_ok_and(|pid| pid.to_string() == text);
-        rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('.').is_some_and(is_pid))
+        _ => false,
     };
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut recordings: Vec<PathBuf> = entries
-        .filter(|entry| is_recording(&entry.file_name()) && entry.file_type().is_ok_and(|kind| kind.is_file()))
-        .map(|entry| entry.path())
-        .collect();
-    recordings.sort();
-    recordings
+    is_written || listed.contains(path)
+}
+
+/// Returns true for the names of recordings in `record --bundle`: `perf.data`, and `perf.data.PID` of children.
+fn is_recorder_name(name: &str) -> bool {
+    let is_pid = |text: &str| text.parse::<u32>().is_ok_and(|pid| pid.to_string() == text);
+    let rest = name.strip_prefix(RECORDING);
+    rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('.').is_some_and(is_pid))
+}
+
+/// Returns the first file in a directory that is not ours. If `remove` is set, removes our files and then empty
+/// directories. `prefix` is the path of the directory in the bundle. Links are not followed.
+fn sweep(
+    directory: &OwnDirectory,
+    prefix: &Path,
+    is_ours: &dyn Fn(&Path) -> bool,
+    remove: bool,
+) -> io::Result<Option<PathBuf>> {
+    let mut other = None;
+    for name in directory.names()? {
+        let path = prefix.join(&name);
+        if let Ok(below) = directory.open_directory(&name) {
+            other = other.or(sweep(&below, &path, is_ours, remove)?);
+            if remove {
+                let _ = directory.remove_directory(&name);
+            }
+        } else if !is_ours(&path) || directory.open_file(&name).is_err() {
+            other = other.or(Some(path));
+        } else if remove {
+            directory.remove_file(&name)?;
+        }
+    }
+    Ok(other)
 }
 
 /// Returns all recordings in a directory, regardless of their names.
@@ -257,14 +361,35 @@ pub(crate) fn is_recording(path: &Path) -> bool {
     path.is_file() && read_magic().is_ok() && [*b"PERFILE2", *b"2ELIFREP"].contains(&magic)
 }
 
-/// Returns the recordings at a path, and the root directory for their files if they are in a bundle.
-pub(crate) fn resolve_recordings(path: &Path) -> (Vec<PathBuf>, Option<PathBuf>) {
+/// Returns the recordings at a path, with the directory of their files if they are in a bundle.
+pub(crate) fn resolve_recordings(path: &Path) -> Vec<RecordingFile> {
     let root = |folder: &Path| Some(folder.join(ROOT)).filter(|root| root.is_dir());
-    if path.is_dir() {
-        let root = root(path);
-        return (if root.is_some() { bundle_recordings(path) } else { folder_recordings(path) }, root);
+    if !path.is_dir() {
+        return vec![RecordingFile { path: path.to_owned(), root: path.parent().and_then(root) }];
     }
-    (vec![path.to_owned()], path.parent().and_then(root))
+    let other_parts = (2..).map(|number: u32| path.join(number.to_string())).take_while(|part| root(part).is_some());
+    let parts = std::iter::once(path.to_owned()).chain(other_parts.filter(|_| root(path).is_some()));
+    let recordings = parts.flat_map(|part| {
+        let root = root(&part);
+        folder_recordings(&part).into_iter().map(move |path| RecordingFile { path, root: root.clone() })
+    });
+    recordings.collect()
+}
+
+/// Returns the recordings at all paths.
+///
+/// # Errors
+/// If one of them has none.
+pub(crate) fn resolve_all(paths: &[PathBuf]) -> Result<Vec<RecordingFile>, Problem> {
+    let mut files = Vec::new();
+    for path in paths {
+        let recordings = resolve_recordings(path);
+        if recordings.is_empty() {
+            return Err(Problem::new(format!("there is no recording in {}", path.display())));
+        }
+        files.extend(recordings);
+    }
+    Ok(files)
 }
 
 #[cfg(test)]
@@ -296,7 +421,11 @@ mod tests {
     }
 
     fn refusal(folder: &Path) -> String {
-        create(folder).expect_err("refused").to_string()
+        Recording::create(folder).err().expect("refused").to_string()
+    }
+
+    fn marker(paths: &[&str]) -> String {
+        MARKER_VERSION.to_owned() + &paths.iter().map(|path| format!("{path}\0")).collect::<String>()
     }
 
     #[test]
@@ -307,47 +436,54 @@ mod tests {
         assert!(refusal(&directory.0).contains("is not a bundle"));
         directory.write("perf.data", "x");
         assert!(refusal(&directory.0).contains("is not a bundle"));
-        directory.write(MARKER, "jitlisten bundle 2\n");
+        directory.write(MARKER, "jitlisten bundle 3\n");
         assert!(refusal(&directory.0).contains("is not a bundle"));
         assert!(thesis.exists() && directory.0.join("root/file").exists() && directory.0.join("perf.data").exists());
     }
 
     #[test]
-    fn a_bundle_is_made_anew_and_other_files_stay() {
+    fn an_earlier_bundle_is_kept_once_and_one_with_other_files_is_refused() {
         let directory = TestDirectory::new("anew");
         let folder = directory.0.join("folder");
-        create(&folder).unwrap();
-        let ours = directory.write("folder/root/usr/lib/a.so", "x");
-        directory.write("folder/perf.data", "x");
-        directory.write("folder/perf.data.12", "x");
+        Recording::create(&folder).unwrap();
+        // A recorder that is killed has not listed these files.
+        for name in ["perf.data", "perf.data.12", "perf.data.12.images/image-1-2-object-3.so"] {
+            directory.write(&format!("folder/{name}"), "first");
+        }
+        drop(Recording::create(&folder).unwrap());
+        assert_eq!(fs::read_to_string(directory.0.join("folder.old/perf.data.12")).unwrap(), "first");
+        directory.write("folder/root/usr/lib/a.so", "second");
+        fs::write(folder.join(MARKER), marker(&["root/usr/lib/a.so"])).unwrap();
+        drop(Recording::create(&folder).unwrap());
+        assert!(directory.0.join("folder.old/root/usr/lib/a.so").exists(), "the second");
+        assert!(!directory.0.join("folder.old/perf.data").exists(), "the first");
+        let notes = directory.write("folder.old/root/usr/notes", "notes");
+        assert!(refusal(&folder).contains("other files in it: root/usr/notes"));
+        assert!(notes.exists() && directory.0.join("folder.old/root/usr/lib/a.so").exists());
+        fs::remove_file(&notes).unwrap();
         let notes = directory.write("folder/perf.data.notes", "notes");
-        fs::write(folder.join(MARKER), format!("{MARKER_VERSION}\nroot/usr/lib/a.so\n")).unwrap();
-        create(&folder).unwrap();
-        assert!(!ours.exists() && !folder.join("root/usr").exists() && !folder.join("perf.data.12").exists());
-        assert!(notes.exists() && folder.join(ROOT).is_dir());
-        // An unlisted file below the root directory makes the command fail.
-        let foreign_file = directory.write("folder/root/usr/notes", "notes");
-        assert!(refusal(&folder).contains("has other files in it"));
-        assert!(foreign_file.exists() && notes.exists());
+        assert!(refusal(&folder).contains("other files in it: perf.data.notes"));
+        assert!(notes.exists());
     }
 
     #[test]
     fn a_marker_that_lies_reaches_nothing_outside() {
         let directory = TestDirectory::new("lies");
         let victim = directory.write("outside/victim", "precious");
-        directory.write("folder/root/a", "x");
-        let lines =
+        directory.write("folder.old/root/a", "x");
+        let paths =
             ["../outside/victim", "root/../../outside/victim", "root/link/victim", "root", "/etc/passwd", "root/a"];
-        directory.write("folder/jitlisten-bundle", &format!("{MARKER_VERSION}\n{}\n", lines.join("\n")));
-        std::os::unix::fs::symlink(directory.0.join("outside"), directory.0.join("folder/root/link")).unwrap();
-        assert!(refusal(&directory.0.join("folder")).contains("has other files in it"));
-        assert!(victim.exists() && directory.0.join("folder/root/link").is_symlink());
-        fs::remove_file(directory.0.join("folder/root/link")).unwrap();
-        fs::remove_dir(directory.0.join("folder/root")).unwrap();
-        std::os::unix::fs::symlink(directory.0.join("outside"), directory.0.join("folder/root")).unwrap();
-        fs::write(directory.0.join("folder/jitlisten-bundle"), format!("{MARKER_VERSION}\nroot/victim\n")).unwrap();
-        assert!(refusal(&directory.0.join("folder")).contains("is not a directory"));
-        assert!(victim.exists());
+        directory.write("folder.old/jitlisten-bundle", &marker(&paths));
+        let remove = || remove_oldest(&directory.0.join("folder.old"));
+        for link in ["folder.old/root/link", "folder.old/root/b"] {
+            let link = directory.0.join(link);
+            std::os::unix::fs::symlink(directory.0.join("outside"), &link).unwrap();
+            assert!(remove().expect_err("refused").to_string().contains("other files in it: root/"));
+            assert!(victim.exists() && link.is_symlink() && directory.0.join("folder.old/root/a").exists());
+            fs::remove_file(link).unwrap();
+        }
+        remove().unwrap();
+        assert!(victim.exists() && !directory.0.join("folder.old").exists());
     }
 
     #[test]
@@ -358,12 +494,22 @@ mod tests {
     }
 
     #[test]
-    fn only_images_of_the_sampler_are_removed_beside_a_recording() {
-        let directory = TestDirectory::new("pinned");
-        let recording = directory.write("perf.data", "x");
-        let notes = directory.write("perf.data.images/notes", "x");
-        let image = directory.write("perf.data.images/image-1-2-object-3.so", "x");
-        remove_images(&recording);
-        assert!(notes.exists() && !image.exists() && recording.exists());
+    fn a_new_bundle_replaces_an_empty_directory_or_a_bundle_and_nothing_else() {
+        let directory = TestDirectory::new("publish");
+        let folder = directory.0.join("folder");
+        let publish_new = |content: &str| {
+            directory.write("new/perf.data", content);
+            fs::set_permissions(directory.0.join("new"), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+            directory.write("new/jitlisten-bundle", &marker(&[]));
+            publish(&directory.0.join("new"), &folder)
+        };
+        fs::create_dir(&folder).unwrap();
+        publish_new("first").unwrap();
+        publish_new("second").unwrap();
+        let content = |path: &str| fs::read_to_string(directory.0.join(path)).unwrap();
+        assert_eq!((content("folder/perf.data"), content("folder.old/perf.data")), ("second".into(), "first".into()));
+        directory.write("folder/notes", "notes");
+        publish_new("third").expect_err("refused");
+        assert_eq!((content("folder/perf.data"), content("folder.old/perf.data")), ("second".into(), "first".into()));
     }
 }

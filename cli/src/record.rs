@@ -168,7 +168,7 @@ impl Record {
         if let Some(pid) = self.stop {
             return Record::stop(pid, Duration::from_secs(self.timeout));
         }
-        let default_output = if self.bundle { "jitlisten.bundle" } else { DEFAULT_OUTPUT };
+        let default_output = if self.bundle { bundle::DEFAULT_BUNDLE } else { DEFAULT_OUTPUT };
         let output = self.output.as_deref().unwrap_or(Path::new(default_output));
         let output = resolve_output(output, self.bundle, self.pid, !self.no_rank)?;
         self.check_event()?;
@@ -185,34 +185,33 @@ impl Record {
     /// child process.
     fn make_bundle(&self, folder: &Path) -> Result<ExitCode, Problem> {
         let folder = &bundle::free_name(folder);
-        let path = bundle::recording_in(folder);
-        let recording = Output { pattern: jitlisten_sampler::exact_pattern(&path), path };
+        let output = |path: PathBuf| Output { pattern: jitlisten_sampler::exact_pattern(&path), path };
         if let Some(pid) = self.pid {
             // The recorded process writes the recording and could make it reference any file. Files are therefore
             // copied with the rights of that process's user.
             let process = Process::open(pid)?;
-            let run_as_owner = |action: fn(&Path) -> Result<(), Problem>| {
+            let act_as_owner = || {
                 let rights = process.act_as_owner();
-                let _rights =
-                    rights.map_err(|error| Problem::new(format!("cannot act as the user of {pid}: {error}")))?;
-                action(folder)
+                rights.map_err(|error| Problem::new(format!("cannot act as the user of {pid}: {error}")))
             };
-            run_as_owner(bundle::create)?;
-            let _lock = bundle::lock(folder);
-            self.attach(pid, &recording)?;
-            run_as_owner(bundle::fill)?;
+            let rights = act_as_owner()?;
+            let recording = bundle::Recording::create(folder)?;
+            drop(rights);
+            self.attach(pid, &output(recording.path()))?;
+            let rights = act_as_owner()?;
+            recording.fill()?;
+            drop(rights);
             announce(folder);
             return Ok(ExitCode::SUCCESS);
         }
-        bundle::create(folder)?;
-        let _lock = bundle::lock(folder);
+        let recording = bundle::Recording::create(folder)?;
         // Signals stay blocked until the program's files have been copied.
         let options =
             [("-d", self.duration.map(|seconds| seconds.to_string())), ("-e", self.event.as_ref().map(Counter::name))];
-        let mut recorder = self.recorder.command(&recording.pattern, &options)?;
+        let mut recorder = self.recorder.command(&output(recording.path()).pattern, &options)?;
         let recorded = recorder::record(&mut recorder, &self.command)?;
         let status = command::exit_code(recorded.status);
-        bundle::fill(folder).map_err(|problem| problem.with_program_status(status))?;
+        recording.fill().map_err(|problem| problem.with_program_status(status))?;
         announce(folder);
         Ok(ExitCode::from(status))
     }

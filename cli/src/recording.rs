@@ -58,14 +58,7 @@ impl Reading {
     /// Opens and merges recordings. If `files` is empty, opens the default recording in the working directory.
     pub(crate) fn open(&self, files: &[PathBuf], by_thread: bool, kernel: bool) -> Result<Report, Problem> {
         let paths = if files.is_empty() { vec![default_file()?] } else { files.to_vec() };
-        let mut files = Vec::new();
-        for path in &paths {
-            let (recordings, root) = bundle::resolve_recordings(path);
-            if recordings.is_empty() {
-                return Err(Problem::new(format!("there is no recording in {}", path.display())));
-            }
-            files.extend(recordings.into_iter().map(|path| RecordingFile { path, root: root.clone() }));
-        }
+        let files = bundle::resolve_all(&paths)?;
         let options = Options {
             selection: Selection { event: self.event.clone(), process: self.pid, thread: self.tid },
             lookup: Lookup { roots: self.root.clone(), native_lines: self.native, kernel },
@@ -105,7 +98,7 @@ impl Colour {
 
 /// Finds the default recording of `jitlisten record`, or that of perf.
 pub(crate) fn default_file() -> Result<PathBuf, Problem> {
-    let names = ["jitlisten.perf.data", "perf.data", "jitlisten.bundle"];
+    let names = ["jitlisten.perf.data", "perf.data", bundle::DEFAULT_BUNDLE];
     let existing = names.iter().map(PathBuf::from).find(|path| path.exists());
     existing.ok_or_else(|| {
         Problem::new("no jitlisten.perf.data or perf.data in this directory")

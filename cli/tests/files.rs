@@ -55,7 +55,10 @@ fn a_bundle_does_not_replace_a_folder_that_is_none() {
     for folder in ["project", ".", "~", "/"] {
         let folder = if folder == "~" { directory.0.to_str().expect("UTF-8") } else { folder };
         let command = ["record", "--bundle", "-o", folder, "--", "sh", "-c", "echo started"];
-        directory.assert_refused(&command, if folder == "project" { "is not a bundle" } else { "choose another -o" });
+        let reason = if folder == "project" { "is not a bundle" } else { "choose another -o" };
+        directory.assert_refused(&command, reason);
+        directory.write("perf.data", "not read");
+        directory.assert_refused(&["bundle", "perf.data", "-o", folder], reason);
     }
     assert_content(&thesis, "thesis");
     assert_content(&directory.0.join("project/root/a"), "a");

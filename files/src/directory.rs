@@ -73,6 +73,15 @@ impl OwnDirectory {
         Ok(directory)
     }
 
+    /// Opens an existing directory in this one.
+    ///
+    /// # Errors
+    /// Same as [`OwnDirectory::open`].
+    pub fn open_directory(&self, name: impl AsRef<OsStr>) -> io::Result<OwnDirectory> {
+        let name = plain_name(name.as_ref())?.as_os_str();
+        OwnDirectory::open_in(&self.directory, name, self.path.join(name))
+    }
+
     fn create_in(parent: impl AsFd, name: &OsStr, path: PathBuf) -> io::Result<OwnDirectory> {
         match make_directory(&parent, name) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -198,6 +207,14 @@ impl OwnDirectory {
     /// If the file or link cannot be removed.
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.directory, plain_name(name.as_ref())?, AtFlags::empty())?)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// If the directory cannot be removed, for example because it has entries.
+    pub fn remove_directory(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.directory, plain_name(name.as_ref())?, AtFlags::REMOVEDIR)?)
     }
 }
 

@@ -53,7 +53,7 @@ pub use render::{
     why_to_text,
 };
 pub use report::{
-    Bundled, Change, CompiledFunction, Difference, Group, Imbalance, Options, RecordingFile, Report, bundle, diff,
+    Bundle, Change, CompiledFunction, Difference, Group, Imbalance, Options, ROOT, RecordingFile, Report, diff,
 };
 pub use sanitize::sanitize;
 pub use symbols::{FileSymbols, Frame, Function, Kind, SourceFrame, SymbolCache, Symbols};

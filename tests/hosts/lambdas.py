@@ -24,7 +24,7 @@ def run(indices):
         code = template.__code__.replace(co_name=f"lived_{index}", co_filename=f"file_{index}.py")
         if sys.version_info >= (3, 11):
             code = code.replace(co_qualname=f"lived_{index}")
-        types.FunctionType(code, {})()
+        types.FunctionType(code, {"__builtins__": __builtins__})()
 
 
 count = int(sys.argv[1])

@@ -196,6 +196,50 @@ assert all(row["host"] and row["tid"] for row in kernel)
     run(python(), "-c", script)
 
 
+def size_of(folder):
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_ranks_of_an_mpirun_in_one_bundle(run, tmp_path):
+    require_tool("mpirun")
+    need_package(run, "mpi4py")
+    original_directory = tmp_path / "there"
+    original_directory.mkdir()
+    program = write_program(original_directory, MPI)
+    mpirun(run, 3, command(), "record", "-o", original_directory / "prof.data", "--", python(), program)
+    files = [original_directory / f"prof.rank{rank}.data" for rank in range(3)]
+
+    def stacks(*recordings):
+        run(command(), "export", "-o", "stacks.folded", *recordings)
+        return (tmp_path / "stacks.folded").read_text()
+
+    original_stacks = stacks(*files)
+    run(command(), "bundle", "-o", "one", files[0])
+    run(command(), "bundle", "-o", "two", *files[1:])
+    run(command(), "bundle", "-o", "all", original_directory)
+    run(command(), "bundle", "--whole", "-o", "whole", files[0])
+    assert size_of(tmp_path / "whole") > 5 * size_of(tmp_path / "one")
+    # Recordings of another machine: a source differs.
+    text = next((tmp_path / "two").rglob("kernel.py"))
+    text.write_text(text.read_text() + "# another version")
+    run(command(), "bundle", "-o", "both", "one", "two")
+    shutil.rmtree(original_directory)
+    for folder in [tmp_path / "all", tmp_path / "both"]:
+        assert stacks(folder) == original_stacks
+        report = read_report(run, folder)
+        assert sorted(process["rank"] for process in report["processes"]) == [0, 1, 2]
+        assert seconds_in_kernel(report) > 1.0
+    assert size_of(tmp_path / "all") < 20e6
+    assert (tmp_path / "both/2/root").is_dir() and not (tmp_path / "all/2").exists()
+    # A bundle is replaced by another only when that is complete.
+    (tmp_path / "broken.data").write_text("PERFILE2")
+    run(command(), "bundle", "-o", "all", "broken.data", status=2)
+    assert stacks(tmp_path / "all") == original_stacks
+    run(command(), "bundle", "-o", "all", "one")
+    assert stacks(tmp_path / "all.old") == original_stacks
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
 WAITING = """
 from mpi4py import MPI
 import kernel

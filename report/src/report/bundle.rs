@@ -1,63 +1,269 @@
-//! Copies of the files that a recording names, for use on another machine.
+//! Copies of recordings and of the files that they name, for use on another machine.
+//!
+//! ```text
+//!   FOLDER/NAME, FOLDER/NAME.images/   a recording and its images
+//!   FOLDER/root/...                    images, libraries, sources and perf maps, each below its own path
+//!   FOLDER/2/..., FOLDER/3/...         the same, for recordings of machines that have other files at these paths
+//! ```
+//! So a file that many processes have in common is stored once. Of a library, the functions with samples and the unwind
+//! table are stored, unless whole libraries are asked for.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 
 use jitlisten_files::{OwnDirectory, open_regular};
+use rustc_hash::FxHashMap;
+use sha2::{Digest as _, Sha256};
+use wire::recording::{COMPILATIONS, INTERPRETER, images};
 
 use super::Report;
 use crate::error::Error;
 use crate::lookup::candidates;
-use crate::symbols;
+use crate::symbols::{self, Library, SampledFile};
 
+/// Name of the directory with the files of recordings.
+pub const ROOT: &str = "root";
 /// Maximum size of a copied file. A recording can name sparse files of any size.
 const MAX_FILE_BYTES: u64 = 4 << 30;
 
-/// Result of [`bundle`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bundled {
-    /// Paths of the copies.
-    pub files: Vec<PathBuf>,
-    /// Total size in bytes.
-    pub bytes: u64,
-    /// Files that could not be copied, with the reason.
-    pub missing: Vec<(PathBuf, String)>,
+/// Files of a bundle.
+#[derive(Debug, Default)]
+pub struct Bundle {
+    /// Keep libraries whole.
+    whole: bool,
+    /// Files by their path in the bundle.
+    files: BTreeMap<PathBuf, Content>,
+    /// Directories with recordings and a root, below that of the bundle.
+    parts: BTreeSet<PathBuf>,
+    /// Hashes of the files that were read.
+    hashes: FxHashMap<PathBuf, Hash>,
+    /// Files that are not in the bundle, with the reason.
+    missing: BTreeMap<PathBuf, String>,
 }
 
-/// Copies the files that the report needs to the same paths below `root`: images and libraries that have samples, the
-/// sources of their lines, and the perf maps of the processes. A later [`Lookup`](crate::Lookup) with `root` among its
-/// roots can then read the recording on another machine.
-///
-/// Copies have mode 0600 in directories of mode 0700, because a source may be private.
-///
-/// # Errors
-/// Returns an error if `root` cannot be written or the disk is full.
-pub fn bundle(report: &Report, root: &Path) -> Result<Bundled, Error> {
-    let mut bundled = Bundled::default();
-    let output = OwnDirectory::create(root).map_err(|error| Error::io("open", root, error))?;
-    for path in sampled_files(report).into_iter().chain(source_files(report)) {
-        copy(report, &path, &output, &mut bundled, MAX_FILE_BYTES)?;
-    }
-    for path in perf_maps(report) {
-        // A missing perf map is normal and not reported.
-        let missing_before = bundled.missing.len();
-        copy(report, &path, &output, &mut bundled, symbols::MAX_MAP_BYTES)?;
-        bundled.missing.truncate(missing_before);
-    }
-    Ok(bundled)
+type Hash = [u8; 32];
+
+#[derive(Debug)]
+enum Content {
+    /// Recording or part of it.
+    Own(PathBuf),
+    /// File that other recordings may have, too.
+    Shared {
+        source: PathBuf,
+        hash: Hash,
+        max_bytes: u64,
+    },
+    Library(Library),
 }
 
-/// Returns the files that have samples.
-fn sampled_files(report: &Report) -> BTreeSet<PathBuf> {
-    let recording = &report.recording;
-    let files = recording.locations.iter().filter_map(|location| location.position);
-    files
-        .filter_map(|position| recording.files.get(position.file as usize))
-        .map(|file| PathBuf::from(&file.path))
-        .filter(|path| path.is_absolute() && !path.starts_with("//anon"))
-        .collect()
+impl Bundle {
+    /// Returns an empty bundle. `whole` keeps libraries whole, for disassembly and for lines of C code.
+    #[must_use]
+    pub fn new(whole: bool) -> Bundle {
+        Bundle { whole, ..Bundle::default() }
+    }
+
+    /// Adds a recording, which `report` was made from. The recording gets this name, or one that is free.
+    pub fn add(&mut self, report: &Report, recording: &Path, name: &OsStr) {
+        let own_images = images(&std::path::absolute(recording).unwrap_or_default());
+        let mut own: Vec<PathBuf> = [COMPILATIONS, INTERPRETER].iter().map(|name| own_images.join(name)).collect();
+        own.retain(|path| path.is_file());
+        let mut shared = BTreeMap::new();
+        for (path, result) in self.sampled_files(report) {
+            match result {
+                _ if path.parent() == Some(&own_images) && path.is_file() => own.push(path),
+                Ok(content) => _ = shared.insert(path, content),
+                Err(error) => _ = self.missing.insert(path, error),
+            }
+        }
+        for path in source_files(report) {
+            match self.read_original(report, &path, MAX_FILE_BYTES) {
+                Ok(content) => _ = shared.insert(path, content),
+                Err(error) => _ = self.missing.insert(path, error.to_string()),
+            }
+        }
+        for path in perf_maps(report) {
+            // A missing perf map is normal and not reported.
+            if let Ok(content) = self.read_original(report, &path, symbols::MAX_MAP_BYTES) {
+                shared.insert(path, content);
+            }
+        }
+        let shared = shared.into_iter().filter_map(|(path, content)| Some((relative_path(&path)?.to_owned(), content)));
+        let shared: Vec<(PathBuf, Content)> = shared.collect();
+        let is_free = |part: &PathBuf| {
+            let in_part = |path: &Path| self.files.get(&part.join(ROOT).join(path));
+            shared.iter().all(|(path, content)| in_part(path).is_none_or(|existing| existing.is_same(content)))
+        };
+        // A part without files has room for all.
+        let part = (1..).map(part_directory).find(is_free).unwrap_or_default();
+        for (path, content) in shared {
+            match self.files.entry(part.join(ROOT).join(path)) {
+                Entry::Vacant(entry) => _ = entry.insert(content),
+                Entry::Occupied(mut entry) => entry.get_mut().merge(content),
+            }
+        }
+        let recorded = free_name(&self.files, &part.join(name));
+        for path in own {
+            self.files.insert(images(&recorded).join(path.file_name().unwrap_or_default()), Content::Own(path));
+        }
+        self.files.insert(recorded, Content::Own(recording.to_owned()));
+        self.parts.insert(part);
+    }
+
+    /// Reads the files with samples, by their recorded paths.
+    fn sampled_files(&mut self, report: &Report) -> BTreeMap<PathBuf, Result<Content, String>> {
+        let recording = &report.recording;
+        let mut offsets: FxHashMap<u32, BTreeSet<u64>> = FxHashMap::default();
+        for position in recording.locations.iter().filter_map(|location| location.position) {
+            offsets.entry(position.file).or_default().insert(position.offset);
+        }
+        let has_stack_copies = recording.events.get(recording.event).is_some_and(|(event, _)| event.has_stack_copies());
+        let mut contents = BTreeMap::new();
+        for (file, offsets) in offsets {
+            let Some(file) = recording.files.get(file as usize) else { continue };
+            let path = PathBuf::from(&file.path);
+            if !path.is_absolute() || file.path.starts_with("//anon") {
+                continue;
+            }
+            let content = match SampledFile::open(&report.roots, file, &offsets, has_stack_copies) {
+                Ok(SampledFile::Library(library)) if !self.whole => Ok(Content::Library(library)),
+                Ok(SampledFile::Library(library)) => self.read(library.source(), MAX_FILE_BYTES),
+                Ok(SampledFile::Image(source)) => self.read(&source, MAX_FILE_BYTES),
+                Err(error) => Err(io::Error::other(error)),
+            };
+            contents.insert(path, content.map_err(|error| error.to_string()));
+        }
+        contents
+    }
+
+    /// Reads the file in the first root that has it.
+    fn read_original(&mut self, report: &Report, path: &Path, max_bytes: u64) -> io::Result<Content> {
+        let mut result = Err(io::ErrorKind::NotFound.into());
+        for candidate in candidates(&report.roots.all(), path) {
+            result = self.read(&candidate, max_bytes);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    fn read(&mut self, source: &Path, max_bytes: u64) -> io::Result<Content> {
+        let hash = match self.hashes.get(source) {
+            Some(hash) => *hash,
+            None => {
+                let file = open_regular(source)?;
+                if file.metadata()?.len() > max_bytes {
+                    return Err(io::ErrorKind::FileTooLarge.into());
+                }
+                let hash = hash_start(file, max_bytes)?;
+                self.hashes.insert(source.to_owned(), hash);
+                hash
+            }
+        };
+        Ok(Content::Shared { source: source.to_owned(), hash, max_bytes })
+    }
+
+    /// Returns the paths of all files in the bundle.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.keys().map(PathBuf::as_path)
+    }
+
+    /// Returns the files that are not in the bundle, with the reason.
+    pub fn missing(&self) -> impl Iterator<Item = (&Path, &str)> {
+        self.missing.iter().map(|(path, reason)| (path.as_path(), reason.as_str()))
+    }
+
+    /// Writes the files. Recordings and images that are in the directory already stay. Returns the size of all files.
+    ///
+    /// Files have mode 0600 in directories of mode 0700, because a source may be private.
+    ///
+    /// # Errors
+    /// Returns an error if the directory cannot be written or the disk is full, or a recording cannot be copied.
+    pub fn write(&mut self, folder: &OwnDirectory) -> Result<u64, Error> {
+        for part in &self.parts {
+            let root = part.join(ROOT);
+            folder.create_below(&root).map_err(|error| Error::io("create", folder.path().join(root), error))?;
+        }
+        let mut bytes = 0;
+        for (path, content) in &self.files {
+            match (content.write(folder, path), content) {
+                (Ok(size), _) => bytes += size,
+                (Err(error), Content::Shared { .. } | Content::Library(_)) if !is_full(&error) => {
+                    self.missing.insert(path.clone(), error.to_string());
+                }
+                (Err(error), _) => return Err(Error::io("write", folder.path().join(path), error)),
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+impl Content {
+    /// Returns true if two files may have the same path in the bundle.
+    fn is_same(&self, other: &Content) -> bool {
+        match (self, other) {
+            (Content::Shared { hash, .. }, Content::Shared { hash: other, .. }) => hash == other,
+            (Content::Library(library), Content::Library(other)) => library.is_same(other),
+            _ => false,
+        }
+    }
+
+    fn merge(&mut self, other: Content) {
+        if let (Content::Library(library), Content::Library(other)) = (self, other) {
+            library.merge(other);
+        }
+    }
+
+    fn write(&self, folder: &OwnDirectory, path: &Path) -> io::Result<u64> {
+        let directory = || folder.create_below(path.parent().unwrap_or(Path::new("")));
+        let name = path.file_name().unwrap_or_default();
+        match self {
+            Content::Own(source) if *source == folder.path().join(path) => Ok(source.metadata()?.len()),
+            Content::Own(source) => directory()?.copy(open_regular(source)?, name),
+            Content::Shared { source, max_bytes, .. } => {
+                directory()?.copy(open_regular(source)?.take(*max_bytes), name)
+            }
+            Content::Library(library) => {
+                let bytes = library.to_elf()?;
+                directory()?.write(name, &bytes).map(|()| bytes.len() as u64)
+            }
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Returns the directory of a part, below that of the bundle.
+fn part_directory(number: u32) -> PathBuf {
+    if number == 1 { PathBuf::new() } else { number.to_string().into() }
+}
+
+/// Returns a path that no file has: `path`, or else `path` with a number.
+fn free_name(files: &BTreeMap<PathBuf, Content>, path: &Path) -> PathBuf {
+    let with_number = |number: u32| {
+        let mut path = path.as_os_str().to_owned();
+        path.push(format!(".{number}"));
+        PathBuf::from(path)
+    };
+    let mut paths = std::iter::once(path.to_owned()).chain((2..).map(with_number));
+    paths.find(|path| !files.contains_key(path)).unwrap_or_default()
+}
+
+fn hash_start(file: File, max_bytes: u64) -> io::Result<Hash> {
+    let (mut hash, mut start, mut buffer) = (Sha256::new(), file.take(max_bytes), vec![0; 1 << 16]);
+    loop {
+        match start.read(&mut buffer)? {
+            0 => return Ok(hash.finalize().into()),
+            length => hash.update(&buffer[..length]),
+        }
+    }
 }
 
 fn source_files(report: &Report) -> BTreeSet<PathBuf> {
@@ -67,47 +273,6 @@ fn source_files(report: &Report) -> BTreeSet<PathBuf> {
 fn perf_maps(report: &Report) -> BTreeSet<PathBuf> {
     let processes = report.recording.locations.iter().filter_map(|location| location.pid);
     processes.map(|pid| PathBuf::from(format!("/tmp/perf-{pid}.map"))).collect()
-}
-
-/// Copies one file. Errors that concern only this file are added to `bundled`.
-fn copy(report: &Report, path: &Path, root: &OwnDirectory, bundled: &mut Bundled, max_bytes: u64) -> Result<(), Error> {
-    let Some(relative) = relative_path(path) else { return Ok(()) };
-    let target = root.path().join(relative);
-    if target.exists() {
-        return Ok(());
-    }
-    match open_original(report, path, max_bytes).and_then(|from| copy_into(from, root, relative, max_bytes)) {
-        Ok(bytes) => {
-            bundled.bytes += bytes;
-            bundled.files.push(target);
-        }
-        Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
-            return Err(Error::io("write", &target, error));
-        }
-        Err(error) => bundled.missing.push((path.to_owned(), error.to_string())),
-    }
-    Ok(())
-}
-
-/// Opens the file in the first root that has it.
-fn open_original(report: &Report, path: &Path, max_bytes: u64) -> io::Result<File> {
-    let mut last_error = io::Error::from(io::ErrorKind::NotFound);
-    for candidate in candidates(&report.roots.all(), path) {
-        match open_regular(&candidate) {
-            Ok(file) if file.metadata()?.len() > max_bytes => return Err(io::ErrorKind::FileTooLarge.into()),
-            Ok(file) => return Ok(file),
-            Err(error) => last_error = error,
-        }
-    }
-    Err(last_error)
-}
-
-fn copy_into(from: File, root: &OwnDirectory, relative: &Path, max_bytes: u64) -> io::Result<u64> {
-    let name = relative.file_name().unwrap_or_default();
-    let mut replacement = root.create_below(relative.parent().unwrap_or(Path::new("")))?.replacement(name)?;
-    let bytes = io::copy(&mut from.take(max_bytes), replacement.file())?;
-    replacement.file().flush()?;
-    replacement.commit().map(|()| bytes)
 }
 
 /// Returns the path below the output directory. A recording is untrusted, so no path in it may lead outside.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use gimli::{EndianArcSlice, RunTimeEndian, UnwindSection as _};
 use jitlisten_files::open_regular;
 use object::elf;
-use object::read::elf::{ElfFile64, ProgramHeader};
+use object::read::elf::{ElfFile64, ProgramHeader, SectionHeader as _};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SymbolKind};
 use rustc_hash::FxHashMap;
 use sha2::{Digest as _, Sha256};
@@ -47,6 +47,8 @@ pub(super) struct Elf {
     pub(super) build_id: Vec<u8>,
     /// True if the file was not produced by a linker, i.e., its code was compiled at run time.
     pub(super) is_image: bool,
+    /// True if the file has only some functions of a library ([`Library`](super::Library)).
+    pub(super) is_reduced: bool,
 }
 
 impl Elf {
@@ -62,6 +64,8 @@ impl Elf {
         let header = parsed.elf_header();
         let is_image = header.e_type.get(endian) == elf::ET_DYN && !is_dynamic;
         let machine = Machine::from_elf(header.e_machine.get(endian));
+        let text = parsed.section_by_name(".text");
+        let is_reduced = text.is_some_and(|text| text.elf_section_header().sh_type(endian) == elf::SHT_NOBITS);
         let symbols = Symbols::read(&parsed, usize::try_from(length).unwrap_or(usize::MAX));
         let build_id = parsed.build_id().ok().flatten().unwrap_or_default().to_vec();
         Ok(Elf {
@@ -74,8 +78,16 @@ impl Elf {
             machine,
             build_id,
             is_image,
+            is_reduced,
             cache,
         })
+    }
+
+    /// Adds the functions that another file has of the same library.
+    pub(super) fn add_symbols(&mut self, other: Elf) {
+        if self.build_id == other.build_id {
+            self.symbols.merge(other.symbols);
+        }
     }
 
     /// Converts a file offset to an address in the file's address space.
@@ -231,10 +243,25 @@ impl Symbols {
         let max_name_bytes = length.saturating_mul(4).saturating_add(MAX_NAME_BYTES);
         symbols.add(file.symbols(), max_name_bytes);
         symbols.add(file.dynamic_symbols(), max_name_bytes);
+        symbols.sort();
+        symbols
+    }
+
+    fn merge(&mut self, other: Symbols) {
+        let Ok(offset) = u32::try_from(self.names.len()) else { return };
+        if u32::try_from(self.names.len() + other.names.len()).is_ok() {
+            self.names.push_str(&other.names);
+            let moved = |(start, end): (u32, u32)| (start + offset, end + offset);
+            let entries = other.entries.into_iter().map(|symbol| Symbol { name: moved(symbol.name), ..symbol });
+            self.entries.extend(entries);
+            self.sort();
+        }
+    }
+
+    fn sort(&mut self) {
         // Of a library's names for one function, such as `sinh` and `sinhf64`, the shortest is the usual one.
         let length = |symbol: &Symbol| symbol.name.1 - symbol.name.0;
-        symbols.entries.sort_by_key(|symbol| (symbol.address, !symbol.global, length(symbol)));
-        symbols
+        self.entries.sort_by_key(|symbol| (symbol.address, !symbol.global, length(symbol)));
     }
 
     fn add<'data>(&mut self, symbols: impl Iterator<Item = impl ObjectSymbol<'data>>, max_name_bytes: usize) {

@@ -292,18 +292,32 @@ impl Files {
 }
 
 fn open(roots: &Roots, file: &MappedFile) -> State {
+    match find_file(roots, file) {
+        Ok((_, elf)) => State::Open(Box::new(elf)),
+        Err(error) => State::Missing(error),
+    }
+}
+
+/// Opens the file that was recorded, and returns its path. Bundles may have different functions of a library.
+pub(super) fn find_file(roots: &Roots, file: &MappedFile) -> Result<(PathBuf, Elf), String> {
     let path = Path::new(&file.path);
-    let mut last_error = String::new();
+    let (mut last_error, mut reduced) = (String::new(), None::<(PathBuf, Elf)>);
     for candidate in candidates(&roots.for_file(file), path) {
         match Elf::open(&candidate) {
-            Ok(elf) if is_recorded_file(&elf, file) => return State::Open(Box::new(elf)),
-            Ok(_) => last_error = "is another file than the one that was recorded (its build id differs)".to_owned(),
+            Ok(elf) if !is_recorded_file(&elf, file) => {
+                last_error = "is another file than the one that was recorded (its build id differs)".to_owned();
+            }
+            Ok(elf) if !elf.is_reduced => return Ok((candidate, elf)),
+            Ok(elf) => match &mut reduced {
+                Some((_, first)) => first.add_symbols(elf),
+                None => reduced = Some((candidate, elf)),
+            },
             // An error about an existing file is more informative than one about a missing file.
             Err(error) if last_error.is_empty() || candidate.exists() => last_error = error,
             Err(_) => {}
         }
     }
-    State::Missing(last_error)
+    reduced.ok_or(last_error)
 }
 
 /// Opens the file with a library's debug information, where gdb looks for it: by build id, or by the name in
@@ -338,7 +352,7 @@ pub(super) fn is_anonymous(path: &str) -> bool {
 }
 
 /// Returns true for images of jitlisten, and for those that `perf inject --jit` writes.
-fn is_image_path(path: &str) -> bool {
+pub(super) fn is_image_path(path: &str) -> bool {
     let mut parts = path.rsplit('/');
     let name = parts.next().unwrap_or_default();
     let directory = parts.next().unwrap_or_default();
@@ -384,9 +398,7 @@ pub(crate) struct ImageCode(Elf);
 
 impl ImageCode {
     pub(crate) fn open(roots: &Roots, file: &MappedFile) -> Option<ImageCode> {
-        let roots = roots.for_file(file);
-        let mut opened = candidates(&roots, Path::new(&file.path)).filter_map(|path| Elf::open(&path).ok());
-        opened.find(|elf| is_recorded_file(elf, file)).map(ImageCode)
+        find_file(roots, file).ok().map(|(_, elf)| ImageCode(elf))
     }
 
     /// Returns the instruction set, if there is a decoder for it.

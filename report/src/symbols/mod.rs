@@ -5,6 +5,7 @@ mod elf;
 mod files;
 mod generated;
 mod kernel;
+mod library;
 mod line_zero;
 mod main_text;
 mod nameless;
@@ -21,6 +22,7 @@ use std::ops::Range;
 
 pub use files::FileSymbols;
 pub(crate) use files::ImageCode;
+pub(crate) use library::{Library, SampledFile};
 pub(crate) use names::is_entry;
 pub(crate) use roots::Roots;
 pub(crate) use shared_code::SharedCode;

@@ -3,7 +3,7 @@
 //! ```text
 //!   0     header, 104 bytes: offsets of the attributes and the data, bits of the features
 //!   104   the attribute: the contents of a sample
-//!   248   records: HEADER_FEATURE, COMM, MMAP2, SAMPLE, ...    data.size is their size in bytes
+//!   216   records: HEADER_FEATURE, COMM, MMAP2, SAMPLE, ...    data.size is their size in bytes
 //!   ...   feature table, and the features                        only when the recording has ended
 //! ```
 //! The table has to follow the records, so it cannot exist while they grow. The features known at the start are
@@ -23,10 +23,13 @@ use wire::perf_data::*;
 use crate::recording::event_name::Counter;
 use crate::recording::options::{Clock, Options};
 
-/// File offset of the first record.
-pub(crate) const DATA_OFFSET: u64 = 248;
 const HEADER_SIZE: u64 = 104;
-const ATTR_SIZE: u32 = 128;
+/// Up to the field `clockid` (`PERF_ATTR_SIZE_VER3`, Linux 4.1). perf refuses a file whose attributes are larger than its own.
+const ATTR_SIZE: u32 = 96;
+/// Attributes, and the file offset and size of their list of event ids.
+const ATTR_ENTRY_SIZE: u64 = ATTR_SIZE as u64 + 16;
+/// File offset of the first record.
+pub(crate) const DATA_OFFSET: u64 = HEADER_SIZE + ATTR_ENTRY_SIZE;
 /// Maximum number of addresses per sample: a record's size has 16 bits, and 56 bytes precede the addresses.
 pub(crate) const MAX_ADDRESSES: usize = (u16::MAX as usize - 56) / 8;
 /// Maximum size of the command line in a record, which has at most 65,535 bytes.
@@ -313,7 +316,6 @@ impl Attribute {
         // The `clockid` field is at offset 92; 1 is CLOCK_MONOTONIC.
         bytes.resize(92, 0);
         put_u32(&mut bytes, 1);
-        bytes.resize(ATTR_SIZE as usize, 0);
         bytes
     }
 }
@@ -322,9 +324,8 @@ impl Attribute {
 pub(crate) fn header(attribute: &Attribute, data_size: u64, features: &[u32]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     put_u64(&mut bytes, HEADER_SIZE);
-    let entry = u64::from(ATTR_SIZE) + 16;
-    put_u64(&mut bytes, entry);
-    for (offset, size) in [(HEADER_SIZE, entry), (DATA_OFFSET, data_size), (0, 0)] {
+    put_u64(&mut bytes, ATTR_ENTRY_SIZE);
+    for (offset, size) in [(HEADER_SIZE, ATTR_ENTRY_SIZE), (DATA_OFFSET, data_size), (0, 0)] {
         put_u64(&mut bytes, offset);
         put_u64(&mut bytes, size);
     }

@@ -1,0 +1,245 @@
+//! The part of a library that reports need: the symbols of functions with samples, and the unwind table. Its ELF file has
+//! the library's program headers, so that positions in the library stay the same, and no code.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use jitlisten_files::open_regular;
+use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _, SectionHeader as _};
+use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
+use object::{Endianness, Object as _, ObjectSection as _, ReadCache, elf};
+use sha2::{Digest as _, Sha256};
+
+use super::files::{find_file, is_image_path};
+use super::roots::Roots;
+use crate::recording::MappedFile;
+
+/// Length of the build ids that linkers write.
+const BUILD_ID_BYTES: usize = 20;
+const BUILD_ID: &str = ".note.gnu.build-id";
+const TEXT: &str = ".text";
+/// Index of the section of all symbols.
+const TEXT_INDEX: u32 = 1;
+const DEBUG_LINK: &str = ".gnu_debuglink";
+const UNWIND_SECTIONS: [&str; 2] = [".eh_frame_hdr", ".eh_frame"];
+
+/// Library with samples.
+#[derive(Clone, Debug)]
+pub(crate) struct Library {
+    /// File that was read.
+    source: PathBuf,
+    /// Build id, or a hash of the whole file. The reduced file has either as its build id.
+    identity: Vec<u8>,
+    /// Sizes and names of functions, by address.
+    functions: BTreeMap<u64, (u64, String)>,
+    has_unwind_table: bool,
+}
+
+/// File that has samples.
+pub(crate) enum SampledFile {
+    /// Code that was compiled at run time, and the file that was read.
+    Image(PathBuf),
+    Library(Library),
+}
+
+impl SampledFile {
+    /// Opens the file that was recorded. A library has the functions at these offsets. Its
+    /// unwind table is kept for stack copies, and if a function has no symbol.
+    pub(crate) fn open(
+        roots: &Roots,
+        file: &MappedFile,
+        offsets: &BTreeSet<u64>,
+        has_stack_copies: bool,
+    ) -> Result<SampledFile, String> {
+        let (source, elf) = find_file(roots, file)?;
+        if elf.is_image || is_image_path(&file.path) {
+            return Ok(SampledFile::Image(source));
+        }
+        let identity = match elf.build_id.as_slice() {
+            [] => hash_file(&source).map_err(|error| error.to_string())?,
+            build_id => build_id.to_vec(),
+        };
+        let mut library = Library { source, identity, functions: BTreeMap::new(), has_unwind_table: has_stack_copies };
+        for address in offsets.iter().filter_map(|offset| elf.address_of_offset(*offset)) {
+            match elf.function(address) {
+                Some((name, range)) => {
+                    let function = (range.end.saturating_sub(range.start), name.to_owned());
+                    library.functions.insert(range.start, function);
+                }
+                None => library.has_unwind_table = true,
+            }
+        }
+        Ok(SampledFile::Library(library))
+    }
+}
+
+impl Library {
+    pub(crate) fn source(&self) -> &Path {
+        &self.source
+    }
+
+    /// Returns true if two files are the same library.
+    pub(crate) fn is_same(&self, other: &Library) -> bool {
+        self.identity == other.identity
+    }
+
+    /// Adds the functions of the same library in another recording.
+    pub(crate) fn merge(&mut self, other: Library) {
+        self.functions.extend(other.functions);
+        if other.has_unwind_table && !self.has_unwind_table {
+            // The source of the other library may be the only one with an unwind table.
+            (self.source, self.has_unwind_table) = (other.source, true);
+        }
+    }
+
+    /// Returns the reduced ELF file.
+    pub(crate) fn to_elf(&self) -> io::Result<Vec<u8>> {
+        let cache = ReadCache::new(open_regular(&self.source)?);
+        let file = ElfFile64::<Endianness, &ReadCache<File>>::parse(&cache).map_err(io::Error::other)?;
+        // Readers ignore symbols that are in no section.
+        let text = file.section_by_name(TEXT);
+        let text_header = SectionHeader {
+            sh_type: elf::SHT_NOBITS,
+            sh_flags: elf::SHF_ALLOC | elf::SHF_EXECINSTR,
+            sh_addr: text.as_ref().map_or(0, |text| text.address()),
+            sh_size: text.as_ref().map_or(0, |text| text.size()),
+            sh_addralign: 1,
+            ..SectionHeader::default()
+        };
+        let mut sections = vec![Section { name: TEXT, header: text_header, data: Vec::new() }];
+        sections.push(Section {
+            name: BUILD_ID,
+            header: SectionHeader { sh_type: elf::SHT_NOTE, sh_addralign: 4, ..SectionHeader::default() },
+            data: build_id_note(file.endian(), &self.identity),
+        });
+        let unwind_sections = UNWIND_SECTIONS.iter().filter(|_| self.has_unwind_table);
+        for name in std::iter::once(&DEBUG_LINK).chain(unwind_sections) {
+            if let Some(section) = file.section_by_name(name) {
+                let header = section.elf_section_header();
+                let header = SectionHeader {
+                    sh_type: header.sh_type(file.endian()),
+                    sh_flags: header.sh_flags(file.endian()),
+                    sh_addr: section.address(),
+                    sh_addralign: section.align().max(1),
+                    ..SectionHeader::default()
+                };
+                sections.push(Section { name, header, data: section.data().map_err(io::Error::other)?.to_vec() });
+            }
+        }
+        write_elf(&file, &self.functions, &sections).map_err(io::Error::other)
+    }
+}
+
+struct Section {
+    name: &'static str,
+    header: SectionHeader,
+    data: Vec<u8>,
+}
+
+fn bytes_of_word(endian: Endianness, word: u32) -> [u8; 4] {
+    match endian {
+        Endianness::Little => word.to_le_bytes(),
+        Endianness::Big => word.to_be_bytes(),
+    }
+}
+
+/// Encodes a note with a build id (`NT_GNU_BUILD_ID`).
+fn build_id_note(endian: Endianness, build_id: &[u8]) -> Vec<u8> {
+    const NAME: &[u8] = b"GNU\0";
+    let header = [NAME.len() as u32, build_id.len() as u32, elf::NT_GNU_BUILD_ID.0];
+    let mut note: Vec<u8> = header.iter().flat_map(|word| bytes_of_word(endian, *word)).collect();
+    note.extend_from_slice(NAME);
+    note.extend_from_slice(build_id);
+    note.resize(note.len().next_multiple_of(4), 0);
+    note
+}
+
+/// Returns an ELF file with the headers of `file`, these functions and sections.
+fn write_elf<'a>(
+    file: &ElfFile64<'a, Endianness, &'a ReadCache<File>>,
+    functions: &BTreeMap<u64, (u64, String)>,
+    sections: &[Section],
+) -> object::write::Result<Vec<u8>> {
+    let endian = file.endian();
+    let (mut bytes, file_header, program_headers) = (Vec::new(), file.elf_header(), file.elf_program_headers());
+    let mut writer = Writer::new(endian, true, &mut bytes);
+    writer.reserve_file_header();
+    writer.reserve_program_headers(program_headers.len() as u32);
+    let mut reserved = Vec::new();
+    for section in sections {
+        let offset = writer.reserve(section.data.len() as u64, section.header.sh_addralign);
+        reserved.push((offset, writer.add_section_name(section.name.as_bytes())));
+        writer.reserve_section_index();
+    }
+    let names: Vec<_> = functions.values().map(|(_, name)| writer.add_string(name.as_bytes())).collect();
+    writer.reserve_symtab_section_index();
+    writer.reserve_strtab_section_index();
+    writer.reserve_shstrtab_section_index();
+    writer.reserve_null_symbol_index();
+    for _ in functions {
+        writer.reserve_symbol_index(None);
+    }
+    writer.reserve_symtab();
+    writer.reserve_strtab()?;
+    writer.reserve_shstrtab()?;
+    writer.reserve_section_headers();
+    writer.write_file_header(&FileHeader {
+        e_type: file_header.e_type(endian),
+        e_machine: file_header.e_machine(endian),
+        ..FileHeader::default()
+    })?;
+    writer.write_align_program_headers();
+    for header in program_headers {
+        writer.write_program_header(&ProgramHeader {
+            p_type: header.p_type(endian),
+            p_flags: header.p_flags(endian),
+            p_offset: header.p_offset(endian),
+            p_vaddr: header.p_vaddr(endian),
+            p_paddr: header.p_paddr(endian),
+            p_filesz: header.p_filesz(endian),
+            p_memsz: header.p_memsz(endian),
+            p_align: header.p_align(endian),
+        });
+    }
+    for (section, (offset, _)) in sections.iter().zip(&reserved) {
+        writer.pad_until(*offset);
+        writer.write(&section.data);
+    }
+    writer.write_null_symbol();
+    for ((address, (size, _)), name) in functions.iter().zip(names) {
+        let st_name = writer.string_offset(Some(name));
+        writer.write_symbol(&Sym {
+            section: Some(TEXT_INDEX),
+            st_name,
+            st_info: elf::SymbolInfo::new(elf::STB_GLOBAL, elf::STT_FUNC),
+            st_other: elf::SymbolOther::default(),
+            st_shndx: elf::SHN_UNDEF,
+            st_value: *address,
+            st_size: *size,
+        });
+    }
+    writer.write_strtab();
+    writer.write_shstrtab();
+    writer.write_null_section_header();
+    for (section, (sh_offset, name)) in sections.iter().zip(reserved) {
+        let sh_name = writer.section_name_offset(Some(name));
+        let sh_size = section.header.sh_size.max(section.data.len() as u64);
+        writer.write_section_header(&SectionHeader { sh_name, sh_offset, sh_size, ..section.header.clone() });
+    }
+    writer.write_symtab_section_header(1);
+    writer.write_strtab_section_header();
+    writer.write_shstrtab_section_header();
+    Ok(bytes)
+}
+
+fn hash_file(path: &Path) -> io::Result<Vec<u8>> {
+    let (mut hash, mut file, mut buffer) = (Sha256::new(), open_regular(path)?, vec![0; 1 << 16]);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hash.finalize()[..BUILD_ID_BYTES].to_vec()),
+            length => hash.update(&buffer[..length]),
+        }
+    }
+}
