@@ -35,7 +35,8 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
         classify_carried_values(&mut carried, &body, changed);
         facts.carried = Some(carried.classify_carried());
     }
-    if facts.carried.is_none() && natural_loop.is_innermost {
+    let is_small = natural_loop.own_blocks.len() <= MAX_COUNTING_BLOCKS;
+    if facts.carried.is_none() && natural_loop.is_innermost && is_small {
         facts.branched_counts = count_branched_counts(instructions, natural_loop, changed);
     }
     if reads_earlier_results(&body) {
@@ -119,6 +120,9 @@ fn count_instruction(facts: &mut Facts, elements: &mut Elements, instruction: &I
         }
     }
 }
+
+/// Maximum number of blocks of a loop whose counters are counted: the analysis may take a pass for each block.
+const MAX_COUNTING_BLOCKS: usize = 64;
 
 /// Counts integers that some paths of an iteration increment, in a loop that carries no floating-point values.
 fn count_branched_counts(instructions: &[Instruction], natural_loop: &NaturalLoop, changed: Registers) -> u32 {

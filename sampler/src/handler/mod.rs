@@ -2,10 +2,10 @@
 //!
 //! It allocates nothing, takes no lock and uses no thread-local variable except `errno`. It reads its slot, published
 //! tables, and the stack. In steady state a sample takes one system call, `getrusage`, which tells how often the thread
-//! waits: the time comes through the vDSO, and the bounds of the thread's stack are known. For wall-clock time,
-//! and after an expensive sample, two more read the thread's CPU clock. With a perf counter, it makes four more, and a few others when a thread changes
-//! its clock. One more call wakes the writer, if the ring is more than half full or the recording is younger than
-//! 0.1 s. If the stack bounds are unknown, `stack_memory` makes at most two calls.
+//! waits: the time comes through the vDSO, and the bounds of the thread's stack are known. For wall-clock time, and
+//! after an expensive sample, two more read the thread's CPU clock. With a perf counter, it makes four more, and a few
+//! others when a thread changes its clock. One more call wakes the writer, if the ring is more than half full or the
+//! recording is younger than 0.1 s. If the stack bounds are unknown, `stack_memory` makes at most two calls.
 
 pub(crate) mod clock;
 pub(crate) mod code_map;
