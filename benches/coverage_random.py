@@ -5,8 +5,8 @@ records/coverage-random.tsv.
     PYTHON coverage_random.py FUNCTIONS [FIRST SEED, default 1]
 
 The current Python must have Numba, coverage.py and pytest (`ci/coverage.sh random`). Each module of 20 functions is
-added when it has been compared, to the row of this Python and this commit. Differences are written to the standard
-error.
+added when it has been compared, to the row of this Python. A row's commit is the last one that changed the measured
+code; rows of older code are removed. Differences are written to the standard error.
 """
 
 import datetime
@@ -23,15 +23,20 @@ from test_coverage_random import differences
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECORD = ROOT / "records/coverage-random.tsv"
+MEASURED_CODE = tuple("python/jitlisten/" + name for name in ("_coverage", "_numba", "coverage.py"))
 COLUMNS = ("python", "numba", "coverage", "functions", "differ", "modules", "seeds that differ", "commit", "date")
 
 
-def add(compared, different, seed):
-    """Adds a module to the row of this Python and this commit."""
+def git(*arguments):
+    return subprocess.check_output(["git", "-C", ROOT, *arguments], text=True).strip()
+
+
+def add(commit, compared, different, seed):
+    """Adds a module to the row of this Python, and removes the rows of other commits."""
     key = ["%d.%d" % sys.version_info[:2], importlib.metadata.version("numba"), importlib.metadata.version("coverage")]
-    commit = subprocess.check_output(["git", "-C", ROOT, "rev-parse", "--short=7", "HEAD"], text=True).strip()
     rows = [line.split("\t") for line in RECORD.read_text().splitlines()[1:]] if RECORD.exists() else []
-    row = next((row for row in rows if row[:3] + [row[7]] == [*key, commit]), None)
+    rows = [row for row in rows if row[7] == commit]
+    row = next((row for row in rows if row[:3] == key), None)
     if row is None:
         row = [*key, "0", "0", "0", "", commit, ""]
         rows.append(row)
@@ -44,6 +49,9 @@ def add(compared, different, seed):
 
 
 def main(functions, first_seed="1"):
+    if git("status", "--porcelain", "--", *MEASURED_CODE):
+        sys.exit("uncommitted changes of the measured code")
+    commit = git("log", "-1", "--format=%h", "--abbrev=7", "--", *MEASURED_CODE)
     seed, total = int(first_seed), 0
     os.environ["NUMBA_OPT"] = "0"  # Optimization does not affect the measurement, but would take most of the time.
     while total < int(functions):
@@ -51,7 +59,7 @@ def main(functions, first_seed="1"):
             found, compared = differences(directory, seed)
         if found:
             print("\n".join(difference.text for difference in found), file=sys.stderr, flush=True)
-        add(compared, {difference.function for difference in found}, seed)
+        add(commit, compared, {difference.function for difference in found}, seed)
         total += compared
         seed += 1
 

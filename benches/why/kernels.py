@@ -1865,6 +1865,81 @@ def pair_energy(hundred_points):
 pair_energy_changed = njit(error_model="numpy", fastmath={"reassoc"})(pair_energy.py_func)
 
 
+@njit
+def updated_columns(grid_too, small_factor):
+    for j in range(grid_too.shape[1]):
+        for i in range(1, grid_too.shape[0]):
+            grid_too[i, j] = grid_too[i, j] + small_factor * grid_too[i - 1, j]  # hot
+
+
+@njit
+def updated_columns_changed(grid_too, small_factor):
+    for i in range(1, grid_too.shape[0]):
+        for j in range(grid_too.shape[1]):
+            grid_too[i, j] = grid_too[i, j] + small_factor * grid_too[i - 1, j]
+
+
+@njit
+def row_deviations(m, means):
+    for i in range(m.shape[0]):
+        means[i] = np.std(m[i])  # hot
+
+
+@njit(fastmath={"reassoc"})
+def row_deviations_changed(m, means):
+    for i in range(m.shape[0]):
+        s = 0.0
+        for j in range(m.shape[1]):
+            s += m[i, j]
+        mean, squares = s / m.shape[1], 0.0
+        for j in range(m.shape[1]):
+            squares += (m[i, j] - mean) ** 2
+        means[i] = math.sqrt(squares / m.shape[1])
+
+
+@njit
+def classes(a):
+    low, middle, high = 0, 0, 0
+    for i in range(a.shape[0]):
+        if a[i] < 0.8:  # hot
+            low += 1
+        elif a[i] < 1.1:
+            middle += 1
+        else:
+            high += 1
+    return low, middle, high
+
+
+@njit
+def classes_changed(a):
+    low, middle, high = 0, 0, 0
+    for i in range(a.shape[0]):
+        low += a[i] < 0.8
+        middle += (a[i] >= 0.8) & (a[i] < 1.1)
+        high += a[i] >= 1.1
+    return low, middle, high
+
+
+@njit
+def escape_times(few_out):
+    for i in range(few_out.shape[0]):
+        c, z, steps = complex(-0.5 + 0.0015 * i, 0.5), 0j, 0
+        while steps < 200 and abs(z) < 2.0:
+            z = z * z + c  # hot
+            steps += 1
+        few_out[i] = steps
+
+
+@njit
+def escape_times_changed(few_out):
+    for i in range(few_out.shape[0]):
+        c, z, steps = complex(-0.5 + 0.0015 * i, 0.5), 0j, 0
+        while steps < 200 and math.sqrt(z.real * z.real + z.imag * z.imag) < 2.0:
+            z = z * z + c
+            steps += 1
+        few_out[i] = steps
+
+
 RULES = {
     "total": "fp-order",
     "dot": "fp-order",
@@ -2022,6 +2097,10 @@ MORE = {
     "smoothed": "-",
     "brightness": "invariant-divisor",
     "pair_energy": "division-check",
+    "updated_columns": "recurrence",
+    "row_deviations": "row-product",
+    "classes": "branched-counts",
+    "escape_times": "hypot",
 }
 ALL = {**RULES, **MORE}
 with open(__file__, encoding="utf-8") as file:
@@ -2032,14 +2111,14 @@ FUNCTIONS = {node.name: node for node in ast.parse("\n".join(SOURCE)).body if is
 EXCEPTIONS = {
     # LLVM 14 emits an addition of 0.0 that the kernel does not contain, so fastmath={"reassoc"} alone is 9.5 times
     # faster.
-    "0.57.1": {"present": "fp-order", "enumerated": "-", "of_list": "exception-exit"},
+    "0.57.1": {"present": "fp-order", "enumerated": "-", "of_list": "exception-exit", "classes": "-"},
     "0.61.2": {"present": "fp-order", "enumerated": "-", "of_list": "-"},
     # LLVM 20 emits calls of numba_sqrt.
     "0.63.1": {"chosen": "-", "enumerated": "-", "lagged_sum": "strided-sum"},
     # Without AVX, divisions of float32 are narrow, and LLVM keeps branches that add to a sum.
     "0.68.1 nehalem": {"by_scalar32": "invariant-divisor", "sum_of_both": "-"},
     # This processor has gather and scatter instructions for strides other than 1.
-    "0.68.1 skylake-avx512": {"scaled_view": "stride", "row_means": "stride, strided-sum"},
+    "0.68.1 skylake-avx512": {"scaled_view": "stride", "row_means": "stride, strided-sum", "classes": "-"},
 }
 
 
@@ -2085,7 +2164,7 @@ def arguments():
         "tally": Tally, "codes": np.frombuffer(b"banana" * 2000, np.uint8), "eight_values": (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0),
         "eighths": random.integers(0, 8, N), "few_out": np.zeros(200),
         "few_coefficients": random.random(6), "five": 5, "values": np.zeros(12_000), "hundred_points": random.random((100, 3)) * 5,
-        "times": 10, "backwards": np.sort(a[:200])[::-1].copy(), "means": np.zeros(512),
+        "times": 10, "backwards": np.sort(a[:200])[::-1].copy(), "means": np.zeros(512), "grid_too": m.copy(), "small_factor": 1e-3,
     }
 
 

@@ -1,7 +1,7 @@
 //! Bundles: directories with recordings and all files needed to read them on another machine. `record --bundle` and
 //! `jitlisten bundle` create them. Commands that read recordings also accept a bundle, or any directory with recordings
-//! in it. `report/src/report/bundle.rs` describes the files. The marker `jitlisten-bundle` lists them: its version, then
-//! each path with a zero byte.
+//! in it. `report/src/report/bundle.rs` describes the files. The marker `jitlisten-bundle` lists them: its version,
+//! then each path with a zero byte.
 //!
 //! Files have mode 0600 and directories 0700, regardless of the umask, because source files may be private. An earlier
 //! bundle becomes `FOLDER.old`, and any other directory with entries is refused. Of `FOLDER.old`, the files that its

@@ -35,6 +35,10 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
         classify_carried_values(&mut carried, &body, changed);
         facts.carried = Some(carried.classify_carried());
     }
+    let is_small = natural_loop.own_blocks.len() <= MAX_COUNTING_BLOCKS;
+    if facts.carried.is_none() && natural_loop.is_innermost && is_small {
+        facts.branched_counts = count_branched_counts(instructions, natural_loop, changed);
+    }
     if reads_earlier_results(&body) {
         facts.carried = facts.carried.map(|_| Carried::Others);
     }
@@ -110,8 +114,61 @@ fn count_instruction(facts: &mut Facts, elements: &mut Elements, instruction: &I
     match (instruction.operation, memory.is_stack) {
         (Operation::Call, _) => {}
         (_, true) => facts.spills += 1,
-        (_, false) => facts.memory += 1,
+        (_, false) => {
+            facts.memory += 1;
+            facts.stores += u32::from(memory.is_store);
+        }
     }
+}
+
+/// Maximum number of blocks of a loop whose counters are counted: the analysis may take a pass for each block.
+const MAX_COUNTING_BLOCKS: usize = 64;
+
+/// Counts integers that some paths of an iteration increment, in a loop that carries no floating-point values.
+fn count_branched_counts(instructions: &[Instruction], natural_loop: &NaturalLoop, changed: Registers) -> u32 {
+    let carried = carried_registers(instructions, natural_loop).and(changed);
+    // A counter that decides a branch is that of the loop.
+    let decides =
+        |index: usize| instructions.get(index + 1).is_some_and(|next| matches!(next.step.flow, Flow::Branch(_)));
+    let is_count = |register: &u8| {
+        let uses = |index: &usize| (instructions[*index].read | instructions[*index].written).contains(*register);
+        let mut all = natural_loop.instructions().filter(uses);
+        all.all(|index| instructions[index].advance == Some((*register, 1)) && !decides(index))
+    };
+    let counts = (0..FIRST_VECTOR).filter(|register| carried.contains(*register)).filter(is_count).count() as u32;
+    if carried.intersects(Registers::VECTORS) { 0 } else { counts }
+}
+
+/// Returns the registers whose value at the start of an iteration is read in it: those that are live at its
+/// header, without regard to the code after the loop.
+fn carried_registers(instructions: &[Instruction], natural_loop: &NaturalLoop) -> Registers {
+    let blocks = &natural_loop.own_blocks;
+    let by_start: FxHashMap<u64, usize> =
+        blocks.iter().enumerate().map(|(block, range)| (instructions[range.start].step.address, block)).collect();
+    let successors = |range: &Range<usize>| {
+        let step = instructions[range.end - 1].step;
+        let targets = match step.flow {
+            Flow::Next => [Some(step.end), None],
+            Flow::Jump(target) => [target, None],
+            Flow::Branch(target) => [target, Some(step.end)],
+            Flow::Switch | Flow::Leave => [None; 2],
+        };
+        targets.into_iter().flatten().filter_map(|target| by_start.get(&target).copied()).collect::<Vec<_>>()
+    };
+    let successors: Vec<Vec<usize>> = blocks.iter().map(successors).collect();
+    let mut live = vec![Registers::default(); blocks.len()];
+    loop {
+        let before = live.clone();
+        for (block, range) in blocks.iter().enumerate().rev() {
+            let after = successors[block].iter().fold(Registers::default(), |all, next| all | live[*next]);
+            let body = instructions[range.clone()].iter().rev();
+            live[block] = body.fold(after, |live, instruction| live.and(!instruction.written) | instruction.read);
+        }
+        if live == before {
+            break;
+        }
+    }
+    by_start.get(&instructions[natural_loop.header].step.address).map_or(Registers::default(), |header| live[*header])
 }
 
 /// Counts divisions by a register that the loop does not write, or by a value on the stack.
@@ -704,6 +761,13 @@ mod tests {
         let facts =
             facts_of(b"\xc5\xfb\x10\x0f\xc5\xf3\x59\x4f\x08\xc5\xfb\x58\xc1\x48\x83\xc7\x30\x48\xff\xce\x75\xea\xc3");
         assert_eq!((facts.accumulators, facts.additions, facts.spread, facts.unrolled), (1, 1, 6, 2));
+    }
+
+    #[test]
+    fn counters_on_branches_are_counted() {
+        // vucomisd xmm0, [rdi+rcx*8]; ja +5; inc rdx; jmp +3; inc rax; inc rcx; cmp rcx, rsi; jl; ret
+        let code = b"\xc5\xf9\x2e\x04\xcf\x77\x05\x48\xff\xc2\xeb\x03\x48\xff\xc0\x48\xff\xc1\x48\x39\xf1\x7c\xe9\xc3";
+        assert_eq!((facts_of(code).branched_counts, facts_of(code).exits), (2, 1));
     }
 
     #[test]

@@ -59,6 +59,11 @@ pub(super) fn is_array_function(name: &str) -> bool {
     name.starts_with("numba.np.arraymath.") && !is_array_expression(name)
 }
 
+/// Variance of an array, whose sums keep their order whatever the options of the caller.
+pub(super) fn is_ordered_reduction(name: &str) -> bool {
+    ["array_var", "array_std"].iter().any(|function| name.starts_with(&format!("numba.np.arraymath.{function}.")))
+}
+
 /// Function of Numba that returns a longer copy of an array.
 pub(super) fn is_array_growth(name: &str) -> bool {
     name.contains("numba.np.arrayobj.np_append")

@@ -79,6 +79,11 @@ pub struct Facts {
     pub counts_in_memory: u32,
     /// Sums that only some iterations add to.
     pub conditional_sums: u32,
+    /// Integers in a loop with several paths that only grow by one, and are used for nothing else; 0 if the loop
+    /// carries floating-point values.
+    pub branched_counts: u32,
+    /// Stores outside of the stack.
+    pub stores: u32,
     /// Running maxima and minima, and other values that each iteration selects.
     pub choices: u32,
     /// Other floating-point values that are carried between iterations.

@@ -7,8 +7,8 @@ use super::advice::{Advice, Dialect};
 use super::callees::{
     is_allocation, is_array_allocation, is_array_expression, is_array_function, is_array_growth, is_blas_kernel,
     is_concatenation, is_dict, is_float_remainder, is_hypot, is_list_growth, is_math, is_norm, is_object_allocation,
-    is_object_mode, is_parallel_loop, is_power, is_product, is_reference_count, is_string, is_thread_runtime,
-    is_typed_list_growth, writes_typed_list,
+    is_object_mode, is_ordered_reduction, is_parallel_loop, is_power, is_product, is_reference_count, is_string,
+    is_thread_runtime, is_typed_list_growth, writes_typed_list,
 };
 use super::facts::{Carried, Facts};
 use super::hot_loop::{Loop, Rounds};
@@ -31,7 +31,7 @@ const MAX_STRING_INSTRUCTIONS: u32 = 200;
 type Rule = fn(&Loop, Dialect) -> Option<Advice>;
 
 /// All rules, the most relevant first.
-const RULES: [Rule; 35] = [
+const RULES: [Rule; 37] = [
     small_parallel,
     object_mode,
     list_growth,
@@ -40,6 +40,7 @@ const RULES: [Rule; 35] = [
     string_join,
     string_compare,
     row_product,
+    row_reduction,
     allocation,
     typed_dict,
     float_remainder,
@@ -63,6 +64,7 @@ const RULES: [Rule; 35] = [
     zip,
     stride,
     conditional_sum,
+    branched_counts,
     maximum,
     recurrence,
     exception_exit,
@@ -178,6 +180,19 @@ fn row_product(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     Some(advice.change(change).gain(lower, 40.0).changing("rounding"))
 }
 
+fn row_reduction(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let share = hot_loop.share_of_calls(is_ordered_reduction);
+    (share > 80.0).then(|| {
+        Advice::because(
+            "row-product",
+            format!("{share:.0} % of it is in np.std or np.var of a row, which adds in order"),
+        )
+        .change(format!("a loop over the elements with {}", dialect.reassociate()))
+        .gain(1.5, 20.0)
+        .changing("rounding")
+    })
+}
+
 fn allocation(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_allocation);
     let share_of_arrays = hot_loop.share_of_calls(is_array_expression);
@@ -225,6 +240,8 @@ fn float_remainder(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 
 fn hypot(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_hypot);
+    // An early exit keeps the loop at one value at a time.
+    let can_be_packed = hot_loop.facts.has_avx && hot_loop.facts.exits < 2;
     let change = match dialect {
         Dialect::Numba | Dialect::Stencil => "math.sqrt(x * x + y * y), of z.real and z.imag for abs(z)",
         Dialect::C | Dialect::Julia | Dialect::Other => "the square root of the sum of squares",
@@ -232,7 +249,7 @@ fn hypot(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     (share > 50.0).then(|| {
         Advice::because("hypot", format!("{share:.0} % of it is in hypot, for each value by itself"))
             .change(change)
-            .gain_of_part(share, if hot_loop.facts.has_avx { 5.0 } else { 1.8 }, 20.0)
+            .gain_of_part(share, if can_be_packed { 4.0 } else { 1.8 }, 20.0)
             .changing("rounding, and overflows from 1e154 on")
     })
 }
@@ -592,6 +609,17 @@ fn conditional_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         .then(|| Advice::because("conditional-sum", cause).change(change).gain(2.5, 8.0).changing("rounding"))
 }
 
+fn branched_counts(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let Facts { branched_counts, stores, indirect, strided, exits, counted_exits, .. } = hot_loop.facts;
+    let is_plain = stores + indirect + strided == 0 && exits == 1 && counted_exits == 1;
+    let applies = is_small(hot_loop) && hot_loop.is_one_at_a_time() && is_plain && branched_counts > 1;
+    (applies && dialect.is_python() && hot_loop.rounds() == Rounds::Many).then(|| {
+        Advice::because("branched-counts", "one value at a time: branches decide which of several counters grows")
+            .change("a sum of conditions for each counter (n += (x >= low) & (x < high)) instead of if and elif")
+            .gain(1.4, 30.0)
+    })
+}
+
 fn maximum(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     // Four accumulators do not help if the loop also tracks a position. Four selections (two each for a maximum and a
     // minimum) mean that the advice has already been followed.
@@ -601,25 +629,41 @@ fn maximum(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     (hot_loop.is_one_at_a_time() && applies).then(|| {
         Advice::because("maximum", "one value at a time: each round keeps the larger or smaller")
             .change("keep 4 and join them after the loop, as no option does")
-            .gain(1.7, 4.0)
+            .gain(1.5, 4.0)
             .changing("the order in which NaN are met")
     })
 }
 
 fn recurrence(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
-    let Facts { recurrences, strided, .. } = hot_loop.facts;
-    (hot_loop.is_one_at_a_time() && recurrences != 0).then(|| {
-        let cause = "one value at a time: each round needs the one before";
-        // Other layouts have strides in each direction.
-        let is_contiguous = ![", A)", ", F)"].iter().any(|layout| hot_loop.function.contains(layout));
-        let is_down_columns = strided >= 2 && is_matrix(hot_loop) && is_contiguous && hot_loop.surroundings.is_loop;
-        if is_down_columns && is_small(hot_loop) && hot_loop.rounds() != Rounds::Few {
-            return Advice::because("recurrence", format!("{cause}, down a column"))
-                .change("the last index in the inner loop, if columns do not depend on each other, allows several")
-                .gain(2.0, 14.0);
+    let Facts { recurrences, strided, memory, stores, carried, exits, .. } = hot_loop.facts;
+    // Other layouts have strides in each direction.
+    let is_contiguous = ![", A)", ", F)"].iter().any(|layout| hot_loop.function.contains(layout));
+    let is_down_columns = strided >= 2
+        && is_matrix(hot_loop)
+        && is_contiguous
+        && hot_loop.surroundings.is_loop
+        && is_small(hot_loop)
+        && hot_loop.rounds() != Rounds::Few;
+    let advise_order = |cause: &str| {
+        Advice::because("recurrence", cause)
+            .change("the last index in the inner loop, if columns do not depend on each other, allows several")
+            .gain(2.0, 20.0)
+    };
+    // Memory may carry a value, too: an element that one round writes and the next one reads.
+    let updates_columns = stores != 0 && strided == memory && exits == 1 && carried.is_some();
+    match hot_loop.is_one_at_a_time() {
+        true if recurrences != 0 && is_down_columns => {
+            Some(advise_order("one value at a time: each round needs the one before, down a column"))
         }
-        Advice::because("recurrence", format!("{cause}; options do not help"))
-    })
+        true if recurrences != 0 => Some(Advice::because(
+            "recurrence",
+            "one value at a time: each round needs the one before; options do not help",
+        )),
+        true if updates_columns && is_down_columns => {
+            Some(advise_order("one value at a time: a column is updated in place or from others, element by element"))
+        }
+        _ => None,
+    }
 }
 
 fn exception_exit(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
@@ -900,6 +944,28 @@ mod tests {
         assert!(has_change(2, "array(float64, 2d, C)"));
         assert!(!has_change(0, "array(float64, 2d, C)") && !has_change(2, "array(float64, 1d, C)"));
         assert!(!has_change(2, "array(float64, 2d, A)"));
+    }
+
+    #[test]
+    fn columns_that_are_updated_need_the_other_order() {
+        let rules = |memory, arguments| {
+            let carried = Some(Carried::Nothing);
+            let facts = Facts { scalar: 2, strided: 3, memory, stores: 1, exits: 1, carried, ..Facts::default() };
+            advice_in_loop(facts, arguments, 0).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+        };
+        assert_eq!(rules(3, "array(float64, 2d, C)"), ["recurrence"]);
+        assert!(rules(4, "array(float64, 2d, C)").is_empty() && rules(3, "array(float64, 2d, F)").is_empty());
+    }
+
+    #[test]
+    fn only_a_loop_that_can_be_packed_gains_much_from_a_square_root() {
+        let lower = |exits| {
+            let count = Count { weight: 100, samples: 100 };
+            let calls = vec![("hypotf64".to_owned(), count)];
+            let facts = Facts { calls: 1, has_avx: true, exits, ..Facts::default() };
+            advice(&Loop { calls, total: count, ..Loop::from_facts(facts) })[0].gain.map(|gain| gain.lower)
+        };
+        assert_eq!((lower(1), lower(2)), (Some(4.0), Some(1.8)));
     }
 
     #[test]

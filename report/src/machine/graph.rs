@@ -15,6 +15,8 @@ use super::{Flow, Step};
 pub(crate) struct NaturalLoop {
     /// Blocks of the loop, without those of loops nested in it.
     pub(crate) own_blocks: Vec<Range<usize>>,
+    /// First instruction of each iteration.
+    pub(crate) header: usize,
     /// Target instruction of each branch that leaves the loop from its own blocks.
     pub(crate) exits: Vec<usize>,
     pub(crate) is_innermost: bool,
@@ -36,11 +38,11 @@ pub(crate) fn find_loops(steps: &[Step]) -> Vec<NaturalLoop> {
     }
     let graph = Graph::new(steps);
     let nest = Nest::new(&graph);
-    let mut natural_loops: Vec<NaturalLoop> = nest
-        .parents
-        .iter()
-        .map(|_| NaturalLoop { own_blocks: Vec::new(), exits: Vec::new(), is_innermost: true, parent: None })
-        .collect();
+    let mut natural_loops: Vec<NaturalLoop> =
+        nest.parents.iter().map(|_| NaturalLoop { is_innermost: true, ..NaturalLoop::default() }).collect();
+    for (natural_loop, header) in natural_loops.iter_mut().zip(&nest.headers) {
+        natural_loop.header = graph.blocks[*header].start;
+    }
     for parent in nest.parents.iter().flatten() {
         natural_loops[*parent].is_innermost = false;
     }
@@ -65,6 +67,8 @@ pub(crate) fn find_loops(steps: &[Step]) -> Vec<NaturalLoop> {
 /// every enclosing loop.
 struct Nest {
     innermost: Vec<Option<usize>>,
+    /// Header block of each loop.
+    headers: Vec<usize>,
     /// Parent of each loop. Inner loops come before outer ones.
     parents: Vec<Option<usize>>,
     /// Preorder interval of each loop in the loop tree: its own number and the highest number below it.
@@ -74,8 +78,12 @@ struct Nest {
 impl Nest {
     fn new(graph: &Graph) -> Nest {
         let dominators = Dominators::new(graph);
-        let mut nest = Nest { innermost: vec![None; graph.blocks.len()], parents: Vec::new(), intervals: Vec::new() };
-        let mut headers: Vec<usize> = Vec::new();
+        let mut nest = Nest {
+            innermost: vec![None; graph.blocks.len()],
+            headers: Vec::new(),
+            parents: Vec::new(),
+            intervals: Vec::new(),
+        };
         // Outermost known loop that encloses each loop, or the loop itself, as a union-find forest with path
         // compression.
         let mut outermost: Vec<usize> = Vec::new();
@@ -88,7 +96,7 @@ impl Nest {
             }
             let current = nest.parents.len();
             nest.parents.push(None);
-            headers.push(header);
+            nest.headers.push(header);
             outermost.push(current);
             while let Some(block) = work.pop() {
                 if graph.position[block] == UNREACHED {
@@ -107,7 +115,7 @@ impl Nest {
                 if inner != current {
                     nest.parents[inner] = Some(current);
                     outermost[inner] = current;
-                    work.extend(&graph.predecessors[headers[inner]]);
+                    work.extend(&graph.predecessors[nest.headers[inner]]);
                 }
             }
             // The header belongs to its loop, even if the paths from the latches ended at an inner loop with the same
@@ -468,7 +476,7 @@ mod tests {
         assert_eq!(natural_loops.len(), 2);
         assert_eq!(
             natural_loops[0],
-            NaturalLoop { own_blocks: vec![1..2, 4..6], exits: vec![6], is_innermost: false, parent: None }
+            NaturalLoop { own_blocks: vec![1..2, 4..6], header: 1, exits: vec![6], is_innermost: false, parent: None }
         );
         assert_eq!(natural_loops[1].instructions().collect::<Vec<_>>(), [2, 3]);
         assert!(natural_loops[1].exits == [4] && natural_loops[1].is_innermost);
@@ -480,7 +488,13 @@ mod tests {
         let natural_loops = find_loops(&steps(&[Next, Branch(Some(4)), Next, Branch(Some(0)), Leave]));
         assert_eq!(
             natural_loops,
-            [NaturalLoop { own_blocks: vec![0..2, 2..4], exits: vec![4, 4], is_innermost: true, parent: None }]
+            [NaturalLoop {
+                own_blocks: vec![0..2, 2..4],
+                header: 0,
+                exits: vec![4, 4],
+                is_innermost: true,
+                parent: None
+            }]
         );
     }
 
@@ -498,7 +512,7 @@ mod tests {
         let natural_loops = find_loops(&steps(&[Next, Branch(Some(0)), Next, Branch(Some(0)), Leave]));
         assert_eq!(
             natural_loops,
-            [NaturalLoop { own_blocks: vec![0..2, 2..4], exits: vec![4], is_innermost: true, parent: None }]
+            [NaturalLoop { own_blocks: vec![0..2, 2..4], header: 0, exits: vec![4], is_innermost: true, parent: None }]
         );
     }
 

@@ -1,5 +1,5 @@
-//! The part of a library that reports need: the symbols of functions with samples, and the unwind table. Its ELF file has
-//! the library's program headers, so that positions in the library stay the same, and no code.
+//! The part of a library that reports need: the symbols of functions with samples, and the unwind table. Its ELF file
+//! has the library's program headers, so that positions in the library stay the same, and no code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -13,7 +13,7 @@ const HANDLER_TIME_DIVISOR: u64 = 20;
 /// Pacing state of one thread, for its handler. All zeros before the first sample.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Duration of the last sample in ns; of a waiting thread's, its CPU time.
+    /// Duration of the last sample in ns; its CPU time if it was measured so.
     last_cost_ns: AtomicU64,
     /// Number of intervals that are still to be skipped.
     intervals_to_skip: AtomicU64,
@@ -46,14 +46,26 @@ impl Pace {
         self.last_cost_ns.load(Ordering::Relaxed)
     }
 
+    /// Returns true if the next sample may lead to skipped signals, with signals `interval` ns apart. Its cost must then
+    /// be CPU time: on a busy machine, two samples in a row may be preempted for many intervals, and the time of all
+    /// skipped signals would be charged to one stack.
+    pub(crate) fn needs_cpu_time(&self, interval: u64) -> bool {
+        is_expensive(self.last_cost_ns(), interval)
+    }
+
     /// Records that a sample took `cost` ns, with signals `interval` ns apart. A single expensive sample may have been
     /// preempted, so the cheaper of the last two counts.
     pub(crate) fn record_cost(&self, cost: u64, interval: u64) {
         let typical_cost = cost.min(self.last_cost_ns.swap(cost, Ordering::Relaxed));
         let min_interval_sum = typical_cost.saturating_mul(HANDLER_TIME_DIVISOR);
-        self.intervals_to_skip
-            .store(if min_interval_sum > interval { min_interval_sum / interval.max(1) } else { 0 }, Ordering::Relaxed);
+        let to_skip = if is_expensive(typical_cost, interval) { min_interval_sum / interval.max(1) } else { 0 };
+        self.intervals_to_skip.store(to_skip, Ordering::Relaxed);
     }
+}
+
+/// Returns true if a sample takes more than its share of the time between two signals.
+fn is_expensive(cost: u64, interval: u64) -> bool {
+    cost.saturating_mul(HANDLER_TIME_DIVISOR) > interval
 }
 
 #[cfg(test)]
@@ -63,6 +75,16 @@ mod tests {
     /// Simulates `intervals` signals. Returns the number of samples, the number of skipped signals, and the handlers'
     /// total time in ns.
     fn run(intervals: u64, interval: u64, cost: impl Fn(u64) -> u64) -> (u64, u64, u64) {
+        run_preempted(intervals, interval, |_| 0, cost)
+    }
+
+    /// The same with handlers that are preempted for a time, which is no CPU time.
+    fn run_preempted(
+        intervals: u64,
+        interval: u64,
+        preempted: impl Fn(u64) -> u64,
+        cost: impl Fn(u64) -> u64,
+    ) -> (u64, u64, u64) {
         let pace =
             Pace { last_cost_ns: AtomicU64::new(0), intervals_to_skip: AtomicU64::new(0), skipped: AtomicU64::new(0) };
         let (mut samples, mut skipped, mut time) = (0, 0, 0);
@@ -72,7 +94,8 @@ mod tests {
             } else {
                 samples += 1;
                 time += cost(number);
-                pace.record_cost(cost(number), interval);
+                let elapsed = cost(number) + if pace.needs_cpu_time(interval) { 0 } else { preempted(number) };
+                pace.record_cost(elapsed, interval);
             }
         }
         assert_eq!(pace.take_skipped(), skipped);
@@ -93,5 +116,12 @@ mod tests {
         assert_eq!(run(1_000, 1_000, |_| 50), (1_000, 0, 50_000));
         let (samples, ..) = run(1_000, 1_000, |number| if number % 10 == 0 { 1_000_000 } else { 20 });
         assert_eq!(samples, 1_000);
+    }
+
+    #[test]
+    fn handlers_that_are_always_preempted_skip_only_what_they_cost() {
+        assert_eq!(run_preempted(1_000, 1_000, |_| 23_000, |_| 20), (1_000, 0, 20_000));
+        let (_, skipped, time) = run_preempted(100_000, 1_000, |_| 23_000, |_| 300);
+        assert!(skipped > 50_000 && time < 100_000 * 1_000 / HANDLER_TIME_DIVISOR + 6_000, "{skipped}, {time} ns");
     }
 }

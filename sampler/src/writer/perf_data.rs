@@ -24,7 +24,8 @@ use crate::recording::event_name::Counter;
 use crate::recording::options::{Clock, Options};
 
 const HEADER_SIZE: u64 = 104;
-/// Up to the field `clockid` (`PERF_ATTR_SIZE_VER3`, Linux 4.1). perf refuses a file whose attributes are larger than its own.
+/// Size up to the field `clockid` (`PERF_ATTR_SIZE_VER3`, Linux 4.1). perf refuses a file whose attributes are larger
+/// than its own.
 const ATTR_SIZE: u32 = 96;
 /// Attributes, and the file offset and size of their list of event ids.
 const ATTR_ENTRY_SIZE: u64 = ATTR_SIZE as u64 + 16;
