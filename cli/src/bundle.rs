@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use clap::Args;
 use jitlisten_files::{FileName, OwnDirectory, try_lock};
-use jitlisten_report::{Bundle, Lookup, Options, ROOT, RecordingFile, Report, sanitize};
+use jitlisten_report::{Bundle, Lookup, MARKER, Options, ROOT, RecordingFile, Report, sanitize};
 use rustix::fs::{CWD, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -33,7 +33,6 @@ use crate::system::BlockedSignals;
 /// Default name of a bundle.
 pub(crate) const DEFAULT_BUNDLE: &str = "jitlisten.bundle";
 const RECORDING: &str = "perf.data";
-const MARKER: &str = "jitlisten-bundle";
 const MARKER_VERSION: &str = "jitlisten bundle 2\n";
 /// Upper bound for the size of a marker file.
 const MAX_MARKER_BYTES: u64 = 64 << 20;
@@ -66,8 +65,14 @@ impl MakeBundle {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         let signals = BlockedSignals::termination();
         let recordings = resolve_all(&self.files)?;
-        let folder = resolve(&free_name(&self.output));
+        let output = free_name(&self.output);
+        let folder = resolve(&output);
         check(&folder)?;
+        let replaced = old(&folder);
+        if recordings.iter().any(|recording| resolve(&recording.path).starts_with(&replaced)) {
+            let problem = format!("{} would be removed, but is to be read", replaced.display());
+            return Err(Problem::new(problem).help("choose another -o"));
+        }
         let mut bundle = Bundle::new(self.whole);
         for recording in &recordings {
             add(&mut bundle, recording, &self.root)?;
@@ -88,7 +93,7 @@ impl MakeBundle {
             let _ = fs::remove_dir(directory.path());
         }
         let text = written?;
-        let _ = writeln!(io::stderr(), "jitlisten: wrote {}: {text}: jitlisten lines {0}", self.output.display());
+        let _ = writeln!(io::stderr(), "jitlisten: wrote {}: {text}: jitlisten lines {0}", output.display());
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -98,6 +103,8 @@ pub(crate) struct Recording {
     directory: OwnDirectory,
     /// Locked, so that no other recorder writes to the directory.
     marker: File,
+    /// True if an earlier bundle was renamed.
+    has_replaced: bool,
 }
 
 impl Recording {
@@ -105,14 +112,15 @@ impl Recording {
     pub(crate) fn create(folder: &Path) -> Result<Recording, Problem> {
         let problem = |error: io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
         let folder = &resolve(folder);
-        if check(folder)? {
+        let has_replaced = check(folder)?;
+        if has_replaced {
             rename_old(folder)?;
         } else if folder.exists() {
             fs::remove_dir(folder).map_err(problem)?;
         }
         let directory = OwnDirectory::create_new(folder).map_err(problem)?;
         let marker = create_marker(&directory).map_err(problem)?;
-        Ok(Recording { directory, marker })
+        Ok(Recording { directory, marker, has_replaced })
     }
 
     /// Path of the recording.
@@ -120,11 +128,23 @@ impl Recording {
         self.directory.path().join(RECORDING)
     }
 
+    /// Removes the directory if nothing was recorded. An earlier bundle gets its name back.
+    fn undo(&self) {
+        let folder = self.directory.path();
+        let is_marker = |path: &Path| path == Path::new(MARKER);
+        let is_removed =
+            sweep(&self.directory, Path::new(""), &is_marker, true).is_ok() && fs::remove_dir(folder).is_ok();
+        if is_removed && self.has_replaced {
+            let _ = fs::rename(old(folder), folder);
+        }
+    }
+
     /// Copies all files referenced by the recordings into the directory.
     pub(crate) fn fill(self) -> Result<(), Problem> {
         let mut recordings = folder_recordings(self.directory.path());
         recordings.retain(|path| path.file_name().and_then(OsStr::to_str).is_some_and(is_recorder_name));
         if recordings.is_empty() {
+            self.undo();
             return Err(Problem::new("nothing was recorded").help("see above, or try jitlisten doctor"));
         }
         let mut bundle = Bundle::default();
@@ -141,7 +161,7 @@ impl Recording {
 pub(crate) fn free_name(folder: &Path) -> PathBuf {
     let marker = jitlisten_files::open_existing(&folder.join(MARKER));
     if marker.is_ok_and(|marker| !try_lock(&marker)) {
-        let mut name = folder.as_os_str().to_owned();
+        let mut name = resolve(folder).into_os_string();
         name.push(format!(".{}", std::process::id()));
         let (folder, name) = (folder.display(), PathBuf::from(name));
         let _ = writeln!(
@@ -210,7 +230,9 @@ fn publish(new: &Path, folder: &Path) -> Result<(), Problem> {
     }
     remove_oldest(&old(folder))?;
     match rustix::fs::renameat_with(CWD, new, CWD, folder, RenameFlags::EXCHANGE) {
-        Ok(()) => fs::rename(new, old(folder)),
+        Ok(()) => fs::rename(new, old(folder)).inspect_err(|_| {
+            let _ = rustix::fs::renameat_with(CWD, new, CWD, folder, RenameFlags::EXCHANGE);
+        }),
         // The file system cannot exchange two directories.
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
             fs::rename(folder, old(folder)).and_then(|()| fs::rename(new, folder))

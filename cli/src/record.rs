@@ -204,12 +204,14 @@ impl Record {
             announce(folder);
             return Ok(ExitCode::SUCCESS);
         }
+        // A command that cannot be started must not replace an earlier bundle.
+        let words = command::resolve_command(&self.command)?;
         let recording = bundle::Recording::create(folder)?;
         // Signals stay blocked until the program's files have been copied.
         let options =
             [("-d", self.duration.map(|seconds| seconds.to_string())), ("-e", self.event.as_ref().map(Counter::name))];
         let mut recorder = self.recorder.command(&output(recording.path()).pattern, &options)?;
-        let recorded = recorder::record(&mut recorder, &self.command)?;
+        let recorded = recorder::record(&mut recorder, &words)?;
         let status = command::exit_code(recorded.status);
         recording.fill().map_err(|problem| problem.with_program_status(status))?;
         announce(folder);

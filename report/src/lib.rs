@@ -53,7 +53,7 @@ pub use render::{
     why_to_text,
 };
 pub use report::{
-    Bundle, Change, CompiledFunction, Difference, Group, Imbalance, Options, ROOT, RecordingFile, Report, diff,
+    Bundle, Change, CompiledFunction, Difference, Group, Imbalance, MARKER, Options, ROOT, RecordingFile, Report, diff,
 };
 pub use sanitize::sanitize;
 pub use symbols::{FileSymbols, Frame, Function, Kind, SourceFrame, SymbolCache, Symbols};

@@ -51,6 +51,28 @@ def test_the_folder_of_a_bundle_is_named_by_host_and_process(run, tmp_path):
     assert (folder / "perf.data").is_file() and (folder / "root").is_dir()
 
 
+def test_an_earlier_bundle_is_kept_if_nothing_replaces_it(run, tmp_path):
+    run(command(), "record", "--bundle", "-o", "b", "--", python(), PROGRAMS / "kernel.py", "once", timeout=RUN_TIMEOUT_S)
+    files = sorted(tmp_path.rglob("*"))
+    missing = run(command(), "record", "--bundle", "-o", "b", "--", tmp_path / "no-command", status=2)
+    assert "command not found" in missing.stderr
+    assert sorted(tmp_path.rglob("*")) == files
+    run(command(), "bundle", "-o", "b", "b")
+    refused = run(command(), "bundle", "-o", "b", "b.old", status=2)
+    assert "b.old would be removed, but is to be read" in refused.stderr
+    assert (tmp_path / "b.old/perf.data").is_file()
+
+
+def test_a_recording_has_another_name_than_the_files_of_a_bundle(run, tmp_path):
+    run(command(), "record", "-o", "p.data", "--", python(), PROGRAMS / "kernel.py", "once", timeout=RUN_TIMEOUT_S)
+    for name in ["root", "jitlisten-bundle", "2", "p.data.images.data"]:
+        shutil.copy(tmp_path / "p.data", tmp_path / name)
+    run(command(), "bundle", "-o", "b/", "root", "jitlisten-bundle", "2", "p.data", "p.data.images.data")
+    recordings = {"root.2", "jitlisten-bundle.2", "2.2", "p.data", "p.data.images.data"}
+    assert {path.name for path in (tmp_path / "b").iterdir()} == {*recordings, "p.data.images", "root", "jitlisten-bundle"}
+    assert json.loads(run(command(), "lines", "--json", "-", "b").stdout)["recordings"] == 5
+
+
 def test_the_folder_of_a_process_that_runs_has_its_number(run, start, tmp_path):
     program = start(python(), PROGRAMS / "kernel.py")
     run(command(), "record", "--bundle", "-d", "1", "-o", "prof-%h-%p", "-p", program.pid, timeout=RUN_TIMEOUT_S)

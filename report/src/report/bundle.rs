@@ -27,6 +27,8 @@ use crate::symbols::{self, Library, SampledFile};
 
 /// Name of the directory with the files of recordings.
 pub const ROOT: &str = "root";
+/// Name of the file that marks a directory as a bundle.
+pub const MARKER: &str = "jitlisten-bundle";
 /// Maximum size of a copied file. A recording can name sparse files of any size.
 const MAX_FILE_BYTES: u64 = 4 << 30;
 
@@ -245,15 +247,25 @@ fn part_directory(number: u32) -> PathBuf {
     if number == 1 { PathBuf::new() } else { number.to_string().into() }
 }
 
-/// Returns a path that no file has: `path`, or else `path` with a number.
+/// Returns a path for a recording that no file has, nor the recording's images: `path`, or else `path` with a number.
 fn free_name(files: &BTreeMap<PathBuf, Content>, path: &Path) -> PathBuf {
     let with_number = |number: u32| {
         let mut path = path.as_os_str().to_owned();
         path.push(format!(".{number}"));
         PathBuf::from(path)
     };
+    // Files below a directory follow its path in the order of the map.
+    let is_free = |path: &Path| {
+        let next = files.range(path.to_owned()..).next();
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        next.is_none_or(|(next, _)| !next.starts_with(path)) && parent.is_none_or(|parent| !files.contains_key(parent))
+    };
+    let is_reserved = |path: &Path| {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        [ROOT, MARKER].contains(&name) || name.parse::<u32>().is_ok()
+    };
     let mut paths = std::iter::once(path.to_owned()).chain((2..).map(with_number));
-    paths.find(|path| !files.contains_key(path)).unwrap_or_default()
+    paths.find(|path| is_free(path) && is_free(&images(path)) && !is_reserved(path)).unwrap_or_default()
 }
 
 fn hash_start(file: File, max_bytes: u64) -> io::Result<Hash> {

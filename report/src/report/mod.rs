@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-pub use bundle::{Bundle, ROOT};
+pub use bundle::{Bundle, MARKER, ROOT};
 pub use compiling::CompiledFunction;
 pub use diff::{Change, Difference, diff};
 pub use imbalance::Imbalance;

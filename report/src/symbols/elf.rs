@@ -99,6 +99,12 @@ impl Elf {
         self.symbols.find(address)
     }
 
+    /// The same for a file with debug information. Its symbol `_init` has no size, and the stubs of calls to other
+    /// functions follow it.
+    pub(super) fn named_function(&self, address: u64) -> Option<(&str, std::ops::Range<u64>)> {
+        self.function(address).filter(|(name, _)| *name != "_init")
+    }
+
     /// Returns the target of a call, whose last byte is at `call_end` and in the process at `process_address`.
     pub(super) fn call_target(&self, call_end: u64, process_address: u64) -> Option<u64> {
         let (_, function) = self.function(call_end)?;

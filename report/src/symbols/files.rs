@@ -213,9 +213,7 @@ impl Files {
     pub(super) fn debug_symbol(&mut self, position: FilePosition) -> Option<String> {
         let (_, elf) = self.open(position.file)?;
         let address = elf.address_of_offset(position.offset)?;
-        // The symbol `_init` has no size, and the stubs of calls to other functions follow it.
-        let (name, _) = self.debug_file(position.file)?.function(address).filter(|(name, _)| *name != "_init")?;
-        Some(name.to_owned())
+        self.debug_file(position.file)?.named_function(address).map(|(name, _)| name.to_owned())
     }
 
     /// Returns the file with the debug information of a library.
@@ -322,7 +320,7 @@ pub(super) fn find_file(roots: &Roots, file: &MappedFile) -> Result<(PathBuf, El
 
 /// Opens the file with a library's debug information, where gdb looks for it: by build id, or by the name in
 /// `.gnu_debuglink`.
-fn open_debug_file(roots: &Roots, file: &MappedFile, elf: &Elf) -> Option<Elf> {
+pub(super) fn open_debug_file(roots: &Roots, file: &MappedFile, elf: &Elf) -> Option<Elf> {
     const ROOT: &str = "/usr/lib/debug";
     let hex: String = elf.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
     let (first, rest) = hex.split_at_checked(2)?;

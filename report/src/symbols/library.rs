@@ -1,6 +1,7 @@
 //! The part of a library that reports need: the symbols of functions with samples, and the unwind table. Its ELF file
 //! has the library's program headers, so that positions in the library stay the same, and no code.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -12,7 +13,7 @@ use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
 use object::{Endianness, Object as _, ObjectSection as _, ReadCache, elf};
 use sha2::{Digest as _, Sha256};
 
-use super::files::{find_file, is_image_path};
+use super::files::{find_file, is_image_path, open_debug_file};
 use super::roots::Roots;
 use crate::recording::MappedFile;
 
@@ -23,6 +24,8 @@ const TEXT: &str = ".text";
 /// Index of the section of all symbols.
 const TEXT_INDEX: u32 = 1;
 const DEBUG_LINK: &str = ".gnu_debuglink";
+/// Alignment of sections, whatever the library says: a bundle's library may come from anybody.
+const ALIGNMENT: u64 = 8;
 const UNWIND_SECTIONS: [&str; 2] = [".eh_frame_hdr", ".eh_frame"];
 
 /// Library with samples.
@@ -45,8 +48,8 @@ pub(crate) enum SampledFile {
 }
 
 impl SampledFile {
-    /// Opens the file that was recorded. A library has the functions at these offsets. Its
-    /// unwind table is kept for stack copies, and if a function has no symbol.
+    /// Opens the file that was recorded. A library has the functions at these offsets, also those that only its debug
+    /// information names. Its unwind table is kept for stack copies, and if a function has no name.
     pub(crate) fn open(
         roots: &Roots,
         file: &MappedFile,
@@ -62,8 +65,13 @@ impl SampledFile {
             build_id => build_id.to_vec(),
         };
         let mut library = Library { source, identity, functions: BTreeMap::new(), has_unwind_table: has_stack_copies };
+        let debug = OnceCell::new();
+        let debug_function = |address| {
+            let debug = debug.get_or_init(|| open_debug_file(roots, file, &elf)).as_ref();
+            debug.and_then(|debug| debug.named_function(address))
+        };
         for address in offsets.iter().filter_map(|offset| elf.address_of_offset(*offset)) {
-            match elf.function(address) {
+            match elf.function(address).or_else(|| debug_function(address)) {
                 Some((name, range)) => {
                     let function = (range.end.saturating_sub(range.start), name.to_owned());
                     library.functions.insert(range.start, function);
@@ -122,7 +130,7 @@ impl Library {
                     sh_type: header.sh_type(file.endian()),
                     sh_flags: header.sh_flags(file.endian()),
                     sh_addr: section.address(),
-                    sh_addralign: section.align().max(1),
+                    sh_addralign: ALIGNMENT,
                     ..SectionHeader::default()
                 };
                 sections.push(Section { name, header, data: section.data().map_err(io::Error::other)?.to_vec() });
