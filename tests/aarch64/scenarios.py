@@ -264,7 +264,7 @@ def lli():
 def count_objects(log_file):
     """Returns the numbers of loaded and of finalized objects in a log."""
     text = log_file.read_text() if log_file.exists() else ""
-    return [text.count(f"debug: {word} ObjectId(") for word in ("loaded", "finalized")]
+    return [text.count(f"debug: {word} object ") for word in ("loaded", "finalized")]
 
 
 @scenario
@@ -315,7 +315,7 @@ def own_memory():
         ) as process:
             for line in ("running", "one more", "unmapped"):
                 process.wait_for(line)
-                object_counts, freed = count_objects(log_file), log_file.read_text().count("freeing ObjectId(")
+                object_counts, freed = count_objects(log_file), log_file.read_text().count("freeing object ")
                 if line != "unmapped":
                     process.send_line("")
         results.append(f"{mode}: {object_counts[0]} loaded, {object_counts[1]} final, {freed} freed")
@@ -574,7 +574,7 @@ def recorded_c():
             sum(frames[-1] == "_start" for _, frames in samples) >= 0.98 * len(samples), f"{results[-1]}; not to _start"
         )
     for words, function, min_share in (
-        (["threads", 8, "0.5", 2], "burner", 0.9), (["handlers", 2], "main", 0.98), (["deep", 400, 2], "main", 0.98)
+        (["threads", 8, "0.5", 2], "burn_and_report", 0.9), (["handlers", 2], "main", 0.98), (["deep", 400, 2], "main", 0.98)
     ):
         samples, incomplete = record(program, *words)
         results.append(f"{words[0]}: {check_recording(samples, incomplete)}")
