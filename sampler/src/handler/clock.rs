@@ -53,6 +53,14 @@ impl ThreadUsage {
         self.voluntary_switches + self.involuntary_switches
     }
 
+    /// Returns the CPU time since an earlier reading if the thread was preempted meanwhile, and did not wait. It waits in
+    /// a handler's system calls if a tracer stops it there.
+    pub(crate) fn cpu_ns_if_preempted_since(&self, earlier: &ThreadUsage) -> Option<u64> {
+        let has_waited = self.voluntary_switches != earlier.voluntary_switches;
+        let is_preempted = self.involuntary_switches != earlier.involuntary_switches;
+        (is_preempted && !has_waited).then(|| self.cpu_ns.saturating_sub(earlier.cpu_ns))
+    }
+
     /// Reads the usage of the calling thread. Safe in a signal handler.
     pub(crate) fn of_caller() -> ThreadUsage {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();

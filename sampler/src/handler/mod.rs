@@ -2,10 +2,11 @@
 //!
 //! It allocates nothing, takes no lock and uses no thread-local variable except `errno`. It reads its slot, published
 //! tables, and the stack. In steady state a sample takes one system call, `getrusage`, which tells how often the thread
-//! waits: the time comes through the vDSO, and the bounds of the thread's stack are known. For wall-clock time, and
-//! after an expensive sample, two more read the thread's CPU clock. With a perf counter, it makes four more, and a few
-//! others when a thread changes its clock. One more call wakes the writer, if the ring is more than half full or the
-//! recording is younger than 0.1 s. If the stack bounds are unknown, `stack_memory` makes at most two calls.
+//! waits: the time comes through the vDSO, and the bounds of the thread's stack are known. For wall-clock time, two
+//! more read the thread's CPU clock; after an expensive sample, two more `getrusage` tell whether it was preempted.
+//! With a perf counter, it makes four more, and a few others when a thread changes its clock. One more call wakes the
+//! writer, if the ring is more than half full or the recording is younger than 0.1 s. If the stack bounds are unknown,
+//! `stack_memory` makes at most two calls.
 
 pub(crate) mod clock;
 pub(crate) mod code_map;
@@ -287,9 +288,10 @@ fn record(recording: &Recording, index: usize, slot: &Slot, cause: Cause, contex
     } else {
         let start = clock::monotonic();
         // The writer compares the cost of samples of waiting threads with the thread's CPU time.
-        let is_cpu_time = slot.source.measure() == Measure::WallTime || slot.pace.needs_cpu_time(interval_ns);
-        let cost_clock = || if is_cpu_time { clock::thread_cpu(slot.state.tid()) } else { clock::monotonic() };
-        let cost_start = if is_cpu_time { cost_clock() } else { start };
+        let is_wall = slot.source.measure() == Measure::WallTime;
+        let cost_clock = || if is_wall { clock::thread_cpu(slot.state.tid()) } else { clock::monotonic() };
+        let cost_start = if is_wall { cost_clock() } else { start };
+        let usage_start = (!is_wall && slot.pace.may_skip(interval_ns)).then(ThreadUsage::of_caller);
         // SAFETY: this is the handler of the slot's thread.
         unsafe { slot.flush_idle(start) };
         if let Some(free_words) = slot.ring.free_words() {
@@ -300,7 +302,8 @@ fn record(recording: &Recording, index: usize, slot: &Slot, cause: Cause, contex
                 Sample { time: start, period, outcome: Outcome::Complete, count: 0 },
                 context,
             );
-            slot.pace.record_cost(cost_clock().saturating_sub(cost_start), interval_ns);
+            let cost = usage_start.and_then(|usage| ThreadUsage::of_caller().cpu_ns_if_preempted_since(&usage));
+            slot.pace.record_cost(cost.unwrap_or_else(|| cost_clock().saturating_sub(cost_start)), interval_ns);
             recording.wake.notify_after_sample(start);
         } else {
             slot.ring.count_lost();

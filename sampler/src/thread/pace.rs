@@ -13,7 +13,7 @@ const HANDLER_TIME_DIVISOR: u64 = 20;
 /// Pacing state of one thread, for its handler. All zeros before the first sample.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Duration of the last sample in ns; its CPU time if it was measured so.
+    /// Duration of the last sample in ns. Its CPU time if the thread was preempted twice in a row, or waited.
     last_cost_ns: AtomicU64,
     /// Number of intervals that are still to be skipped.
     intervals_to_skip: AtomicU64,
@@ -46,10 +46,10 @@ impl Pace {
         self.last_cost_ns.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the next sample may lead to skipped signals, with signals `interval` ns apart. Its cost must then
-    /// be CPU time: on a busy machine, two samples in a row may be preempted for many intervals, and the time of all
-    /// skipped signals would be charged to one stack.
-    pub(crate) fn needs_cpu_time(&self, interval: u64) -> bool {
+    /// Returns true if the next sample may lead to skipped signals, with signals `interval` ns apart. If it is preempted,
+    /// its cost is then its CPU time: on a busy machine, two samples in a row may be preempted for many intervals, and
+    /// the time of all skipped signals would be charged to one stack.
+    pub(crate) fn may_skip(&self, interval: u64) -> bool {
         is_expensive(self.last_cost_ns(), interval)
     }
 
@@ -94,7 +94,7 @@ mod tests {
             } else {
                 samples += 1;
                 time += cost(number);
-                let elapsed = cost(number) + if pace.needs_cpu_time(interval) { 0 } else { preempted(number) };
+                let elapsed = cost(number) + if pace.may_skip(interval) { 0 } else { preempted(number) };
                 pace.record_cost(elapsed, interval);
             }
         }
