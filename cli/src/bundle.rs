@@ -112,7 +112,7 @@ impl Recording {
     pub(crate) fn create(folder: &Path) -> Result<Recording, Problem> {
         let problem = |error: io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
         let folder = &resolve(folder);
-        let has_replaced = check(folder)?;
+        let has_replaced = check(folder)?.is_some();
         if has_replaced {
             rename_old(folder)?;
         } else if folder.exists() {
@@ -224,7 +224,7 @@ fn write(bundle: &mut Bundle, directory: &OwnDirectory, mut marker: File) -> Res
 /// Gives a finished bundle its name. An earlier bundle of this name is renamed.
 fn publish(new: &Path, folder: &Path) -> Result<(), Problem> {
     let problem = |error: io::Error| Problem::new(format!("cannot rename {}: {error}", new.display()));
-    if !check(folder)? {
+    if check(folder)?.is_none() {
         // Replaces an empty directory, and no other.
         return fs::rename(new, folder).map_err(problem);
     }
@@ -249,10 +249,11 @@ fn rename_old(folder: &Path) -> Result<(), Problem> {
     fs::rename(folder, old(folder)).map_err(problem)
 }
 
-/// Checks that a directory may be replaced. Returns true for a bundle, and false if the directory is empty or missing.
-fn check(folder: &Path) -> Result<bool, Problem> {
+/// Checks that a directory may be replaced. Returns a bundle and the paths of its files, or `None` if the directory is
+/// empty or missing.
+fn check(folder: &Path) -> Result<Option<(OwnDirectory, HashSet<PathBuf>)>, Problem> {
     if fs::symlink_metadata(folder).is_err() {
-        return Ok(false);
+        return Ok(None);
     }
     refuse_shared_directory(folder)?;
     let io_problem = |error: io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
@@ -265,9 +266,9 @@ fn check(folder: &Path) -> Result<bool, Problem> {
     let entries = Dir::read_from(&opened).map_err(|error| io_problem(error.into()))?;
     let is_entry = |name: &[u8]| name != b"." && name != b"..";
     if !entries.flatten().any(|entry| is_entry(entry.file_name().to_bytes())) {
-        return Ok(false);
+        return Ok(None);
     }
-    open_bundle(folder).map(|_| true)
+    open_bundle(folder).map(Some)
 }
 
 /// Opens a bundle that has no other files in it. Returns the paths of its files, too.
@@ -284,8 +285,7 @@ fn open_bundle(folder: &Path) -> Result<(OwnDirectory, HashSet<PathBuf>), Proble
 
 /// Removes the bundle that an earlier one replaced, if there is one.
 fn remove_oldest(folder: &Path) -> Result<(), Problem> {
-    if check(folder)? {
-        let (directory, listed) = open_bundle(folder)?;
+    if let Some((directory, listed)) = check(folder)? {
         let problem = |error: io::Error| Problem::new(format!("cannot remove {}: {error}", folder.display()));
         sweep(&directory, Path::new(""), &|path| is_ours(path, &listed), true).map_err(problem)?;
         fs::remove_dir(folder).map_err(problem)?;

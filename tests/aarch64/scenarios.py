@@ -574,7 +574,9 @@ def recorded_c():
             sum(frames[-1] == "_start" for _, frames in samples) >= 0.98 * len(samples), f"{results[-1]}; not to _start"
         )
     for words, function, min_share in (
-        (["threads", 8, "0.5", 2], "burn_and_report", 0.9), (["handlers", 2], "main", 0.98), (["deep", 400, 2], "main", 0.98)
+        (["threads", 8, "0.5", 2], "burn_and_report", 0.9),
+        (["handlers", 2], "main", 0.98),
+        (["deep", 400, 2], "main", 0.98),
     ):
         samples, incomplete = record(program, *words)
         results.append(f"{words[0]}: {check_recording(samples, incomplete)}")

@@ -11,19 +11,17 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 
 use jitlisten_files::{OwnDirectory, open_regular};
 use rustc_hash::FxHashMap;
-use sha2::{Digest as _, Sha256};
 use wire::recording::{COMPILATIONS, INTERPRETER, images};
 
 use super::Report;
 use crate::error::Error;
 use crate::lookup::candidates;
-use crate::symbols::{self, Library, SampledFile};
+use crate::symbols::{self, Hash, Library, SampledFile, hash_contents};
 
 /// Name of the directory with the files of recordings.
 pub const ROOT: &str = "root";
@@ -46,8 +44,6 @@ pub struct Bundle {
     /// Files that are not in the bundle, with the reason.
     missing: BTreeMap<PathBuf, String>,
 }
-
-type Hash = [u8; 32];
 
 #[derive(Debug)]
 enum Content {
@@ -162,7 +158,7 @@ impl Bundle {
                 if file.metadata()?.len() > max_bytes {
                     return Err(io::ErrorKind::FileTooLarge.into());
                 }
-                let hash = hash_start(file, max_bytes)?;
+                let hash = hash_contents(file.take(max_bytes))?;
                 self.hashes.insert(source.to_owned(), hash);
                 hash
             }
@@ -266,16 +262,6 @@ fn free_name(files: &BTreeMap<PathBuf, Content>, path: &Path) -> PathBuf {
     };
     let mut paths = std::iter::once(path.to_owned()).chain((2..).map(with_number));
     paths.find(|path| is_free(path) && is_free(&images(path)) && !is_reserved(path)).unwrap_or_default()
-}
-
-fn hash_start(file: File, max_bytes: u64) -> io::Result<Hash> {
-    let (mut hash, mut start, mut buffer) = (Sha256::new(), file.take(max_bytes), vec![0; 1 << 16]);
-    loop {
-        match start.read(&mut buffer)? {
-            0 => return Ok(hash.finalize().into()),
-            length => hash.update(&buffer[..length]),
-        }
-    }
 }
 
 fn source_files(report: &Report) -> BTreeSet<PathBuf> {

@@ -4,7 +4,7 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use jitlisten_files::open_regular;
@@ -61,7 +61,10 @@ impl SampledFile {
             return Ok(SampledFile::Image(source));
         }
         let identity = match elf.build_id.as_slice() {
-            [] => hash_file(&source).map_err(|error| error.to_string())?,
+            [] => {
+                let hash = open_regular(&source).and_then(hash_contents).map_err(|error| error.to_string())?;
+                hash[..BUILD_ID_BYTES].to_vec()
+            }
             build_id => build_id.to_vec(),
         };
         let mut library = Library { source, identity, functions: BTreeMap::new(), has_unwind_table: has_stack_copies };
@@ -242,11 +245,14 @@ fn write_elf<'a>(
     Ok(bytes)
 }
 
-fn hash_file(path: &Path) -> io::Result<Vec<u8>> {
-    let (mut hash, mut file, mut buffer) = (Sha256::new(), open_regular(path)?, vec![0; 1 << 16]);
+pub(crate) type Hash = [u8; 32];
+
+/// Returns the hash of what a reader has.
+pub(crate) fn hash_contents(mut contents: impl Read) -> io::Result<Hash> {
+    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
     loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(hash.finalize()[..BUILD_ID_BYTES].to_vec()),
+        match contents.read(&mut buffer)? {
+            0 => return Ok(hash.finalize().into()),
             length => hash.update(&buffer[..length]),
         }
     }

@@ -13,7 +13,8 @@ const HANDLER_TIME_DIVISOR: u64 = 20;
 /// Pacing state of one thread, for its handler. All zeros before the first sample.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Duration of the last sample in ns. Its CPU time if the thread was preempted twice in a row, or waited.
+    /// Duration of the last sample in ns. Its CPU time in a waiting thread, or if it was only preempted after an expensive
+    /// sample.
     last_cost_ns: AtomicU64,
     /// Number of intervals that are still to be skipped.
     intervals_to_skip: AtomicU64,
