@@ -276,14 +276,15 @@ fn is_after_system_call(_context: &libc::ucontext_t) -> bool {
 fn record(recording: &Recording, index: usize, slot: &Slot, cause: Cause, context: &libc::ucontext_t) {
     let Some(new_period) = new_period(recording, slot, cause, context) else { return };
     let period = slot.source.take_pending() + new_period;
-    let (intervals, interval_ns) = match slot.source.measure() {
+    let (elapsed_ns, interval_ns) = match slot.source.measure() {
         Measure::CpuTime => {
             choose_clock(recording, index, slot);
-            ((new_period / recording.ticks.sample_ns).max(1), recording.ticks.sample_ns)
+            let interval_ns = if cause == Cause::Counter { recording.period_ns() } else { recording.ticks.sample_ns };
+            (new_period.max(interval_ns), interval_ns)
         }
-        Measure::WallTime | Measure::Events => (1, recording.period_ns()),
+        Measure::WallTime | Measure::Events => (recording.period_ns(), recording.period_ns()),
     };
-    if slot.pace.take_skip(intervals) {
+    if slot.pace.take_skip(elapsed_ns) {
         slot.source.add_pending(period);
     } else {
         let start = clock::monotonic();
@@ -303,7 +304,7 @@ fn record(recording: &Recording, index: usize, slot: &Slot, cause: Cause, contex
                 context,
             );
             let cost = usage_start.and_then(|usage| ThreadUsage::of_caller().cpu_ns_if_preempted_since(&usage));
-            slot.pace.record_cost(cost.unwrap_or_else(|| cost_clock().saturating_sub(cost_start)), interval_ns);
+            slot.pace.record_cost(cost.unwrap_or_else(|| cost_clock().saturating_sub(cost_start)));
             recording.wake.notify_after_sample(start);
         } else {
             slot.ring.count_lost();

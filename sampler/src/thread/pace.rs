@@ -16,8 +16,8 @@ pub(crate) struct Pace {
     /// Duration of the last sample in ns. Its CPU time in a waiting thread, or if it was only preempted after an expensive
     /// sample.
     last_cost_ns: AtomicU64,
-    /// Number of intervals that are still to be skipped.
-    intervals_to_skip: AtomicU64,
+    /// Time in ns from the last sample to the next. Signals that account for less are skipped.
+    remaining_ns: AtomicU64,
     /// Number of signals skipped since the writer last checked.
     skipped: AtomicU64,
 }
@@ -25,14 +25,14 @@ pub(crate) struct Pace {
 impl Pace {
     pub(crate) fn reset(&self) {
         self.last_cost_ns.store(0, Ordering::Relaxed);
-        self.intervals_to_skip.store(0, Ordering::Relaxed);
+        self.remaining_ns.store(0, Ordering::Relaxed);
     }
 
-    /// Returns true if this signal, which accounts for `intervals` intervals, should be skipped.
-    pub(crate) fn take_skip(&self, intervals: u64) -> bool {
-        let to_skip = self.intervals_to_skip.load(Ordering::Relaxed);
-        self.intervals_to_skip.store(to_skip.saturating_sub(intervals), Ordering::Relaxed);
-        let is_skipped = to_skip > 0;
+    /// Returns true if this signal, which accounts for `elapsed` ns, should be skipped.
+    pub(crate) fn take_skip(&self, elapsed: u64) -> bool {
+        let remaining_ns = self.remaining_ns.load(Ordering::Relaxed);
+        self.remaining_ns.store(remaining_ns.saturating_sub(elapsed), Ordering::Relaxed);
+        let is_skipped = remaining_ns > elapsed;
         self.skipped.fetch_add(u64::from(is_skipped), Ordering::Relaxed);
         is_skipped
     }
@@ -51,22 +51,15 @@ impl Pace {
     /// its cost is then its CPU time: on a busy machine, two samples in a row may be preempted for many intervals, and
     /// the time of all skipped signals would be charged to one stack.
     pub(crate) fn may_skip(&self, interval: u64) -> bool {
-        is_expensive(self.last_cost_ns(), interval)
+        self.last_cost_ns().saturating_mul(HANDLER_TIME_DIVISOR) > interval
     }
 
-    /// Records that a sample took `cost` ns, with signals `interval` ns apart. A single expensive sample may have been
-    /// preempted, so the cheaper of the last two counts.
-    pub(crate) fn record_cost(&self, cost: u64, interval: u64) {
+    /// Records that a sample took `cost` ns. A single expensive sample may have been preempted, so the cheaper of the
+    /// last two counts.
+    pub(crate) fn record_cost(&self, cost: u64) {
         let typical_cost = cost.min(self.last_cost_ns.swap(cost, Ordering::Relaxed));
-        let min_interval_sum = typical_cost.saturating_mul(HANDLER_TIME_DIVISOR);
-        let to_skip = if is_expensive(typical_cost, interval) { min_interval_sum / interval.max(1) } else { 0 };
-        self.intervals_to_skip.store(to_skip, Ordering::Relaxed);
+        self.remaining_ns.store(typical_cost.saturating_mul(HANDLER_TIME_DIVISOR), Ordering::Relaxed);
     }
-}
-
-/// Returns true if a sample takes more than its share of the time between two signals.
-fn is_expensive(cost: u64, interval: u64) -> bool {
-    cost.saturating_mul(HANDLER_TIME_DIVISOR) > interval
 }
 
 #[cfg(test)]
@@ -87,16 +80,16 @@ mod tests {
         cost: impl Fn(u64) -> u64,
     ) -> (u64, u64, u64) {
         let pace =
-            Pace { last_cost_ns: AtomicU64::new(0), intervals_to_skip: AtomicU64::new(0), skipped: AtomicU64::new(0) };
+            Pace { last_cost_ns: AtomicU64::new(0), remaining_ns: AtomicU64::new(0), skipped: AtomicU64::new(0) };
         let (mut samples, mut skipped, mut time) = (0, 0, 0);
         for number in 0..intervals {
-            if pace.take_skip(1) {
+            if pace.take_skip(interval) {
                 skipped += 1;
             } else {
                 samples += 1;
                 time += cost(number);
                 let elapsed = cost(number) + if pace.may_skip(interval) { 0 } else { preempted(number) };
-                pace.record_cost(elapsed, interval);
+                pace.record_cost(elapsed);
             }
         }
         assert_eq!(pace.take_skipped(), skipped);
@@ -124,5 +117,26 @@ mod tests {
         assert_eq!(run_preempted(1_000, 1_000, |_| 23_000, |_| 20), (1_000, 0, 20_000));
         let (_, skipped, time) = run_preempted(100_000, 1_000, |_| 23_000, |_| 300);
         assert!(skipped > 50_000 && time < 100_000 * 1_000 / HANDLER_TIME_DIVISOR + 6_000, "{skipped}, {time} ns");
+    }
+
+    /// Four of five signals come from a clock, the fifth from the tick, which is slower.
+    #[test]
+    fn signals_of_two_clocks_leave_the_handler_a_twentieth_of_their_time() {
+        let pace =
+            Pace { last_cost_ns: AtomicU64::new(0), remaining_ns: AtomicU64::new(0), skipped: AtomicU64::new(0) };
+        let (mut samples, mut total) = (0, 0);
+        for number in 0..100_000 {
+            let elapsed = if number % 5 == 0 { 4_000 } else { 1_000 };
+            total += elapsed;
+            if !pace.take_skip(elapsed) {
+                samples += 1;
+                pace.record_cost(190);
+            }
+        }
+        let time = samples * 190;
+        assert!(
+            time < total / HANDLER_TIME_DIVISOR + 190 && time > total / HANDLER_TIME_DIVISOR / 2,
+            "{time} of {total}"
+        );
     }
 }
