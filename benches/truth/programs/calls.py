@@ -25,7 +25,7 @@ def long(x):
 @njit
 def by_llvm(n):
     x = 1.5
-    for _ in range(1000 * n):
+    for _ in range(1000 * n):  # by_llvm
         x = step(x)  # by_llvm
     return x
 
@@ -33,7 +33,7 @@ def by_llvm(n):
 @njit
 def by_numba(n):
     x = 1.5
-    for _ in range(1000 * n):
+    for _ in range(1000 * n):  # by_numba
         x = always(x)  # by_numba
     return x
 
@@ -41,7 +41,7 @@ def by_numba(n):
 @njit
 def called(n):
     x = 1.5
-    for _ in range(30 * n):
+    for _ in range(30 * n):  # called
         x = long(x)  # called
     return x
 
@@ -54,7 +54,7 @@ def makes(n):
         return x * factor + 1.5 / (x + 2.5)
 
     x = 1.5
-    for _ in range(1000 * n):
+    for _ in range(1000 * n):  # closure
         x = closed(x)  # closure
     return x
 
