@@ -13,9 +13,13 @@ const STATISTICS_FUNCTION: &str = "jitlisten_get_statistics";
 
 /// Calls `work` for each library, beginning with the program, until it returns `false`. Takes the loader's lock.
 fn each_library(mut work: impl FnMut(&Library<'_>) -> bool) {
+    let Some(r_debug) = LoaderDebug::find() else { return };
     with_libraries_held(|held, _| {
-        let libraries = LoaderDebug::find().map(|r_debug| r_debug.libraries(held)).unwrap_or_default();
-        let _ = libraries.into_iter().filter_map(|library| library.entry.library()).all(|library| work(&library));
+        let _ = r_debug
+            .libraries(held)
+            .into_iter()
+            .filter_map(|library| library.entry.library())
+            .all(|library| work(&library));
     });
 }
 

@@ -43,6 +43,9 @@ unsafe impl Sync for LoaderDebug {}
 
 impl LoaderDebug {
     /// Finds the record through the program's `DT_DEBUG` entry. A static program has none.
+    ///
+    /// Must not be called while the libraries are held: this calls `dlsym`, which waits for the lock of a thread in
+    /// `dlopen`, and that thread then waits for the lock that holds the libraries.
     pub(crate) fn find() -> Option<LoaderDebug> {
         let mut record = 0_usize;
         // SAFETY: the callback receives the address of `record`, which outlives the call.

@@ -75,7 +75,9 @@ pub(crate) struct Counts {
     pub(crate) unloads: u64,
 }
 
-/// Runs `work` under the loader's lock, so that no library can be loaded or unloaded meanwhile.
+/// Runs `work` under the lock of `dl_iterate_phdr`, so that no library can be loaded or unloaded meanwhile. `work` must
+/// not call `dlopen`, `dlsym` or `dladdr`: a thread in `dlopen` holds the lock of these functions, and waits for this
+/// one.
 pub(crate) fn with_libraries_held<W: FnMut(Held<'_>, Counts)>(mut work: W) {
     unsafe extern "C" fn callback<W>(info: *mut libc::dl_phdr_info, _: usize, work: *mut c_void) -> i32
     where

@@ -35,6 +35,27 @@ fn a_loader_that_announces_what_we_ask_for() {
     assert_eq!(host.log(), "");
 }
 
+/// A thread that reads the list of libraries holds one of the loader's locks, and a thread in `dlopen` holds the other
+/// and waits for the first.
+#[test]
+fn no_lock_of_the_loader_is_taken_under_another() {
+    let scratch = Scratch::new("locks-loader");
+    let (program, opened) = (scratch.join("locks_loader"), scratch.join("opened.so"));
+    let source = scratch.join("opened.c");
+    fs::write(&source, "int opened;\n").expect("a file");
+    let Some(compiler) = tool::require("cc", Absence::FailsInCi) else { return };
+    tool::compile(&compiler, &["-shared", "-fPIC"], &source, &opened);
+    let include = format!("-I{}", paths::root().join("include").display());
+    let Some(()) = compile_host("locks_loader.c", &[&include, "-rdynamic", "-pthread", "-ldl"], &program) else {
+        return;
+    };
+    let host = Host::new(&program, "locks-loader").argument(paths::library()).argument(&opened);
+    let outcome = host.argument(scratch.join("recording.data")).run(Preload::Nothing).expect_success();
+    let steps = String::from_utf8(outcome.stdout).expect("text");
+    // Opening the session and registering with unwinders both read the list.
+    assert!(steps.contains("step 0\n") && steps.contains("step 8\n"), "{steps}");
+}
+
 /// Milliseconds to open and to close all libraries, each the minimum of three runs, in a process whose LLVM has
 /// compiled code.
 fn measure_opening(host: &Host, preload: Preload) -> f64 {
