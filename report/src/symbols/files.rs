@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::callees::Callees;
 use super::elf::Elf;
@@ -29,6 +29,10 @@ pub(super) struct Files {
     /// Paths and hashes of the sources that closed images name.
     closed_hashes: FxHashSet<(String, String)>,
 }
+
+/// Open libraries, which several recordings may have.
+#[derive(Default)]
+pub(super) struct OpenLibraries(FxHashMap<MappedFile, Box<Elf>>);
 
 struct FileEntry {
     file: MappedFile,
@@ -98,6 +102,27 @@ impl Files {
         });
         self.files.extend(files);
         is_unchanged
+    }
+
+    /// Takes open libraries from `libraries`.
+    pub(super) fn take_libraries(&mut self, libraries: &mut OpenLibraries) {
+        for entry in self.files.iter_mut().filter(|entry| matches!(entry.state, State::Unopened)) {
+            if let Some(elf) = libraries.0.remove(&entry.file) {
+                entry.state = State::Open(elf);
+            }
+        }
+    }
+
+    /// Moves open libraries to `libraries`. Reduced ones are not kept, because other bundles may have other functions
+    /// of them.
+    pub(super) fn into_libraries(self, libraries: &mut OpenLibraries) {
+        for FileEntry { file, state, .. } in self.files {
+            if let State::Open(elf) = state
+                && !(elf.is_image || elf.is_reduced || is_image_path(&file.path))
+            {
+                libraries.0.insert(file, elf);
+            }
+        }
     }
 
     /// Returns the paths and hashes of the sources that images name.

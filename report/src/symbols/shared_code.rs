@@ -6,7 +6,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::files::{Files, ImageFunction, is_anonymous};
+use super::files::{Files, ImageFunction, OpenLibraries, is_anonymous};
 use super::nameless::name_by_references;
 use super::names::parse_python_name;
 use super::perf_map::has_map;
@@ -25,6 +25,8 @@ pub(crate) struct SharedCode {
     origins: Distinct<Origin>,
     /// Libraries and programs; `None` for one that cannot be read.
     libraries: FxHashMap<MappedFile, Option<Segments>>,
+    /// Reading the symbols of a library takes longer than the rest of a recording.
+    open_libraries: OpenLibraries,
 }
 
 /// Code that several processes may have.
@@ -47,6 +49,7 @@ impl SharedCode {
     pub(crate) fn share(&mut self, recording: &mut Recording, lookup: &Lookup) {
         let mut files = Files::default();
         files.extend(recording, lookup);
+        files.take_libraries(&mut self.open_libraries);
         // Images of the process have these names at the process's own addresses.
         name_by_references(&mut files, recording);
         let mut own = OwnIndices::default();
@@ -82,6 +85,7 @@ impl SharedCode {
             recording.locations[index] = Location { origin, address, position, ..first.clone() };
         }
         remove_unused_images(recording, &files);
+        files.into_libraries(&mut self.open_libraries);
     }
 
     /// Returns the code at a position that other processes may have, too, and the offset of the position in it.
