@@ -398,13 +398,14 @@ pub(crate) fn resolve_recordings(path: &Path) -> Vec<RecordingFile> {
     recordings.collect()
 }
 
-/// Returns the recordings at all paths.
+/// Returns the recordings at all paths. Of `p.data*`, the folder of images of a recording that is also named is omitted.
 ///
 /// # Errors
 /// If one of them has none.
 pub(crate) fn resolve_all(paths: &[PathBuf]) -> Result<Vec<RecordingFile>, Problem> {
     let mut files = Vec::new();
-    for path in paths {
+    let images: HashSet<PathBuf> = paths.iter().map(|path| wire::recording::images(path)).collect();
+    for path in paths.iter().filter(|path| !images.contains(*path)) {
         let recordings = resolve_recordings(path);
         if recordings.is_empty() {
             return Err(Problem::new(format!("there is no recording in {}", path.display())));
@@ -448,6 +449,16 @@ mod tests {
 
     fn marker(paths: &[&str]) -> String {
         MARKER_VERSION.to_owned() + &paths.iter().map(|path| format!("{path}\0")).collect::<String>()
+    }
+
+    #[test]
+    fn images_named_beside_their_recording_are_no_recordings() {
+        let directory = TestDirectory::new("images");
+        let recording = directory.write("p.data", "PERFILE2");
+        let images = directory.write("p.data.images/interpreter.json", "{}").parent().unwrap().to_owned();
+        let resolved = resolve_all(&[recording.clone(), images.clone()]).unwrap();
+        assert_eq!(resolved.iter().map(|file| &file.path).collect::<Vec<_>>(), [&recording]);
+        assert!(resolve_all(&[images]).is_err());
     }
 
     #[test]
