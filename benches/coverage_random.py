@@ -4,7 +4,7 @@ records/coverage-random.tsv.
 
     PYTHON coverage_random.py FUNCTIONS [FIRST SEED, default 1]
 
-The current Python must have Numba, coverage.py and pytest (`ci/coverage.sh random`). Each module of 20 functions is
+The current Python must have Numba, coverage.py and pytest (`ci/coverage.sh random`). Each module of 100 functions is
 added when it has been compared, to the row of this Python. A row's commit is the last one that changed the measured
 code; rows of older code are removed. Differences are written to the standard error.
 """
@@ -24,6 +24,8 @@ from test_coverage_random import differences
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECORD = ROOT / "records/coverage-random.tsv"
 MEASURED_CODE = tuple("python/jitlisten/" + name for name in ("_coverage", "_numba", "coverage.py"))
+# Numba compiles the functions of its library that the module calls, once in a process.
+FUNCTIONS_PER_MODULE = 100
 COLUMNS = ("python", "numba", "coverage", "functions", "differ", "modules", "seeds that differ", "commit", "date")
 
 
@@ -56,7 +58,7 @@ def main(functions, first_seed="1"):
     os.environ["NUMBA_OPT"] = "0"  # Optimization does not affect the measurement, but would take most of the time.
     while total < int(functions):
         with tempfile.TemporaryDirectory() as directory:
-            found, compared = differences(directory, seed)
+            found, compared = differences(directory, seed, FUNCTIONS_PER_MODULE)
         if found:
             print("\n".join(difference.text for difference in found), file=sys.stderr, flush=True)
         add(commit, compared, {difference.function for difference in found}, seed)

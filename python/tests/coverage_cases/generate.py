@@ -100,8 +100,12 @@ NOTHING = None
 """
 
 DRIVER = """
+refused = set()
+
+
 def call(name, *arguments):
-    if name not in os.environ.get("GENERATED_ONLY", name).split():
+    # Numba would compile a refused function again.
+    if name in refused or name not in os.environ.get("GENERATED_ONLY", name).split():
         return
     function = globals()[name]
     try:
@@ -112,6 +116,8 @@ def call(name, *arguments):
         # Numba also fails with exceptions that the function could raise.
         is_refused = isinstance(error, NumbaError) or not getattr(function, "signatures", True)
         result = "refused " + str(error)[:200] if is_refused else type(error).__name__
+        if is_refused:
+            refused.add(name)
     print(name, str(arguments).replace(" ", ""), str(result).replace("\\n", " "), flush=True)
 
 
@@ -420,7 +426,7 @@ class Function:
             "%s < %d" % (name, limit),
             "%s < %d" % (name, limit),
             "%s < %d and (%s)" % (name, limit, self.condition(1)),
-            "(%s < %d and\n        %s)" % (name, limit, self.condition(1)),
+            "(%s < %d and\n        (%s))" % (name, limit, self.condition(1)),
             "True",
             "True",
             "1",
