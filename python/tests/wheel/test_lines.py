@@ -3,6 +3,7 @@ runs."""
 
 import contextlib
 import json
+import lzma
 import os
 import pathlib
 import pty
@@ -431,15 +432,47 @@ static double __attribute__((noinline)) inner(long n) {
 double __attribute__((visibility("default"))) outer(long n) { return inner(n) + 1; }
 """
 
+LIBRARY_CALLER = """
+import ctypes
+import numba
 
-@pytest.mark.parametrize("place", ["build id", "debuglink"])
-def test_debug_information_in_a_file_of_its_own_is_read(run, tmp_path, place):
-    """``inner`` is in no symbol table of the library, as in packages whose debug information is a package of its own."""
-    objcopy = require_tool("objcopy")
+outer = ctypes.CDLL("./libwork.so").outer
+outer.argtypes, outer.restype = [ctypes.c_long], ctypes.c_double
+
+
+@numba.njit
+def call(n):
+    return outer(n)
+
+
+call(600_000_000)
+"""
+
+
+@pytest.fixture
+def library(run, tmp_path):
+    """``libwork.so``, with ``inner`` in no dynamic symbol table. Returns its build id, and a function that records it
+    and returns the percentages of functions and the files of its report."""
     (tmp_path / "work.c").write_text(LIBRARY)
     run("cc", "-O1", "-g", "-fPIC", "-shared", "-Wl,--build-id", "-o", "libwork.so", "work.c")
-    notes = run("readelf", "-n", "libwork.so").stdout
-    build_id = notes.split("Build ID:")[1].split()[0]
+    build_id = run("readelf", "-n", "libwork.so").stdout.split("Build ID:")[1].split()[0]
+
+    def functions(*options):
+        if not (tmp_path / "f.data").exists():
+            (tmp_path / "caller.py").write_text(LIBRARY_CALLER)
+            run(command(), "record", "-o", "f.data", "--", python(), "caller.py")
+        report = json.loads(run(command(), "lines", *options, "--json", "-", "f.data").stdout)
+        files = {file["path"].split("/")[-1]: file for file in report["files"]}
+        return {row["name"]: row["self_percent"] for row in report["functions"]}, files
+
+    return build_id, functions
+
+
+@pytest.mark.parametrize("place", ["build id", "debuglink"])
+def test_debug_information_in_a_file_of_its_own_is_read(run, tmp_path, library, place):
+    """As in packages whose debug information is a package of its own."""
+    build_id, functions = library
+    objcopy = require_tool("objcopy")
     if place == "build id":
         debug = tmp_path / "root/usr/lib/debug/.build-id" / build_id[:2] / f"{build_id[2:]}.debug"
     else:
@@ -447,16 +480,22 @@ def test_debug_information_in_a_file_of_its_own_is_read(run, tmp_path, place):
     debug.parent.mkdir(parents=True)
     run(objcopy, "--only-keep-debug", "libwork.so", debug)
     run(objcopy, "--strip-all", f"--add-gnu-debuglink={debug}", "libwork.so")
-    program = "import ctypes; ctypes.CDLL('./libwork.so').outer(ctypes.c_long(200_000_000))"
-    run(command(), "record", "-o", "f.data", "--", python(), "-c", program)
-
-    def functions(*options):
-        report = json.loads(run(command(), "lines", *options, "--json", "-", "f.data").stdout)
-        files = {file["path"].split("/")[-1]: file for file in report["files"]}
-        return {row["name"]: row["self_percent"] for row in report["functions"]}, files
-
     names, files = functions("--native", "--root", tmp_path / "root")
     assert names["inner"] > 30, names
     assert any(row["line"] == 4 and row["self_percent"] > 30 for row in files["work.c"]["lines"]), files
     debug.unlink()
     assert "inner" not in functions("--root", tmp_path / "root")[0]
+
+
+def test_symbols_in_gnu_debugdata_are_read(run, tmp_path, library):
+    """As in Fedora's libraries."""
+    objcopy = require_tool("objcopy")
+    run(objcopy, "--only-keep-debug", "--strip-debug", "libwork.so", "symbols")
+    run(objcopy, "--strip-all", "libwork.so")
+    (tmp_path / "symbols.xz").write_bytes(lzma.compress((tmp_path / "symbols").read_bytes()))
+    run(objcopy, "--add-section", ".gnu_debugdata=symbols.xz", "libwork.so")
+    names, _ = library[1]()
+    assert names["inner"] > 30, names
+    (tmp_path / "symbols.xz").write_bytes(b"\xfd7zXZ\0damaged")
+    run(objcopy, "--update-section", ".gnu_debugdata=symbols.xz", "libwork.so")
+    assert "inner" not in library[1]()[0]

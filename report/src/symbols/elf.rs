@@ -3,15 +3,18 @@
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 use std::sync::Arc;
 
 use gimli::{EndianArcSlice, RunTimeEndian, UnwindSection as _};
 use jitlisten_files::open_regular;
+use lzma_rust2::XzReader;
 use object::elf;
 use object::read::elf::{ElfFile64, ProgramHeader, SectionHeader as _};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SymbolKind};
 use rustc_hash::FxHashMap;
+use rustix::fs::MemfdFlags;
 use sha2::{Digest as _, Sha256};
 
 use super::callees::Callees;
@@ -29,6 +32,10 @@ type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
 const MAX_NAME_BYTES: usize = 64 << 10;
 /// Maximum size of a debug information section; longer ones are not read.
 const MAX_SECTION_BYTES: u64 = 4 << 30;
+/// Maximum size of mini debug information, compressed or not.
+const MAX_MINI_DEBUG_INFO_BYTES: u64 = 256 << 20;
+/// Maximum memory of the decompressor in KiB.
+const MAX_XZ_KIB: u32 = 100 << 10;
 /// Maximum depth of inlined calls; deeper levels are dropped.
 const MAX_INLINE_DEPTH: usize = 256;
 
@@ -53,7 +60,10 @@ pub(super) struct Elf {
 
 impl Elf {
     pub(super) fn open(path: &Path) -> Result<Elf, String> {
-        let file = open_regular(path).map_err(|error| error.to_string())?;
+        Elf::read(open_regular(path).map_err(|error| error.to_string())?)
+    }
+
+    fn read(file: File) -> Result<Elf, String> {
         let length = file.metadata().map_err(|error| error.to_string())?.len();
         let cache = ReadCache::new(file);
         let parsed = Parsed::parse(&cache).map_err(|error| error.to_string())?;
@@ -204,6 +214,19 @@ impl Elf {
     pub(super) fn debug_link(&self) -> Option<String> {
         let (name, _) = Parsed::parse(&self.cache).ok()?.gnu_debuglink().ok()??;
         String::from_utf8(name.to_vec()).ok().filter(|name| !name.contains('/'))
+    }
+
+    /// Opens the file with the names of local functions that a library may contain (`.gnu_debugdata`, on Fedora and its
+    /// relatives).
+    pub(super) fn open_mini_debug_info(&self) -> Option<Elf> {
+        let compressed = self.section(".gnu_debugdata", MAX_MINI_DEBUG_INFO_BYTES);
+        if compressed.is_empty() {
+            return None;
+        }
+        let mut file = File::from(rustix::fs::memfd_create("gnu_debugdata", MemfdFlags::CLOEXEC).ok()?);
+        let reader = XzReader::new_mem_limit(&*compressed, false, MAX_XZ_KIB);
+        io::copy(&mut reader.take(MAX_MINI_DEBUG_INFO_BYTES), &mut file).ok()?;
+        Elf::read(file).ok()
     }
 
     /// Returns the bytes of a section; empty if it does not exist or is longer than `max_bytes`.

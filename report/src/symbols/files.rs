@@ -343,9 +343,13 @@ pub(super) fn find_file(roots: &Roots, file: &MappedFile) -> Result<(PathBuf, El
     reduced.ok_or(last_error)
 }
 
-/// Opens the file with a library's debug information, where gdb looks for it: by build id, or by the name in
-/// `.gnu_debuglink`.
+/// Opens the file with a library's debug information, where gdb looks for it: by build id, by the name in
+/// `.gnu_debuglink`, or in the library (`.gnu_debugdata`).
 pub(super) fn open_debug_file(roots: &Roots, file: &MappedFile, elf: &Elf) -> Option<Elf> {
+    open_separate_debug_file(roots, file, elf).or_else(|| elf.open_mini_debug_info())
+}
+
+fn open_separate_debug_file(roots: &Roots, file: &MappedFile, elf: &Elf) -> Option<Elf> {
     const ROOT: &str = "/usr/lib/debug";
     let hex: String = elf.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
     let (first, rest) = hex.split_at_checked(2)?;
