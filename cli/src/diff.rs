@@ -51,8 +51,7 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 
 impl Diff {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
-        let before = self.reading.open(&[self.before], false, false)?;
-        let after = self.reading.open(&[self.after], false, false)?;
+        let [before, after] = self.reading.open_both([self.before, self.after])?;
         if self.fail_over.is_some() && before.event() != after.event() {
             return Err(Problem::new("the recordings count different events").help("omit --fail-over, or choose -e"));
         }

@@ -59,26 +59,51 @@ impl Reading {
     pub(crate) fn open(&self, files: &[PathBuf], by_thread: bool, kernel: bool) -> Result<Report, Problem> {
         let paths = if files.is_empty() { vec![default_file()?] } else { files.to_vec() };
         let files = bundle::resolve_all(&paths)?;
-        let options = Options {
+        let options = self.options(by_thread, kernel);
+        let progress = Progress::start(&files);
+        open_resolved(&files, &options, progress.as_ref())
+    }
+
+    /// Opens two recordings, or folders of recordings, each in a thread of its own.
+    pub(crate) fn open_both(&self, paths: [PathBuf; 2]) -> Result<[Report; 2], Problem> {
+        let [first, second] = paths.map(|path| bundle::resolve_all(&[path]));
+        let (first, second, options) = (first?, second?, self.options(false, false));
+        let progress = Progress::start(&[first.as_slice(), &second].concat());
+        let open = |files: &[RecordingFile]| open_resolved(files, &options, progress.as_ref());
+        let [first, second] = std::thread::scope(|scope| {
+            let builder = std::thread::Builder::new().stack_size(READER_STACK_BYTES);
+            let reader = builder.spawn_scoped(scope, || open(&second));
+            let first = open(&first);
+            let second = match reader {
+                Ok(reader) => reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                Err(_) => open(&second),
+            };
+            [first, second]
+        });
+        Ok([first?, second?])
+    }
+
+    fn options(&self, by_thread: bool, kernel: bool) -> Options {
+        Options {
             selection: Selection { event: self.event.clone(), process: self.pid, thread: self.tid },
             lookup: Lookup { roots: self.root.clone(), native_lines: self.native, kernel },
             by_thread,
             no_compile: self.no_compile,
             mine: self.mine.clone(),
-        };
-        let progress = std::io::stderr().is_terminal().then(|| Progress::start(&files)).flatten();
-        let report = Report::open_all_with(&files, &options, |count| {
-            if let Some(progress) = &progress {
-                progress.set_count(count);
-            }
-        });
-        drop(progress);
-        report.map_err(|error| match (error, files.as_slice()) {
-            (error @ jitlisten_report::Error::Io { .. }, _) => Problem::new(error),
-            (error, [file]) => Problem::new(format!("{}: {error}", file.path.display())),
-            (error, _) => Problem::new(error),
-        })
+        }
     }
+}
+
+/// Stack of a thread that reads recordings: as large as that of the main thread.
+const READER_STACK_BYTES: usize = 8 << 20;
+
+fn open_resolved(files: &[RecordingFile], options: &Options, progress: Option<&Progress>) -> Result<Report, Problem> {
+    let report = Report::open_all_with(files, options, || progress.into_iter().for_each(Progress::count_one));
+    report.map_err(|error| match (error, files) {
+        (error @ jitlisten_report::Error::Io { .. }, _) => Problem::new(error),
+        (error, [file]) => Problem::new(format!("{}: {error}", file.path.display())),
+        (error, _) => Problem::new(error),
+    })
 }
 
 impl Colour {
@@ -266,12 +291,17 @@ const PROGRESS_COLUMNS: usize = 30;
 
 /// Progress message on standard error, shown if reading takes longer than a second: for several recordings a bar.
 struct Progress {
-    count: mpsc::Sender<usize>,
+    /// One message for each recording that was read.
+    count: mpsc::Sender<()>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Progress {
+    /// Shows the progress of reading these files, if standard error is a terminal.
     fn start(files: &[RecordingFile]) -> Option<Progress> {
+        if !std::io::stderr().is_terminal() {
+            return None;
+        }
         let describe: Box<dyn Fn(usize) -> String + Send> = match files {
             [file] => {
                 let text = format!("reading {} …", sanitize(&file.path.to_string_lossy()));
@@ -285,9 +315,9 @@ impl Progress {
         Progress::show_after_delay(describe, PROGRESS_DELAY, std::io::stderr())
     }
 
-    /// Sets the number of recordings that have been read.
-    fn set_count(&self, count: usize) {
-        let _ = self.count.send(count);
+    /// Counts a recording that has been read.
+    fn count_one(&self) {
+        let _ = self.count.send(());
     }
 
     fn show_after_delay(
@@ -295,12 +325,12 @@ impl Progress {
         delay: Duration,
         mut out: impl Write + Send + 'static,
     ) -> Option<Progress> {
-        let (sender, counts) = mpsc::channel::<usize>();
+        let (sender, counts) = mpsc::channel::<()>();
         let show = move || {
             let (mut shown, mut count, mut next) = (String::new(), 0, Instant::now() + delay);
             loop {
                 match counts.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                    Ok(new_count) => count = new_count,
+                    Ok(()) => count += 1,
                     Err(mpsc::RecvTimeoutError::Timeout) => {
                         let text = describe(count);
                         if text != shown {
@@ -365,12 +395,12 @@ mod tests {
         let describe = |count| progress_bar(count, 3);
         let progress = Progress::show_after_delay(describe, Duration::ZERO, Pipe(sender)).expect("a thread");
         let bar = |filled| format!("\rreading {}{}", "█".repeat(filled), "░".repeat(30 - filled));
-        for (count, text) in [
+        for (read_count, text) in [
             (0, format!("{} 0 of 3 recordings\x1b[K", bar(0))),
             (2, format!("{} 2 of 3 recordings\x1b[K", bar(20))),
-            (3, "\rpreparing the report …\x1b[K".to_owned()),
+            (1, "\rpreparing the report …\x1b[K".to_owned()),
         ] {
-            progress.set_count(count);
+            (0..read_count).for_each(|_| progress.count_one());
             // An earlier count may be shown first.
             assert!(written.iter().any(|shown: String| shown == text));
         }

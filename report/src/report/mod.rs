@@ -101,23 +101,18 @@ impl Report {
     /// # Errors
     /// Returns an error if one of them cannot be read, or if their events differ.
     pub fn open_all(files: &[RecordingFile], options: &Options) -> Result<Report, Error> {
-        Report::open_all_with(files, options, |_| {})
+        Report::open_all_with(files, options, || {})
     }
 
-    /// Same as [`open_all`](Report::open_all). Calls `on_read` with the number of recordings that have been read, each
-    /// time it grows.
+    /// Same as [`open_all`](Report::open_all). Calls `on_read` each time a recording has been read.
     ///
     /// # Errors
     /// Same as [`open_all`](Report::open_all).
-    pub fn open_all_with(
-        files: &[RecordingFile],
-        options: &Options,
-        mut on_read: impl FnMut(usize),
-    ) -> Result<Report, Error> {
+    pub fn open_all_with(files: &[RecordingFile], options: &Options, on_read: impl Fn()) -> Result<Report, Error> {
         let (mut merger, mut compilations, mut notes) = (Merger::default(), Vec::new(), Vec::new());
         let mut shared_code = SharedCode::default();
         let mut recorded: Option<SystemTime> = None;
-        for (RecordingFile { path, root }, count) in files.iter().zip(1..) {
+        for RecordingFile { path, root } in files {
             let roots: Vec<PathBuf> = options.lookup.roots.iter().chain(root).cloned().collect();
             let recording = Recording::open_with(path, &options.selection, &roots);
             // With several files, the error must name the file that it concerns.
@@ -138,7 +133,7 @@ impl Report {
             merger.add(recording)?;
             let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
             recorded = recorded.map_or(modified, |earliest| modified.map(|modified| modified.min(earliest)));
-            on_read(count);
+            on_read();
         }
         drop(shared_code);
         let mut report = Report::new(merger.finish()?, recorded, options);
