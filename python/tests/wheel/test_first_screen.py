@@ -30,6 +30,8 @@ for k in range(100):
 
 #: A parallel loop that is too small for its threads.
 SMALL_LOOPS = """
+import time
+
 import numpy as np
 from numba import njit, prange
 
@@ -40,9 +42,11 @@ def scale(a, f):
         out[i] = a[i] * f
     return out
 
-a = np.random.rand(255)
-for k in range(200_000):
-    a = scale(a, 1.000001)  # call
+a = scale(np.random.rand(255), 1.0)
+end = time.process_time() + 4
+while time.process_time() < end:
+    for k in range(100):
+        a = scale(a, 1.000001)  # call
 """
 
 #: Time is spread over many lines of one function.
