@@ -18,6 +18,8 @@ use crate::recording::{FilePosition, MappedFile, Recording};
 
 /// Maximum number of open images of Python functions. A merged recording has some of each process.
 const MAX_OPEN_PYTHON_IMAGES: usize = 64;
+/// Maximum number of libraries that are kept open from one recording to the next.
+const MAX_KEPT_LIBRARIES: usize = 128;
 
 /// Files of a recording, by index.
 #[derive(Default)]
@@ -30,9 +32,19 @@ pub(super) struct Files {
     closed_hashes: FxHashSet<(String, String)>,
 }
 
-/// Open libraries, which several recordings may have.
+/// Open libraries, which several recordings may have. Each has a descriptor.
 #[derive(Default)]
 pub(super) struct OpenLibraries(FxHashMap<MappedFile, Box<Elf>>);
+
+impl OpenLibraries {
+    /// Keeps a library open. If there are too many, closes all others.
+    fn keep(&mut self, file: MappedFile, elf: Box<Elf>) {
+        if self.0.len() == MAX_KEPT_LIBRARIES {
+            self.0.clear();
+        }
+        self.0.insert(file, elf);
+    }
+}
 
 struct FileEntry {
     file: MappedFile,
@@ -120,7 +132,7 @@ impl Files {
             if let State::Open(elf) = state
                 && !(elf.is_image || elf.is_reduced || is_image_path(&file.path))
             {
-                libraries.0.insert(file, elf);
+                libraries.keep(file, elf);
             }
         }
     }
@@ -507,5 +519,17 @@ mod tests {
         assert_eq!(files.symbol(position(0)).as_ref(), Some(&symbols[0]));
         assert_eq!((files.files.iter().filter(is_open).count(), hashes(&files)), (MAX_OPEN_PYTHON_IMAGES, all_hashes));
         std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn libraries_are_kept_open_up_to_a_limit() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let library = Path::new(maps.split_whitespace().find(|word| word.contains("libgcc_s.so")).unwrap());
+        let mut libraries = OpenLibraries::default();
+        for number in 0..=MAX_KEPT_LIBRARIES {
+            let file = MappedFile { path: number.to_string(), build_id: Vec::new(), root: None };
+            libraries.keep(file, Box::new(Elf::open(library).unwrap()));
+            assert_eq!(libraries.0.len(), number % MAX_KEPT_LIBRARIES + 1);
+        }
     }
 }
