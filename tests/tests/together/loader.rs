@@ -16,6 +16,15 @@ fn compile_host(source: &str, flags: &[&str], output: &Path) -> Option<()> {
     Some(())
 }
 
+/// Compiles a shared library from this text.
+fn compile_library(text: &str, library: &Path) -> Option<()> {
+    let compiler = tool::require("cc", Absence::FailsInCi)?;
+    let source = library.with_extension("c");
+    fs::write(&source, text).expect("a file");
+    tool::compile(&compiler, &["-shared", "-fPIC"], &source, library);
+    Some(())
+}
+
 /// glibc 2.41 calls the loader's breakpoint after each `dlopen`, even if nothing new is opened. Here, a preloaded
 /// library does the same.
 #[test]
@@ -41,14 +50,8 @@ fn a_loader_that_announces_what_we_ask_for() {
 fn no_lock_of_the_loader_is_taken_under_another() {
     let scratch = Scratch::new("locks-loader");
     let (program, opened) = (scratch.join("locks_loader"), scratch.join("opened.so"));
-    let source = scratch.join("opened.c");
-    fs::write(&source, "int opened;\n").expect("a file");
-    let Some(compiler) = tool::require("cc", Absence::FailsInCi) else { return };
-    tool::compile(&compiler, &["-shared", "-fPIC"], &source, &opened);
-    let include = format!("-I{}", paths::root().join("include").display());
-    let Some(()) = compile_host("locks_loader.c", &[&include, "-rdynamic", "-pthread", "-ldl"], &program) else {
-        return;
-    };
+    let Some(()) = compile_library("int opened;\n", &opened) else { return };
+    let Some(()) = safety_host::build("locks_loader.c", &[], &program) else { return };
     let host = Host::new(&program, "locks-loader").argument(paths::library()).argument(&opened);
     let outcome = host.argument(scratch.join("recording.data")).run(Preload::Nothing).expect_success();
     let steps = String::from_utf8(outcome.stdout).expect("text");
@@ -70,10 +73,7 @@ fn measure_opening(host: &Host, preload: Preload) -> f64 {
 fn the_cost_per_library_does_not_grow() {
     let scratch = Scratch::new("libraries");
     let (small, program) = (scratch.join("small.so"), scratch.join("opens_many"));
-    let source = scratch.join("small.c");
-    fs::write(&source, "int small(void) { return 1; }\n").expect("a file");
-    let Some(compiler) = tool::require("cc", Absence::FailsInCi) else { return };
-    tool::compile(&compiler, &["-shared", "-fPIC"], &source, &small);
+    let Some(()) = compile_library("int small(void) { return 1; }\n", &small) else { return };
     let Some(()) = safety_host::build("opens_many.c", &[], &program) else { return };
     const LIBRARY_COUNT: usize = 2000;
     for number in 0..LIBRARY_COUNT {
@@ -90,13 +90,10 @@ fn the_cost_per_library_does_not_grow() {
 fn a_seventeenth_llvm_exceeds_the_limit() {
     let scratch = Scratch::new("too-many");
     let (small, program) = (scratch.join("llvm.so"), scratch.join("opens_many"));
-    let source = scratch.join("llvm.c");
     let interface = "struct { unsigned version, action; void *relevant, *first; } __jit_debug_descriptor = \
         {1, 0, 0, 0};\n\
         void __jit_debug_register_code(void) { __asm__ volatile(\"\"); }\n";
-    fs::write(&source, interface).expect("a file");
-    let Some(compiler) = tool::require("cc", Absence::FailsInCi) else { return };
-    tool::compile(&compiler, &["-shared", "-fPIC"], &source, &small);
+    let Some(()) = compile_library(interface, &small) else { return };
     let Some(()) = safety_host::build("opens_many.c", &[], &program) else { return };
     for count in [15, 17] {
         for number in 0..count {
