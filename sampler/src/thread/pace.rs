@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const HANDLER_TIME_DIVISOR: u64 = 20;
 
 /// Pacing state of one thread, for its handler. All zeros before the first sample.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Pace {
     /// Duration of the last sample in ns. Its CPU time in a waiting thread, or if it was only preempted after an expensive
     /// sample.
@@ -79,8 +79,7 @@ mod tests {
         preempted: impl Fn(u64) -> u64,
         cost: impl Fn(u64) -> u64,
     ) -> (u64, u64, u64) {
-        let pace =
-            Pace { last_cost_ns: AtomicU64::new(0), remaining_ns: AtomicU64::new(0), skipped: AtomicU64::new(0) };
+        let pace = Pace::default();
         let (mut samples, mut skipped, mut time) = (0, 0, 0);
         for number in 0..intervals {
             if pace.take_skip(interval) {
@@ -122,8 +121,7 @@ mod tests {
     /// Four of five signals come from a clock, the fifth from the tick, which is slower.
     #[test]
     fn signals_of_two_clocks_leave_the_handler_a_twentieth_of_their_time() {
-        let pace =
-            Pace { last_cost_ns: AtomicU64::new(0), remaining_ns: AtomicU64::new(0), skipped: AtomicU64::new(0) };
+        let pace = Pace::default();
         let (mut samples, mut total) = (0, 0);
         for number in 0..100_000 {
             let elapsed = if number % 5 == 0 { 4_000 } else { 1_000 };
