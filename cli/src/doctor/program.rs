@@ -11,7 +11,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use jitlisten::plumbing::LogEvent;
-use jitlisten_files::open_regular;
+use jitlisten_files::{FileName, open_regular};
 use wire::facts::{Total, Totals};
 
 use super::Finding;
@@ -434,9 +434,9 @@ fn log_destination(log: &Path) -> OsString {
 }
 
 fn is_image(path: &Path) -> bool {
-    let is_object = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("object-"));
-    let directory = path.parent().and_then(Path::file_name).map(|name| name.to_string_lossy());
-    is_object && directory.is_some_and(|name| name.starts_with("image-"))
+    let name = |path: &Path| path.file_name().and_then(FileName::parse);
+    matches!(name(path), Some(FileName::Image { .. }))
+        && matches!(path.parent().and_then(name), Some(FileName::Images { .. }))
 }
 
 /// Returns our library. A copy from `make install` has a version suffix.
