@@ -14,10 +14,10 @@ use jitlisten::{LoadedObject, name};
 use jitlisten_files::{FileName, reopen_regular};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use crate::jit_list::{self, Entry, JitList};
-use crate::memory;
 use crate::problem::Problem;
 use crate::process::Process;
+use crate::process::jit_list::{self, Entry, JitList};
+use crate::process::memory;
 
 /// Interval at which the lists are read again.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);

@@ -7,7 +7,7 @@ use std::path::Path;
 use jitlisten::{Machine, cfi};
 
 use crate::process::Process;
-use crate::symbols::Symbols;
+use crate::process::symbols::Symbols;
 
 /// Initial environment of a process.
 pub(super) struct Environment(Vec<(String, String)>);
