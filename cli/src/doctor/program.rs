@@ -10,7 +10,7 @@ use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use jitlisten::plumbing::LogEvent;
+use jitlisten::plumbing::{LogEvent, RUN_VARIABLE};
 use jitlisten_files::{FileName, open_regular};
 use wire::facts::{Total, Totals};
 
@@ -246,7 +246,7 @@ impl Program {
         self.is_python = true;
         let flags = PythonFlags::read(process.pid);
         self.findings.push(Finding::ok("Python", format!("{major}.{minor}, process {}", process.pid)));
-        if flags.is_isolated && environment.get("JITLISTEN_RUN").is_some() {
+        if flags.is_isolated && environment.get(RUN_VARIABLE).is_some() {
             self.lines = false;
             self.findings.push(Finding::note(
                 "lines",
