@@ -17,7 +17,6 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use jitlisten_files::{FileName, OwnDirectory, try_lock};
@@ -63,7 +62,6 @@ pub(crate) struct MakeBundle {
 
 impl MakeBundle {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
-        let signals = BlockedSignals::termination();
         let recordings = resolve_all(&self.files)?;
         let output = free_name(&self.output);
         let folder = resolve(&output);
@@ -76,21 +74,22 @@ impl MakeBundle {
         let mut bundle = Bundle::new(self.whole);
         for recording in &recordings {
             add(&mut bundle, recording, &self.root)?;
-            if signals.wait_signal(Duration::ZERO).is_some() {
-                return Err(Problem::new("interrupted").help("nothing was written"));
-            }
         }
+        // Until now, a signal ends this process at once.
+        let signals = BlockedSignals::termination();
         let (name, parent) = (folder.file_name().unwrap_or_default(), folder.parent().unwrap_or(Path::new("/")));
         let prefix = format!(".{}.", name.to_string_lossy());
         let problem = |error: io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
         let directory = OwnDirectory::create_random(parent, &prefix).map_err(problem)?;
         let written = create_marker(&directory)
             .map_err(problem)
-            .and_then(|marker| write(&mut bundle, &directory, marker))
+            .and_then(|marker| write(&mut bundle, &directory, marker, &|| signals.is_pending()))
             .and_then(|text| publish(directory.path(), &folder).map(|()| text));
         if written.is_err() {
             let _ = sweep(&directory, Path::new(""), &|_| true, true);
             let _ = fs::remove_dir(directory.path());
+            // A signal that interrupted writing ends this process here.
+            signals.unblock();
         }
         let text = written?;
         let _ = writeln!(io::stderr(), "jitlisten: wrote {}: {text}: jitlisten lines {0}", output.display());
@@ -151,7 +150,8 @@ impl Recording {
         for path in recordings {
             add(&mut bundle, &RecordingFile { path, root: None }, &[])?;
         }
-        let text = write(&mut bundle, &self.directory, self.marker)?;
+        // Signals that the user meant for the program do not stop this.
+        let text = write(&mut bundle, &self.directory, self.marker, &|| false)?;
         let _ = writeln!(io::stderr(), "jitlisten: {}: {text}", self.directory.path().display());
         Ok(())
     }
@@ -208,12 +208,17 @@ fn name_in_bundle(path: &Path, is_bundled: bool) -> OsString {
 
 /// Lists all files in the marker, so that they can be removed even if this process is killed, and then writes them.
 /// Returns the number and size of the files.
-fn write(bundle: &mut Bundle, directory: &OwnDirectory, mut marker: File) -> Result<String, Problem> {
+fn write(
+    bundle: &mut Bundle,
+    directory: &OwnDirectory,
+    mut marker: File,
+    is_interrupted: &dyn Fn() -> bool,
+) -> Result<String, Problem> {
     let list: Vec<u8> = bundle.paths().flat_map(|path| [path.as_os_str().as_bytes(), b"\0"].concat()).collect();
     let marker_problem =
         |error| Problem::new(format!("cannot write {}: {error}", directory.path().join(MARKER).display()));
     marker.write_all(&list).map_err(marker_problem)?;
-    let bytes = bundle.write(directory).map_err(Problem::new)?;
+    let bytes = bundle.write(directory, is_interrupted).map_err(Problem::new)?;
     for (path, why) in bundle.missing() {
         let path = sanitize(&path.to_string_lossy());
         let _ = writeln!(io::stderr(), "jitlisten: {path} is not in the bundle: {why}");

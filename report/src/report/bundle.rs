@@ -29,6 +29,8 @@ pub const ROOT: &str = "root";
 pub const MARKER: &str = "jitlisten-bundle";
 /// Maximum size of a copied file. A recording can name sparse files of any size.
 const MAX_FILE_BYTES: u64 = 4 << 30;
+/// Number of bytes that are copied before a request to stop is noticed.
+const COPIED_AT_ONCE_BYTES: u64 = 16 << 20;
 
 /// Files of a bundle.
 #[derive(Debug, Default)]
@@ -181,17 +183,18 @@ impl Bundle {
     /// Files have mode 0600 in directories of mode 0700, because a source may be private.
     ///
     /// # Errors
-    /// Returns an error if the directory cannot be written or the disk is full, or a recording cannot be copied.
-    pub fn write(&mut self, folder: &OwnDirectory) -> Result<u64, Error> {
+    /// Returns an error if the directory cannot be written or the disk is full, a recording cannot be copied, or
+    /// `is_interrupted` returns true.
+    pub fn write(&mut self, folder: &OwnDirectory, is_interrupted: &dyn Fn() -> bool) -> Result<u64, Error> {
         for part in &self.parts {
             let root = part.join(ROOT);
             folder.create_below(&root).map_err(|error| Error::io("create", folder.path().join(root), error))?;
         }
         let mut bytes = 0;
         for (path, content) in &self.files {
-            match (content.write(folder, path), content) {
+            match (content.write(folder, path, is_interrupted), content) {
                 (Ok(size), _) => bytes += size,
-                (Err(error), Content::Shared { .. } | Content::Library(_)) if !is_full(&error) => {
+                (Err(error), Content::Shared { .. } | Content::Library(_)) if !ends_writing(&error) => {
                     self.missing.insert(path.clone(), error.to_string());
                 }
                 (Err(error), _) => return Err(Error::io("write", folder.path().join(path), error)),
@@ -217,15 +220,27 @@ impl Content {
         }
     }
 
-    fn write(&self, folder: &OwnDirectory, path: &Path) -> io::Result<u64> {
+    fn write(&self, folder: &OwnDirectory, path: &Path, is_interrupted: &dyn Fn() -> bool) -> io::Result<u64> {
         let directory = || folder.create_below(path.parent().unwrap_or(Path::new("")));
         let name = path.file_name().unwrap_or_default();
+        let copy = |source: &Path, max_bytes: u64| {
+            let mut source = open_regular(source)?.take(max_bytes);
+            let (mut replacement, mut size) = (directory()?.replacement(name)?, 0);
+            loop {
+                if is_interrupted() {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                match io::copy(&mut source.by_ref().take(COPIED_AT_ONCE_BYTES), replacement.file())? {
+                    0 => return replacement.commit().map(|()| size),
+                    bytes => size += bytes,
+                }
+            }
+        };
         match self {
             Content::Own(source) if *source == folder.path().join(path) => Ok(source.metadata()?.len()),
-            Content::Own(source) => directory()?.copy(open_regular(source)?, name),
-            Content::Shared { source, max_bytes, .. } => {
-                directory()?.copy(open_regular(source)?.take(*max_bytes), name)
-            }
+            Content::Own(source) => copy(source, u64::MAX),
+            Content::Shared { source, max_bytes, .. } => copy(source, *max_bytes),
+            Content::Library(_) if is_interrupted() => Err(io::ErrorKind::Interrupted.into()),
             Content::Library(library) => {
                 let bytes = library.to_elf()?;
                 directory()?.write(name, &bytes).map(|()| bytes.len() as u64)
@@ -234,8 +249,10 @@ impl Content {
     }
 }
 
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+/// Returns true for an error that a file alone does not explain.
+fn ends_writing(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, QuotaExceeded, StorageFull};
+    matches!(error.kind(), Interrupted | QuotaExceeded | StorageFull)
 }
 
 /// Returns the directory of a part, below that of the bundle.
@@ -290,5 +307,28 @@ mod tests {
         for path in ["/a/../../etc/passwd", "relative", "/", "/../x"] {
             assert_eq!(relative_path(Path::new(path)), None, "{path}");
         }
+    }
+
+    #[test]
+    fn writing_can_be_interrupted_before_and_in_each_file() {
+        let path = std::env::temp_dir().join(format!("jitlisten-interrupted-{}", std::process::id()));
+        let directory = OwnDirectory::create_new(&path).unwrap();
+        let source = path.join("source");
+        std::fs::write(&source, vec![1; COPIED_AT_ONCE_BYTES as usize + 1]).unwrap();
+        let mut bundle = Bundle::default();
+        for name in ["first", "second"] {
+            bundle.files.insert(name.into(), Content::Own(source.clone()));
+        }
+        // Each copy asks before its two parts and at its end.
+        for allowed in 0..6 {
+            let calls = std::cell::Cell::new(0);
+            let is_interrupted = || calls.replace(calls.get() + 1) == allowed;
+            let error = bundle.write(&directory, &is_interrupted).expect_err("interrupted");
+            assert!(matches!(error, Error::Io { source, .. } if source.kind() == io::ErrorKind::Interrupted));
+            assert_eq!(path.join("first").exists(), allowed >= 3);
+            assert!(!path.join("second").exists());
+        }
+        assert_eq!(bundle.write(&directory, &|| false).unwrap(), 2 * (COPIED_AT_ONCE_BYTES + 1));
+        std::fs::remove_dir_all(path).unwrap();
     }
 }
