@@ -20,13 +20,14 @@ use std::process::ExitCode;
 
 use clap::Args;
 use jitlisten_files::{FileName, OwnDirectory, try_lock};
-use jitlisten_report::{Bundle, Lookup, MARKER, Options, ROOT, RecordingFile, Report, sanitize};
+use jitlisten_report::{Bundle, Lookup, MARKER, ROOT, RecordingFile, sanitize};
 use rustix::fs::{CWD, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use wire::recording::{COMPILATIONS, IMAGES, INTERPRETER, old};
 
 use crate::problem::Problem;
+use crate::recording::Progress;
 use crate::system::BlockedSignals;
 
 /// Default name of a bundle.
@@ -72,9 +73,12 @@ impl MakeBundle {
             return Err(Problem::new(problem).help("choose another -o"));
         }
         let mut bundle = Bundle::new(self.whole);
+        let progress = Progress::start(&recordings[0].path, recordings.len());
         for recording in &recordings {
             add(&mut bundle, recording, &self.root)?;
+            progress.iter().for_each(Progress::count_one);
         }
+        drop(progress);
         // Until now, a signal ends this process at once.
         let signals = BlockedSignals::termination();
         let (name, parent) = (folder.file_name().unwrap_or_default(), folder.parent().unwrap_or(Path::new("/")));
@@ -185,13 +189,11 @@ fn create_marker(directory: &OwnDirectory) -> io::Result<File> {
     marker.write_all(MARKER_VERSION.as_bytes()).map(|()| marker)
 }
 
-fn add(bundle: &mut Bundle, RecordingFile { path, root }: &RecordingFile, roots: &[PathBuf]) -> Result<(), Problem> {
+fn add(bundle: &mut Bundle, recording: &RecordingFile, roots: &[PathBuf]) -> Result<(), Problem> {
+    let path = &recording.path;
     let lookup = Lookup { roots: roots.to_vec(), ..Lookup::default() };
-    let file = RecordingFile { path: path.clone(), root: root.clone() };
-    let report = Report::open_all(&[file], &Options { lookup, ..Options::default() });
-    let report = report.map_err(|error| Problem::new(format!("{}: {error}", path.display())))?;
-    bundle.add(&report, path, &name_in_bundle(path, root.is_some()));
-    Ok(())
+    let added = bundle.add(recording, &name_in_bundle(path, recording.root.is_some()), &lookup);
+    added.map_err(|error| Problem::new(format!("{}: {error}", path.display())))
 }
 
 /// Returns the name of a recording in a new bundle. That of another bundle is named by its folder.

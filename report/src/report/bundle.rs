@@ -18,10 +18,11 @@ use jitlisten_files::{OwnDirectory, open_regular};
 use rustc_hash::FxHashMap;
 use wire::recording::{COMPILATIONS, INTERPRETER, images};
 
-use super::Report;
+use super::RecordingFile;
 use crate::error::Error;
-use crate::lookup::candidates;
-use crate::symbols::{self, Hash, Library, SampledFile, hash_contents};
+use crate::lookup::{Lookup, candidates};
+use crate::recording::{Recording, Selection};
+use crate::symbols::{self, Hash, Library, NamedFiles, RecordingFiles, Roots, SampledFile, hash_contents};
 
 /// Name of the directory with the files of recordings.
 pub const ROOT: &str = "root";
@@ -41,6 +42,7 @@ pub struct Bundle {
     files: BTreeMap<PathBuf, Content>,
     /// Directories with recordings and a root, below that of the bundle.
     parts: BTreeSet<PathBuf>,
+    named_files: NamedFiles,
     /// Hashes of the files that were read.
     hashes: FxHashMap<PathBuf, Hash>,
     /// Files that are not in the bundle, with the reason.
@@ -67,28 +69,37 @@ impl Bundle {
         Bundle { whole, ..Bundle::default() }
     }
 
-    /// Adds a recording, which `report` was made from. The recording gets this name, or one that is free.
-    pub fn add(&mut self, report: &Report, recording: &Path, name: &OsStr) {
-        let own_images = images(&std::path::absolute(recording).unwrap_or_default());
+    /// Adds a recording. It gets this name, or one that is free. `lookup` has the directories that are searched first.
+    ///
+    /// # Errors
+    /// Returns an error if the recording is unreadable.
+    pub fn add(&mut self, file: &RecordingFile, name: &OsStr, lookup: &Lookup) -> Result<(), Error> {
+        let recording = file.read(&Selection::default(), lookup)?;
+        let roots = Roots::new(&recording, lookup).all();
+        let own_images = images(&std::path::absolute(&file.path).unwrap_or_default());
         let mut own: Vec<PathBuf> = [COMPILATIONS, INTERPRETER].iter().map(|name| own_images.join(name)).collect();
         own.retain(|path| path.is_file());
         let mut shared = BTreeMap::new();
-        for (path, result) in self.sampled_files(report) {
-            match result {
-                _ if path.parent() == Some(&own_images) && path.is_file() => own.push(path),
+        let RecordingFiles { sampled, sources } = self.named_files.find(&recording, lookup);
+        for (path, file) in sampled {
+            if path.parent() == Some(&own_images) && path.is_file() {
+                own.push(path);
+                continue;
+            }
+            match file.and_then(|file| self.content(file).map_err(|error| error.to_string())) {
                 Ok(content) => _ = shared.insert(path, content),
                 Err(error) => _ = self.missing.insert(path, error),
             }
         }
-        for path in source_files(report) {
-            match self.read_original(report, &path, MAX_FILE_BYTES) {
+        for path in sources {
+            match self.read_original(&roots, &path, MAX_FILE_BYTES) {
                 Ok(content) => _ = shared.insert(path, content),
                 Err(error) => _ = self.missing.insert(path, error.to_string()),
             }
         }
-        for path in perf_maps(report) {
+        for path in perf_maps(&recording) {
             // A missing perf map is normal and not reported.
-            if let Ok(content) = self.read_original(report, &path, symbols::MAX_MAP_BYTES) {
+            if let Ok(content) = self.read_original(&roots, &path, symbols::MAX_MAP_BYTES) {
                 shared.insert(path, content);
             }
         }
@@ -110,40 +121,23 @@ impl Bundle {
         for path in own {
             self.files.insert(images(&recorded).join(path.file_name().unwrap_or_default()), Content::Own(path));
         }
-        self.files.insert(recorded, Content::Own(recording.to_owned()));
+        self.files.insert(recorded, Content::Own(file.path.clone()));
         self.parts.insert(part);
+        Ok(())
     }
 
-    /// Reads the files with samples, by their recorded paths.
-    fn sampled_files(&mut self, report: &Report) -> BTreeMap<PathBuf, Result<Content, String>> {
-        let recording = &report.recording;
-        let mut offsets: FxHashMap<u32, BTreeSet<u64>> = FxHashMap::default();
-        for position in recording.locations.iter().filter_map(|location| location.position) {
-            offsets.entry(position.file).or_default().insert(position.offset);
+    fn content(&mut self, file: SampledFile) -> io::Result<Content> {
+        match file {
+            SampledFile::Library(library) if !self.whole => Ok(Content::Library(library)),
+            SampledFile::Library(library) => self.read(library.source(), MAX_FILE_BYTES),
+            SampledFile::Image(source) => self.read(&source, MAX_FILE_BYTES),
         }
-        let has_stack_copies = recording.events.get(recording.event).is_some_and(|(event, _)| event.has_stack_copies());
-        let mut contents = BTreeMap::new();
-        for (file, offsets) in offsets {
-            let Some(file) = recording.files.get(file as usize) else { continue };
-            let path = PathBuf::from(&file.path);
-            if !path.is_absolute() || file.path.starts_with("//anon") {
-                continue;
-            }
-            let content = match SampledFile::open(&report.roots, file, &offsets, has_stack_copies) {
-                Ok(SampledFile::Library(library)) if !self.whole => Ok(Content::Library(library)),
-                Ok(SampledFile::Library(library)) => self.read(library.source(), MAX_FILE_BYTES),
-                Ok(SampledFile::Image(source)) => self.read(&source, MAX_FILE_BYTES),
-                Err(error) => Err(io::Error::other(error)),
-            };
-            contents.insert(path, content.map_err(|error| error.to_string()));
-        }
-        contents
     }
 
     /// Reads the file in the first root that has it.
-    fn read_original(&mut self, report: &Report, path: &Path, max_bytes: u64) -> io::Result<Content> {
+    fn read_original(&mut self, roots: &[PathBuf], path: &Path, max_bytes: u64) -> io::Result<Content> {
         let mut result = Err(io::ErrorKind::NotFound.into());
-        for candidate in candidates(&report.roots.all(), path) {
+        for candidate in candidates(roots, path) {
             result = self.read(&candidate, max_bytes);
             if result.is_ok() {
                 break;
@@ -281,12 +275,8 @@ fn free_name(files: &BTreeMap<PathBuf, Content>, path: &Path) -> PathBuf {
     paths.find(|path| is_free(path) && is_free(&images(path)) && !is_reserved(path)).unwrap_or_default()
 }
 
-fn source_files(report: &Report) -> BTreeSet<PathBuf> {
-    report.symbols.sources.iter().map(PathBuf::from).filter(|path| path.is_absolute()).collect()
-}
-
-fn perf_maps(report: &Report) -> BTreeSet<PathBuf> {
-    let processes = report.recording.locations.iter().filter_map(|location| location.pid);
+fn perf_maps(recording: &Recording) -> BTreeSet<PathBuf> {
+    let processes = recording.locations.iter().filter_map(|location| location.pid);
     processes.map(|pid| PathBuf::from(format!("/tmp/perf-{pid}.map"))).collect()
 }
 

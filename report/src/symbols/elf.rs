@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gimli::{EndianArcSlice, RunTimeEndian, UnwindSection as _};
@@ -19,6 +19,7 @@ use rustix::fs::MemfdFlags;
 use sha2::{Digest as _, Sha256};
 
 use super::callees::Callees;
+use super::library::{Hash, hash_contents};
 use super::line_zero::{Blocks, is_line_zero};
 use super::source_frame::SourceFrame;
 use crate::lookup::segments::Segments;
@@ -44,12 +45,17 @@ const MAX_INLINE_DEPTH: usize = 256;
 
 /// Open ELF file.
 pub(super) struct Elf {
+    /// Path of the file; empty for one in memory.
+    pub(super) path: PathBuf,
     cache: ReadCache<File>,
     pub(super) segments: Segments,
     symbols: Symbols,
     lines: Option<Lines>,
     line_table_hash: OnceCell<Option<[u8; 32]>>,
     callees: OnceCell<Callees>,
+    content_hash: OnceCell<Hash>,
+    /// File with the debug information of a library, once it was looked for.
+    pub(super) debug: OnceCell<Option<Box<Elf>>>,
     /// Basic blocks of functions that have code at line 0, by start address.
     blocks: FxHashMap<u64, Arc<Blocks>>,
     /// Instruction set, for the disassembler.
@@ -63,10 +69,10 @@ pub(super) struct Elf {
 
 impl Elf {
     pub(super) fn open(path: &Path) -> Result<Elf, String> {
-        Elf::read(open_regular(path).map_err(|error| error.to_string())?)
+        Elf::read(open_regular(path).map_err(|error| error.to_string())?, path)
     }
 
-    fn read(file: File) -> Result<Elf, String> {
+    fn read(file: File, path: &Path) -> Result<Elf, String> {
         let symbols = Symbols::read(&file)?;
         let cache = ReadCache::new(file);
         let parsed = Parsed::parse(&cache).map_err(|error| error.to_string())?;
@@ -81,11 +87,14 @@ impl Elf {
         let is_reduced = text.is_some_and(|text| text.elf_section_header().sh_type(endian) == elf::SHT_NOBITS);
         let build_id = parsed.build_id().ok().flatten().unwrap_or_default().to_vec();
         Ok(Elf {
+            path: path.to_owned(),
             segments,
             symbols,
             lines: None,
             line_table_hash: OnceCell::new(),
             callees: OnceCell::new(),
+            content_hash: OnceCell::new(),
+            debug: OnceCell::new(),
             blocks: FxHashMap::default(),
             machine,
             build_id,
@@ -212,6 +221,17 @@ impl Elf {
         Some(entry.initial_address()..entry.end_address())
     }
 
+    /// Returns the hash of the whole file.
+    pub(super) fn content_hash(&self) -> io::Result<Hash> {
+        match self.content_hash.get() {
+            Some(hash) => Ok(*hash),
+            None => {
+                let hash = hash_contents(open_regular(&self.path)?)?;
+                Ok(*self.content_hash.get_or_init(|| hash))
+            }
+        }
+    }
+
     /// Returns the name of the separate file with debug information (`.gnu_debuglink`).
     pub(super) fn debug_link(&self) -> Option<String> {
         let (name, _) = Parsed::parse(&self.cache).ok()?.gnu_debuglink().ok()??;
@@ -228,7 +248,7 @@ impl Elf {
         let mut file = File::from(rustix::fs::memfd_create("gnu_debugdata", MemfdFlags::CLOEXEC).ok()?);
         let reader = XzReader::new_mem_limit(&*compressed, false, MAX_XZ_KIB);
         io::copy(&mut reader.take(MAX_MINI_DEBUG_INFO_BYTES), &mut file).ok()?;
-        Elf::read(file).ok()
+        Elf::read(file, Path::new("")).ok()
     }
 
     /// Returns the bytes of a section; empty if it does not exist or is longer than `max_bytes`.
