@@ -80,11 +80,17 @@ impl Bundle {
         let mut own: Vec<PathBuf> = [COMPILATIONS, INTERPRETER].iter().map(|name| own_images.join(name)).collect();
         own.retain(|path| path.is_file());
         let mut shared = BTreeMap::new();
-        let RecordingFiles { sampled, sources } = self.named_files.find(&recording, lookup);
+        let RecordingFiles { sampled, sources } = self.named_files.find(&recording, lookup, self.whole);
         for (path, file) in sampled {
             if path.parent() == Some(&own_images) && path.is_file() {
                 own.push(path);
                 continue;
+            }
+            if let Ok(SampledFile::Library(_, Some(debug))) = &file
+                && let Ok(content) = self.read(debug, MAX_FILE_BYTES)
+            {
+                let below_root = roots.iter().find_map(|root| debug.strip_prefix(root).ok());
+                shared.insert(Path::new("/").join(below_root.unwrap_or(debug)), content);
             }
             match file.and_then(|file| self.content(file).map_err(|error| error.to_string())) {
                 Ok(content) => _ = shared.insert(path, content),
@@ -128,8 +134,8 @@ impl Bundle {
 
     fn content(&mut self, file: SampledFile) -> io::Result<Content> {
         match file {
-            SampledFile::Library(library) if !self.whole => Ok(Content::Library(library)),
-            SampledFile::Library(library) => self.read(library.source(), MAX_FILE_BYTES),
+            SampledFile::Library(library, _) if !self.whole => Ok(Content::Library(library)),
+            SampledFile::Library(library, _) => self.read(library.source(), MAX_FILE_BYTES),
             SampledFile::Image(source) => self.read(&source, MAX_FILE_BYTES),
         }
     }

@@ -45,7 +45,8 @@ pub(crate) struct Library {
 pub(crate) enum SampledFile {
     /// Code that was compiled at run time, and the file that was read.
     Image(PathBuf),
-    Library(Library),
+    /// Library, and the file with its debug information if both are copied whole.
+    Library(Library, Option<PathBuf>),
 }
 
 /// Files that recordings name. Libraries stay open from one recording to the next.
@@ -61,7 +62,8 @@ pub(crate) struct RecordingFiles {
 }
 
 impl NamedFiles {
-    pub(crate) fn find(&mut self, recording: &Recording, lookup: &Lookup) -> RecordingFiles {
+    /// Finds the files of one recording. `whole` also finds the debug information of libraries.
+    pub(crate) fn find(&mut self, recording: &Recording, lookup: &Lookup, whole: bool) -> RecordingFiles {
         let mut cache = SymbolCache::default();
         cache.files.extend(recording, lookup);
         cache.files.take_libraries(&mut self.0);
@@ -75,7 +77,12 @@ impl NamedFiles {
         let mut sampled = BTreeMap::new();
         for (file, offsets) in offsets {
             let path = recording.files.get(file as usize).map(|file| PathBuf::from(&file.path));
-            let result = SampledFile::open(&mut cache.files, file, &offsets, has_stack_copies);
+            let mut result = SampledFile::open(&mut cache.files, file, &offsets, has_stack_copies);
+            if let Some(Ok(SampledFile::Library(_, debug))) = &mut result
+                && whole
+            {
+                *debug = cache.files.debug_file(file).map(|debug| debug.path.clone());
+            }
             sampled.extend(path.filter(|path| path.is_absolute()).zip(result));
         }
         cache.files.into_libraries(&mut self.0);
@@ -122,7 +129,7 @@ impl SampledFile {
                 None => library.has_unwind_table = true,
             }
         }
-        Some(Ok(SampledFile::Library(library)))
+        Some(Ok(SampledFile::Library(library, None)))
     }
 }
 
