@@ -365,7 +365,10 @@ impl Drop for Progress {
 
 #[cfg(test)]
 mod tests {
+    use jitlisten_report::to_json;
+
     use super::*;
+    use crate::scratch::{Kind, Scratch};
 
     /// Writer that sends each text to a channel.
     struct Pipe(mpsc::Sender<String>);
@@ -398,6 +401,31 @@ mod tests {
         }
         drop(progress);
         assert_eq!(written.iter().last().expect("the end"), "\r\x1b[K");
+    }
+
+    #[test]
+    fn recordings_are_read_at_once_as_one_by_one() {
+        let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../report/testdata/sides");
+        let scratch = Scratch::new(Kind::Lines).unwrap();
+        for name in ["a.data", "b.data"] {
+            fs::copy(testdata.join("perf.data"), scratch.path.join(name)).unwrap();
+        }
+        let reading = Reading {
+            pid: None,
+            tid: None,
+            event: None,
+            root: vec![testdata.join("root")],
+            native: false,
+            no_compile: false,
+            mine: Vec::new(),
+        };
+        let paths = [testdata.join("perf.data"), scratch.path.clone()];
+        let both = reading.open_both(paths.clone()).unwrap();
+        for (path, report, samples) in [(&paths[0], &both[0], 394), (&paths[1], &both[1], 2 * 394)] {
+            let alone = reading.open(std::slice::from_ref(path), false, false).unwrap();
+            assert_eq!(to_json(report), to_json(&alone));
+            assert_eq!(report.profile.all.samples, samples);
+        }
     }
 
     #[test]

@@ -304,3 +304,34 @@ pub(crate) fn hash_contents(mut contents: impl Read) -> io::Result<Hash> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recording::{FilePosition, Location, MappedFile};
+
+    #[test]
+    fn a_library_is_opened_once_for_several_recordings() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let original = maps.split_whitespace().find(|word| word.contains("libgcc_s.so")).unwrap();
+        let path = std::env::temp_dir().join(format!("jitlisten-opened-once-{}.so", std::process::id()));
+        std::fs::copy(original, &path).unwrap();
+        let mut recording = Recording::default();
+        let mapped_path = path.to_str().unwrap().to_owned();
+        recording.files.push(MappedFile { path: mapped_path, build_id: Vec::new(), root: None });
+        let length = path.metadata().unwrap().len();
+        recording.locations.extend((0..length).step_by(64).map(|offset| {
+            let position = Some(FilePosition { file: 0, offset });
+            Location { origin: 0, pid: Some(1), address: offset, position, is_function: false, callee: None }
+        }));
+        let mut files = NamedFiles::default();
+        let mut function_count = || match files.find(&recording, &Lookup::default(), false).sampled.remove(&path) {
+            Some(Ok(SampledFile::Library(library, _))) => library.functions.len(),
+            _ => 0,
+        };
+        let count = function_count();
+        assert!(count > 10, "{count} functions");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(function_count(), count);
+    }
+}
