@@ -34,7 +34,6 @@ use crate::recording::launcher::Rank;
 use crate::recording::options::Options;
 use crate::recording::process::{self, Process, is_launcher};
 use crate::recording::{family, process_name};
-use crate::thread::counter::UnusedCounter;
 use crate::thread::ring::MAX_NATIVE_FRAMES;
 use crate::thread::scan::Scan;
 use crate::thread::slot_state::State;
@@ -215,6 +214,7 @@ impl Writer {
         if !process::are_standard_descriptors_open() {
             self.wait_for_startup();
         }
+        self.open_unused_clock();
         let end = loop {
             let wake_count = self.recording.wake.count();
             let pause = &self.recording.requests.pause;
@@ -351,6 +351,16 @@ impl Writer {
         code_map::reclaim(slots::no_handler_is_running);
     }
 
+    /// Opens the unused clock for this thread. It stays open if another thread continues the work.
+    fn open_unused_clock(&self) {
+        let Recording { user_clock, unused_clock, hz, .. } = self.recording;
+        if let Some(clock) = user_clock
+            && unused_clock.get().is_none()
+        {
+            clock.open_unused(*hz).and_then(|unused| unused_clock.set(unused).ok());
+        }
+    }
+
     /// Disarms all threads, and waits for running handlers.
     fn end_sampling(&self) {
         self.recording.set_sampling(false);
@@ -365,7 +375,9 @@ impl Writer {
             std::thread::yield_now();
         }
         slots::iter().for_each(|(_, slot)| arming::close_counter(slot));
-        self.recording.unused_clock.into_iter().for_each(UnusedCounter::close);
+        if let Some(unused) = self.recording.unused_clock.get() {
+            unused.close();
+        }
     }
 
     /// Ends the recording: drains everything, and finishes or discards the file.
