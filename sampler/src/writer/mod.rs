@@ -196,7 +196,7 @@ impl Writer {
         // The kernel grows the main stack down to the limit, and places no other mapping there.
         let (low, high) = self.mappings.main_stack;
         self.recording.main_stack.set_exact(low.min(high.saturating_sub(process::main_stack_limit())), high);
-        self.flush();
+        self.flush(false);
     }
 
     /// Reads the mappings at the first sample. Returns true once there has been a sample.
@@ -323,6 +323,7 @@ impl Writer {
     fn run_pass(&mut self) {
         // Clear the request before reading the rings: a thread that sets it has already added its sample.
         let is_drain_requested = self.recording.wake.take_drain_request();
+        let is_write_requested = self.recording.wake.take_write_request();
         let has_begun = self.ensure_begun();
         if has_begun {
             self.write_code_events();
@@ -346,7 +347,7 @@ impl Writer {
             self.drain(true);
         }
         self.batch.finished_round();
-        self.flush();
+        self.flush(is_write_requested);
         code_map::reclaim(slots::no_handler_is_running);
     }
 
@@ -397,7 +398,7 @@ impl Writer {
         }
         self.pass_on_unsampled_time();
         self.batch.finished_round();
-        self.flush();
+        self.flush(true);
         if let Some(python) = self.python.take() {
             python.end();
         }
