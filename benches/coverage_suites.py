@@ -78,7 +78,6 @@ SUITES = {
     "vector": Suite("vector", ("tests/backends/test_numba_object.py",), ("backends/",), source="vector"),
     "clifford": Suite("clifford", ("test/test_numba_extensions.py", "test/test_layout.py", "test/test_degenerate.py")),
     "mapclassify": Suite("mapclassify", ("tests/test_mapclassify.py",)),
-    "tslearn": Suite("tslearn", ("tests/test_metrics.py",), ("metrics/",), source="tslearn"),
     "pyts": Suite(
         "pyts",
         ("metrics/tests", "approximation/tests", "decomposition/tests"),
@@ -191,18 +190,21 @@ class _Compilations:
             self.seconds += time.thread_time() - self._started
 
 
-def pytest_sessionstart(session):
-    if _COMPILE_TIMES in os.environ:
-        from numba.core import event
+def _measure_compilations():
+    # At once, because a package may compile functions when it is imported.
+    from numba.core import event
 
-        session.config.jitlisten_compilations = _Compilations()
-        event.Listener.register(_Compilations)
-        event.register("numba:compiler_lock", session.config.jitlisten_compilations)
+    compilations = _Compilations()
+    event.Listener.register(_Compilations)
+    event.register("numba:compiler_lock", compilations)
+    return compilations
+
+
+_compilations = _measure_compilations() if _COMPILE_TIMES in os.environ else None
 
 
 def pytest_sessionfinish(session):
-    if _COMPILE_TIMES in os.environ:
-        pathlib.Path(os.environ[_COMPILE_TIMES]).write_text(str(session.config.jitlisten_compilations.seconds))
+    pathlib.Path(os.environ[_COMPILE_TIMES]).write_text(str(_compilations.seconds))
 
 
 def median_and_range(ratios):
