@@ -33,7 +33,7 @@ from typing import NamedTuple, Optional, Tuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECORD = ROOT / "records/coverage.tsv"
-SESSION_SECONDS = 300
+SESSION_SECONDS = 900
 _COMPILE_TIMES = "JITLISTEN_COMPILE_TIMES"
 
 
