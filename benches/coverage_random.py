@@ -6,7 +6,7 @@ records/coverage-random.tsv.
 
 The current Python must have Numba, coverage.py and pytest (`ci/coverage.sh random`). Each module of 100 functions is
 added when it has been compared, to the row of this Python. A row's commit is the last one that changed the measured
-code; rows of older code are removed. Differences are written to the standard error.
+code; rows of older code are removed. Differences, and modules that do not end, are written to the standard error.
 """
 
 import datetime
@@ -57,8 +57,13 @@ def main(functions, first_seed="1"):
     seed, total = int(first_seed), 0
     os.environ["NUMBA_OPT"] = "0"  # Optimization does not affect the measurement, but would take most of the time.
     while total < int(functions):
-        with tempfile.TemporaryDirectory() as directory:
-            found, compared = differences(directory, seed, FUNCTIONS_PER_MODULE)
+        try:
+            with tempfile.TemporaryDirectory() as directory:
+                found, compared = differences(directory, seed, FUNCTIONS_PER_MODULE)
+        except subprocess.TimeoutExpired as error:
+            print("%d: %s" % (seed, error), file=sys.stderr, flush=True)
+            seed += 1
+            continue
         if found:
             print("\n".join(difference.text for difference in found), file=sys.stderr, flush=True)
         add(commit, compared, {difference.function for difference in found}, seed)

@@ -9,8 +9,11 @@ distributions: most wheels contain no tests. `ci/coverage.sh suites` provides al
 A session is `pytest --cov --cov-branch` in its own process, with an empty Numba cache. The first three sessions yield
 lines and branches: with NUMBA_DISABLE_JIT=1, with the plugin, and without it. NUMBA_DISABLE_JIT shows coverage.py's
 result for the functions as Python; it does not apply to `vectorize`, `guvectorize` and `overload`. Then come rounds of
-sessions without the plugin, with it, and without it again (A/A). Times are processor time including children; each
-ratio compares sessions of the same round.
+sessions without the plugin, with it, and without it again (A/A). Times are processor time including children, and that
+of Numba's compilations; each ratio compares sessions of the same round. A suite is skipped if a session of it takes too
+long.
+
+A session loads this file as a plugin of pytest, which measures the compilations.
 """
 
 import datetime
@@ -20,14 +23,18 @@ import json
 import os
 import pathlib
 import re
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from typing import NamedTuple, Optional, Tuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECORD = ROOT / "records/coverage.tsv"
+SESSION_SECONDS = 900
+_COMPILE_TIMES = "JITLISTEN_COMPILE_TIMES"
 
 
 class Suite(NamedTuple):
@@ -70,6 +77,7 @@ SUITES = {
     ),
     "vector": Suite("vector", ("tests/backends/test_numba_object.py",), ("backends/",), source="vector"),
     "clifford": Suite("clifford", ("test/test_numba_extensions.py", "test/test_layout.py", "test/test_degenerate.py")),
+    "mapclassify": Suite("mapclassify", ("tests/test_mapclassify.py",)),
     "pyts": Suite(
         "pyts",
         ("metrics/tests", "approximation/tests", "decomposition/tests"),
@@ -95,6 +103,8 @@ COLUMNS = (
     "taken only as Python",
     "time with : without",
     "A/A",
+    "compile time with : without",
+    "A/A of it",
     "rounds",
     "commit",
     "date",
@@ -115,6 +125,7 @@ class Session:
             plugin = "plugins = jitlisten.coverage\n" if mode == "with" else ""
             rc.write_text("[run]\nomit = */tests/*,*/test/*\n%s[report]\nexclude_lines = never excluded\n" % plugin)
             command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "/"]
+            command += ["-p", "coverage_suites"]
             command += [
                 "-vv",
                 "--tb=line",
@@ -125,17 +136,22 @@ class Session:
                 "--cov-report=json:" + directory + "/found",
             ]
             command += [base / test for test in definition.tests]
-            environment = dict(os.environ, PYTHONPATH=str(ROOT / "python"), NUMBA_CACHE_DIR=directory + "/cache")
-            environment["COVERAGE_FILE"] = directory + "/data"
+            environment = dict(os.environ, NUMBA_CACHE_DIR=directory + "/cache", COVERAGE_FILE=directory + "/data")
+            environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), str(ROOT / "benches")])
+            environment[_COMPILE_TIMES] = directory + "/compile"
             if mode == "as Python":
                 environment["NUMBA_DISABLE_JIT"] = "1"
             with open(directory + "/said", "w+") as output:
-                process = subprocess.Popen(command, cwd=directory, env=environment, stdout=output, stderr=output)
-                usage = os.wait4(process.pid, 0)[2]
-                process.returncode = 0
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                subprocess.run(
+                    command, cwd=directory, env=environment, stdout=output, stderr=output, timeout=SESSION_SECONDS
+                )
+                usage = resource.getrusage(resource.RUSAGE_CHILDREN)
                 output.seek(0)
                 text = output.read()
-            self.seconds = usage.ru_utime + usage.ru_stime
+            self.seconds = usage.ru_utime + usage.ru_stime - before.ru_utime - before.ru_stime
+            compile_times = pathlib.Path(directory, "compile")
+            self.compile_seconds = float(compile_times.read_text()) if compile_times.exists() else 0.0
             self.results = dict(re.findall(r"^(\S+::.*?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS) +\[", text, re.M))
             if not self.results:
                 sys.exit(text)
@@ -159,18 +175,53 @@ class Session:
         self.branches = len(self.arcs | all_of("missing_branches"))
 
 
+class _Compilations:
+    """Processor time of Numba's compilations: the time in which a thread holds the lock of the compiler."""
+
+    def __init__(self):
+        self.seconds = 0.0
+        self._depth, self._started = 0, 0.0
+
+    def notify(self, event):
+        if event.is_start and self._depth == 0:
+            self._started = time.thread_time()
+        self._depth += 1 if event.is_start else -1
+        if self._depth == 0:
+            self.seconds += time.thread_time() - self._started
+
+
+def _measure_compilations():
+    # At once, because a package may compile functions when it is imported.
+    from numba.core import event
+
+    compilations = _Compilations()
+    event.Listener.register(_Compilations)
+    event.register("numba:compiler_lock", compilations)
+    return compilations
+
+
+_compilations = _measure_compilations() if _COMPILE_TIMES in os.environ else None
+
+
+def pytest_sessionfinish(session):
+    pathlib.Path(os.environ[_COMPILE_TIMES]).write_text(str(_compilations.seconds))
+
+
 def median_and_range(ratios):
     return "%.3f [%.3f, %.3f]" % (statistics.median(ratios), min(ratios), max(ratios)) if ratios else ""
 
 
 def measure(suite, sources, rounds):
     as_python, with_plugin, without = (Session(suite, sources, mode) for mode in ("as Python", "with", "without"))
-    ratios, repeat_ratios = [], []
+    ratios, repeat_ratios, compile_ratios, compile_repeat_ratios = [], [], [], []
     for _ in range(rounds):
         without, with_plugin, repeat = (Session(suite, sources, mode) for mode in ("without", "with", "without"))
         ratios.append(2 * with_plugin.seconds / (without.seconds + repeat.seconds))
         repeat_ratios.append(repeat.seconds / without.seconds)
-        print(suite, *("%.2f" % session.seconds for session in (without, with_plugin, repeat)), file=sys.stderr)
+        compile_ratios.append(2 * with_plugin.compile_seconds / (without.compile_seconds + repeat.compile_seconds))
+        compile_repeat_ratios.append(repeat.compile_seconds / without.compile_seconds)
+        sessions = (without, with_plugin, repeat)
+        print(suite, *("%.2f (%.2f)" % (each.seconds, each.compile_seconds) for each in sessions), file=sys.stderr)
     tests = without.results.keys() | with_plugin.results.keys()
     for path, place in sorted(with_plugin.lines ^ as_python.lines) + sorted(with_plugin.arcs ^ as_python.arcs):
         is_compiled = (path, place) in with_plugin.lines | with_plugin.arcs
@@ -196,6 +247,8 @@ def measure(suite, sources, rounds):
         "taken only as Python": len(as_python.arcs - with_plugin.arcs),
         "time with : without": median_and_range(ratios),
         "A/A": median_and_range(repeat_ratios),
+        "compile time with : without": median_and_range(compile_ratios),
+        "A/A of it": median_and_range(compile_repeat_ratios),
         "rounds": rounds,
         "commit": subprocess.check_output(["git", "-C", ROOT, "rev-parse", "--short=7", "HEAD"], text=True).strip(),
         "date": datetime.date.today().isoformat(),
@@ -204,11 +257,16 @@ def measure(suite, sources, rounds):
 
 def main(sources, rounds="3", *suites):
     for suite in suites or SUITES:
-        row = measure(suite, pathlib.Path(sources).resolve(), int(rounds))
+        try:
+            row = measure(suite, pathlib.Path(sources).resolve(), int(rounds))
+        except subprocess.TimeoutExpired as error:
+            print(suite, error, file=sys.stderr)
+            continue
         rows = RECORD.read_text().splitlines()[1:] if RECORD.exists() else []
         rows = [line for line in rows if line.split(" ")[0] != suite]
         rows.append("\t".join(str(row[column]) for column in COLUMNS))
         RECORD.write_text("\n".join(["\t".join(COLUMNS), *rows]) + "\n")
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

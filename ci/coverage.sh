@@ -58,7 +58,7 @@ suites)
     # shellcheck disable=SC2086
     make_venv suites 3.12 numba==0.68.1 llvmlite==0.50.0 numpy==2.5.5 scipy==1.18.1 scikit-learn==1.9.1 coverage==7.17.3 \
         quantecon==0.13.1 numba-stats==1.14.0 sparse==0.19.3 numba-celltree==0.4.2 vector==1.9.0 clifford==1.5.1 \
-        pyts==0.14.1 matplotlib pytest-cases $tools
+        pyts==0.14.1 mapclassify==2.11.0 matplotlib pytest-cases $tools
     # These wheels do not include the project's tests.
     for source in numba-stats==1.14.0 numba-celltree==0.4.2 vector==1.9.0; do
         name=${source%==*}

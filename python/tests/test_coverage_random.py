@@ -17,6 +17,8 @@ GENERATE = os.path.join(os.path.dirname(PROGRAM), "generate.py")
 FUNCTIONS_PER_MODULE = 20
 MODULES = max(1, int(os.environ.get("COVERAGE_FUNCTIONS", "20")) // FUNCTIONS_PER_MODULE)
 FIRST_SEED = int(os.environ.get("COVERAGE_SEED", "1"))
+# Limit for one run of a module, on a busy machine.
+RUN_SECONDS = 900
 
 
 def measure(module, mode, only=None):
@@ -34,7 +36,9 @@ def measure(module, mode, only=None):
         environment["GENERATED_ONLY"] = " ".join(only)
     output = module + "." + mode
     command = [sys.executable, PROGRAM, module, output, "branch"]
-    result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    result = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=RUN_SECONDS
+    )
     if "_analyze_ast" in result.stderr:
         pytest.skip("this coverage.py cannot analyse the module")
     assert result.returncode == 0, result.stderr

@@ -5,7 +5,7 @@
 
 The interpreter reports a line when it differs from the last one. Compilers give the same line to several blocks, or
 none at all: a block without lines keeps the last line of the block before it. Before Python 3.10, a jump to the middle
-of a line is reported only if it goes backwards.
+of a line is reported only if it goes backwards, or if it is that of an exception.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BlockLines(NamedTuple):
     """Lines of a block, in the order in which they begin."""
 
     starts: Tuple[LineStart, ...] = ()
-    # True if the first line is only reported after a jump backwards.
+    # True if the first line is only reported after a jump backwards or an exception.
     starts_midway: bool = False
 
     @property
@@ -81,6 +81,15 @@ class LineTable:
                 starts_midway = True
             starts.append(LineStart(offset, line))
         return BlockLines(tuple(starts), starts_midway)
+
+    def reports_exception(self, instructions: Mapping[int, Any], label: int, labels: Collection[int]) -> bool:
+        """Returns true if an exception in the block's last instruction makes the line of its handler reported, even in
+        the middle of that line. Before Python 3.10, that is not so at the start of a line and in the first line."""
+        if _REPORTS_MIDDLE:
+            return True
+        *_, last = _instructions_of_block(instructions, label, labels)
+        start = max((start for start in self._starts if start <= last.offset), default=_SHIFT)
+        return start not in (last.offset, _SHIFT)
 
 
 def _line_ranges(code: Any) -> Iterator[Tuple[int, int, Optional[int]]]:
@@ -160,11 +169,14 @@ class Flow:
         lines: Mapping[int, BlockLines],
         successors: Mapping[int, List[int]],
         raising: Collection[int],
+        reported: Collection[Tuple[int, int]] = (),
     ) -> None:
         self._outside = -first_line
         self._entry = entry
         self._lines = lines
         self._successors = successors
+        # Edges of exceptions into the middle of a line that is reported.
+        self._reported = reported
         # Blocks without lines where the program may not go on to the next block's line: an exception may leave them, or
         # they have several successors.
         self._junctions = {label for label, targets in successors.items() if len(targets) > 1 or label in raising}
@@ -226,7 +238,7 @@ class Flow:
         while target not in visited:
             visited.add(target)
             block = self._lines[target]
-            if block.starts_midway and target <= source:
+            if block.starts_midway and (target <= source or (source, target) in self._reported):
                 steps.append((line, block.starts[0].line))
                 line = block.starts[0].line
             if block.certain_starts:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any, Iterator, List, Optional
+from typing import Any, Iterator, Optional
 
-from numba.core import transforms, untyped_passes
-from numba.core.analysis import compute_cfg_from_blocks
 from numba.core.errors import ForceLiteralArg
-from numba.core.postproc import VariableLifetime
+from numba.core.postproc import PostProcessor, VariableLifetime
 
 from .._numba import inlined
 from .._numba.seams import Hooks, Original, Seam
 from . import lowering, marks, paths, unmeasured
 from .patches import KEY, PART, TOO_EARLY
-from .statements import MarkStatement, Offsets, first_statement, insert_marks, without_marks
+from .statements import EdgeMarks, MarkStatement, Offsets, insert_marks, with_edge_blocks, without_edge_blocks
 
 # Compilation
 
@@ -34,8 +31,6 @@ class _Compiling(threading.local):
     innermost: Optional[_Compilation] = None
     # The error of the last function that failed without marks, too.
     numbas_error: Optional[BaseException] = None
-    # First statements of the loops that Numba would lift from the function without marks.
-    lifted: Optional[List[Any]] = None
 
 
 _compiling = _Compiling()
@@ -140,27 +135,21 @@ def _unroll(original: Original, unroller: Any, state: Any) -> Any:
     return original(unroller, state)
 
 
-def _merge_exits(original: Original, func_ir: Any) -> Any:
-    """Determines which loops Numba would lift from the function without marks. The blocks that are created for marks
-    change where a loop begins and ends."""
-    _compiling.lifted = None
-    blocks = without_marks(func_ir.blocks)
-    if PART.is_active() and len(blocks) != len(func_ir.blocks):
-        state = SimpleNamespace(func_ir=func_ir.derive(blocks=blocks))
-        untyped_passes.CanonicalizeLoopEntry().run_pass(state)
-        untyped_passes.CanonicalizeLoopExit().run_pass(state)
-        blocks = original(state.func_ir).blocks
-        loops = transforms._extract_loop_lifting_candidates(compute_cfg_from_blocks(blocks), blocks)
-        _compiling.lifted = [first_statement(blocks[loop.header]) for loop in loops]
-    return original(func_ir)
+def _split_loop_entry(original: Original, numba_pass: Any, state: Any) -> Any:
+    """Removes the blocks that were created for marks before Numba prepares loops for lifting: they change where a loop
+    begins and ends."""
+    state.func_ir.blocks = without_edge_blocks(state.func_ir.blocks)
+    return original(numba_pass, state)
 
 
-def _liftable_loops(original: Original, cfg: Any, blocks: Any) -> List[Any]:
-    loops: List[Any] = original(cfg, blocks)
-    lifted = _compiling.lifted
-    if lifted is None:
-        return loops
-    return [loop for loop in loops if any(first_statement(blocks[loop.header]) is each for each in lifted)]
+def _lift_loops(original: Original, *args: Any, **kwargs: Any) -> Any:
+    """Gives lifted loops, which are compiled on their own, their blocks for marks again."""
+    main, lifted = original(*args, **kwargs)
+    for loop in lifted:
+        loop.func_ir.blocks = with_edge_blocks(loop.func_ir.blocks)
+        loop.func_ir._reset_analysis_variables()
+        PostProcessor(loop.func_ir).run()
+    return main, lifted
 
 
 # Stores
@@ -193,6 +182,9 @@ def _lower_statement(original: Original, lowerer: Any, inst: Any) -> None:
     if isinstance(inst, MarkStatement):
         if function_lowering is not None:
             function_lowering.store(inst)
+    elif isinstance(inst, EdgeMarks):
+        if function_lowering is not None:
+            function_lowering.store_on_edges(inst)
     elif function_lowering is None:
         original(lowerer, inst)
     else:
@@ -231,8 +223,8 @@ def all_hooks() -> Hooks:
         **inlined.hooks(PART.is_active),
         Seam.COMPILE_FUNCTION: _compile,
         Seam.INTERPRET: _interpret,
-        Seam.MERGE_EXITS: _merge_exits,
-        Seam.LIFTABLE_LOOPS: _liftable_loops,
+        Seam.SPLIT_LOOP_ENTRY: _split_loop_entry,
+        Seam.LIFT_LOOPS: _lift_loops,
         Seam.RECONSTRUCT_SSA: _reconstruct_ssa,
         Seam.UNROLL: _unroll,
         Seam.LOAD_OVERLOAD: _load_overload,

@@ -14,12 +14,15 @@ from .._numba.locations import own_location
 from . import loops, marks, paths, unmeasured
 from .marks import Mark
 from .patches import TOO_EARLY
-from .statements import MarkStatement, translated
+from .statements import EdgeMarks, MarkStatement, translated
 
 # The marks of a loop are bits of one variable: several variables keep LLVM from converting branches to arithmetic.
 _BYTE, _BITS = llvm.IntType(8), llvm.IntType(32)
 # Numba lowers the first statements of a parallel loop with those of its function.
-_HAVE_MARKS = (MarkStatement, Parfor)
+_HAVE_MARKS = (MarkStatement, EdgeMarks, Parfor)
+
+# Marks of the true and of the false edge of a branch.
+_NO_EDGE_MARKS: Tuple[List[MarkStatement], List[MarkStatement]] = ([], [])
 
 # Unfinished lowerings by identity of their LLVM module. Not a module attribute, because Numba pickles modules.
 _unfinished: Dict[int, "Lowering"] = {}
@@ -86,6 +89,7 @@ class Lowering:
         self._loops = loops.find_short_loops(blocks)
         self._frequent = loops.find_frequent(blocks)
         self._bits: Dict[Tuple[str, FrozenSet[int]], _Bits] = {}
+        self._edge_marks = _NO_EDGE_MARKS
 
     def begin_block(self, block: Any) -> None:
         self._label = self._labels[id(block)]
@@ -100,28 +104,38 @@ class Lowering:
         else:
             self._store_byte(builder, statement.mark)
 
+    def store_on_edges(self, statement: EdgeMarks) -> None:
+        """Stores marks on the edges of the branch that is lowered next."""
+        self._edge_marks = (statement.on_true, statement.on_false)
+
     @contextmanager
     def on_exits(self, statement: Any) -> Iterator[None]:
-        """Context in which a statement is lowered. Stores the marks of a loop where the program leaves it, and the
-        marks of functions where an exception leaves them."""
-        target_blocks = self._lowerer.blkmap
-        targets = {statement.truebr, statement.falsebr} if isinstance(statement, ir.Branch) else ()
-        exits = [target for target in targets if self._leaves_loop(target)]
-        original_blocks = {target: target_blocks[target] for target in exits}
+        """Context in which a statement is lowered. Stores the marks of edges, those of a loop where the program leaves
+        it, and those of functions where an exception leaves them."""
         builder = self._lowerer.builder
-        for target in exits:
-            edge = builder.append_basic_block("edge")
-            with builder.goto_block(edge):
-                self._store_loop_marks(builder)
-                builder.branch(target_blocks[target])
-            target_blocks[target] = edge
         first_new_block = len(builder.function.blocks)
-        try:
-            yield
-        finally:
-            target_blocks.update(original_blocks)
+        yield
+        if isinstance(statement, ir.Branch):
+            self._mark_edges(statement)
         if not isinstance(statement, ir.Return):
             self._mark_exceptions(statement, builder.function.blocks[first_new_block:])
+
+    def _mark_edges(self, branch: Any) -> None:
+        builder = self._lowerer.builder
+        terminator = builder.block.terminator
+        edge_marks, self._edge_marks = self._edge_marks, _NO_EDGE_MARKS
+        for index, (target, statements) in enumerate(zip((branch.truebr, branch.falsebr), edge_marks), 1):
+            leaves_loop = self._leaves_loop(target)
+            if not statements and not leaves_loop:
+                continue
+            edge = builder.append_basic_block("edge")
+            with builder.goto_block(edge):
+                for each in statements:
+                    self.store(each)
+                if leaves_loop:
+                    self._store_loop_marks(builder)
+                builder.branch(terminator.operands[index])
+            terminator.operands[index] = edge
 
     def _mark_exceptions(self, statement: Any, new_blocks: List[Any]) -> None:
         error_block = getattr(self._lowerer, "ehblock", None)

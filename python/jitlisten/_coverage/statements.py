@@ -8,9 +8,10 @@ its kernel. A block that contains a mark is never removed as a mere jump.
 from __future__ import annotations
 
 import copy
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from numba.core import ir, typeinfer
+from numba.core.ir_utils import rename_labels
 
 from .bytecode import BlockLines, Flow, LineTable, Step, Steps, can_raise, cleanup_lines
 from .marks import Mark
@@ -33,6 +34,20 @@ class MarkStatement(ir.Stmt):  # type: ignore[misc]
 
     def __str__(self) -> str:
         return "mark %d>%d" % self.mark[1:]
+
+
+class EdgeMarks(ir.Stmt):  # type: ignore[misc]
+    """Marks of the two edges of the branch that follows. Only in object mode: Numba's passes on typed code may replace
+    the branch."""
+
+    def __init__(self, on_true: List[MarkStatement], on_false: List[MarkStatement], loc: Any) -> None:
+        self.on_true, self.on_false, self.loc = on_true, on_false, loc
+
+    def list_vars(self) -> List[Any]:
+        return []
+
+    def __str__(self) -> str:
+        return "marks of edges"
 
 
 def _infer_nothing(statement: MarkStatement, inferer: Any) -> None:
@@ -66,25 +81,58 @@ def insert_marks(interpreter: Any, func_ir: Any, path: str, offsets: Offsets) ->
     translated[path, interpreter.func_id.firstlineno] = cleanup_lines(interpreter.func_id.code)
 
 
-def without_marks(blocks: Mapping[int, Any]) -> Dict[int, Any]:
-    """Returns copies of the blocks without marks, and without the blocks that were created for them."""
-    targets = {label: block.body[-1].target for label, block in blocks.items() if _is_edge(block)}
-    stripped = {label: block.copy() for label, block in blocks.items() if label not in targets}
-    for block in stripped.values():
-        block.body = [statement for statement in block.body if not isinstance(statement, MarkStatement)]
-        if isinstance(block.body[-1], (ir.Jump, ir.Branch)):
-            block.body[-1] = _redirect(block.body[-1], targets)
-    return stripped
+def without_edge_blocks(blocks: Dict[int, Any]) -> Dict[int, Any]:
+    """Returns the blocks without those that were created for edges, with Numba's own labels. A statement before the
+    branch has the marks of its edges."""
+    if not any(_marks_of(block) for block in blocks.values()):
+        return blocks
+    edges = {label: block for label, block in blocks.items() if _is_edge(block)}
+    numbas_labels = _without_spacing(sorted(blocks.keys() - edges.keys()))
+
+    def numbas_label(label: int) -> int:
+        return numbas_labels[edges[label].body[-1].target if label in edges else label]
+
+    changed = {}
+    for label, block in blocks.items():
+        if label in edges:
+            continue
+        branch = block.body[-1]
+        changed[numbas_label(label)] = copied = block.copy()
+        copied.body = [_with_labels(statement, numbas_label) for statement in block.body]
+        if isinstance(branch, ir.Branch) and not edges.keys().isdisjoint(branch.get_targets()):
+            on_true, on_false = (_marks_of(edges.get(side)) for side in (branch.truebr, branch.falsebr))
+            copied.body.insert(-1, EdgeMarks(on_true, on_false, branch.loc))
+    return changed
 
 
-def first_statement(block: Any) -> Any:
-    """Returns the first statement of a block that is not a mark."""
-    return next(statement for statement in block.body if not isinstance(statement, MarkStatement))
+def with_edge_blocks(blocks: Mapping[int, Any]) -> Dict[int, Any]:
+    """Reverses `without_edge_blocks`."""
+    changed = dict(blocks)
+    free = max(blocks) + 1
+    for label, block in blocks.items():
+        if len(block.body) < 2 or not isinstance(block.body[-2], EdgeMarks):
+            continue
+        edge_marks, branch = block.body[-2:]
+        sides = []
+        for marks, target in (edge_marks.on_true, branch.truebr), (edge_marks.on_false, branch.falsebr):
+            if marks:
+                changed[free] = ir.Block(block.scope, branch.loc)
+                changed[free].body = [*marks, ir.Jump(target, branch.loc)]
+                target, free = free, free + 1
+            sides.append(target)
+        changed[label] = block.copy()
+        changed[label].body[-2:] = [ir.Branch(branch.cond, *sides, branch.loc)]
+    # Numba requires that the labels are in the order of the program.
+    return rename_labels(changed)  # type: ignore[no-any-return]
 
 
 def _is_edge(block: Any) -> bool:
     statements = [statement for statement in block.body[:-1] if not isinstance(statement, ir.Del)]
     return bool(statements) and all(getattr(statement, "is_on_edge", False) for statement in statements)
+
+
+def _marks_of(block: Optional[Any]) -> List[MarkStatement]:
+    return [statement for statement in block.body if isinstance(statement, MarkStatement)] if block is not None else []
 
 
 class _Inserter:
@@ -107,7 +155,9 @@ class _Inserter:
         }
         self._entry = min(self._blocks)
         raising = {label for label in labels if can_raise(instructions, label, labels)}
-        self._flow = Flow(code.co_firstlineno, self._entry, lines, self._successors, raising)
+        handlers = {label: handler for label in raising for handler in _handlers(self._blocks.get(label))}
+        reported = [edge for edge in handlers.items() if table.reports_exception(instructions, edge[0], labels)]
+        self._flow = Flow(code.co_firstlineno, self._entry, lines, self._successors, raising, reported)
 
     def make_blocks(self) -> Dict[int, Any]:
         """Returns the changed and the new blocks."""
@@ -163,12 +213,12 @@ class _Inserter:
             while pending and offset >= pending[0][0]:
                 body.insert(place, self._make_mark(pending.pop(0)[1]))
                 place += 1
-            body.append(_with_spaced_labels(statement))
+            body.append(_with_labels(statement, _spaced))
         rest = (at_start if starts_pending else ()) + tuple(step for _, step in pending) + at_end
         place = len(body) - 1 if body and _is_expression(body[-1], "cast") else len(body)
         body[place:place] = map(self._make_mark, rest)
         changed = ir.Block(block.scope, block.loc)
-        changed.body = body + [_with_spaced_labels(block.body[-1])]
+        changed.body = body + [_with_labels(block.body[-1], _spaced)]
         return changed
 
     def _make_mark(self, step: Step, is_on_edge: bool = False) -> MarkStatement:
@@ -186,6 +236,16 @@ def _is_exception_check(terminator: Any) -> bool:
     return isinstance(terminator, ir.Branch) and terminator.cond.name.startswith("$exception_check")
 
 
+def _handlers(block: Optional[Any]) -> List[int]:
+    """Returns the label of the handler of the block's exceptions, if the block is in a `try`."""
+    if block is None:
+        return []
+    if _is_exception_check(block.body[-1]):
+        return [block.body[-1].truebr]
+    raises = any(isinstance(statement, ir.TryRaise) for statement in block.body)
+    return list(block.body[-1].get_targets()) if raises else []
+
+
 def _is_argument(statement: Any) -> bool:
     return isinstance(statement, ir.Assign) and isinstance(statement.value, ir.Arg)
 
@@ -195,19 +255,36 @@ def _is_expression(statement: Any, operator: str) -> bool:
     return isinstance(statement, ir.Assign) and isinstance(value, ir.Expr) and value.op == operator
 
 
+# Factor between Numba's labels and those of the blocks with marks, which leaves room for each block's two edges. Numba
+# infers types and lowers in the order of the labels: a variable must be assigned before it is used.
+_SPACING = 3
+
+
 def _spaced(label: int) -> int:
-    """Returns the new label of a block, which leaves room for the block's two edges. Numba infers types and lowers in
-    the order of the labels: a variable must be assigned before it is used."""
-    return label * 3
+    return label * _SPACING
 
 
-def _with_spaced_labels(statement: Any) -> Any:
+def _without_spacing(labels: List[int]) -> Dict[int, int]:
+    """Maps labels to those without marks: sets of labels decide by their order which loops Numba can lift. Numba gives
+    the blocks that it adds the next free labels."""
+    numbas_labels: Dict[int, int] = {}
+    last = -1
+    are_added = False
+    for label in labels:
+        are_added = are_added or label % _SPACING != 0
+        last = last + 1 if are_added else label // _SPACING
+        numbas_labels[label] = last
+    return numbas_labels
+
+
+def _with_labels(statement: Any, relabel: Callable[[int], int]) -> Any:
+    """Returns a statement that refers to other labels."""
     if isinstance(statement, ir.EnterWith):
         statement = copy.copy(statement)
-        statement.begin, statement.end = _spaced(statement.begin), _spaced(statement.end)
+        statement.begin, statement.end = relabel(statement.begin), relabel(statement.end)
         return statement
     if isinstance(statement, (ir.Jump, ir.Branch)):
-        return _redirect(statement, {target: _spaced(target) for target in statement.get_targets()})
+        return _redirect(statement, {target: relabel(target) for target in statement.get_targets()})
     return statement
 
 

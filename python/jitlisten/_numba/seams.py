@@ -61,8 +61,8 @@ class Seam(enum.Enum):
     SERIALIZE = "numba.core.pythonapi", "PythonAPI.serialize_object"
     SUSPEND_LOCATIONS = "numba.core.debuginfo", "suspend_emission"
     # Passes before lowering
-    MERGE_EXITS = "numba.core.transforms", "_pre_looplift_transform"
-    LIFTABLE_LOOPS = "numba.core.transforms", "_extract_loop_lifting_candidates"
+    SPLIT_LOOP_ENTRY = "numba.core.untyped_passes", "CanonicalizeLoopEntry.run_pass"
+    LIFT_LOOPS = "numba.core.transforms", "loop_lifting"
     UNROLL = "numba.core.untyped_passes", "MixedContainerUnroller.apply_transform"
     RECONSTRUCT_SSA = "numba.core.ssa", "_run_ssa"
     STRIP_PHIS = "numba.core.typed_passes", "PreLowerStripPhis._strip_phi_nodes"

@@ -617,6 +617,26 @@ def object_mode(x):
 
 
 @jit(forceobj=True, looplift=True)
+def lifted_after_return(a, b):
+    x = a
+    w1 = 0
+    while w1 < 4:
+        w1 += 1
+        w2 = 0
+        while w2 < 0 and a:
+            w2 += 1
+            return x
+    for i3 in range(1):
+        if b:
+            if a > x:
+                x = a
+        else:
+            pass
+        x += 1
+    return x + 3
+
+
+@jit(forceobj=True, looplift=True)
 def lifted(n):
     holder = {"a": interpreted(1)}
     total = 0
@@ -680,6 +700,19 @@ def finishes(x):
         if x > 5:
             total = 2
     finally:
+        total += 1
+    return total
+
+
+@njit
+def finishes_after_exception(x):
+    total = 0
+    try:
+        try:
+            raise ValueError
+        finally:
+            total = x
+    except Exception:
         total += 1
     return total
 
@@ -983,11 +1016,13 @@ def drive():
             pass
     object_mode(3)
     lifted(5)
+    lifted_after_return(4, 1)
     while_loops(6)
     one_liners(3)
     implicit_return(np.ones(3), False)
     implicit_return_after_no_loop(np.ones(0))
     finishes(3)
+    finishes_after_exception(3)
     long_header(1)
     finds(np.arange(6.0), 3)
     breaks_at_once(3)

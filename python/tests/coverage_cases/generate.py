@@ -419,6 +419,10 @@ class Function:
             self.write(depth, "x += %s" % name)
 
     def write_while(self, depth):
+        if self.kind == "stencil":
+            # Numba compiles some of these to loops that never end.
+            self.write_if(depth)
+            return
         name = self.fresh("w")
         self.write(depth, "%s = 0" % name)
         limit = self.random.randint(0, 4)
