@@ -328,7 +328,8 @@ fn reference_count(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
         || share > 60.0 && !is_freed && hot_loop.facts.instructions < MAX_CONTAINER_INSTRUCTIONS
         || share > 25.0 && does_little_else
         || share_of_items > 25.0;
-    (applies && !handles_strings(hot_loop)).then(|| {
+    // Elsewhere, most references are those of the rows that the loops inside take.
+    (applies && hot_loop.is_innermost && !handles_strings(hot_loop)).then(|| {
         let cause = if writes_items {
             "writes items of a typed list by calls, which count references"
         } else {
