@@ -25,8 +25,16 @@ def find_modules(source):
 
 
 def without_tests(text):
+    """Removes comments, and each item that only tests have: up to its semicolon or its closing brace."""
     text = re.sub(r"//.*", "", text)
-    return re.split(r"#\[cfg\((?:all\()?test", text)[0]
+    while test := re.search(r"#\[cfg\((?:all\()?test\b[^\n]*\]", text):
+        end, depth = test.end(), 0
+        for end in range(test.end(), len(text)):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            if depth == 0 and text[end] in ";}":
+                break
+        text = text[: test.start()] + text[end + 1 :]
+    return text
 
 
 def flatten(path):

@@ -1,4 +1,4 @@
-//! Entry point of the thread that `jitlisten record -p` starts in this process (`cli/src/inject.rs`). The command and
+//! Entry point of the thread that `jitlisten record -p` starts in this process (`cli/src/inject/mod.rs`). The command and
 //! this thread share a [`wire::mailbox`].
 
 use std::ffi::{CStr, OsStr, c_char, c_void};

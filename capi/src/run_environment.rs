@@ -3,61 +3,52 @@
 //! first Python interpreter. It restores the variables, so that its children, which may have another libc or
 //! architecture, start unchanged.
 //!
-//! ```text
-//!   JITLISTEN_RUN = WORD+WORD..:LIBRARY     set by `jitlisten run`
-//!     program       the first Python restores the environment; without this keyword (`-s`), no process does
-//!     run=PID-START-NAMESPACE   the process that became the command: its files are kept until it exits
-//!     sinks         JITLISTEN was not set before
-//!     lines         our sitecustomize is first in PYTHONPATH; it restores PYTHONPATH (python/jitlisten/_site)
-//! ```
-//!
-//! Afterwards `JITLISTEN_RUN` is `lines:PID` until the sitecustomize has read it, or unset.
+//! `JITLISTEN_RUN` ([`RunRequest`]) says what was changed.
 
 use std::env;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
-const RUN_VARIABLE: &str = "JITLISTEN_RUN";
+use jitlisten::plumbing::{RUN_VARIABLE, RunRequest, Word};
+
 const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
 /// Restores the environment if this process is the program. Call only in the constructor, when no other thread can use
 /// the environment.
 pub(crate) fn restore_environment() {
-    let Some(run) = env::var_os(RUN_VARIABLE) else { return };
-    let mut parts = run.as_bytes().splitn(2, |byte| *byte == b':');
-    let words: Vec<&[u8]> = parts.next().unwrap_or_default().split(|byte| *byte == b'+').collect();
-    let library = parts.next().unwrap_or_default();
-    if !words.contains(&&b"program"[..]) || !jitlisten_shim::is_python() {
+    let Some(value) = env::var_os(RUN_VARIABLE) else { return };
+    let request = RunRequest::parse(&value);
+    if !request.has(Word::Program) || !jitlisten_shim::is_python() {
         return;
     }
     let preload = env::var_os(PRELOAD_VARIABLE).unwrap_or_default();
-    set_or_remove(PRELOAD_VARIABLE, remove_from_list(preload.as_bytes(), library));
-    if words.contains(&&b"sinks"[..]) {
+    let preload = remove_from_list(preload.as_bytes(), request.library);
+    set_or_remove(PRELOAD_VARIABLE, preload.map(OsString::from_vec));
+    if request.has(Word::Sinks) {
         set_or_remove("JITLISTEN", None);
     }
-    let lines = words.contains(&&b"lines"[..]).then(|| format!("lines:{}", std::process::id()).into_bytes());
-    set_or_remove(RUN_VARIABLE, lines);
+    let remaining = request.has(Word::Lines).then(|| RunRequest::remaining(std::process::id()));
+    set_or_remove(RUN_VARIABLE, remaining);
 }
 
 /// Returns true if this process is a tool that runs before the program.
 pub(crate) fn is_before_program() -> bool {
-    let run = env::var_os(RUN_VARIABLE).unwrap_or_default();
-    let words = run.as_bytes().split(|byte| *byte == b':').next().unwrap_or_default();
-    words.split(|byte| *byte == b'+').any(|word| word == b"program") && !jitlisten_shim::is_python()
+    let value = env::var_os(RUN_VARIABLE).unwrap_or_default();
+    RunRequest::parse(&value).has(Word::Program) && !jitlisten_shim::is_python()
 }
 
 /// Returns the path of this library in `LD_PRELOAD`, as set by `jitlisten run`, if this process is a tool that runs
 /// before the program.
 #[cfg(feature = "interpose")]
 pub(crate) fn library_for_program() -> Option<Vec<u8>> {
-    let run = env::var_os(RUN_VARIABLE).filter(|_| is_before_program())?;
-    run.as_bytes().splitn(2, |byte| *byte == b':').nth(1).map(<[u8]>::to_vec)
+    let value = env::var_os(RUN_VARIABLE).filter(|_| is_before_program())?;
+    Some(RunRequest::parse(&value).library.to_vec())
 }
 
-fn set_or_remove(variable: &str, value: Option<Vec<u8>>) {
+fn set_or_remove(variable: &str, value: Option<OsString>) {
     match value {
         // SAFETY: constructors of preloaded libraries run before the program has threads.
-        Some(value) => unsafe { env::set_var(variable, OsString::from_vec(value)) },
+        Some(value) => unsafe { env::set_var(variable, value) },
         // SAFETY: constructors of preloaded libraries run before the program has threads.
         None => unsafe { env::remove_var(variable) },
     }

@@ -1,9 +1,9 @@
 //! `jitlisten attach`: makes JIT-compiled code in a running process visible.
 //!
 //! ```text
-//!   method    mechanism           source       result
-//!   inside    ptrace              inject.rs    all sinks; frame pointers and lines for code compiled later
-//!   outside   process_vm_readv    outside.rs   perf map of existing code; with --watch, also of later code
+//!   method    mechanism           source          result
+//!   inside    ptrace              inject/mod.rs   all sinks; frame pointers and lines for code compiled later
+//!   outside   process_vm_readv    outside.rs      perf map of existing code; with --watch, also of later code
 //! ```
 
 use std::io::Write as _;

@@ -17,17 +17,17 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use jitlisten_files::{FileName, OwnDirectory, try_lock};
-use jitlisten_report::{Bundle, Lookup, MARKER, Options, ROOT, RecordingFile, Report, sanitize};
+use jitlisten_report::{Bundle, Lookup, MARKER, ROOT, RecordingFile, sanitize};
 use rustix::fs::{CWD, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use wire::recording::{COMPILATIONS, IMAGES, INTERPRETER, old};
 
 use crate::problem::Problem;
+use crate::recording::Progress;
 use crate::system::BlockedSignals;
 
 /// Default name of a bundle.
@@ -56,14 +56,14 @@ pub(crate) struct MakeBundle {
     /// Look here first for the recordings' images, libraries, perf maps and sources
     #[arg(long, value_name = "DIR")]
     root: Vec<PathBuf>,
-    /// Copy libraries whole, for --native and disassembly, instead of the names of functions with samples
+    /// Copy libraries whole and their debug information, for --native and disassembly, instead of the names of functions
+    /// with samples
     #[arg(long)]
     whole: bool,
 }
 
 impl MakeBundle {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
-        let signals = BlockedSignals::termination();
         let recordings = resolve_all(&self.files)?;
         let output = free_name(&self.output);
         let folder = resolve(&output);
@@ -74,23 +74,27 @@ impl MakeBundle {
             return Err(Problem::new(problem).help("choose another -o"));
         }
         let mut bundle = Bundle::new(self.whole);
+        let progress = Progress::start(&recordings[0].path, recordings.len());
         for recording in &recordings {
             add(&mut bundle, recording, &self.root)?;
-            if signals.wait_signal(Duration::ZERO).is_some() {
-                return Err(Problem::new("interrupted").help("nothing was written"));
-            }
+            progress.iter().for_each(Progress::count_one);
         }
+        drop(progress);
+        // Until now, a signal ends this process at once.
+        let signals = BlockedSignals::termination();
         let (name, parent) = (folder.file_name().unwrap_or_default(), folder.parent().unwrap_or(Path::new("/")));
         let prefix = format!(".{}.", name.to_string_lossy());
         let problem = |error: io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
         let directory = OwnDirectory::create_random(parent, &prefix).map_err(problem)?;
         let written = create_marker(&directory)
             .map_err(problem)
-            .and_then(|marker| write(&mut bundle, &directory, marker))
+            .and_then(|marker| write(&mut bundle, &directory, marker, &|| signals.is_pending()))
             .and_then(|text| publish(directory.path(), &folder).map(|()| text));
         if written.is_err() {
             let _ = sweep(&directory, Path::new(""), &|_| true, true);
             let _ = fs::remove_dir(directory.path());
+            // A signal that interrupted writing ends this process here.
+            signals.unblock();
         }
         let text = written?;
         let _ = writeln!(io::stderr(), "jitlisten: wrote {}: {text}: jitlisten lines {0}", output.display());
@@ -151,7 +155,8 @@ impl Recording {
         for path in recordings {
             add(&mut bundle, &RecordingFile { path, root: None }, &[])?;
         }
-        let text = write(&mut bundle, &self.directory, self.marker)?;
+        // Signals that the user meant for the program do not stop this.
+        let text = write(&mut bundle, &self.directory, self.marker, &|| false)?;
         let _ = writeln!(io::stderr(), "jitlisten: {}: {text}", self.directory.path().display());
         Ok(())
     }
@@ -185,13 +190,11 @@ fn create_marker(directory: &OwnDirectory) -> io::Result<File> {
     marker.write_all(MARKER_VERSION.as_bytes()).map(|()| marker)
 }
 
-fn add(bundle: &mut Bundle, RecordingFile { path, root }: &RecordingFile, roots: &[PathBuf]) -> Result<(), Problem> {
+fn add(bundle: &mut Bundle, recording: &RecordingFile, roots: &[PathBuf]) -> Result<(), Problem> {
+    let path = &recording.path;
     let lookup = Lookup { roots: roots.to_vec(), ..Lookup::default() };
-    let file = RecordingFile { path: path.clone(), root: root.clone() };
-    let report = Report::open_all(&[file], &Options { lookup, ..Options::default() });
-    let report = report.map_err(|error| Problem::new(format!("{}: {error}", path.display())))?;
-    bundle.add(&report, path, &name_in_bundle(path, root.is_some()));
-    Ok(())
+    let added = bundle.add(recording, &name_in_bundle(path, recording.root.is_some()), &lookup);
+    added.map_err(|error| Problem::new(format!("{}: {error}", path.display())))
 }
 
 /// Returns the name of a recording in a new bundle. That of another bundle is named by its folder.
@@ -208,12 +211,17 @@ fn name_in_bundle(path: &Path, is_bundled: bool) -> OsString {
 
 /// Lists all files in the marker, so that they can be removed even if this process is killed, and then writes them.
 /// Returns the number and size of the files.
-fn write(bundle: &mut Bundle, directory: &OwnDirectory, mut marker: File) -> Result<String, Problem> {
+fn write(
+    bundle: &mut Bundle,
+    directory: &OwnDirectory,
+    mut marker: File,
+    is_interrupted: &dyn Fn() -> bool,
+) -> Result<String, Problem> {
     let list: Vec<u8> = bundle.paths().flat_map(|path| [path.as_os_str().as_bytes(), b"\0"].concat()).collect();
     let marker_problem =
         |error| Problem::new(format!("cannot write {}: {error}", directory.path().join(MARKER).display()));
     marker.write_all(&list).map_err(marker_problem)?;
-    let bytes = bundle.write(directory).map_err(Problem::new)?;
+    let bytes = bundle.write(directory, is_interrupted).map_err(Problem::new)?;
     for (path, why) in bundle.missing() {
         let path = sanitize(&path.to_string_lossy());
         let _ = writeln!(io::stderr(), "jitlisten: {path} is not in the bundle: {why}");

@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
+use jitlisten::plumbing::RUN_VARIABLE;
 
 use crate::command;
 use crate::environment::{COVERAGE, PYTHON, is_set, prepend_path};
@@ -33,7 +34,7 @@ pub(crate) struct Coverage {
 impl Coverage {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         let words = command::resolve_command(&self.command)?;
-        if is_set("JITLISTEN_RUN") || loads_library() {
+        if is_set(RUN_VARIABLE) || loads_library() {
             return Err(Problem::new("coverage instruments the code that Numba compiles")
                 .help("run it without `jitlisten run`, `record` and `lines`"));
         }

@@ -25,9 +25,7 @@ mod flamegraph;
 mod inject;
 mod input;
 mod installation;
-mod jit_list;
 mod lines;
-mod memory;
 mod outside;
 mod problem;
 mod process;
@@ -35,15 +33,10 @@ mod record;
 mod recorder;
 mod recording;
 mod run;
-mod safe_point;
 mod scratch;
-#[cfg_attr(not(target_arch = "x86_64"), path = "no_signal_frame.rs")]
-mod signal_frame;
 mod sinks;
-mod symbols;
 mod system;
 mod top;
-mod trace;
 mod why;
 
 use std::io::Write as _;

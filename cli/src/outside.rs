@@ -11,13 +11,13 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use jitlisten::{LoadedObject, name};
-use jitlisten_files::reopen_regular;
+use jitlisten_files::{FileName, reopen_regular};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use crate::jit_list::{self, Entry, JitList};
-use crate::memory;
 use crate::problem::Problem;
 use crate::process::Process;
+use crate::process::jit_list::{self, Entry, JitList};
+use crate::process::memory;
 
 /// Interval at which the lists are read again.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -124,7 +124,7 @@ struct Map {
 
 impl Map {
     fn create(process: &Process) -> Result<Map, Problem> {
-        let name = format!("perf-{}.map", process.inner_pid());
+        let name = FileName::PerfMap { pid: process.inner_pid() }.to_string();
         let path = process.visible_path(Path::new("/tmp")).join(&name);
         let write_problem = |error: io::Error| Problem::new(format!("{} cannot be written: {error}", path.display()));
         let _rights = process.act_as_owner().map_err(write_problem)?;

@@ -2,7 +2,7 @@
 //!
 //! A command is executed as by `jitlisten run`, with `JITLISTEN_RECORD` in its environment
 //! (`sampler/src/recording/options.rs`). In a process that is already running, injected Python code or an injected
-//! thread starts and stops the sampler (`inject.rs`).
+//! thread starts and stops the sampler (`inject/mod.rs`).
 
 #![forbid(unsafe_code)]
 

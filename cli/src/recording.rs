@@ -60,7 +60,7 @@ impl Reading {
         let paths = if files.is_empty() { vec![default_file()?] } else { files.to_vec() };
         let files = bundle::resolve_all(&paths)?;
         let options = self.options(by_thread, kernel);
-        let progress = Progress::start(&files);
+        let progress = Progress::start(&files[0].path, files.len());
         open_resolved(&files, &options, progress.as_ref())
     }
 
@@ -68,7 +68,7 @@ impl Reading {
     pub(crate) fn open_both(&self, paths: [PathBuf; 2]) -> Result<[Report; 2], Problem> {
         let [first, second] = paths.map(|path| bundle::resolve_all(&[path]));
         let (first, second, options) = (first?, second?, self.options(false, false));
-        let progress = Progress::start(&[first.as_slice(), &second].concat());
+        let progress = Progress::start(&first[0].path, first.len() + second.len());
         let open = |files: &[RecordingFile]| open_resolved(files, &options, progress.as_ref());
         let [first, second] = std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().stack_size(READER_STACK_BYTES);
@@ -290,33 +290,25 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 const PROGRESS_COLUMNS: usize = 30;
 
 /// Progress message on standard error, shown if reading takes longer than a second: for several recordings a bar.
-struct Progress {
+pub(crate) struct Progress {
     /// One message for each recording that was read.
     count: mpsc::Sender<()>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Progress {
-    /// Shows the progress of reading these files, if standard error is a terminal.
-    fn start(files: &[RecordingFile]) -> Option<Progress> {
+    /// Shows the progress of reading this number of recordings, if standard error is a terminal.
+    pub(crate) fn start(first: &Path, all: usize) -> Option<Progress> {
         if !std::io::stderr().is_terminal() {
             return None;
         }
-        let describe: Box<dyn Fn(usize) -> String + Send> = match files {
-            [file] => {
-                let text = format!("reading {} …", sanitize(&file.path.to_string_lossy()));
-                Box::new(move |_| text.clone())
-            }
-            files => {
-                let all = files.len();
-                Box::new(move |count| progress_bar(count, all))
-            }
-        };
+        let only = (all == 1).then(|| format!("reading {} …", sanitize(&first.to_string_lossy())));
+        let describe = move |count| only.clone().unwrap_or_else(|| progress_bar(count, all));
         Progress::show_after_delay(describe, PROGRESS_DELAY, std::io::stderr())
     }
 
     /// Counts a recording that has been read.
-    fn count_one(&self) {
+    pub(crate) fn count_one(&self) {
         let _ = self.count.send(());
     }
 
@@ -373,7 +365,10 @@ impl Drop for Progress {
 
 #[cfg(test)]
 mod tests {
+    use jitlisten_report::to_json;
+
     use super::*;
+    use crate::scratch::{Kind, Scratch};
 
     /// Writer that sends each text to a channel.
     struct Pipe(mpsc::Sender<String>);
@@ -406,6 +401,31 @@ mod tests {
         }
         drop(progress);
         assert_eq!(written.iter().last().expect("the end"), "\r\x1b[K");
+    }
+
+    #[test]
+    fn recordings_are_read_at_once_as_one_by_one() {
+        let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../report/testdata/sides");
+        let scratch = Scratch::new(Kind::Lines).unwrap();
+        for name in ["a.data", "b.data"] {
+            fs::copy(testdata.join("perf.data"), scratch.path.join(name)).unwrap();
+        }
+        let reading = Reading {
+            pid: None,
+            tid: None,
+            event: None,
+            root: vec![testdata.join("root")],
+            native: false,
+            no_compile: false,
+            mine: Vec::new(),
+        };
+        let paths = [testdata.join("perf.data"), scratch.path.clone()];
+        let both = reading.open_both(paths.clone()).unwrap();
+        for (path, report, samples) in [(&paths[0], &both[0], 394), (&paths[1], &both[1], 2 * 394)] {
+            let alone = reading.open(std::slice::from_ref(path), false, false).unwrap();
+            assert_eq!(to_json(report), to_json(&alone));
+            assert_eq!(report.profile.all.samples, samples);
+        }
     }
 
     #[test]

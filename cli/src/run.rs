@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
-use jitlisten::plumbing::{self, ProcessIdentity};
+use jitlisten::plumbing::{self, ProcessIdentity, RUN_VARIABLE, RunRequest, Word};
 
 use crate::command;
 use crate::environment::{COVERAGE, PYTHON, is_set, prepend_path};
@@ -95,24 +95,21 @@ impl RunEnvironment {
     fn environment(&self, installation: &Installation) -> Result<Vec<(&'static str, OsString)>, Problem> {
         let library = installation.preloadable_library()?;
         let mut variables = vec![("LD_PRELOAD", ld_preload_value(library)?)];
-        let mut features =
-            vec![if self.subprocesses { "children" } else { "program" }.to_owned(), current_run().to_string()];
+        let mut words = Vec::new();
         let sinks = self.sinks.clone().or_else(|| (!is_set("JITLISTEN")).then(Sinks::available_defaults));
         if let Some(sinks) = &sinks {
             sinks.check_places()?;
             variables.push(("JITLISTEN", sinks.to_string().into()));
             if !is_set("JITLISTEN") {
-                features.push("sinks".to_owned());
+                words.push(Word::Sinks);
             }
         }
         if let Some(site) = installation.site().filter(|_| !self.no_lines) {
             variables.push(("PYTHONPATH", prepend_path(site.as_os_str().to_owned(), "PYTHONPATH")));
-            features.push("lines".to_owned());
+            words.push(Word::Lines);
         }
-        let mut run = OsString::from(features.join("+"));
-        run.push(":");
-        run.push(library);
-        variables.push(("JITLISTEN_RUN", run));
+        let first = if self.subprocesses { Word::Children } else { Word::Program };
+        variables.push((RUN_VARIABLE, RunRequest::format(first, current_run(), &words, library)));
         Ok(variables)
     }
 }
@@ -120,7 +117,7 @@ impl RunEnvironment {
 /// Identity of this process, which becomes the command. Inside another `jitlisten run` that is still active, the
 /// identity of that run.
 fn current_run() -> plumbing::Run {
-    let enclosing_run = env::var("JITLISTEN_RUN").ok().and_then(|value| plumbing::Run::named_in(&value));
+    let enclosing_run = env::var_os(RUN_VARIABLE).and_then(|value| RunRequest::parse(&value).run());
     let is_running = |run: &plumbing::Run| run.0.is_alive(plumbing::pid_namespace()) == Some(true);
     enclosing_run.filter(is_running).unwrap_or_else(|| plumbing::Run(ProcessIdentity::own()))
 }

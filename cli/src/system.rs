@@ -101,9 +101,21 @@ impl BlockedSignals {
         self.unblock();
     }
 
-    fn unblock(&self) {
+    /// Unblocks all of them. A pending signal then has its effect.
+    pub(crate) fn unblock(&self) {
         // SAFETY: the set is initialised, and a null pointer is valid for the previous mask.
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const self.0, std::ptr::null_mut()) };
+    }
+
+    /// Returns true if one of the signals is pending, and leaves it so.
+    pub(crate) fn is_pending(&self) -> bool {
+        let mut pending = MaybeUninit::uninit();
+        // SAFETY: the call initialises the set.
+        unsafe { libc::sigpending(pending.as_mut_ptr()) };
+        // SAFETY: both sets are initialised.
+        (1..=libc::SIGRTMAX()).any(|signal| unsafe {
+            libc::sigismember(pending.as_ptr(), signal) == 1 && libc::sigismember(&raw const self.0, signal) == 1
+        })
     }
 
     /// Returns a pending signal, or the next one to arrive within the timeout.

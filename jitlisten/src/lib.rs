@@ -34,6 +34,7 @@ pub mod plumbing;
 mod process;
 pub mod producer;
 mod remarks;
+mod run_request;
 mod session;
 mod sink;
 mod statistics;

@@ -69,11 +69,6 @@ impl Run {
         let numbers: Vec<&str> = word.strip_prefix("run=")?.split('-').collect();
         ProcessIdentity::from_numbers(&numbers).map(Run).filter(|run| run.to_string() == word)
     }
-
-    /// Returns the run that the value of `JITLISTEN_RUN` names.
-    pub fn named_in(value: &str) -> Option<Run> {
-        value.split(':').next()?.split('+').find_map(Run::parse)
-    }
 }
 
 impl Display for Run {
@@ -252,9 +247,6 @@ mod tests {
         {
             assert_eq!(Owner::parse(text), None, "{text}");
         }
-        let run = Run(ProcessIdentity { pid: 7, start: 9, namespace: 1 });
-        assert_eq!(Run::named_in("children+run=7-9-1+lines:/a+run=1-1-1.so"), Some(run));
-        assert_eq!(Run::named_in("program+lines:/a.so"), None);
     }
 
     #[test]

@@ -27,6 +27,7 @@ use std::path::PathBuf;
 
 use crate::liveness::Run;
 pub use crate::log::{Level, LogTarget};
+use crate::run_request::{RUN_VARIABLE, RunRequest};
 
 /// A consumer of code events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,7 +294,7 @@ impl Options {
         if let Some(value) = variable("JITLISTEN_LLVM") {
             options.llvm = LlvmSources::parse(&value.to_string_lossy(), &mut complaints);
         }
-        options.run = variable("JITLISTEN_RUN").and_then(|value| Run::named_in(value.to_str()?));
+        options.run = variable(RUN_VARIABLE).and_then(|value| RunRequest::parse(&value).run());
         (options, complaints)
     }
 

@@ -19,6 +19,7 @@ pub use crate::process::remote_file::is_remote;
 pub use crate::process::reserve::{is_from_reserve, map_pages, take_from_reserve, unmap_pages};
 pub use crate::process::write_nosignal::without_write_signals;
 pub use crate::remarks::{Remark, note as record_remark};
+pub use crate::run_request::{RUN_VARIABLE, RunRequest, Word};
 pub use crate::session::{ForkGuard, Loaded};
 #[cfg(feature = "fuzzing")]
 pub use crate::sink::fuzzing;

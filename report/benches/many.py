@@ -87,7 +87,8 @@ def main():
         try:
             for number in range(count):
                 copy(options.recordings[number % len(options.recordings)], number, directory, options.vary)
-            for words in (["lines", directory], ["diff", directory, directory]):
+            bundle = ["bundle", "-o", directory / "bundle", directory]
+            for words in (["lines", directory], ["diff", directory, directory], bundle):
                 clock, processor, memory = measure([options.jitlisten, *map(str, words)])
                 print(f"| {count:,} | `{words[0]}` | {clock:.1f} | {processor:.1f} | {memory:.0f} |", flush=True)
         finally:

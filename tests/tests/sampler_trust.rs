@@ -57,20 +57,25 @@ fn a_large_frame_on_a_deep_stack() {
     );
 }
 
-/// Counts the system calls between two handler returns, in the busiest sampled thread of a scenario recorded under
-/// strace. strace makes each `process_vm_readv` take `delay` microseconds longer.
-fn count_calls_per_sample(host: &Host, delay: u32) -> Option<Vec<usize>> {
+/// Records a host under strace with these options. Returns its output.
+fn trace(host: &Host, options: &[&str]) -> Option<String> {
     let strace = tool::require("strace", Absence::FailsInCi)?;
     let calls = host.scratch("calls");
     let mut command = Command::new(strace);
-    command.args(["-f", "-qq", "-e", "trace=process_vm_readv,rt_sigprocmask,rt_sigreturn"]);
-    command.args(["-e", &format!("inject=process_vm_readv:delay_exit={delay}"), "-o"]).arg(&calls);
+    command.args(["-f", "-qq"]).args(options).arg("-o").arg(&calls);
     for (name, value) in host.variables(Preload::Library) {
         command.arg("-E").arg(format!("{name}={}", value.to_string_lossy()));
     }
     let output = tool::run(command.args(host.command_line()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = std::fs::read_to_string(calls).expect("strace has written");
+    Some(std::fs::read_to_string(calls).expect("strace has written"))
+}
+
+/// Counts the system calls between two handler returns, in the busiest sampled thread of a scenario. strace makes each
+/// `process_vm_readv` take `delay` microseconds longer.
+fn count_calls_per_sample(host: &Host, delay: u32) -> Option<Vec<usize>> {
+    let delay = format!("inject=process_vm_readv:delay_exit={delay}");
+    let text = trace(host, &["-e", "trace=process_vm_readv,rt_sigprocmask,rt_sigreturn", "-e", &delay])?;
     let sampled_thread =
         text.lines().filter(|line| line.contains("rt_sigreturn(")).filter_map(|line| line.split(' ').next());
     let sampled_thread =
@@ -82,6 +87,27 @@ fn count_calls_per_sample(host: &Host, delay: u32) -> Option<Vec<usize>> {
     // strace splits a call into two lines if another thread's event interrupts it.
     let is_call = |line: &&&str| !line.contains("+++") && !line.contains("---") && !line.contains(" resumed>");
     Some(intervals.skip(1).map(|calls| calls.iter().filter(is_call).count()).collect())
+}
+
+/// The kernel switches a thread with a counter more slowly: two threads that wake each other took 1.08 times as long.
+#[test]
+fn only_the_thread_of_the_recorder_keeps_an_unused_counter() {
+    let Some(host) = host(&["deep", "450", "200000000"]) else { return };
+    let (host, _) = with_recording(host, ",hz=200");
+    let Some(text) = trace(&host, &["-e", "trace=perf_event_open,prctl"]) else { return };
+    let (before, after) = text.split_once("PR_SET_NAME, \"jitlisten\"").expect("the recorder has named its thread");
+    if !before.contains("perf_event_open(") || before.contains(" = -1 ") {
+        return tool::skip("perf_event_open", "not permitted", Absence::IsAllowed);
+    }
+    // The thread that begins the recording has looked whether the kernel permits a counter.
+    let recorder =
+        before.rsplit('\n').next().and_then(|line| line.split(' ').next()).expect("strace prints the thread");
+    let is_recorders = |line: &&str| line.starts_with(recorder) && line.contains("perf_event_open(");
+    assert_eq!(
+        (before.matches("perf_event_open(").count(), after.lines().filter(is_recorders).count()),
+        (1, 1),
+        "{text}"
+    );
 }
 
 /// Covers samples of the thread's own stack and of a stack that the sampler does not know.

@@ -1,5 +1,5 @@
 //! Memory that the command maps in the process that it attaches to, for a request and its result. The process runs the
-//! request in Python (`cli/src/inject.py`) or in a thread (`capi/src/attached.rs`).
+//! request in Python (`cli/src/inject/request.py`) or in a thread (`capi/src/attached.rs`).
 //!
 //! ```text
 //!   0      Mailbox

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use wire::facts::{Facts, Reading, SYMBOL, Snapshot};
 
-use crate::memory;
 use crate::process::Process;
-use crate::symbols;
+use crate::process::memory;
+use crate::process::symbols;
 
 /// Maximum number of attempts to read the facts. The library rewrites them within microseconds.
 const MAX_READS: usize = 50;

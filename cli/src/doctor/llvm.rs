@@ -18,10 +18,10 @@ use wire::facts::{Channel, Count, Missing, NO_SYMBOLS_OR_RTTI, ObservedLlvm, Par
 use super::Finding;
 use super::facts::library_path;
 use super::llvm_file::{LINKERS, LlvmFile};
-use crate::jit_list::{self, JitList};
-use crate::memory;
 use crate::process::Process;
-use crate::symbols::Symbols;
+use crate::process::jit_list::{self, JitList};
+use crate::process::memory;
+use crate::process::symbols::Symbols;
 
 const REGISTER_FUNCTION: &str = "__jit_debug_register_code";
 /// Maximum size of a code patch: see `shim/src/process/detour`.

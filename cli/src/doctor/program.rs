@@ -10,8 +10,8 @@ use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use jitlisten::plumbing::LogEvent;
-use jitlisten_files::open_regular;
+use jitlisten::plumbing::{LogEvent, RUN_VARIABLE};
+use jitlisten_files::{FileName, open_regular};
 use wire::facts::{Total, Totals};
 
 use super::Finding;
@@ -246,7 +246,7 @@ impl Program {
         self.is_python = true;
         let flags = PythonFlags::read(process.pid);
         self.findings.push(Finding::ok("Python", format!("{major}.{minor}, process {}", process.pid)));
-        if flags.is_isolated && environment.get("JITLISTEN_RUN").is_some() {
+        if flags.is_isolated && environment.get(RUN_VARIABLE).is_some() {
             self.lines = false;
             self.findings.push(Finding::note(
                 "lines",
@@ -434,9 +434,9 @@ fn log_destination(log: &Path) -> OsString {
 }
 
 fn is_image(path: &Path) -> bool {
-    let is_object = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("object-"));
-    let directory = path.parent().and_then(Path::file_name).map(|name| name.to_string_lossy());
-    is_object && directory.is_some_and(|name| name.starts_with("image-"))
+    let name = |path: &Path| path.file_name().and_then(FileName::parse);
+    matches!(name(path), Some(FileName::Image { .. }))
+        && matches!(path.parent().and_then(name), Some(FileName::Images { .. }))
 }
 
 /// Returns our library. A copy from `make install` has a version suffix.

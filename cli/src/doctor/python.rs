@@ -4,10 +4,11 @@
 use std::fs;
 use std::path::Path;
 
+use jitlisten::plumbing::{RUN_VARIABLE, RunRequest, Word};
 use jitlisten::{Machine, cfi};
 
 use crate::process::Process;
-use crate::symbols::Symbols;
+use crate::process::symbols::Symbols;
 
 /// Initial environment of a process.
 pub(super) struct Environment(Vec<(String, String)>);
@@ -26,7 +27,7 @@ impl Environment {
 
     pub(super) fn enables_lines(&self) -> bool {
         let by_jitlisten =
-            self.get("JITLISTEN_RUN").is_some_and(|run| run.split(':').next().unwrap_or(run).contains("lines"));
+            self.get(RUN_VARIABLE).is_some_and(|value| RunRequest::parse(value.as_ref()).has(Word::Lines));
         by_jitlisten || self.get("NUMBA_DEBUGINFO").is_some_and(|value| value != "0")
     }
 }

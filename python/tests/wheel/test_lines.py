@@ -457,11 +457,11 @@ def library(run, tmp_path):
     run("cc", "-O1", "-g", "-fPIC", "-shared", "-Wl,--build-id", "-o", "libwork.so", "work.c")
     build_id = run("readelf", "-n", "libwork.so").stdout.split("Build ID:")[1].split()[0]
 
-    def functions(*options):
+    def functions(*options, recording="f.data"):
         if not (tmp_path / "f.data").exists():
             (tmp_path / "caller.py").write_text(LIBRARY_CALLER)
             run(command(), "record", "-o", "f.data", "--", python(), "caller.py")
-        report = json.loads(run(command(), "lines", *options, "--json", "-", "f.data").stdout)
+        report = json.loads(run(command(), "lines", *options, "--json", "-", recording).stdout)
         files = {file["path"].split("/")[-1]: file for file in report["files"]}
         return {row["name"]: row["self_percent"] for row in report["functions"]}, files
 
@@ -482,8 +482,15 @@ def test_debug_information_in_a_file_of_its_own_is_read(run, tmp_path, library, 
     run(objcopy, "--strip-all", f"--add-gnu-debuglink={debug}", "libwork.so")
     names, files = functions("--native", "--root", tmp_path / "root")
     assert names["inner"] > 30, names
-    assert any(row["line"] == 4 and row["self_percent"] > 30 for row in files["work.c"]["lines"]), files
+    percents = {row["line"]: row["self_percent"] for row in files["work.c"]["lines"]}
+    assert percents[4] > 30, percents
+    run(command(), "bundle", "--whole", "--root", tmp_path / "root", "-o", "whole", "f.data")
     debug.unlink()
+    (tmp_path / "libwork.so").rename(tmp_path / "moved.so")
+    bundled_names, files = functions("--native", recording="whole")
+    assert bundled_names == names
+    assert {row["line"]: row["self_percent"] for row in files["work.c"]["lines"]} == percents
+    (tmp_path / "moved.so").rename(tmp_path / "libwork.so")
     assert "inner" not in functions("--root", tmp_path / "root")[0]
 
 

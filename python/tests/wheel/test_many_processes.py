@@ -29,11 +29,16 @@ def task(seconds):
 """
 
 POOL = """
-import multiprocessing, sys, time
+import concurrent.futures, multiprocessing, sys, time
 import kernel
 
 if __name__ == "__main__":
     multiprocessing.set_start_method(sys.argv[1])
+    if sys.argv[2] == "executor":
+        with concurrent.futures.ProcessPoolExecutor(2) as executor:
+            list(executor.map(kernel.task, [0.7] * 2))
+        print("done")
+        sys.exit()
     with multiprocessing.Pool(2) as pool:
         pool.map(kernel.task, [0.7] * 2, chunksize=1)
         # Without these, `with` ends the workers by a signal.
@@ -48,7 +53,7 @@ import joblib
 import kernel
 
 if __name__ == "__main__":
-    joblib.Parallel(n_jobs=2)(joblib.delayed(kernel.task)(0.7) for _ in range(2))
+    joblib.Parallel(n_jobs=2, backend="BACKEND")(joblib.delayed(kernel.task)(0.7) for _ in range(2))
     print("done")
 """
 
@@ -92,7 +97,18 @@ def seconds_in_kernel(report):
     return sum(line["self_percent"] for line in lines) / 100 * report["weight"] / 1e9
 
 
-@pytest.mark.parametrize(("method", "ending"), [("fork", "joined"), ("spawn", "joined"), ("fork", "terminated")])
+@pytest.mark.parametrize(
+    ("method", "ending"),
+    [
+        ("fork", "joined"),
+        ("spawn", "joined"),
+        ("forkserver", "joined"),
+        ("fork", "terminated"),
+        ("fork", "executor"),
+        ("spawn", "executor"),
+        ("forkserver", "executor"),
+    ],
+)
 def test_the_workers_of_a_pool(run, tmp_path, method, ending):
     program = write_program(tmp_path, POOL)
     result = run(
@@ -114,7 +130,9 @@ def test_the_workers_of_a_pool(run, tmp_path, method, ending):
     # Two workers run for 0.7 s each; a worker that is killed loses its last samples.
     report = read_report(run, *files)
     assert seconds_in_kernel(report) > 1.0
-    workers = {f"{method.title()}PoolWorker-{number}" for number in (1, 2)}
+    kind = "Process" if ending == "executor" else "PoolWorker"
+    prefix = {"fork": "Fork", "spawn": "Spawn", "forkserver": "ForkServer"}[method] + kind
+    workers = {f"{prefix}-{number}" for number in (1, 2)}
     assert workers <= {process["label"] for process in report["processes"]}, report["processes"]
     # The title is that of the program, not of a worker's command line.
     assert run(command(), "lines", *files).stdout.startswith("program.py · ")
@@ -123,10 +141,12 @@ def test_the_workers_of_a_pool(run, tmp_path, method, ending):
 @pytest.mark.parametrize(
     ("package", "source", "workers"),
     [
-        ("joblib", JOBLIB, {"LokyProcess-1", "LokyProcess-2"}),
+        ("joblib", JOBLIB.replace("BACKEND", "loky"), {"LokyProcess-1", "LokyProcess-2"}),
+        ("joblib", JOBLIB.replace("BACKEND", "multiprocessing"), {"ForkPoolWorker-1", "ForkPoolWorker-2"}),
+        ("joblib", JOBLIB.replace("BACKEND", "threading"), set()),
         ("distributed", DASK, {"dask worker 0", "dask worker 1"}),
     ],
-    ids=["joblib", "dask"],
+    ids=["loky", "joblib multiprocessing", "joblib threading", "dask"],
 )
 def test_workers_are_in_the_bundle_of_the_program(run, tmp_path, package, source, workers):
     need_package(run, package)
@@ -147,7 +167,8 @@ def test_workers_are_in_the_bundle_of_the_program(run, tmp_path, package, source
         pathlib.Path(f"/tmp/perf-{process['pid']}.map").unlink(missing_ok=True)
     report = read_report(run, tmp_path / "moved")
     assert workers <= {process["label"] for process in report["processes"]}, report["processes"]
-    assert seconds_in_kernel(report) > 1.0
+    # Threads share the time of the process, for which each waits.
+    assert seconds_in_kernel(report) > (1.0 if workers else 0.5)
     assert "cannot be read" not in run(command(), "lines", tmp_path / "moved").stdout
 
 
@@ -194,6 +215,24 @@ assert {{row["rank"] for row in kernel}} == {{0, 1, 2, 3}}, kernel
 assert all(row["host"] and row["tid"] for row in kernel)
 """
     run(python(), "-c", script)
+
+
+# As torchrun does: a process for each rank, with variables that say which it is.
+LAUNCHER = """
+import os, subprocess, sys
+ranks = [subprocess.Popen(sys.argv[1:], env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}) for rank in range(2)]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+
+
+def test_the_ranks_of_a_launcher_like_torchrun(run, tmp_path):
+    (tmp_path / "task.py").write_text("import kernel\nkernel.task(0.5)\n")
+    write_program(tmp_path, LAUNCHER)
+    record = [command(), "record", "-o", "prof.data", "--", python(), "task.py"]
+    run(python(), "program.py", *record, timeout=RUN_TIMEOUT_S)
+    files = sorted(path.name for path in tmp_path.glob("*.data"))
+    assert files == ["prof.rank0.data", "prof.rank1.data"]
+    assert sorted(process["rank"] for process in read_report(run, *files)["processes"]) == [0, 1]
 
 
 def size_of(folder):

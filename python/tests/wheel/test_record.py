@@ -3,6 +3,7 @@
 import json
 import platform
 import shutil
+import signal
 
 import pytest
 from conftest import PROGRAMS, command, perf_map, python, require_tool
@@ -61,6 +62,30 @@ def test_an_earlier_bundle_is_kept_if_nothing_replaces_it(run, tmp_path):
     refused = run(command(), "bundle", "-o", "b", "b.old", status=2)
     assert "b.old would be removed, but is to be read" in refused.stderr
     assert (tmp_path / "b.old/perf.data").is_file()
+
+
+# Runs a command in which a signal is pending and blocked, so that it has effect where the command unblocks it.
+WITH_PENDING_SIGNAL = """
+import os, signal, sys
+number = int(sys.argv[1])
+signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+os.kill(os.getpid(), number)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def test_a_signal_while_a_bundle_is_written_leaves_the_earlier_one(run, tmp_path):
+    run(command(), "record", "-o", "p.data", "--", python(), PROGRAMS / "kernel.py", "once", timeout=RUN_TIMEOUT_S)
+    run(command(), "bundle", "-o", "b", "p.data")
+
+    def contents():
+        return {path: path.read_bytes() if path.is_file() else None for path in tmp_path.rglob("*")}
+
+    before = contents()
+    for number in [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]:
+        arguments = [int(number), command(), "bundle", "-o", "b", "p.data"]
+        run(python(), "-c", WITH_PENDING_SIGNAL, *arguments, status=-number)
+        assert contents() == before
 
 
 def test_a_recording_has_another_name_than_the_files_of_a_bundle(run, tmp_path):

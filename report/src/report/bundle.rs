@@ -18,10 +18,11 @@ use jitlisten_files::{OwnDirectory, open_regular};
 use rustc_hash::FxHashMap;
 use wire::recording::{COMPILATIONS, INTERPRETER, images};
 
-use super::Report;
+use super::RecordingFile;
 use crate::error::Error;
-use crate::lookup::candidates;
-use crate::symbols::{self, Hash, Library, SampledFile, hash_contents};
+use crate::lookup::{Lookup, candidates};
+use crate::recording::{Recording, Selection};
+use crate::symbols::{self, Hash, Library, NamedFiles, RecordingFiles, Roots, SampledFile, hash_contents};
 
 /// Name of the directory with the files of recordings.
 pub const ROOT: &str = "root";
@@ -29,6 +30,8 @@ pub const ROOT: &str = "root";
 pub const MARKER: &str = "jitlisten-bundle";
 /// Maximum size of a copied file. A recording can name sparse files of any size.
 const MAX_FILE_BYTES: u64 = 4 << 30;
+/// Number of bytes that are copied before a request to stop is noticed.
+const COPIED_AT_ONCE_BYTES: u64 = 16 << 20;
 
 /// Files of a bundle.
 #[derive(Debug, Default)]
@@ -39,6 +42,7 @@ pub struct Bundle {
     files: BTreeMap<PathBuf, Content>,
     /// Directories with recordings and a root, below that of the bundle.
     parts: BTreeSet<PathBuf>,
+    named_files: NamedFiles,
     /// Hashes of the files that were read.
     hashes: FxHashMap<PathBuf, Hash>,
     /// Files that are not in the bundle, with the reason.
@@ -65,28 +69,43 @@ impl Bundle {
         Bundle { whole, ..Bundle::default() }
     }
 
-    /// Adds a recording, which `report` was made from. The recording gets this name, or one that is free.
-    pub fn add(&mut self, report: &Report, recording: &Path, name: &OsStr) {
-        let own_images = images(&std::path::absolute(recording).unwrap_or_default());
+    /// Adds a recording. It gets this name, or one that is free. `lookup` has the directories that are searched first.
+    ///
+    /// # Errors
+    /// Returns an error if the recording is unreadable.
+    pub fn add(&mut self, file: &RecordingFile, name: &OsStr, lookup: &Lookup) -> Result<(), Error> {
+        let recording = file.read(&Selection::default(), lookup)?;
+        let roots = Roots::new(&recording, lookup).all();
+        let own_images = images(&std::path::absolute(&file.path).unwrap_or_default());
         let mut own: Vec<PathBuf> = [COMPILATIONS, INTERPRETER].iter().map(|name| own_images.join(name)).collect();
         own.retain(|path| path.is_file());
         let mut shared = BTreeMap::new();
-        for (path, result) in self.sampled_files(report) {
-            match result {
-                _ if path.parent() == Some(&own_images) && path.is_file() => own.push(path),
+        let RecordingFiles { sampled, sources } = self.named_files.find(&recording, lookup, self.whole);
+        for (path, file) in sampled {
+            if path.parent() == Some(&own_images) && path.is_file() {
+                own.push(path);
+                continue;
+            }
+            if let Ok(SampledFile::Library(_, Some(debug))) = &file
+                && let Ok(content) = self.read(debug, MAX_FILE_BYTES)
+            {
+                let below_root = roots.iter().find_map(|root| debug.strip_prefix(root).ok());
+                shared.insert(Path::new("/").join(below_root.unwrap_or(debug)), content);
+            }
+            match file.and_then(|file| self.content(file).map_err(|error| error.to_string())) {
                 Ok(content) => _ = shared.insert(path, content),
                 Err(error) => _ = self.missing.insert(path, error),
             }
         }
-        for path in source_files(report) {
-            match self.read_original(report, &path, MAX_FILE_BYTES) {
+        for path in sources {
+            match self.read_original(&roots, &path, MAX_FILE_BYTES) {
                 Ok(content) => _ = shared.insert(path, content),
                 Err(error) => _ = self.missing.insert(path, error.to_string()),
             }
         }
-        for path in perf_maps(report) {
+        for path in perf_maps(&recording) {
             // A missing perf map is normal and not reported.
-            if let Ok(content) = self.read_original(report, &path, symbols::MAX_MAP_BYTES) {
+            if let Ok(content) = self.read_original(&roots, &path, symbols::MAX_MAP_BYTES) {
                 shared.insert(path, content);
             }
         }
@@ -108,40 +127,23 @@ impl Bundle {
         for path in own {
             self.files.insert(images(&recorded).join(path.file_name().unwrap_or_default()), Content::Own(path));
         }
-        self.files.insert(recorded, Content::Own(recording.to_owned()));
+        self.files.insert(recorded, Content::Own(file.path.clone()));
         self.parts.insert(part);
+        Ok(())
     }
 
-    /// Reads the files with samples, by their recorded paths.
-    fn sampled_files(&mut self, report: &Report) -> BTreeMap<PathBuf, Result<Content, String>> {
-        let recording = &report.recording;
-        let mut offsets: FxHashMap<u32, BTreeSet<u64>> = FxHashMap::default();
-        for position in recording.locations.iter().filter_map(|location| location.position) {
-            offsets.entry(position.file).or_default().insert(position.offset);
+    fn content(&mut self, file: SampledFile) -> io::Result<Content> {
+        match file {
+            SampledFile::Library(library, _) if !self.whole => Ok(Content::Library(library)),
+            SampledFile::Library(library, _) => self.read(library.source(), MAX_FILE_BYTES),
+            SampledFile::Image(source) => self.read(&source, MAX_FILE_BYTES),
         }
-        let has_stack_copies = recording.events.get(recording.event).is_some_and(|(event, _)| event.has_stack_copies());
-        let mut contents = BTreeMap::new();
-        for (file, offsets) in offsets {
-            let Some(file) = recording.files.get(file as usize) else { continue };
-            let path = PathBuf::from(&file.path);
-            if !path.is_absolute() || file.path.starts_with("//anon") {
-                continue;
-            }
-            let content = match SampledFile::open(&report.roots, file, &offsets, has_stack_copies) {
-                Ok(SampledFile::Library(library)) if !self.whole => Ok(Content::Library(library)),
-                Ok(SampledFile::Library(library)) => self.read(library.source(), MAX_FILE_BYTES),
-                Ok(SampledFile::Image(source)) => self.read(&source, MAX_FILE_BYTES),
-                Err(error) => Err(io::Error::other(error)),
-            };
-            contents.insert(path, content.map_err(|error| error.to_string()));
-        }
-        contents
     }
 
     /// Reads the file in the first root that has it.
-    fn read_original(&mut self, report: &Report, path: &Path, max_bytes: u64) -> io::Result<Content> {
+    fn read_original(&mut self, roots: &[PathBuf], path: &Path, max_bytes: u64) -> io::Result<Content> {
         let mut result = Err(io::ErrorKind::NotFound.into());
-        for candidate in candidates(&report.roots.all(), path) {
+        for candidate in candidates(roots, path) {
             result = self.read(&candidate, max_bytes);
             if result.is_ok() {
                 break;
@@ -181,17 +183,18 @@ impl Bundle {
     /// Files have mode 0600 in directories of mode 0700, because a source may be private.
     ///
     /// # Errors
-    /// Returns an error if the directory cannot be written or the disk is full, or a recording cannot be copied.
-    pub fn write(&mut self, folder: &OwnDirectory) -> Result<u64, Error> {
+    /// Returns an error if the directory cannot be written or the disk is full, a recording cannot be copied, or
+    /// `is_interrupted` returns true.
+    pub fn write(&mut self, folder: &OwnDirectory, is_interrupted: &dyn Fn() -> bool) -> Result<u64, Error> {
         for part in &self.parts {
             let root = part.join(ROOT);
             folder.create_below(&root).map_err(|error| Error::io("create", folder.path().join(root), error))?;
         }
         let mut bytes = 0;
         for (path, content) in &self.files {
-            match (content.write(folder, path), content) {
+            match (content.write(folder, path, is_interrupted), content) {
                 (Ok(size), _) => bytes += size,
-                (Err(error), Content::Shared { .. } | Content::Library(_)) if !is_full(&error) => {
+                (Err(error), Content::Shared { .. } | Content::Library(_)) if !ends_writing(&error) => {
                     self.missing.insert(path.clone(), error.to_string());
                 }
                 (Err(error), _) => return Err(Error::io("write", folder.path().join(path), error)),
@@ -217,15 +220,27 @@ impl Content {
         }
     }
 
-    fn write(&self, folder: &OwnDirectory, path: &Path) -> io::Result<u64> {
+    fn write(&self, folder: &OwnDirectory, path: &Path, is_interrupted: &dyn Fn() -> bool) -> io::Result<u64> {
         let directory = || folder.create_below(path.parent().unwrap_or(Path::new("")));
         let name = path.file_name().unwrap_or_default();
+        let copy = |source: &Path, max_bytes: u64| {
+            let mut source = open_regular(source)?.take(max_bytes);
+            let (mut replacement, mut size) = (directory()?.replacement(name)?, 0);
+            loop {
+                if is_interrupted() {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                match io::copy(&mut source.by_ref().take(COPIED_AT_ONCE_BYTES), replacement.file())? {
+                    0 => return replacement.commit().map(|()| size),
+                    bytes => size += bytes,
+                }
+            }
+        };
         match self {
             Content::Own(source) if *source == folder.path().join(path) => Ok(source.metadata()?.len()),
-            Content::Own(source) => directory()?.copy(open_regular(source)?, name),
-            Content::Shared { source, max_bytes, .. } => {
-                directory()?.copy(open_regular(source)?.take(*max_bytes), name)
-            }
+            Content::Own(source) => copy(source, u64::MAX),
+            Content::Shared { source, max_bytes, .. } => copy(source, *max_bytes),
+            Content::Library(_) if is_interrupted() => Err(io::ErrorKind::Interrupted.into()),
             Content::Library(library) => {
                 let bytes = library.to_elf()?;
                 directory()?.write(name, &bytes).map(|()| bytes.len() as u64)
@@ -234,8 +249,10 @@ impl Content {
     }
 }
 
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+/// Returns true for an error that a file alone does not explain.
+fn ends_writing(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, QuotaExceeded, StorageFull};
+    matches!(error.kind(), Interrupted | QuotaExceeded | StorageFull)
 }
 
 /// Returns the directory of a part, below that of the bundle.
@@ -264,12 +281,8 @@ fn free_name(files: &BTreeMap<PathBuf, Content>, path: &Path) -> PathBuf {
     paths.find(|path| is_free(path) && is_free(&images(path)) && !is_reserved(path)).unwrap_or_default()
 }
 
-fn source_files(report: &Report) -> BTreeSet<PathBuf> {
-    report.symbols.sources.iter().map(PathBuf::from).filter(|path| path.is_absolute()).collect()
-}
-
-fn perf_maps(report: &Report) -> BTreeSet<PathBuf> {
-    let processes = report.recording.locations.iter().filter_map(|location| location.pid);
+fn perf_maps(recording: &Recording) -> BTreeSet<PathBuf> {
+    let processes = recording.locations.iter().filter_map(|location| location.pid);
     processes.map(|pid| PathBuf::from(format!("/tmp/perf-{pid}.map"))).collect()
 }
 
@@ -290,5 +303,28 @@ mod tests {
         for path in ["/a/../../etc/passwd", "relative", "/", "/../x"] {
             assert_eq!(relative_path(Path::new(path)), None, "{path}");
         }
+    }
+
+    #[test]
+    fn writing_can_be_interrupted_before_and_in_each_file() {
+        let path = std::env::temp_dir().join(format!("jitlisten-interrupted-{}", std::process::id()));
+        let directory = OwnDirectory::create_new(&path).unwrap();
+        let source = path.join("source");
+        std::fs::write(&source, vec![1; COPIED_AT_ONCE_BYTES as usize + 1]).unwrap();
+        let mut bundle = Bundle::default();
+        for name in ["first", "second"] {
+            bundle.files.insert(name.into(), Content::Own(source.clone()));
+        }
+        // Each copy asks before its two parts and at its end.
+        for allowed in 0..6 {
+            let calls = std::cell::Cell::new(0);
+            let is_interrupted = || calls.replace(calls.get() + 1) == allowed;
+            let error = bundle.write(&directory, &is_interrupted).expect_err("interrupted");
+            assert!(matches!(error, Error::Io { source, .. } if source.kind() == io::ErrorKind::Interrupted));
+            assert_eq!(path.join("first").exists(), allowed >= 3);
+            assert!(!path.join("second").exists());
+        }
+        assert_eq!(bundle.write(&directory, &|| false).unwrap(), 2 * (COPIED_AT_ONCE_BYTES + 1));
+        std::fs::remove_dir_all(path).unwrap();
     }
 }

@@ -56,6 +56,20 @@ pub struct RecordingFile {
     pub root: Option<PathBuf>,
 }
 
+impl RecordingFile {
+    /// Reads the recording, and finds the images beside it.
+    fn read(&self, selection: &Selection, lookup: &Lookup) -> Result<Recording, Error> {
+        let roots: Vec<PathBuf> = lookup.roots.iter().chain(&self.root).cloned().collect();
+        let mut recording = Recording::open_with(&self.path, selection, &roots)?;
+        recording.interpreters.extend(Interpreter::read(&self.path));
+        recording.find_moved_images(&self.path);
+        if let Some(root) = &self.root {
+            recording.set_root(root);
+        }
+        Ok(recording)
+    }
+}
+
 impl From<&Path> for RecordingFile {
     fn from(path: &Path) -> RecordingFile {
         RecordingFile { path: path.to_owned(), root: None }
@@ -112,20 +126,14 @@ impl Report {
         let (mut merger, mut compilations, mut notes) = (Merger::default(), Vec::new(), Vec::new());
         let mut shared_code = SharedCode::default();
         let mut recorded: Option<SystemTime> = None;
-        for RecordingFile { path, root } in files {
-            let roots: Vec<PathBuf> = options.lookup.roots.iter().chain(root).cloned().collect();
-            let recording = Recording::open_with(path, &options.selection, &roots);
+        for file in files {
+            let path = &file.path;
             // With several files, the error must name the file that it concerns.
-            let mut recording = recording.map_err(|error| match error {
+            let mut recording = file.read(&options.selection, &options.lookup).map_err(|error| match error {
                 error @ Error::Io { .. } => error,
                 error if files.len() == 1 => error,
                 error => Error::InFile { path: path.clone(), error: Box::new(error) },
             })?;
-            recording.interpreters.extend(Interpreter::read(path));
-            recording.find_moved_images(path);
-            if let Some(root) = root {
-                recording.set_root(root);
-            }
             compilations.extend(compilations::read(path, &recording, &options.selection, &mut notes));
             if files.len() > 1 {
                 shared_code.share(&mut recording, &options.lookup);

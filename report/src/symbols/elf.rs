@@ -2,22 +2,24 @@
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gimli::{EndianArcSlice, RunTimeEndian, UnwindSection as _};
 use jitlisten_files::open_regular;
 use lzma_rust2::XzReader;
 use object::elf;
-use object::read::elf::{ElfFile64, ProgramHeader, SectionHeader as _};
+use object::read::elf::{ElfFile64, ElfSymbolIterator64, ProgramHeader, SectionHeader as _};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SymbolKind};
 use rustc_hash::FxHashMap;
 use rustix::fs::MemfdFlags;
 use sha2::{Digest as _, Sha256};
 
 use super::callees::Callees;
+use super::library::{Hash, hash_contents};
 use super::line_zero::{Blocks, is_line_zero};
 use super::source_frame::SourceFrame;
 use crate::lookup::segments::Segments;
@@ -26,10 +28,12 @@ use crate::lookup::source_path;
 use crate::machine::{CallTarget, Machine};
 
 type Slice = EndianArcSlice<RunTimeEndian>;
-type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
+type Parsed<'a, R = File> = ElfFile64<'a, Endianness, &'a ReadCache<R>>;
 
 /// Maximum length of a symbol name; longer ones are ignored.
 const MAX_NAME_BYTES: usize = 64 << 10;
+/// Maximum size of a symbol table's names; larger tables are not read.
+const MAX_STRING_TABLE_BYTES: u64 = 1 << 30;
 /// Maximum size of a debug information section; longer ones are not read.
 const MAX_SECTION_BYTES: u64 = 4 << 30;
 /// Maximum size of mini debug information, compressed or not.
@@ -41,12 +45,17 @@ const MAX_INLINE_DEPTH: usize = 256;
 
 /// Open ELF file.
 pub(super) struct Elf {
+    /// Path of the file; empty for one in memory.
+    pub(super) path: PathBuf,
     cache: ReadCache<File>,
     pub(super) segments: Segments,
     symbols: Symbols,
     lines: Option<Lines>,
     line_table_hash: OnceCell<Option<[u8; 32]>>,
     callees: OnceCell<Callees>,
+    content_hash: OnceCell<Hash>,
+    /// File with the debug information of a library, once it was looked for.
+    pub(super) debug: OnceCell<Option<Box<Elf>>>,
     /// Basic blocks of functions that have code at line 0, by start address.
     blocks: FxHashMap<u64, Arc<Blocks>>,
     /// Instruction set, for the disassembler.
@@ -60,11 +69,11 @@ pub(super) struct Elf {
 
 impl Elf {
     pub(super) fn open(path: &Path) -> Result<Elf, String> {
-        Elf::read(open_regular(path).map_err(|error| error.to_string())?)
+        Elf::read(open_regular(path).map_err(|error| error.to_string())?, path)
     }
 
-    fn read(file: File) -> Result<Elf, String> {
-        let length = file.metadata().map_err(|error| error.to_string())?.len();
+    fn read(file: File, path: &Path) -> Result<Elf, String> {
+        let symbols = Symbols::read(&file)?;
         let cache = ReadCache::new(file);
         let parsed = Parsed::parse(&cache).map_err(|error| error.to_string())?;
         let endian = parsed.endian();
@@ -76,14 +85,16 @@ impl Elf {
         let machine = Machine::from_elf(header.e_machine.get(endian));
         let text = parsed.section_by_name(".text");
         let is_reduced = text.is_some_and(|text| text.elf_section_header().sh_type(endian) == elf::SHT_NOBITS);
-        let symbols = Symbols::read(&parsed, usize::try_from(length).unwrap_or(usize::MAX));
         let build_id = parsed.build_id().ok().flatten().unwrap_or_default().to_vec();
         Ok(Elf {
+            path: path.to_owned(),
             segments,
             symbols,
             lines: None,
             line_table_hash: OnceCell::new(),
             callees: OnceCell::new(),
+            content_hash: OnceCell::new(),
+            debug: OnceCell::new(),
             blocks: FxHashMap::default(),
             machine,
             build_id,
@@ -210,6 +221,17 @@ impl Elf {
         Some(entry.initial_address()..entry.end_address())
     }
 
+    /// Returns the hash of the whole file.
+    pub(super) fn content_hash(&self) -> io::Result<Hash> {
+        match self.content_hash.get() {
+            Some(hash) => Ok(*hash),
+            None => {
+                let hash = hash_contents(open_regular(&self.path)?)?;
+                Ok(*self.content_hash.get_or_init(|| hash))
+            }
+        }
+    }
+
     /// Returns the name of the separate file with debug information (`.gnu_debuglink`).
     pub(super) fn debug_link(&self) -> Option<String> {
         let (name, _) = Parsed::parse(&self.cache).ok()?.gnu_debuglink().ok()??;
@@ -226,7 +248,7 @@ impl Elf {
         let mut file = File::from(rustix::fs::memfd_create("gnu_debugdata", MemfdFlags::CLOEXEC).ok()?);
         let reader = XzReader::new_mem_limit(&*compressed, false, MAX_XZ_KIB);
         io::copy(&mut reader.take(MAX_MINI_DEBUG_INFO_BYTES), &mut file).ok()?;
-        Elf::read(file).ok()
+        Elf::read(file, Path::new("")).ok()
     }
 
     /// Returns the bytes of a section; empty if it does not exist or is longer than `max_bytes`.
@@ -265,15 +287,27 @@ struct Symbol {
 }
 
 impl Symbols {
-    /// Reads the symbol tables. The file's `length` limits the memory for names, because many symbols may share one
+    /// Reads the symbol tables. The file's length limits the bytes of all names, because many symbols may share one
     /// long name, which is copied for each.
-    fn read(file: &Parsed<'_>, length: usize) -> Symbols {
+    fn read(file: &File) -> Result<Symbols, String> {
+        let length = file.metadata().map_err(|error| error.to_string())?.len();
+        // What was read is not kept.
+        let cache = ReadCache::new(file);
+        let parsed = Parsed::parse(&cache).map_err(|error| error.to_string())?;
         let mut symbols = Symbols::default();
-        let max_name_bytes = length.saturating_mul(4).saturating_add(MAX_NAME_BYTES);
-        symbols.add(file.symbols(), max_name_bytes);
-        symbols.add(file.dynamic_symbols(), max_name_bytes);
+        let mut max_name_bytes = usize::try_from(length).unwrap_or(usize::MAX).saturating_mul(4);
+        for (table, entries) in [
+            (parsed.elf_symbol_table(), parsed.symbols()),
+            (parsed.elf_dynamic_symbol_table(), parsed.dynamic_symbols()),
+        ] {
+            // All names at once: one by one, they take two system calls each.
+            let strings = parsed.section_by_index(table.string_section()).ok();
+            let strings = strings.filter(|strings| strings.size() <= MAX_STRING_TABLE_BYTES);
+            let strings = strings.and_then(|strings| strings.data().ok()).unwrap_or_default();
+            symbols.add(entries, strings, &mut max_name_bytes);
+        }
         symbols.sort();
-        symbols
+        Ok(symbols)
     }
 
     fn merge(&mut self, other: Symbols) {
@@ -293,17 +327,24 @@ impl Symbols {
         self.entries.sort_by_key(|symbol| (symbol.address, !symbol.global, length(symbol)));
     }
 
-    fn add<'data>(&mut self, symbols: impl Iterator<Item = impl ObjectSymbol<'data>>, max_name_bytes: usize) {
+    fn add<'data>(
+        &mut self,
+        symbols: ElfSymbolIterator64<'data, '_, Endianness, &'data ReadCache<&File>>,
+        strings: &[u8],
+        max_name_bytes: &mut usize,
+    ) {
         for symbol in symbols.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition()) {
-            let Ok(name) = symbol.name_bytes() else { continue };
-            if name.is_empty() || name.len() > MAX_NAME_BYTES {
-                continue;
+            let start = symbol.elf_symbol().st_name.get(symbol.endian()) as usize;
+            let bytes = strings.get(start..).unwrap_or_default();
+            let bytes = &bytes[..bytes.len().min(MAX_NAME_BYTES + 1)];
+            let name = CStr::from_bytes_until_nul(bytes).ok();
+            match max_name_bytes.checked_sub(name.map_or(bytes.len(), CStr::count_bytes)) {
+                Some(remaining) => *max_name_bytes = remaining,
+                None => return,
             }
+            let Some(name) = name.filter(|name| !name.is_empty()) else { continue };
             let start = self.names.len();
-            if start > max_name_bytes {
-                return;
-            }
-            self.names.push_str(&String::from_utf8_lossy(name));
+            self.names.push_str(&name.to_string_lossy());
             let (Ok(name_start), Ok(name_end)) = (u32::try_from(start), u32::try_from(self.names.len())) else {
                 return;
             };

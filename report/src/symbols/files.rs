@@ -50,8 +50,6 @@ struct FileEntry {
     file: MappedFile,
     name: String,
     state: State,
-    /// File with the debug information of a library, once it was looked for.
-    debug: Option<Option<Box<Elf>>>,
 }
 
 enum State {
@@ -110,7 +108,7 @@ impl Files {
             let state = if is_anonymous_name { State::Anonymous } else { State::Unopened };
             let name = file.path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(&file.path).to_owned();
             let name = if is_anonymous_name { file.path.clone() } else { name };
-            FileEntry { file: file.clone(), name, state, debug: None }
+            FileEntry { file: file.clone(), name, state }
         });
         self.files.extend(files);
         is_unchanged
@@ -253,15 +251,30 @@ impl Files {
         self.debug_file(position.file)?.named_function(address).map(|(name, _)| name.to_owned())
     }
 
+    /// Returns name and address range of a library's function, also of one that only the debug information names.
+    pub(super) fn library_function(&mut self, file: u32, address: u64) -> Option<(&str, Range<u64>)> {
+        if self.open(file)?.1.function(address).is_none() {
+            return self.debug_file(file)?.named_function(address);
+        }
+        self.open(file)?.1.function(address)
+    }
+
+    /// Returns why a file could not be opened.
+    pub(super) fn error(&self, file: u32) -> Option<&str> {
+        match &self.files.get(file as usize)?.state {
+            State::Missing(error) => Some(error),
+            _ => None,
+        }
+    }
+
     /// Returns the file with the debug information of a library.
-    fn debug_file(&mut self, file: u32) -> Option<&mut Elf> {
-        let FileEntry { file, state: State::Open(elf), debug, .. } = self.files.get_mut(file as usize)? else {
-            return None;
-        };
-        if elf.is_image || is_image_path(&file.path) {
+    pub(super) fn debug_file(&mut self, file: u32) -> Option<&mut Elf> {
+        if !self.is_library(file) {
             return None;
         }
-        debug.get_or_insert_with(|| open_debug_file(&self.roots, file, elf).map(Box::new)).as_deref_mut()
+        let FileEntry { file, state: State::Open(elf), .. } = self.files.get_mut(file as usize)? else { return None };
+        elf.debug.get_or_init(|| open_debug_file(&self.roots, file, elf).map(Box::new));
+        elf.debug.get_mut()?.as_deref_mut()
     }
 
     pub(super) fn image_function(&mut self, position: FilePosition) -> Option<ImageFunction> {
@@ -328,24 +341,24 @@ impl Files {
 
 fn open(roots: &Roots, file: &MappedFile) -> State {
     match find_file(roots, file) {
-        Ok((_, elf)) => State::Open(Box::new(elf)),
+        Ok(elf) => State::Open(Box::new(elf)),
         Err(error) => State::Missing(error),
     }
 }
 
-/// Opens the file that was recorded, and returns its path. Bundles may have different functions of a library.
-pub(super) fn find_file(roots: &Roots, file: &MappedFile) -> Result<(PathBuf, Elf), String> {
+/// Opens the file that was recorded. Bundles may have different functions of a library.
+fn find_file(roots: &Roots, file: &MappedFile) -> Result<Elf, String> {
     let path = Path::new(&file.path);
-    let (mut last_error, mut reduced) = (String::new(), None::<(PathBuf, Elf)>);
+    let (mut last_error, mut reduced) = (String::new(), None::<Elf>);
     for candidate in candidates(&roots.for_file(file), path) {
         match Elf::open(&candidate) {
             Ok(elf) if !is_recorded_file(&elf, file) => {
                 last_error = "is another file than the one that was recorded (its build id differs)".to_owned();
             }
-            Ok(elf) if !elf.is_reduced => return Ok((candidate, elf)),
+            Ok(elf) if !elf.is_reduced => return Ok(elf),
             Ok(elf) => match &mut reduced {
-                Some((_, first)) => first.add_symbols(elf),
-                None => reduced = Some((candidate, elf)),
+                Some(first) => first.add_symbols(elf),
+                None => reduced = Some(elf),
             },
             // An error about an existing file is more informative than one about a missing file.
             Err(error) if last_error.is_empty() || candidate.exists() => last_error = error,
@@ -357,7 +370,7 @@ pub(super) fn find_file(roots: &Roots, file: &MappedFile) -> Result<(PathBuf, El
 
 /// Opens the file with a library's debug information, where gdb looks for it: by build id, by the name in
 /// `.gnu_debuglink`, or in the library (`.gnu_debugdata`).
-pub(super) fn open_debug_file(roots: &Roots, file: &MappedFile, elf: &Elf) -> Option<Elf> {
+fn open_debug_file(roots: &Roots, file: &MappedFile, elf: &Elf) -> Option<Elf> {
     open_separate_debug_file(roots, file, elf).or_else(|| elf.open_mini_debug_info())
 }
 
@@ -437,7 +450,7 @@ pub(crate) struct ImageCode(Elf);
 
 impl ImageCode {
     pub(crate) fn open(roots: &Roots, file: &MappedFile) -> Option<ImageCode> {
-        find_file(roots, file).ok().map(|(_, elf)| ImageCode(elf))
+        find_file(roots, file).ok().map(ImageCode)
     }
 
     /// Returns the instruction set, if there is a decoder for it.

@@ -1,7 +1,6 @@
 //! The part of a library that reports need: the symbols of functions with samples, and the unwind table. Its ELF file
 //! has the library's program headers, so that positions in the library stay the same, and no code.
 
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,11 +10,13 @@ use jitlisten_files::open_regular;
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _, SectionHeader as _};
 use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
 use object::{Endianness, Object as _, ObjectSection as _, ReadCache, elf};
+use rustc_hash::FxHashMap;
 use sha2::{Digest as _, Sha256};
 
-use super::files::{find_file, is_image_path, open_debug_file};
-use super::roots::Roots;
-use crate::recording::MappedFile;
+use super::files::{Files, OpenLibraries};
+use super::{SymbolCache, Symbols};
+use crate::lookup::Lookup;
+use crate::recording::Recording;
 
 /// Length of the build ids that linkers write.
 const BUILD_ID_BYTES: usize = 20;
@@ -44,37 +45,83 @@ pub(crate) struct Library {
 pub(crate) enum SampledFile {
     /// Code that was compiled at run time, and the file that was read.
     Image(PathBuf),
-    Library(Library),
+    /// Library, and the file with its debug information if both are copied whole.
+    Library(Library, Option<PathBuf>),
+}
+
+/// Files that recordings name. Libraries stay open from one recording to the next.
+#[derive(Default)]
+pub(crate) struct NamedFiles(OpenLibraries);
+
+/// Files that one recording names, by their recorded paths.
+#[derive(Default)]
+pub(crate) struct RecordingFiles {
+    /// Images and libraries with samples, or the reason why one cannot be read.
+    pub(crate) sampled: BTreeMap<PathBuf, Result<SampledFile, String>>,
+    pub(crate) sources: BTreeSet<PathBuf>,
+}
+
+impl NamedFiles {
+    /// Finds the files of one recording. `whole` also finds the debug information of libraries.
+    pub(crate) fn find(&mut self, recording: &Recording, lookup: &Lookup, whole: bool) -> RecordingFiles {
+        let mut cache = SymbolCache::default();
+        cache.files.extend(recording, lookup);
+        cache.files.take_libraries(&mut self.0);
+        let sources = Symbols::resolve_with(&mut cache, recording, lookup).sources;
+        let sources = sources.into_iter().map(PathBuf::from).filter(|path| path.is_absolute()).collect();
+        let mut offsets: FxHashMap<u32, BTreeSet<u64>> = FxHashMap::default();
+        for position in recording.locations.iter().filter_map(|location| location.position) {
+            offsets.entry(position.file).or_default().insert(position.offset);
+        }
+        let has_stack_copies = recording.events.get(recording.event).is_some_and(|(event, _)| event.has_stack_copies());
+        let mut sampled = BTreeMap::new();
+        for (file, offsets) in offsets {
+            let path = recording.files.get(file as usize).map(|file| PathBuf::from(&file.path));
+            let mut result = SampledFile::open(&mut cache.files, file, &offsets, has_stack_copies);
+            if let Some(Ok(SampledFile::Library(_, debug))) = &mut result
+                && whole
+            {
+                *debug = cache.files.debug_file(file).map(|debug| debug.path.clone());
+            }
+            sampled.extend(path.filter(|path| path.is_absolute()).zip(result));
+        }
+        cache.files.into_libraries(&mut self.0);
+        RecordingFiles { sampled, sources }
+    }
+}
+
+impl std::fmt::Debug for NamedFiles {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_tuple("NamedFiles").finish_non_exhaustive()
+    }
 }
 
 impl SampledFile {
-    /// Opens the file that was recorded. A library has the functions at these offsets, also those that only its debug
-    /// information names. Its unwind table is kept for stack copies, and if a function has no name.
-    pub(crate) fn open(
-        roots: &Roots,
-        file: &MappedFile,
+    /// Opens the file that was recorded; `None` for memory. A library has the functions at these offsets, also those
+    /// that only its debug information names. Its unwind table is kept for stack copies, and if a function has no name.
+    fn open(
+        files: &mut Files,
+        file: u32,
         offsets: &BTreeSet<u64>,
         has_stack_copies: bool,
-    ) -> Result<SampledFile, String> {
-        let (source, elf) = find_file(roots, file)?;
-        if elf.is_image || is_image_path(&file.path) {
-            return Ok(SampledFile::Image(source));
+    ) -> Option<Result<SampledFile, String>> {
+        let is_library = files.is_library(file);
+        let Some((_, elf)) = files.open(file) else { return files.error(file).map(|error| Err(error.to_owned())) };
+        if !is_library {
+            return Some(Ok(SampledFile::Image(elf.path.clone())));
         }
         let identity = match elf.build_id.as_slice() {
-            [] => {
-                let hash = open_regular(&source).and_then(hash_contents).map_err(|error| error.to_string())?;
-                hash[..BUILD_ID_BYTES].to_vec()
-            }
+            [] => match elf.content_hash() {
+                Ok(hash) => hash[..BUILD_ID_BYTES].to_vec(),
+                Err(error) => return Some(Err(error.to_string())),
+            },
             build_id => build_id.to_vec(),
         };
+        let source = elf.path.clone();
         let mut library = Library { source, identity, functions: BTreeMap::new(), has_unwind_table: has_stack_copies };
-        let debug = OnceCell::new();
-        let debug_function = |address| {
-            let debug = debug.get_or_init(|| open_debug_file(roots, file, &elf)).as_ref();
-            debug.and_then(|debug| debug.named_function(address))
-        };
-        for address in offsets.iter().filter_map(|offset| elf.address_of_offset(*offset)) {
-            match elf.function(address).or_else(|| debug_function(address)) {
+        for offset in offsets {
+            let Some(address) = files.open(file).and_then(|(_, elf)| elf.address_of_offset(*offset)) else { continue };
+            match files.library_function(file, address) {
                 Some((name, range)) => {
                     let function = (range.end.saturating_sub(range.start), name.to_owned());
                     library.functions.insert(range.start, function);
@@ -82,7 +129,7 @@ impl SampledFile {
                 None => library.has_unwind_table = true,
             }
         }
-        Ok(SampledFile::Library(library))
+        Some(Ok(SampledFile::Library(library, None)))
     }
 }
 
@@ -255,5 +302,36 @@ pub(crate) fn hash_contents(mut contents: impl Read) -> io::Result<Hash> {
             0 => return Ok(hash.finalize().into()),
             length => hash.update(&buffer[..length]),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recording::{FilePosition, Location, MappedFile};
+
+    #[test]
+    fn a_library_is_opened_once_for_several_recordings() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let original = maps.split_whitespace().find(|word| word.contains("libgcc_s.so")).unwrap();
+        let path = std::env::temp_dir().join(format!("jitlisten-opened-once-{}.so", std::process::id()));
+        std::fs::copy(original, &path).unwrap();
+        let mut recording = Recording::default();
+        let mapped_path = path.to_str().unwrap().to_owned();
+        recording.files.push(MappedFile { path: mapped_path, build_id: Vec::new(), root: None });
+        let length = path.metadata().unwrap().len();
+        recording.locations.extend((0..length).step_by(64).map(|offset| {
+            let position = Some(FilePosition { file: 0, offset });
+            Location { origin: 0, pid: Some(1), address: offset, position, is_function: false, callee: None }
+        }));
+        let mut files = NamedFiles::default();
+        let mut function_count = || match files.find(&recording, &Lookup::default(), false).sampled.remove(&path) {
+            Some(Ok(SampledFile::Library(library, _))) => library.functions.len(),
+            _ => 0,
+        };
+        let count = function_count();
+        assert!(count > 10, "{count} functions");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(function_count(), count);
     }
 }

@@ -22,7 +22,7 @@ use std::ops::Range;
 
 pub use files::FileSymbols;
 pub(crate) use files::ImageCode;
-pub(crate) use library::{Hash, Library, SampledFile, hash_contents};
+pub(crate) use library::{Hash, Library, NamedFiles, RecordingFiles, SampledFile, hash_contents};
 pub(crate) use names::is_entry;
 pub(crate) use roots::Roots;
 pub(crate) use shared_code::SharedCode;

@@ -20,12 +20,16 @@ use super::definitions::{self, Definition};
 use super::frames::FrameWord;
 use super::image::{self, Function, LINE_BYTES, TEXT_OFFSET};
 use super::{lines, text};
+use crate::handler::clock;
 use crate::writer::perf_data::Mapping;
 
 /// Address of the first image.
 const IMAGE_BASE: u64 = 1 << 52;
 /// Distance between two images.
 const IMAGE_STRIDE: u64 = 1 << 28;
+/// Time between two times at which an image is written, because it is written as a whole. Names of functions that are
+/// new since then are lost if the process is killed.
+const WRITE_PERIOD_NS: u64 = 250_000_000;
 /// Maximum number of functions per image, because each added function rewrites the whole image.
 const MAX_FUNCTIONS_PER_IMAGE: usize = 256;
 /// Number of code object numbers above which unused ones are forgotten.
@@ -72,6 +76,8 @@ pub(crate) struct Functions {
     functions: Vec<Function>,
     image: u64,
     is_written: bool,
+    /// Earliest time to write the image again, by [`clock::monotonic`].
+    next_write: u64,
     /// Definition time of the first function that is not covered by a mapping; 0 if none.
     unmapped_since: u64,
     /// Size of the part of the image that mappings cover.
@@ -83,13 +89,14 @@ impl Functions {
         let mut functions = Functions {
             minor,
             directory: directory.to_owned(),
-            stem: format!("python-{}-{:x}", std::process::id(), crate::handler::clock::monotonic()),
+            stem: format!("python-{}-{:x}", std::process::id(), clock::monotonic()),
             working_directory: std::env::current_dir().unwrap_or_default(),
             numbers: BTreeMap::new(),
             by_contents: BTreeMap::new(),
             functions: Vec::new(),
             image: 0,
             is_written: true,
+            next_write: 0,
             unmapped_since: 0,
             mapped: 0,
         };
@@ -141,21 +148,23 @@ impl Functions {
 
     fn start_next_image(&mut self) {
         // Ignore the error, because on a full disk writing the recording fails as well and reports it.
-        let _ = self.write();
+        let _ = self.write(true);
         self.functions.clear();
         self.image += 1;
         self.mapped = 0;
     }
 
-    /// Writes the image if it has new, mapped functions. Call this before writing a sample that refers to them.
+    /// Writes the image if it has new, mapped functions, and if that is due or `now`.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(crate) fn write(&mut self) -> io::Result<()> {
-        if self.is_written || self.mapped == 0 {
+    pub(crate) fn write(&mut self, now: bool) -> io::Result<()> {
+        let time = clock::monotonic();
+        if self.is_written || self.mapped == 0 || !(now || time >= self.next_write) {
             return Ok(());
         }
         self.is_written = true;
+        self.next_write = time + WRITE_PERIOD_NS;
         let Some(bytes) = self.encode_image() else { return Err(io::Error::other("an image is refused")) };
         OwnDirectory::create(&self.directory)?.write(self.file_name(), &bytes)
     }

@@ -152,9 +152,9 @@ impl Python {
         is_joined
     }
 
-    /// Writes the current image if it has changed.
-    pub(crate) fn write_images(&mut self) {
-        if let Err(error) = self.functions.write() {
+    /// Writes the current image if it has changed, and if that is due or `now`.
+    pub(crate) fn write_images(&mut self, now: bool) {
+        if let Err(error) = self.functions.write(now) {
             log_line!(Warn, "names of Python functions cannot be written: {error}");
         }
     }

@@ -7,6 +7,7 @@
 //! published after its end, and in a fork child, for its counters and for the facts that the next recording takes over.
 
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use crate::recording::counters::Counters;
@@ -35,8 +36,9 @@ pub(crate) struct Recording {
     pub(crate) counter: Option<Counter>,
     /// Clock for threads that often wait (`clock_choice.rs`); `None` if the kernel does not permit it.
     pub(crate) user_clock: Option<Counter>,
-    /// Keeps the kernel's perf events enabled while user clocks may be opened in a handler.
-    pub(crate) unused_clock: Option<UnusedCounter>,
+    /// Keeps the kernel's perf events enabled while user clocks may be opened in a handler. Belongs to the writer's thread:
+    /// the kernel switches a thread with a counter more slowly.
+    pub(crate) unused_clock: OnceLock<UnusedCounter>,
     /// True if new threads may get a signal stack: see `sanitizer.rs`.
     pub(crate) gives_signal_stacks: bool,
     /// Thread-specific key whose destructor reports a thread's exit; `None` if no key was available.
@@ -108,7 +110,7 @@ impl Recording {
             short_threads: ShortThreads::default(),
             counter,
             user_clock: None,
-            unused_clock: None,
+            unused_clock: OnceLock::new(),
             gives_signal_stacks,
             exit_key: last().and_then(|last| last.exit_key),
             main_stack,

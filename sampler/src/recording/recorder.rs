@@ -21,7 +21,7 @@ use crate::recording::family;
 use crate::recording::options::{self, Clock, Options};
 use crate::recording::process::{self, Process};
 use crate::recording::process_name;
-use crate::thread::counter::{self, UnusedCounter};
+use crate::thread::counter;
 use crate::thread::{arming, creation, scan, slots, timer};
 use crate::transparency::disposition::{self, Sender};
 use crate::transparency::{fatal, sanitizer, signals};
@@ -235,7 +235,6 @@ fn start_in(
     code_map::forget_unknown_code();
     process_name::begin_recording();
     let mut recording = Recording::new(options.clock, options.hz, counter, start.gives_signal_stacks);
-    recording.unused_clock = user_clock.as_ref().and_then(|clock| clock.open_unused(options.hz));
     recording.user_clock = user_clock;
     recording.exit_key = recording.exit_key.or_else(creation::create_exit_key);
     let recording = recording.publish();
@@ -360,7 +359,9 @@ fn leave_parent(parent: &Recording) {
     if counter::open_count() != 0 {
         slots::iter().for_each(|(_, slot)| slot.source.close_counter());
     }
-    parent.unused_clock.into_iter().for_each(UnusedCounter::close);
+    if let Some(unused) = parent.unused_clock.get() {
+        unused.close();
+    }
     if let Some(session) = Session::process() {
         session.stop_observing();
     }

@@ -14,7 +14,8 @@ use crate::writer::output::Output;
 use crate::writer::perf_data::{Features, InitialFeatures};
 
 impl Writer {
-    pub(super) fn flush(&mut self) {
+    /// Writes the batch. `with_names` also writes the names of Python functions if that is not due yet.
+    pub(super) fn flush(&mut self, with_names: bool) {
         if self.batch.is_empty() {
             return;
         }
@@ -28,7 +29,7 @@ impl Writer {
             self.create_file();
         }
         if let Some(python) = &mut self.python {
-            python.write_images();
+            python.write_images(with_names);
         }
         self.append();
     }

@@ -34,7 +34,6 @@ use crate::recording::launcher::Rank;
 use crate::recording::options::Options;
 use crate::recording::process::{self, Process, is_launcher};
 use crate::recording::{family, process_name};
-use crate::thread::counter::UnusedCounter;
 use crate::thread::ring::MAX_NATIVE_FRAMES;
 use crate::thread::scan::Scan;
 use crate::thread::slot_state::State;
@@ -197,7 +196,7 @@ impl Writer {
         // The kernel grows the main stack down to the limit, and places no other mapping there.
         let (low, high) = self.mappings.main_stack;
         self.recording.main_stack.set_exact(low.min(high.saturating_sub(process::main_stack_limit())), high);
-        self.flush();
+        self.flush(false);
     }
 
     /// Reads the mappings at the first sample. Returns true once there has been a sample.
@@ -215,6 +214,7 @@ impl Writer {
         if !process::are_standard_descriptors_open() {
             self.wait_for_startup();
         }
+        self.open_unused_clock();
         let end = loop {
             let wake_count = self.recording.wake.count();
             let pause = &self.recording.requests.pause;
@@ -323,6 +323,7 @@ impl Writer {
     fn run_pass(&mut self) {
         // Clear the request before reading the rings: a thread that sets it has already added its sample.
         let is_drain_requested = self.recording.wake.take_drain_request();
+        let is_write_requested = self.recording.wake.take_write_request();
         let has_begun = self.ensure_begun();
         if has_begun {
             self.write_code_events();
@@ -346,8 +347,18 @@ impl Writer {
             self.drain(true);
         }
         self.batch.finished_round();
-        self.flush();
+        self.flush(is_write_requested);
         code_map::reclaim(slots::no_handler_is_running);
+    }
+
+    /// Opens the unused clock for this thread. It stays open if another thread continues the work.
+    fn open_unused_clock(&self) {
+        let Recording { user_clock, unused_clock, hz, .. } = self.recording;
+        if let Some(clock) = user_clock
+            && unused_clock.get().is_none()
+        {
+            clock.open_unused(*hz).and_then(|unused| unused_clock.set(unused).ok());
+        }
     }
 
     /// Disarms all threads, and waits for running handlers.
@@ -364,7 +375,9 @@ impl Writer {
             std::thread::yield_now();
         }
         slots::iter().for_each(|(_, slot)| arming::close_counter(slot));
-        self.recording.unused_clock.into_iter().for_each(UnusedCounter::close);
+        if let Some(unused) = self.recording.unused_clock.get() {
+            unused.close();
+        }
     }
 
     /// Ends the recording: drains everything, and finishes or discards the file.
@@ -385,7 +398,7 @@ impl Writer {
         }
         self.pass_on_unsampled_time();
         self.batch.finished_round();
-        self.flush();
+        self.flush(true);
         if let Some(python) = self.python.take() {
             python.end();
         }

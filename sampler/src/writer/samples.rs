@@ -159,7 +159,7 @@ impl Writer {
         self.last_sample = self.last_sample.max(id.time);
         self.batch.sample(id, period, stack);
         if self.batch.as_bytes().len() > MAX_BATCH_BYTES {
-            self.flush();
+            self.flush(false);
         }
     }
 

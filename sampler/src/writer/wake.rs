@@ -13,6 +13,8 @@ pub(crate) struct Wake {
     count: AtomicU32,
     /// Set when the rings must be drained immediately, e.g., because one fills up.
     drain_requested: AtomicBool,
+    /// Set if all that was drained must also have its names in files.
+    write_requested: AtomicBool,
     /// Every sample wakes the writer until this time ([`clock::monotonic`]).
     notify_on_samples_until: AtomicU64,
     /// Wake count at the start of the last complete pass.
@@ -54,6 +56,11 @@ impl Wake {
         self.drain_requested.swap(false, Ordering::AcqRel)
     }
 
+    /// Call this after [`Wake::take_drain_request`], because a request to write sets both flags, this one first.
+    pub(crate) fn take_write_request(&self) -> bool {
+        self.write_requested.swap(false, Ordering::AcqRel)
+    }
+
     /// Makes each sample wake the writer until this time.
     pub(crate) fn notify_on_samples_until(&self, time: u64) {
         self.notify_on_samples_until.store(time, Ordering::Relaxed);
@@ -66,8 +73,9 @@ impl Wake {
         }
     }
 
-    /// Asks the writer to write all samples in the rings. Pass the result to [`Wake::is_write_done`].
+    /// Asks the writer to write all samples in the rings, and their names. Pass the result to [`Wake::is_write_done`].
     pub(crate) fn request_write(&self) -> u32 {
+        self.write_requested.store(true, Ordering::Release);
         self.drain_requested.store(true, Ordering::Release);
         self.notify();
         self.count()

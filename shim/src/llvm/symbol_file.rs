@@ -16,7 +16,6 @@ use object::read::elf::{FileHeader as _, Sym as _};
 use crate::llvm::vtable::CLASSES;
 use crate::llvm::vtable::find::Segment;
 use crate::process::library::Library;
-use crate::process::search;
 
 type ElfHeader = elf::FileHeader64<object::Endianness>;
 
@@ -29,6 +28,8 @@ pub(crate) const VTABLE_PREFIX: &str = "_ZTV";
 
 /// Maximum length of a symbol name to search for.
 const MAX_NAME_BYTES: usize = 256;
+/// Number of bytes that are compared first, in one instruction. No prefix is shorter.
+const COMPARED_AT_ONCE: usize = 4;
 
 /// Number of bytes at the start of the file that must equal the mapping. They include headers, build ID, hash table and
 /// the first symbols.
@@ -73,9 +74,8 @@ impl SymbolFile {
     /// Returns the values (addresses without the load bias) of defined symbols with these names. Each name must begin
     /// with one of `prefixes`.
     ///
-    /// First the string table (15 MB in a wheel) is searched for the names, then the symbol table for entries that
-    /// refer to these few strings. Reading the names of all 174,692 symbols would noticeably slow down the import of
-    /// llvmlite.
+    /// Comparing the first bytes of 174,692 names, which are in the order of the symbols, takes 3 ms. A search for five
+    /// prefixes in the string table (15 MB in a wheel) takes 10.
     pub(crate) fn find<'a>(&self, prefixes: &[&str], names: &[&'a str]) -> BTreeMap<&'a str, u64> {
         let symbols = self.find_sized(prefixes, |name| names.contains(&name));
         names.iter().filter_map(|&name| Some((name, symbols.get(name)?.0))).collect()
@@ -91,37 +91,22 @@ impl SymbolFile {
         self.llvm.get_or_init(|| self.find_sized(&["__jit_debug_", "_ZTVN4llvm"], is_wanted))
     }
 
-    /// Finds the symbols that `is_wanted` accepts; each begins with one of `prefixes`. Linkers may store one name as
-    /// the tail of another string.
+    /// Finds the defined symbols that `is_wanted` accepts; each begins with one of `prefixes`.
     fn find_sized(&self, prefixes: &[&str], is_wanted: impl Fn(&str) -> bool) -> Symbols {
         let mut values = BTreeMap::new();
         let Some((symbols, strings)) = self.tables() else { return values };
-        let mut candidates: Vec<(u32, &str)> = Vec::new();
-        // A bitmap of string offsets rules out nearly every symbol with one test.
-        let mut filter = [0_u64; 64];
-        let bit = |offset: usize| (offset / 64 % 64, 1_u64 << (offset % 64));
-        let prefixes: Vec<&[u8]> = prefixes.iter().map(|prefix| prefix.as_bytes()).collect();
-        search::for_each_match(strings, &prefixes, |_, offset| {
-            let text = &strings[offset..][..MAX_NAME_BYTES.min(strings.len() - offset)];
-            let name = text.split(|&byte| byte == 0).next().and_then(|name| std::str::from_utf8(name).ok());
-            if let Some(name) = name.filter(|name| is_wanted(name)) {
-                candidates.push((offset as u32, name));
-                let (word, bit) = bit(offset);
-                filter[word] |= bit;
-            }
-            true
-        });
-        if candidates.is_empty() {
-            return values;
-        }
         let endian = object::Endianness::Little;
         for symbol in symbols {
-            let offset = symbol.st_name(endian);
-            let (word, bit) = bit(offset as usize);
-            if filter[word] & bit == 0 || symbol.is_undefined(endian) {
+            let Some(text) = strings.get(symbol.st_name(endian) as usize..) else { continue };
+            let start = text.first_chunk::<COMPARED_AT_ONCE>();
+            let has_prefix =
+                |prefix: &&str| prefix.as_bytes().first_chunk() == start && text.starts_with(prefix.as_bytes());
+            if !prefixes.iter().any(has_prefix) || symbol.is_undefined(endian) {
                 continue;
             }
-            if let Some(&(_, name)) = candidates.iter().find(|candidate| candidate.0 == offset) {
+            let text = &text[..text.len().min(MAX_NAME_BYTES)];
+            let name = text.split(|&byte| byte == 0).next().and_then(|name| std::str::from_utf8(name).ok());
+            if let Some(name) = name.filter(|name| is_wanted(name)) {
                 values.entry(name.to_owned()).or_insert_with(|| (symbol.st_value(endian), symbol.st_size(endian)));
             }
         }

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use libc::user_regs_struct as Registers;
 
-use crate::memory;
+use crate::process::memory;
 use crate::process::{Process, is_libc};
 
 /// glibc's `__restore_rt`, the return address of every handler: `mov $15, %rax; syscall`.

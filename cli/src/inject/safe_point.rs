@@ -16,11 +16,11 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use crate::memory;
+use crate::inject::signal_frame;
+use crate::inject::trace::StoppedThread;
+use crate::process::memory;
+use crate::process::symbols::Symbols;
 use crate::process::{Mapping, Process, is_libc};
-use crate::signal_frame;
-use crate::symbols::Symbols;
-use crate::trace::StoppedThread;
 
 /// Maximum size of a stack that is searched for signal frames.
 const MAX_STACK_BYTES: u64 = 8 << 20;

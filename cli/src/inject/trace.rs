@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::memory;
-use crate::signal_frame::{Frame, ReturnPath};
+use crate::inject::signal_frame::{Frame, ReturnPath};
+use crate::process::memory;
 use crate::system::{AllSignalsBlocked, BlockedSignals};
 
 /// Time limit for one stop or one call.

@@ -7,7 +7,7 @@ use object::elf::{PF_X, PT_LOAD, ProgramHeader64};
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
 use object::{Endianness, Object as _, ObjectSegment as _, ObjectSymbol as _, ReadCache, ReadRef};
 
-use crate::memory;
+use crate::process::memory;
 use crate::process::{Mapping, Process};
 
 const PAGE: u64 = 4096;

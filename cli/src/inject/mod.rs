@@ -18,6 +18,11 @@
 //! The memory begins with the [`wire::mailbox`], and ends with a stack of the called functions, which grows down; the
 //! 64 bytes above it hold their results.
 
+mod safe_point;
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_signal_frame.rs")]
+mod signal_frame;
+mod trace;
+
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
@@ -33,15 +38,15 @@ use wire::mailbox::{
 };
 
 use crate::installation::{Installation, LIBRARY};
-use crate::memory::{self, words};
 use crate::problem::Problem;
+use crate::process::memory::{self, words};
+use crate::process::symbols;
 use crate::process::{Process, is_libc};
-use crate::safe_point::{SafePoints, Stacks};
-use crate::signal_frame::ReturnPath;
 use crate::sinks::Sinks;
-use crate::symbols;
 use crate::system::{BlockedSignals, send_signal};
-use crate::trace::{self, StoppedThread};
+use safe_point::{SafePoints, Stacks};
+use signal_frame::ReturnPath;
+use trace::StoppedThread;
 
 /// Interval at which the request's state is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -587,7 +592,7 @@ fn inject_script(process: &Process, package: &Path, request: &Request, address: 
         ("@SUCCEEDED@", State::Succeeded as u64),
         ("@FAILED@", State::Failed as u64),
     ];
-    let script = include_str!("inject.py").to_owned();
+    let script = include_str!("request.py").to_owned();
     let script = numbers.iter().fold(script, |script, (name, number)| script.replace(name, &number.to_string()));
     let packages = quoted(package.parent().unwrap_or(package));
     let script = quoted(&script.replace("@PACKAGES@", &packages).replace("@CALL@", &request.to_python()));

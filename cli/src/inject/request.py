@@ -1,4 +1,4 @@
-# Code that `jitlisten attach` runs in the target process: see inject.rs. Prints nothing and raises no exception.
+# Code that `jitlisten attach` runs in the target process: see mod.rs. Prints nothing and raises no exception.
 def _jitlisten_attached():
     import ctypes
     import os

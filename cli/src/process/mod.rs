@@ -4,6 +4,10 @@
 //! directory, through a descriptor (`openat2(2)` with `RESOLVE_IN_ROOT`), so no link can lead outside. Only regular
 //! files are opened, never pipes or devices.
 
+pub(crate) mod jit_list;
+pub(crate) mod memory;
+pub(crate) mod symbols;
+
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;

@@ -11,9 +11,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::memory::{read, words};
 use crate::process::Process;
-use crate::symbols;
+use crate::process::memory::{read, words};
+use crate::process::symbols;
 
 const DESCRIPTOR: &str = "__jit_debug_descriptor";
 /// Minimum size of a file that may contain LLVM's code generator. Files with `llvm` in their names are always searched.
