@@ -27,7 +27,7 @@ use rustix::process::geteuid;
 use wire::recording::{COMPILATIONS, IMAGES, INTERPRETER, old};
 
 use crate::problem::Problem;
-use crate::recording::Progress;
+use crate::progress::Progress;
 use crate::system::BlockedSignals;
 
 /// Default name of a bundle.

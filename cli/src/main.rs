@@ -29,6 +29,7 @@ mod lines;
 mod outside;
 mod problem;
 mod process;
+mod progress;
 mod record;
 mod recorder;
 mod recording;

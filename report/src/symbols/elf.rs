@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::ffi::CStr;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,7 +19,6 @@ use rustix::fs::MemfdFlags;
 use sha2::{Digest as _, Sha256};
 
 use super::callees::Callees;
-use super::library::{Hash, hash_contents};
 use super::line_zero::{Blocks, is_line_zero};
 use super::source_frame::SourceFrame;
 use crate::lookup::segments::Segments;
@@ -378,6 +377,19 @@ impl Symbols {
         let named = self.entries.iter().find(|symbol| self.name(symbol) == linkage_name)?;
         let first = self.entries.partition_point(|other| other.address < named.address);
         self.entries.get(first).map(|symbol| self.name(symbol))
+    }
+}
+
+pub(crate) type Hash = [u8; 32];
+
+/// Returns the hash of what a reader has.
+pub(crate) fn hash_contents(mut contents: impl Read) -> io::Result<Hash> {
+    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
+    loop {
+        match contents.read(&mut buffer)? {
+            0 => return Ok(hash.finalize().into()),
+            length => hash.update(&buffer[..length]),
+        }
     }
 }
 

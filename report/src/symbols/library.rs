@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use jitlisten_files::open_regular;
@@ -11,7 +11,6 @@ use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _, SectionH
 use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
 use object::{Endianness, Object as _, ObjectSection as _, ReadCache, elf};
 use rustc_hash::FxHashMap;
-use sha2::{Digest as _, Sha256};
 
 use super::files::{Files, OpenLibraries};
 use super::{SymbolCache, Symbols};
@@ -290,19 +289,6 @@ fn write_elf<'a>(
     writer.write_strtab_section_header();
     writer.write_shstrtab_section_header();
     Ok(bytes)
-}
-
-pub(crate) type Hash = [u8; 32];
-
-/// Returns the hash of what a reader has.
-pub(crate) fn hash_contents(mut contents: impl Read) -> io::Result<Hash> {
-    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
-    loop {
-        match contents.read(&mut buffer)? {
-            0 => return Ok(hash.finalize().into()),
-            length => hash.update(&buffer[..length]),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -20,9 +20,10 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+pub(crate) use elf::{Hash, hash_contents};
 pub use files::FileSymbols;
 pub(crate) use files::ImageCode;
-pub(crate) use library::{Hash, Library, NamedFiles, RecordingFiles, SampledFile, hash_contents};
+pub(crate) use library::{Library, NamedFiles, RecordingFiles, SampledFile};
 pub(crate) use names::is_entry;
 pub(crate) use roots::Roots;
 pub(crate) use shared_code::SharedCode;
