@@ -1940,6 +1940,208 @@ def escape_times_changed(few_out):
         few_out[i] = steps
 
 
+@njit
+def cut_off_energy(x_near, y_near, z_near):
+    s = 0.0
+    for i in range(x_near.shape[0]):
+        for j in range(i):
+            dx, dy, dz = x_near[i] - x_near[j], y_near[i] - y_near[j], z_near[i] - z_near[j]
+            d = dx * dx + dy * dy + dz * dz  # hot
+            if d < 1.0:
+                s += 1.0 / (d * d * d)
+    return s
+
+
+@njit(error_model="numpy", fastmath={"reassoc"})
+def cut_off_energy_changed(x_near, y_near, z_near):
+    s = 0.0
+    for i in range(x_near.shape[0]):
+        for j in range(i):
+            dx, dy, dz = x_near[i] - x_near[j], y_near[i] - y_near[j], z_near[i] - z_near[j]
+            d = dx * dx + dy * dy + dz * dz
+            s += 1.0 / (d * d * d) if d < 1.0 else 0.0
+    return s
+
+
+@njit
+def cut_off_points(thousand_points):
+    s = 0.0
+    for i in range(thousand_points.shape[0]):
+        for j in range(i):
+            dx = thousand_points[i, 0] - thousand_points[j, 0]
+            dy = thousand_points[i, 1] - thousand_points[j, 1]
+            d = dx * dx + dy * dy  # hot
+            if d < 4.0:
+                s += 1.0 / d
+    return s
+
+
+@njit(error_model="numpy", fastmath={"reassoc"})
+def cut_off_points_changed(thousand_points):
+    s = 0.0
+    x, y = thousand_points[:, 0].copy(), thousand_points[:, 1].copy()
+    for i in range(x.shape[0]):
+        for j in range(i):
+            dx, dy = x[i] - x[j], y[i] - y[j]
+            d = dx * dx + dy * dy
+            s += 1.0 / d if d < 4.0 else 0.0
+    return s
+
+
+@njit
+def cut_off_lengths(x_near, y_near):
+    s = 0.0
+    for i in range(x_near.shape[0]):
+        for j in range(i):
+            dx, dy = x_near[i] - x_near[j], y_near[i] - y_near[j]
+            d = dx * dx + dy * dy
+            if d < 4.0:
+                s += math.sqrt(d)  # hot
+    return s
+
+
+@njit(fastmath={"reassoc"})
+def cut_off_lengths_changed(x_near, y_near):
+    s = 0.0
+    for i in range(x_near.shape[0]):
+        for j in range(i):
+            dx, dy = x_near[i] - x_near[j], y_near[i] - y_near[j]
+            d = dx * dx + dy * dy
+            s += math.sqrt(d) if d < 4.0 else 0.0
+    return s
+
+
+@njit
+def integer_classes(keys):
+    low, middle, high = 0, 0, 0
+    for i in range(keys.shape[0]):
+        if keys[i] < 300:  # hot
+            low += 1
+        elif keys[i] < 600:
+            middle += 1
+        else:
+            high += 1
+    return low, middle, high
+
+
+@njit
+def integer_classes_changed(keys):
+    low, middle, high = 0, 0, 0
+    for i in range(keys.shape[0]):
+        low += keys[i] < 300
+        middle += (keys[i] >= 300) & (keys[i] < 600)
+        high += keys[i] >= 600
+    return low, middle, high
+
+
+@njit
+def counted_bases(bases):
+    a, c, g, t = 0, 0, 0, 0
+    for i in range(bases.shape[0]):
+        if bases[i] == 65:  # hot
+            a += 1
+        elif bases[i] == 67:
+            c += 1
+        elif bases[i] == 71:
+            g += 1
+        elif bases[i] == 84:
+            t += 1
+    return a, c, g, t
+
+
+@njit
+def counted_bases_changed(bases):
+    a, c, g, t = 0, 0, 0, 0
+    for i in range(bases.shape[0]):
+        a += bases[i] == 65
+        c += bases[i] == 67
+        g += bases[i] == 71
+        t += bases[i] == 84
+    return a, c, g, t
+
+
+@njit
+def is_ascending(ordered):
+    for i in range(ordered.shape[0] - 1):
+        if ordered[i] > ordered[i + 1]:  # hot
+            return False
+    return True
+
+
+@njit
+def is_ascending_changed(ordered):
+    bad = False
+    for i in range(ordered.shape[0] - 1):
+        bad |= ordered[i] > ordered[i + 1]
+    return not bad
+
+
+@njit
+def has_negative(x):
+    for i in range(x.shape[0]):
+        if x[i] < 0:  # hot
+            return True
+    return False
+
+
+@njit
+def has_negative_changed(x):
+    bad = False
+    for i in range(x.shape[0]):
+        bad |= x[i] < 0
+    return bad
+
+
+@njit
+def short_medians(block, block_out):
+    for i in range(1, block.shape[0] - 1):
+        for j in range(1, block.shape[1] - 1):
+            block_out[i, j] = np.median(block[i - 1 : i + 2, j - 1 : j + 2])  # hot
+
+
+@njit
+def short_medians_changed(block, block_out):
+    values = np.empty(9)
+    for i in range(1, block.shape[0] - 1):
+        for j in range(1, block.shape[1] - 1):
+            n = 0
+            for y in range(i - 1, i + 2):
+                for x in range(j - 1, j + 2):
+                    value, k = block[y, x], n
+                    while k > 0 and values[k - 1] > value:
+                        values[k] = values[k - 1]
+                        k -= 1
+                    values[k] = value
+                    n += 1
+            block_out[i, j] = values[4]
+
+
+@njit
+def sorted_triples(triples, triples_out):
+    for i in range(triples.shape[0]):
+        triples_out[i] = np.sort(triples[i])  # hot
+
+
+@njit
+def sorted_triples_changed(triples, triples_out):
+    for i in range(triples.shape[0]):
+        x, y, z = triples[i, 0], triples[i, 1], triples[i, 2]
+        x, y = min(x, y), max(x, y)
+        y, z = min(y, z), max(y, z)
+        triples_out[i, 0], triples_out[i, 1], triples_out[i, 2] = min(x, y), max(x, y), z
+
+
+@njit
+def lengths_by_step(a):
+    longest = 0.0
+    for k in range(1, 11):
+        s = 0.0
+        for j in range(1, len(a) // k):
+            s += abs(a[j * k] - a[(j - 1) * k])  # hot
+        longest = max(longest, s)
+    return longest
+
+
 RULES = {
     "total": "fp-order",
     "dot": "fp-order",
@@ -2001,7 +2203,7 @@ MORE = {
     "powers": "math-call",
     "softplus": "math-call",
     "widened_sum": "float-widening",
-    "found": "-",
+    "found": "early-exit",
     "bisected": "-",
     "by_four": "-",
     "stepped": "-",
@@ -2087,7 +2289,7 @@ MORE = {
     "square_roots": "few-rounds",
     "running_columns": "recurrence",
     "decaying_columns": "recurrence",
-    "reservoirs": "-",
+    "reservoirs": "recurrence",
     "list_decayed": "reference-count",
     "unit_vectors": "invariant-divisor",
     "counted_members": "-",
@@ -2101,6 +2303,16 @@ MORE = {
     "row_deviations": "row-product",
     "classes": "branched-counts",
     "escape_times": "hypot",
+    "cut_off_energy": "conditional-sum",
+    "cut_off_points": "conditional-sum",
+    "cut_off_lengths": "conditional-sum",
+    "integer_classes": "branched-counts",
+    "counted_bases": "-",
+    "is_ascending": "early-exit",
+    "has_negative": "early-exit",
+    "short_medians": "short-sort",
+    "sorted_triples": "short-sort",
+    "lengths_by_step": "strided-sum",
 }
 ALL = {**RULES, **MORE}
 with open(__file__, encoding="utf-8") as file:
@@ -2112,13 +2324,20 @@ EXCEPTIONS = {
     # LLVM 14 emits an addition of 0.0 that the kernel does not contain, so fastmath={"reassoc"} alone is 9.5 times
     # faster.
     "0.57.1": {"present": "fp-order", "enumerated": "-", "of_list": "exception-exit", "classes": "-"},
-    "0.61.2": {"present": "fp-order", "enumerated": "-", "of_list": "-"},
+    "0.61.2": {
+        "present": "fp-order", "enumerated": "-", "of_list": "-", "is_ascending": "-", "counted_bases": "no loop",
+        "reservoirs": "-",
+    },
     # LLVM 20 emits calls of numba_sqrt.
     "0.63.1": {"chosen": "-", "enumerated": "-", "lagged_sum": "strided-sum"},
-    # Without AVX, divisions of float32 are narrow, and LLVM keeps branches that add to a sum.
-    "0.68.1 nehalem": {"by_scalar32": "invariant-divisor", "sum_of_both": "-"},
+    # Without AVX, divisions of float32 are narrow, LLVM keeps branches that add to a sum, and several divisions or
+    # square roots take as long as one at a time.
+    "0.68.1 nehalem": {
+        "by_scalar32": "invariant-divisor", "sum_of_both": "-", "cut_off_energy": "-", "cut_off_points": "-",
+        "cut_off_lengths": "-",
+    },
     # This processor has gather and scatter instructions for strides other than 1.
-    "0.68.1 skylake-avx512": {"scaled_view": "stride", "row_means": "stride, strided-sum", "classes": "-"},
+    "0.68.1 skylake-avx512": {"scaled_view": "stride", "row_means": "stride, strided-sum", "classes": "-", "integer_classes": "-"},
 }
 
 
@@ -2164,7 +2383,9 @@ def arguments():
         "tally": Tally, "codes": np.frombuffer(b"banana" * 2000, np.uint8), "eight_values": (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0),
         "eighths": random.integers(0, 8, N), "few_out": np.zeros(200),
         "few_coefficients": random.random(6), "five": 5, "values": np.zeros(12_000), "hundred_points": random.random((100, 3)) * 5,
-        "times": 10, "backwards": np.sort(a[:200])[::-1].copy(), "means": np.zeros(512), "grid_too": m.copy(), "small_factor": 1e-3,
+        "x_near": random.random(1000) * 4, "y_near": random.random(1000) * 4, "z_near": random.random(1000) * 4,
+        "thousand_points": random.random((1000, 3)) * 4,
+        "bases": np.frombuffer(b"ACGT", np.uint8)[random.integers(0, 4, N)], "times": 10, "backwards": np.sort(a[:200])[::-1].copy(), "means": np.zeros(512), "grid_too": m.copy(), "small_factor": 1e-3,
     }
 
 

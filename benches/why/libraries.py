@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the advice of `jitlisten lines` for the hot loops of 13 libraries built on Numba, and compares it with
+"""Prints the advice of `jitlisten lines` for the hot loops of 17 libraries built on Numba, and compares it with
 records/advice.tsv, where engineers judged each piece of advice by reading the library's source.
 `times faster` is what the change gained in a copy.
 
@@ -270,6 +270,48 @@ boxes = np.column_stack((points[:3000], points[:3000] + 2))[:, [0, 2, 1, 3]]
 spin(lambda: tree.locate_points(points), 1)
 spin(lambda: tree.locate_boxes(boxes), 1)
 spin(lambda: tree.compute_barycentric_weights(points), 1)
+""",
+    ),
+    "antropy": (
+        "antropy==0.2.3",
+        """
+import antropy
+x = random.standard_normal(3000)
+for function in (antropy.sample_entropy, antropy.app_entropy, antropy.higuchi_fd, antropy.detrended_fluctuation):
+    spin(lambda: function(x), 1)
+spin(lambda: antropy.lziv_complexity(x > 0), 1)
+spin(lambda: antropy.perm_entropy(x), 0.3)
+""",
+    ),
+    "lenstronomy": (
+        "lenstronomy==1.14.2",
+        """
+from lenstronomy.LensModel.lens_model import LensModel
+model = LensModel(["EPL_NUMBA"])
+x, y = random.random(20_000) * 4 - 2, random.random(20_000) * 4 - 2
+given = [{"theta_E": 1.3, "gamma": 2.1, "e1": 0.1, "e2": -0.2, "center_x": 0.0, "center_y": 0.0}]
+for function in (model.alpha, model.hessian, model.potential):
+    spin(lambda: function(x, y, given), 0.7)
+""",
+    ),
+    "mapclassify": (
+        "mapclassify==2.10.0",
+        """
+import mapclassify
+y = random.random(1500)
+spin(lambda: mapclassify.FisherJenks(y, 5), 2)
+spin(lambda: mapclassify.JenksCaspallSampled(y, 5), 0.5)
+""",
+    ),
+    "pylops": (
+        "pylops==2.8.0",
+        """
+import pylops
+t, h, p = np.arange(200) * 0.004, np.linspace(-500, 500, 60), np.linspace(-0.0008, 0.0008, 50)
+radon = pylops.signalprocessing.Radon2D(t, h, p, kind="parabolic", interp=True, engine="numba")
+x, y = random.random(radon.shape[1]), random.random(radon.shape[0])
+spin(lambda: radon.matvec(x), 1)
+spin(lambda: radon.rmatvec(y), 1)
 """,
     ),
 }

@@ -6,7 +6,7 @@ import shutil
 import signal
 
 import pytest
-from conftest import PROGRAMS, command, perf_map, python, require_tool
+from conftest import PROGRAMS, command, perf_map, python, require_tool, wait_for
 
 RUN_TIMEOUT_S = 300
 
@@ -112,6 +112,31 @@ def test_a_process_is_recorded_with_the_sinks_that_are_asked_for(run, start, tmp
     run(command(), "record", "-p", program.pid, "-d", 1, "--no-python", "--sinks", "image", "-o", data)
     assert perf_map(program.pid) == "" and not program.has_ended()
     assert "__main__.burn" in run(command(), "lines", data).stdout
+
+
+NAPPER = """
+import time
+def first():
+    end = time.thread_time() + 0.3
+    while time.thread_time() < end: pass
+def last():
+    end = time.thread_time() + 0.3
+    while time.thread_time() < end: pass
+first()
+last()
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_functions_before_a_long_nap_have_names(run, start, tmp_path):
+    (tmp_path / "napper.py").write_text(NAPPER)
+    program = start(command(), "record", "-o", "nap.data", "--", python(), "napper.py")
+    images = tmp_path / "nap.data.images"
+    wait_for(lambda: any(b"last" in path.read_bytes() for path in images.glob("python-*")), "the names")
+    program.stop()
+    output = run(command(), "lines", tmp_path / "nap.data").stdout
+    assert "| first\n" in output and "| last\n" in output
 
 
 def test_a_child_of_a_fork_leaves_the_recording_of_its_parent(run, tmp_path):

@@ -36,8 +36,14 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
         facts.carried = Some(carried.classify_carried());
     }
     let is_small = natural_loop.own_blocks.len() <= MAX_COUNTING_BLOCKS;
-    if facts.carried.is_none() && natural_loop.is_innermost && is_small {
-        facts.branched_counts = count_branched_counts(instructions, natural_loop, changed);
+    if natural_loop.is_innermost && is_small {
+        let carried = carried_registers(instructions, natural_loop).and(changed);
+        if facts.carried.is_none() {
+            facts.branched_counts = count_branched_counts(instructions, natural_loop, carried);
+            facts.branched_sums = count_branched_sums(&body, carried);
+            facts.carries_floats = carried.intersects(Registers::VECTORS);
+        }
+        facts.only_reads_in_order = only_reads_in_order(&body, carried);
     }
     if reads_earlier_results(&body) {
         facts.carried = facts.carried.map(|_| Carried::Others);
@@ -125,8 +131,7 @@ fn count_instruction(facts: &mut Facts, elements: &mut Elements, instruction: &I
 const MAX_COUNTING_BLOCKS: usize = 64;
 
 /// Counts integers that some paths of an iteration increment, in a loop that carries no floating-point values.
-fn count_branched_counts(instructions: &[Instruction], natural_loop: &NaturalLoop, changed: Registers) -> u32 {
-    let carried = carried_registers(instructions, natural_loop).and(changed);
+fn count_branched_counts(instructions: &[Instruction], natural_loop: &NaturalLoop, carried: Registers) -> u32 {
     // A counter that decides a branch is that of the loop.
     let decides =
         |index: usize| instructions.get(index + 1).is_some_and(|next| matches!(next.step.flow, Flow::Branch(_)));
@@ -135,8 +140,42 @@ fn count_branched_counts(instructions: &[Instruction], natural_loop: &NaturalLoo
         let mut all = natural_loop.instructions().filter(uses);
         all.all(|index| instructions[index].advance == Some((*register, 1)) && !decides(index))
     };
-    let counts = (0..FIRST_VECTOR).filter(|register| carried.contains(*register)).filter(is_count).count() as u32;
+    let counts = carried.and(!Registers::VECTORS).numbers().filter(is_count).count() as u32;
     if carried.intersects(Registers::VECTORS) { 0 } else { counts }
+}
+
+/// Counts floating-point values that some paths of an iteration add to. Returns 0 if others are carried, too.
+fn count_branched_sums(body: &[&Instruction], carried: Registers) -> u32 {
+    let is_sum = |register: u8| {
+        let mut uses = body.iter().filter(|instruction| (instruction.read | instruction.written).contains(register));
+        uses.all(|instruction| match instruction.operation {
+            Operation::Add(operands) => {
+                let own = operands.into_iter().filter(|operand| *operand == Some(register)).count();
+                own == 1 && instruction.class == Class::Scalar && instruction.written.contains(register)
+            }
+            _ => false,
+        })
+    };
+    let vectors = carried.and(Registers::VECTORS);
+    if vectors.numbers().all(is_sum) { vectors.numbers().count() as u32 } else { 0 }
+}
+
+/// Returns true if the loop only reads memory, and what it reads decides neither addresses nor later iterations.
+fn only_reads_in_order(body: &[&Instruction], carried: Registers) -> bool {
+    let mut accesses = body.iter().filter_map(|instruction| instruction.memory).peekable();
+    // Registers that may hold a loaded value or one computed from it, at any place in the loop.
+    let mut loaded = Registers::default();
+    loop {
+        let is_loaded =
+            |instruction: &&&Instruction| instruction.memory.is_some() || instruction.read.intersects(loaded);
+        let all = body.iter().filter(is_loaded).fold(loaded, |all, instruction| all | instruction.written);
+        if all == loaded {
+            break;
+        }
+        loaded = all;
+    }
+    let is_plain = |memory: Memory| !memory.is_store && !memory.is_stack && !memory.address.intersects(loaded);
+    accesses.peek().is_some() && !carried.intersects(loaded) && accesses.all(is_plain)
 }
 
 /// Returns the registers whose value at the start of an iteration is read in it: those that are live at its
@@ -151,7 +190,9 @@ fn carried_registers(instructions: &[Instruction], natural_loop: &NaturalLoop) -
             Flow::Next => [Some(step.end), None],
             Flow::Jump(target) => [target, None],
             Flow::Branch(target) => [target, Some(step.end)],
-            Flow::Switch | Flow::Leave => [None; 2],
+            // The table is not read: any block may be next.
+            Flow::Switch => return (0..blocks.len()).collect(),
+            Flow::Leave => [None; 2],
         };
         targets.into_iter().flatten().filter_map(|target| by_start.get(&target).copied()).collect::<Vec<_>>()
     };
@@ -374,10 +415,8 @@ impl Constants<'_> {
         const MAX_STORES: usize = 8;
         let Some(writer) = self.writer(index, register).filter(|_| depth < MAX_DEPTH) else { return false };
         let Instruction { operation, class, memory, read, .. } = self.instructions[writer];
-        let hold_before = |index, registers: Registers| {
-            let mut all = (0..2 * FIRST_VECTOR).filter(|register| registers.contains(*register));
-            all.all(|register| self.holds(index, register, depth + 1))
-        };
+        let hold_before =
+            |index, registers: Registers| registers.numbers().all(|register| self.holds(index, register, depth + 1));
         match memory {
             // A constant in the instruction, or a copy.
             None => read == Registers::default() || operation == Operation::Move && hold_before(writer, read),
@@ -442,7 +481,8 @@ fn count_indirect(body: &[&Instruction]) -> u32 {
     let mut loaded = Registers::default();
     let mut accesses = 0;
     for instruction in body {
-        if instruction.memory.is_some_and(|memory| memory.address.intersects(loaded)) {
+        let is_table = matches!(instruction.step.flow, Flow::Switch);
+        if !is_table && instruction.memory.is_some_and(|memory| memory.address.intersects(loaded)) {
             accesses += 1;
         }
         let is_load = instruction.memory.is_some_and(|memory| !memory.is_stack);
@@ -768,6 +808,27 @@ mod tests {
         // vucomisd xmm0, [rdi+rcx*8]; ja +5; inc rdx; jmp +3; inc rax; inc rcx; cmp rcx, rsi; jl; ret
         let code = b"\xc5\xf9\x2e\x04\xcf\x77\x05\x48\xff\xc2\xeb\x03\x48\xff\xc0\x48\xff\xc1\x48\x39\xf1\x7c\xe9\xc3";
         assert_eq!((facts_of(code).branched_counts, facts_of(code).exits), (2, 1));
+    }
+
+    #[test]
+    fn a_sum_on_a_branch_is_counted_if_nothing_else_is_carried() {
+        // vmovsd xmm1, [rdi+rcx*8]; vucomisd xmm1, xmm2; jae +4; vaddsd xmm0, xmm1, xmm0; inc rcx; cmp rcx, rsi; jl; ret
+        let sum = b"\xc5\xfb\x10\x0c\xcf\xc5\xf9\x2e\xca\x73\x04\xc5\xf3\x58\xc0\x48\xff\xc1\x48\x39\xf1\x7c\xe9\xc3";
+        // The same with vmulsd.
+        let product =
+            b"\xc5\xfb\x10\x0c\xcf\xc5\xf9\x2e\xca\x73\x04\xc5\xf3\x59\xc0\x48\xff\xc1\x48\x39\xf1\x7c\xe9\xc3";
+        let facts = [&sum[..], &product[..]].map(facts_of);
+        assert_eq!(facts.clone().map(|facts| facts.branched_sums), [1, 0]);
+        assert!(facts.iter().all(|facts| facts.carries_floats && facts.carried.is_none()));
+    }
+
+    #[test]
+    fn what_is_read_decides_no_address_of_a_check() {
+        // cmp rcx, rsi; je end; mov rdx, [rdi+rcx*8]; inc rcx; cmp rdx, rax; jne; ret
+        let check = b"\x48\x39\xf1\x74\x0c\x48\x8b\x14\xcf\x48\xff\xc1\x48\x39\xc2\x75\xef\xc3";
+        // The same with mov rcx, [rdi+rcx*8], as in a chain of a hash table.
+        let chain = b"\x48\x39\xf1\x74\x0c\x48\x8b\x0c\xcf\x48\xff\xc1\x48\x39\xc2\x75\xef\xc3";
+        assert_eq!([&check[..], &chain[..]].map(|code| facts_of(code).only_reads_in_order), [true, false]);
     }
 
     #[test]

@@ -49,19 +49,34 @@ pub(super) fn is_blas_kernel(name: &str) -> bool {
         || name.starts_with('[') && (name.contains("blas") || name.contains("mkl"))
 }
 
+/// Returns the name of a function of Numba's module for NumPy's functions on arrays, which Numba 0.61 renamed.
+fn array_function(name: &str) -> Option<&str> {
+    ["numba.np.arraymath.", "numba.np.old_arraymath."].into_iter().find_map(|module| name.strip_prefix(module))
+}
+
 /// Function of Numba that returns a new array, computed from every value of others.
 pub(super) fn is_array_expression(name: &str) -> bool {
-    name.starts_with("numba.np.arraymath._where_")
+    array_function(name).is_some_and(|function| function.starts_with("_where_"))
 }
 
 /// Function of NumPy on an array, such as `np.cross`, that is not inlined.
 pub(super) fn is_array_function(name: &str) -> bool {
-    name.starts_with("numba.np.arraymath.") && !is_array_expression(name)
+    array_function(name).is_some() && !is_array_expression(name)
 }
 
 /// Variance of an array, whose sums keep their order whatever the options of the caller.
 pub(super) fn is_ordered_reduction(name: &str) -> bool {
-    ["array_var", "array_std"].iter().any(|function| name.starts_with(&format!("numba.np.arraymath.{function}.")))
+    array_function(name)
+        .is_some_and(|function| ["array_var.", "array_std."].iter().any(|part| function.starts_with(part)))
+}
+
+/// Function of Numba that sorts an array, or selects some of its values by their order.
+pub(super) fn is_sort(name: &str) -> bool {
+    let is_selection =
+        |function: &str| ["np_median.", "_collect_percentiles"].iter().any(|part| function.starts_with(part));
+    name.starts_with("numba.misc.quicksort.")
+        || name.starts_with("numba.np.arrayobj.impl_np_sort.")
+        || array_function(name).is_some_and(is_selection)
 }
 
 /// Function of Numba that returns a longer copy of an array.
@@ -154,6 +169,17 @@ mod tests {
         assert!(!["expand", "logger", "sincere", "if"].into_iter().any(is_math));
         assert!(["hypot", "__hypot_fma", "hypotf64", "hypotf"].into_iter().all(is_hypot));
         assert!(is_float_remainder("numba_fmod") && is_power("__pow_fma") && !is_power("powers"));
+    }
+
+    #[test]
+    fn functions_on_arrays_are_recognised_in_both_modules() {
+        for module in ["numba.np.arraymath", "numba.np.old_arraymath"] {
+            assert!(is_sort(&format!("{module}.np_median.<locals>.median_impl")));
+            assert!(is_ordered_reduction(&format!("{module}.array_std.<locals>.array_std_impl")));
+            assert!(is_array_expression(&format!("{module}._where_generic_impl")));
+            assert!(is_array_function(&format!("{module}.np_cross.<locals>.impl")));
+        }
+        assert!(!is_array_function("prog.arraymath.np_median.") && !is_sort("numba.np.arraymath.array_var."));
     }
 
     #[test]

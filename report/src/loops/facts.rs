@@ -82,6 +82,12 @@ pub struct Facts {
     /// Integers in a loop with several paths that only grow by one, and are used for nothing else; 0 if the loop
     /// carries floating-point values.
     pub branched_counts: u32,
+    /// Floating-point sums in a loop with several paths, not all of which add to them; 0 if the loop carries others.
+    pub branched_sums: u32,
+    /// True if iterations of a loop with several paths share floating-point values.
+    pub carries_floats: bool,
+    /// True if the loop only reads memory, and what it reads decides neither addresses nor later iterations.
+    pub only_reads_in_order: bool,
     /// Stores outside of the stack.
     pub stores: u32,
     /// Running maxima and minima, and other values that each iteration selects.

@@ -7,8 +7,8 @@ use super::advice::{Advice, Dialect};
 use super::callees::{
     is_allocation, is_array_allocation, is_array_expression, is_array_function, is_array_growth, is_blas_kernel,
     is_concatenation, is_dict, is_float_remainder, is_hypot, is_list_growth, is_math, is_norm, is_object_allocation,
-    is_object_mode, is_ordered_reduction, is_parallel_loop, is_power, is_product, is_reference_count, is_string,
-    is_thread_runtime, is_typed_list_growth, writes_typed_list,
+    is_object_mode, is_ordered_reduction, is_parallel_loop, is_power, is_product, is_reference_count, is_sort,
+    is_string, is_thread_runtime, is_typed_list_growth, writes_typed_list,
 };
 use super::facts::{Carried, Facts};
 use super::hot_loop::{Loop, Rounds};
@@ -25,13 +25,23 @@ const FAR_APART: u32 = 4;
 /// them for rows of about 64 values.
 const MAX_BLAS_PERCENT: f64 = 50.0;
 
+/// Minimum percentage of a loop's time in preparations for a sort, such as a copy of the row, for its rows to count as
+/// short: 42 to 82 % for up to 9 values, 17 to 43 % for 25.
+const MIN_SHORT_SORT_PERCENT: f64 = 35.0;
+
 /// Size limit of a loop over the characters of a string whose time is in the functions that make them.
 const MAX_STRING_INSTRUCTIONS: u32 = 200;
+
+/// Size limit of a loop whose references are those of one container.
+const MAX_CONTAINER_INSTRUCTIONS: u32 = 200;
+
+/// Size limit of a loop that only compares values.
+const MAX_CHECK_INSTRUCTIONS: u32 = 20;
 
 type Rule = fn(&Loop, Dialect) -> Option<Advice>;
 
 /// All rules, the most relevant first.
-const RULES: [Rule; 37] = [
+const RULES: [Rule; 39] = [
     small_parallel,
     object_mode,
     list_growth,
@@ -39,6 +49,7 @@ const RULES: [Rule; 37] = [
     array_growth,
     string_join,
     string_compare,
+    short_sort,
     row_product,
     row_reduction,
     allocation,
@@ -68,6 +79,7 @@ const RULES: [Rule; 37] = [
     maximum,
     recurrence,
     exception_exit,
+    early_exit,
     gather,
 ];
 
@@ -120,7 +132,7 @@ fn typed_list_growth(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     (has_append && share > 50.0).then(|| {
         Advice::because("list-growth", format!("{share:.0} % of it appends to a typed list"))
             .change("fill an array that is large enough by index")
-            .gain(10.0, 60.0)
+            .gain(10.0, 100.0)
     })
 }
 
@@ -138,7 +150,7 @@ fn string_join(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     (share > 65.0).then(|| {
         Advice::because("string-join", format!("{share:.0} % of it copies strings to concatenate them"))
             .change("join a list of the parts once: ''.join(parts)")
-            .gain(1.5, 4.0)
+            .gain(1.5, 60.0)
     })
 }
 
@@ -153,6 +165,21 @@ fn string_compare(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
         Advice::because("string-characters", "makes a string of each character")
             .change("for ASCII, pass np.frombuffer(text.encode(), np.uint8) and compare codes")
             .gain(10.0, 150.0)
+    })
+}
+
+fn short_sort(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
+    let references = hot_loop.share_of_calls(is_reference_count);
+    let sorts = hot_loop.share_of_calls(is_sort);
+    let share = sorts + references;
+    let prepares = |leaf: &str| is_allocation(leaf) || is_reference_count(leaf);
+    let overhead = references + hot_loop.share_where(|(callee, leaf)| is_sort(callee) && prepares(leaf));
+    (sorts > 50.0 && share > 80.0 && overhead > MIN_SHORT_SORT_PERCENT).then(|| {
+        let cause =
+            format!("{share:.0} % of it sorts a few values by a function, {overhead:.0} % only prepares for that");
+        Advice::because("short-sort", cause)
+            .change("sort them by insertion in the loop, or up to 9 of them by min and max")
+            .gain(2.0, 300.0)
     })
 }
 
@@ -177,7 +204,7 @@ fn row_product(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     };
     let advice = Advice::because("row-product", cause);
     let change = format!("a loop over the elements with {}", dialect.reassociate());
-    Some(advice.change(change).gain(lower, 40.0).changing("rounding"))
+    Some(advice.change(change).gain(lower, 60.0).changing("rounding"))
 }
 
 fn row_reduction(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
@@ -285,7 +312,7 @@ fn math_call(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 fn reference_count(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let is_freed = hot_loop.share_of_calls(is_allocation) > 5.0;
     let counts_references = hot_loop.facts.atomics != 0
-        && hot_loop.facts.instructions < 200
+        && hot_loop.facts.instructions < MAX_CONTAINER_INSTRUCTIONS
         && hot_loop.self_count.percent_of(hot_loop.total) > 50.0;
     let share = hot_loop.share_of_calls(is_reference_count);
     let is_short = |name: &str| is_reference_count(name) || name.starts_with("numba_list_");
@@ -298,10 +325,11 @@ fn reference_count(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let part = if counts_references || writes_items { 100.0 } else { share.max(share_of_items) };
     let applies = counts_references
         || writes_items
-        || share > 60.0 && !is_freed
+        || share > 60.0 && !is_freed && hot_loop.facts.instructions < MAX_CONTAINER_INSTRUCTIONS
         || share > 25.0 && does_little_else
         || share_of_items > 25.0;
-    (applies && !handles_strings(hot_loop)).then(|| {
+    // Elsewhere, most references are those of the rows that the loops inside take.
+    (applies && hot_loop.is_innermost && !handles_strings(hot_loop)).then(|| {
         let cause = if writes_items {
             "writes items of a typed list by calls, which count references"
         } else {
@@ -337,12 +365,15 @@ fn integer_division(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 }
 
 fn division_check(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { checked_divisions, carried, square_roots, strided, spread, .. } = hot_loop.facts;
+    let Facts { checked_divisions, carried, square_roots, strided, spread, exits, exceptions, .. } = hot_loop.facts;
     // Another branch or a carried value may also keep the loop from several values at a time.
     let carried = carried.filter(|carried| *carried != Carried::Others)?;
     // Values that are not neighbours, and square roots before a division, gain nothing.
     let is_dense = strided == 0 && spread < 2 && square_roots == 0;
-    (hot_loop.is_one_at_a_time() && is_small(hot_loop) && is_dense && checked_divisions != 0).then(|| {
+    // Other ways out remain without the check.
+    let is_only_way_out = exits <= 1 + exceptions.max(1);
+    let applies = is_dense && is_only_way_out && checked_divisions != 0;
+    (hot_loop.is_one_at_a_time() && is_small(hot_loop) && applies).then(|| {
         let cause = match dialect {
             Dialect::Numba | Dialect::Stencil => "one value at a time: a division by zero must raise",
             Dialect::C | Dialect::Julia | Dialect::Other => "one value at a time: each division checks for zero",
@@ -421,10 +452,13 @@ fn strided_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     if !is_any_sum || strided == 0 && spread < FAR_APART && (wraparounds == 0 || spread != 0 && has_few) {
         return None;
     }
-    // The code computes the index itself, or takes columns of a matrix without a loop over its rows.
+    // The code computes the index itself, takes columns of a matrix without a loop over its rows, or takes values of
+    // a contiguous array by steps of a loop around it.
+    let has_contiguous_arrays = hot_loop.function.contains(" 1d, C)") && !hot_loop.function.contains(", A)");
+    let has_steps = has_contiguous_arrays && hot_loop.surroundings.is_loop && !hot_loop.is_inlined;
     let is_fixed = spread >= FAR_APART
         || wraparounds + wide_products != 0
-        || is_matrix(hot_loop) && !hot_loop.surroundings.is_loop;
+        || if is_matrix(hot_loop) { !hot_loop.surroundings.is_loop } else { has_steps };
     if is_fixed || has_few {
         let cause = "one value at a time, from places far apart in memory; options gain little";
         return Some(Advice::because("strided-sum", cause));
@@ -486,11 +520,13 @@ fn few_rounds(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 fn integer_power(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     // Exponentiation by squaring: a loop that squares, and multiplies where a bit of the exponent is set.
     let Facts { scalar, memory, packed, instructions, calls, .. } = hot_loop.facts;
-    let shape = hot_loop.is_innermost && scalar == 2 && memory + packed + calls == 0 && instructions <= 10;
+    let shape = hot_loop.is_innermost && scalar == 2 && memory + packed + calls == 0 && instructions <= 12;
     let has = |text: &str| hot_loop.instructions.iter().any(|instruction| instruction.text.contains(text));
     // The loop around it calls `pow` from this exponent on.
     let is_around = has("$0x10001,") && hot_loop.calls.is_empty() && instructions < MAX_SMALL_LOOP_INSTRUCTIONS;
-    ((shape && has("shr $1,") || is_around) && dialect.is_python()).then(|| {
+    // Numba 0.61 shifts with the sign.
+    let halves = has("shr $1,") || has("sar $1,");
+    ((shape && halves || is_around) && dialect.is_python()).then(|| {
         Advice::because("integer-power", "x ** n of a variable n squares and multiplies bit by bit")
             .change("products (x * x * x), or a constant n")
             .gain(2.5, 30.0)
@@ -548,10 +584,16 @@ fn zip(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 }
 
 fn stride(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
+    // Other versions are those of another loop if this one needs its values in order. Broadcasting selects indices, with
+    // contiguous arrays, too.
+    let Facts { carried, carries_floats, integer_choices, .. } = hot_loop.facts;
     let applies = hot_loop.is_one_at_a_time()
         && hot_loop.vector_version_did_not_run()
         && hot_loop.facts.calls == 0
         && hot_loop.facts.exits < 2
+        && carried != Some(Carried::Others)
+        && !carries_floats
+        && integer_choices == 0
         && hot_loop.rounds() != Rounds::Few;
     applies.then(|| {
         let Facts { strided, spread, .. } = hot_loop.facts;
@@ -593,29 +635,47 @@ fn sum_in_memory(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 }
 
 fn conditional_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { conditional_sums, recurrences, strided, indirect, accumulators, has_avx, .. } = hot_loop.facts;
-    if !hot_loop.is_one_at_a_time() || recurrences + strided + indirect != 0 || hot_loop.rounds() == Rounds::Few {
+    let Facts { conditional_sums, recurrences, strided, spread, memory, indirect, has_avx, .. } = hot_loop.facts;
+    if !hot_loop.is_one_at_a_time() || recurrences + indirect != 0 || hot_loop.rounds() == Rounds::Few {
         return None;
     }
+    let Facts { accumulators, branched_sums, checked_divisions, divisions, square_roots, .. } = hot_loop.facts;
     let change = format!("{} with {} allows several", dialect.conditional_operand(), dialect.reassociate());
-    if conditional_sums != 0 {
-        let cause = "one value at a time: a sum that only some rounds add to";
-        return Some(Advice::because("conditional-sum", cause).change(change).gain(4.0, 15.0).changing("rounding"));
+    let advice = Advice::because("conditional-sum", "one value at a time: a sum that only some rounds add to");
+    let advice = advice.changing("rounding");
+    // Without AVX, several divisions or square roots take as long as one at a time.
+    let is_slow = divisions + square_roots != 0;
+    if conditional_sums != 0 && strided == 0 && (has_avx || !is_slow) {
+        return Some(advice.change(change).gain(if is_slow { 1.5 } else { 4.0 }, 15.0));
+    }
+    // The branch remains, because a division in it may raise.
+    let is_unchecked_otherwise = hot_loop.facts.exits == 1 + hot_loop.facts.exceptions && hot_loop.facts.stores == 0;
+    let has_columns = strided != 0 && strided == memory && is_matrix(hot_loop);
+    let is_dense = strided == 0 && spread == 1;
+    if branched_sums != 0 && checked_divisions != 0 && is_unchecked_otherwise && has_avx && is_small(hot_loop) {
+        let arrays = if has_columns { "an array for each column, " } else { "" };
+        let change =
+            format!("{arrays}{}, and {change}; the more rounds add, the more it gains", dialect.unchecked_division());
+        let advice = advice.change(change).gain(1.1, 12.0).changing("rounding and a division by zero");
+        return (has_columns || is_dense).then_some(advice);
     }
     // Values are not tracked through branches here, but LLVM does. Without AVX, LLVM keeps these branches.
     let keeps_order = hot_loop.remarks.iter().any(|remark| remark.name == "CantReorderFPOps");
     let cause = "one value at a time: a branch decides what is added to the sum, which keeps its order";
-    (accumulators == 0 && keeps_order && has_avx && is_small(hot_loop))
-        .then(|| Advice::because("conditional-sum", cause).change(change).gain(2.5, 8.0).changing("rounding"))
+    (accumulators == 0 && strided == 0 && keeps_order && has_avx && is_small(hot_loop))
+        .then(|| Advice::because("conditional-sum", cause).change(change).gain(2.5, 12.0).changing("rounding"))
 }
 
 fn branched_counts(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let Facts { branched_counts, stores, indirect, strided, exits, counted_exits, .. } = hot_loop.facts;
     let is_plain = stores + indirect + strided == 0 && exits == 1 && counted_exits == 1;
-    let applies = is_small(hot_loop) && hot_loop.is_one_at_a_time() && is_plain && branched_counts > 1;
-    (applies && dialect.is_python() && hot_loop.rounds() == Rounds::Many).then(|| {
+    let applies = is_small(hot_loop) && !hot_loop.facts.is_vectorised() && is_plain && branched_counts > 1;
+    (applies && dialect.is_python() && hot_loop.rounds() != Rounds::Few).then(|| {
         Advice::because("branched-counts", "one value at a time: branches decide which of several counters grows")
-            .change("a sum of conditions for each counter (n += (x >= low) & (x < high)) instead of if and elif")
+            .change(
+                "where values come in no order, a sum of conditions for each counter (n += (x >= low) & (x < high)) \
+                 instead of if and elif",
+            )
             .gain(1.4, 30.0)
     })
 }
@@ -678,7 +738,7 @@ fn exception_exit(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
                 format!("one value at a time: an exception may leave the loop ({origin})"),
             )
             .change("check in a loop before this one")
-            .gain(1.4, 4.0)
+            .gain(1.3, 4.0)
             .changing("what is written before the exception")
         } else {
             // The loop checks only an index, not a value.
@@ -686,6 +746,19 @@ fn exception_exit(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
             Advice::because("exception-exit", format!("one value at a time: an index is checked in each round{origin}"))
                 .change("an array without that check can compute several")
         }
+    })
+}
+
+fn early_exit(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
+    let Facts { exits, counted_exits, exceptions, carried, only_reads_in_order, wraparounds, instructions, .. } =
+        hot_loop.facts;
+    let leaves_by_value = exits == 2 && counted_exits == 1 && exceptions == 0;
+    let carries_nothing = carried == Some(Carried::Nothing) && only_reads_in_order && wraparounds == 0;
+    let applies = leaves_by_value && carries_nothing && instructions <= MAX_CHECK_INSTRUCTIONS;
+    (applies && is_small(hot_loop) && !hot_loop.facts.is_vectorised() && hot_loop.rounds() != Rounds::Few).then(|| {
+        Advice::because("early-exit", "one value at a time: each value may leave the loop")
+            .change("if it seldom leaves early, collect the condition (bad |= x[i] < 0) and ask after the loop")
+            .gain(1.2, 20.0)
     })
 }
 
@@ -732,6 +805,12 @@ mod tests {
     use super::*;
     use crate::loops::hot_loop::Surroundings;
 
+    /// Facts of a loop over contiguous values whose branch checks a divisor.
+    fn cut_off(facts: Facts) -> Facts {
+        let exceptions = 1;
+        Facts { checked_divisions: 1, divisions: 1, exits: 2, exceptions, spread: 1, has_avx: true, ..facts }
+    }
+
     /// Loops that get advice by their facts or their calls alone.
     fn advised_loops(loop_path: &str) -> Vec<Loop> {
         let scalar = Facts { scalar: 1, ..Facts::default() };
@@ -745,7 +824,8 @@ mod tests {
             Facts { choices: 1, ..scalar.clone() },
             Facts { recurrences: 1, ..scalar.clone() },
             Facts { exits: 2, exceptions: 1, counted_exits: 1, ..scalar.clone() },
-            Facts { exits: 2, exceptions: 1, counted_exits: 2, ..scalar },
+            Facts { exits: 2, exceptions: 1, counted_exits: 2, ..scalar.clone() },
+            Facts { branched_sums: 1, ..cut_off(scalar) },
         ];
         let with_path = |hot_loop: Loop| Loop { loop_path: loop_path.to_owned(), ..hot_loop };
         let by_facts = facts.into_iter().map(|facts| with_path(Loop::from_facts(facts)));
@@ -975,6 +1055,84 @@ mod tests {
             advice_in_loop(facts, "", 0).iter().map(|advice| advice.rule).collect::<Vec<_>>()
         };
         assert_eq!((rules(0), rules(1)), (vec!["sum-in-memory"], vec![]));
+    }
+
+    #[test]
+    fn only_contiguous_values_are_worth_adding_in_each_round() {
+        let gain =
+            |facts: Facts| advice_in_loop(facts, "array(float64, 2d, C)", 0).first().and_then(|advice| advice.gain);
+        let lower = |facts| gain(facts).map(|gain| gain.lower);
+        let sum = cut_off(Facts { scalar: 9, branched_sums: 1, memory: 3, ..Facts::default() });
+        assert_eq!(lower(sum.clone()), Some(1.1));
+        assert_eq!(lower(Facts { strided: 3, spread: 0, ..sum.clone() }), Some(1.1), "columns become arrays");
+        for facts in [
+            Facts { strided: 2, spread: 0, ..sum.clone() },
+            Facts { spread: 3, ..sum.clone() },
+            Facts { has_avx: false, ..sum.clone() },
+            Facts { exits: 3, ..sum },
+        ] {
+            assert_eq!(lower(facts.clone()), None, "{facts:?}");
+        }
+        let selected = Facts { scalar: 9, conditional_sums: 1, has_avx: true, exits: 1, ..Facts::default() };
+        let lengths = Facts { square_roots: 1, ..selected.clone() };
+        assert_eq!((lower(selected), lower(lengths.clone())), (Some(4.0), Some(1.5)));
+        assert_eq!(lower(Facts { has_avx: false, ..lengths }), None);
+    }
+
+    #[test]
+    fn steps_through_a_contiguous_array_get_no_change() {
+        let has_change = |arguments: &str| {
+            let carried = Some(Carried::Accumulators);
+            let facts = Facts { scalar: 2, accumulators: 1, strided: 2, carried, ..Facts::default() };
+            advice_in_loop(facts, arguments, 0)[0].change.is_some()
+        };
+        assert!(!has_change("readonly array(float64, 1d, C), int32"));
+        assert!(has_change("array(float64, 1d, A)") && has_change("array(float64, 2d, C)"));
+    }
+
+    #[test]
+    fn integers_are_counted_and_checked_without_scalar_operations() {
+        let rules = |facts| advice_in_loop(facts, "", 0).iter().map(|advice| advice.rule).collect::<Vec<_>>();
+        let counts = Facts { branched_counts: 2, exits: 1, counted_exits: 1, ..Facts::default() };
+        assert_eq!(rules(counts), ["branched-counts"]);
+        let carried = Some(Carried::Nothing);
+        let check = Facts { only_reads_in_order: true, exits: 2, counted_exits: 1, carried, ..Facts::default() };
+        assert_eq!(rules(check.clone()), ["early-exit"]);
+        for facts in [
+            Facts { only_reads_in_order: false, ..check.clone() },
+            Facts { exceptions: 1, ..check.clone() },
+            Facts { counted_exits: 2, ..check },
+        ] {
+            assert!(!rules(facts.clone()).contains(&"early-exit"), "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_few_values_are_sorted_by_hand() {
+        let count = |samples| Count { weight: samples, samples };
+        let rules = |prepares: u64| {
+            let sort = "numba.np.arraymath.np_median.<locals>.median_impl";
+            let below = [("NRT_MemInfo_alloc_aligned", prepares), ("_partition", 90 - prepares)];
+            let below = below.map(|(leaf, samples)| ((sort.to_owned(), leaf.to_owned()), count(samples)));
+            let facts = Facts { calls: 3, ..Facts::default() };
+            let calls = vec![(sort.to_owned(), count(90))];
+            let hot_loop = Loop { calls, below: below.to_vec(), total: count(100), ..Loop::from_facts(facts) };
+            advice(&hot_loop).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+        };
+        assert_eq!((rules(50), rules(20)), (vec!["short-sort"], vec![]));
+    }
+
+    #[test]
+    fn a_loop_that_needs_its_order_has_no_vector_version() {
+        let packed = Facts { packed: 4, width: 256, element: 64, ..Facts::default() };
+        let rules = |carries_floats, carried| {
+            let facts = Facts { scalar: 4, strided: 1, exits: 1, carries_floats, carried, ..Facts::default() };
+            let versions = vec![super::super::Version { facts: packed.clone(), total: Count::default() }];
+            let hot_loop = Loop { versions, total: Count { weight: 9, samples: 9 }, ..Loop::from_facts(facts) };
+            advice(&hot_loop).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+        };
+        assert_eq!(rules(false, Some(Carried::Nothing)), ["stride"]);
+        assert!(rules(true, None).is_empty() && rules(false, Some(Carried::Others)).is_empty());
     }
 
     #[test]

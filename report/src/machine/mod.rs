@@ -198,6 +198,11 @@ impl Registers {
         self.intersects(Registers::single(number))
     }
 
+    /// Yields the numbers of all registers in the set.
+    pub(crate) fn numbers(self) -> impl Iterator<Item = u8> {
+        (0..2 * FIRST_VECTOR).filter(move |number| self.contains(*number))
+    }
+
     /// Yields the vector registers, numbered from 0.
     pub(crate) fn vectors(self) -> impl Iterator<Item = usize> {
         (0..usize::from(FIRST_VECTOR)).filter(move |index| self.contains(FIRST_VECTOR + *index as u8))

@@ -14,16 +14,15 @@ use crate::writer::output::Output;
 use crate::writer::perf_data::{Features, InitialFeatures};
 
 impl Writer {
-    /// Writes the batch. `with_names` also writes the names of Python functions if that is not due yet.
+    /// Writes the batch, and the names of Python functions if that is due or `with_names`. A program without samples may
+    /// still have names from before that are not written.
     pub(super) fn flush(&mut self, with_names: bool) {
-        if self.batch.is_empty() {
-            return;
-        }
         if self.output.as_ref().is_some_and(Output::is_deferred) {
             let counters = &self.recording.counters;
             let has_no_events = counters.has_no_sample() && counters.threads_without_timer.get() == 0;
             let is_requested = self.recording.requests.file.load(Ordering::Acquire);
-            if has_no_events && !is_requested && self.batch.as_bytes().len() < MAX_BATCH_BYTES {
+            let is_wanted = !has_no_events || is_requested || self.batch.as_bytes().len() >= MAX_BATCH_BYTES;
+            if self.batch.is_empty() || !is_wanted {
                 return;
             }
             self.create_file();
@@ -31,7 +30,9 @@ impl Writer {
         if let Some(python) = &mut self.python {
             python.write_images(with_names);
         }
-        self.append();
+        if !self.batch.is_empty() {
+            self.append();
+        }
     }
 
     /// Creates the file if it does not exist yet. Until then nothing is written next to it, because the
