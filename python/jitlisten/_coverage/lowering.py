@@ -137,7 +137,7 @@ class Lowering:
                 builder.branch(terminator.operands[index])
             terminator.operands[index] = edge
 
-    def _mark_exceptions(self, statement: Any, new_blocks: List[Any]) -> None:
+    def _mark_exceptions(self, statement: Any, new_blocks: List[Any], of_callers_only: bool = False) -> None:
         error_block = getattr(self._lowerer, "ehblock", None)
         for block in new_blocks:
             leave = block.terminator
@@ -148,18 +148,20 @@ class Lowering:
                 builder.position_before(leave)
                 if self._label in self._loops:
                     self._store_loop_marks(builder)
-                for mark in self._marks_of_exception(statement.loc):
+                for mark in self._marks_of_exception(statement.loc, of_callers_only):
                     self._store_byte(builder, mark)
 
-    def _marks_of_exception(self, loc: Any) -> Iterator[Mark]:
-        """Yields the marks of an exception that leaves the function, and the functions that are inlined into it."""
+    def _marks_of_exception(self, loc: Any, of_callers_only: bool) -> Iterator[Mark]:
+        """Yields the marks of an exception that leaves the function, and the functions that are inlined into it; or only
+        those that a function with this location is inlined into."""
         source, identity = own_location(loc), self._lowerer.func_ir.func_id
         line, frame = source.line, source.frame
         while True:
             filename, first = (frame or identity).filename, frame.first if frame else identity.firstlineno
             path = paths.measured_path(filename)
             is_generated = frame is source.frame and source.filename != filename
-            if path is not None and line > 0 and not is_generated:
+            is_wanted = not (is_generated or of_callers_only and frame is source.frame)
+            if path is not None and line > 0 and is_wanted:
                 for step in translated.get((path, first), {}).get(line, ()):
                     yield Mark(path, *step)
                     line = step[1]
@@ -245,7 +247,7 @@ class Lowering:
         """Stores the exits of the functions that a `raise` was inlined into. It ends its block, and has a mark only for
         its own function."""
         if not isinstance(statement, ir.Return) and own_location(statement.loc).frame is not None:
-            self._mark_exceptions(statement, [block])
+            self._mark_exceptions(statement, [block], of_callers_only=True)
 
     def finish(self, module: Any) -> None:
         """Names the table, now that all marks are known."""
