@@ -152,8 +152,10 @@ class Lowering:
                     self._store_byte(builder, mark)
 
     def _marks_of_exception(self, loc: Any, of_callers_only: bool) -> Iterator[Mark]:
-        """Yields the marks of an exception that leaves the function, and the functions that are inlined into it; or only
-        those that a function with this location is inlined into."""
+        """Yields the marks of an exception that leaves the function at `loc` and the functions that it is inlined into.
+
+        With `of_callers_only`, yields only those of the latter.
+        """
         source, identity = own_location(loc), self._lowerer.func_ir.func_id
         line, frame = source.line, source.frame
         while True:

@@ -2,6 +2,7 @@
 uncovered."""
 
 import math
+import sys
 
 import numpy as np
 from decorators import (
@@ -9,6 +10,7 @@ from decorators import (
     address_of,
     cfunc_of,
     chosen,
+    fails,
     float64,
     guvectorize,
     int64,
@@ -314,9 +316,30 @@ def choose(x, y):
     return for_int
 
 
+@overload(fails, inline="always")
+def fail(x):
+    def for_all(x):
+        y = 1
+        try:
+            if x > 0:
+                raise IndexError(1)
+        except Exception:
+            assert x > 1, "text"
+            y = (
+                x * 2
+            )
+        return y
+    return for_all
+
+
 @njit
 def uses_overload(x):
     return chosen(x, 1)
+
+
+@njit
+def uses_overload_that_fails(x):
+    return fails(x)
 
 
 @vectorize
@@ -990,6 +1013,10 @@ def drive():
     parallel_branches(np.arange(10.0))
     parallel_nested(np.zeros((4, 4)))
     uses_overload(3.0)
+    try:
+        uses_overload_that_fails(1)
+    except AssertionError:
+        pass
     vectorized(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
     vectorized_early(np.array([1.0, 4.0]))
     generalized(np.ones(5), 3)
@@ -1016,7 +1043,9 @@ def drive():
             pass
     object_mode(3)
     lifted(5)
-    lifted_after_return(4, 1)
+    # On 3.11, Numba fails to lift these loops, with and without coverage.
+    if sys.version_info[:2] != (3, 11):
+        lifted_after_return(4, 1)
     while_loops(6)
     one_liners(3)
     implicit_return(np.ones(3), False)

@@ -59,6 +59,9 @@ if TRUTH:
     def chosen(x, y):
         return _implementations["chosen"](x, y)(x, y)
 
+    def fails(x):
+        return _implementations["fails"](x)(x)
+
     class objmode:
         def __init__(self, **options):
             pass
@@ -87,6 +90,9 @@ else:
         return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(function.address)
 
     def chosen(x, y):
+        raise NotImplementedError
+
+    def fails(x):
         raise NotImplementedError
 
 
