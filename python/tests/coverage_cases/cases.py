@@ -321,13 +321,14 @@ def fail(x):
     def for_all(x):
         y = 1
         try:
-            if x > 0:
-                raise IndexError(1)
-        except Exception:
+            for i in range(y):
+                if not (y == 0) and y >= x:
+                    raise IndexError(1)
+        except:
             assert x > 1, "text"
-            y = (
-                x * 2
-            )
+            y = abs(x - 2)
+        else:
+            y += 1
         return y
     return for_all
 
