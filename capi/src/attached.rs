@@ -1,5 +1,5 @@
-//! Entry point of the thread that `jitlisten record -p` starts in this process (`cli/src/inject/mod.rs`). The command and
-//! this thread share a [`wire::mailbox`].
+//! Entry point of the thread that `jitlisten record -p` starts in this process (`cli/src/inject/mod.rs`). The command
+//! and this thread share a [`wire::mailbox`].
 
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt as _;

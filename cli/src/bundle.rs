@@ -56,8 +56,8 @@ pub(crate) struct MakeBundle {
     /// Look here first for the recordings' images, libraries, perf maps and sources
     #[arg(long, value_name = "DIR")]
     root: Vec<PathBuf>,
-    /// Copy libraries whole and their debug information, for --native and disassembly, instead of the names of functions
-    /// with samples
+    /// Copy libraries whole and their debug information, for --native and disassembly, instead of the names of
+    /// functions with samples
     #[arg(long)]
     whole: bool,
 }

@@ -36,8 +36,8 @@ impl Word {
 
 /// Value of the variable: `WORD+run=RUN+WORD..:LIBRARY`.
 ///
-/// The library, when it has restored the environment of the program, leaves `lines:PID` for the sitecustomize. The first
-/// word comes first because the sitecustomize reads only that one.
+/// The library, when it has restored the environment of the program, leaves `lines:PID` for the sitecustomize, which
+/// reads only the first word.
 #[derive(Clone, Copy, Debug)]
 pub struct RunRequest<'a> {
     words: &'a [u8],

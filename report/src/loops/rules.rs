@@ -584,8 +584,8 @@ fn zip(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 }
 
 fn stride(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
-    // Other versions are those of another loop if this one needs its values in order. Broadcasting selects indices, with
-    // contiguous arrays, too.
+    // Other versions are those of another loop if this one needs its values in order. Broadcasting selects indices,
+    // with contiguous arrays, too.
     let Facts { carried, carries_floats, integer_choices, .. } = hot_loop.facts;
     let applies = hot_loop.is_one_at_a_time()
         && hot_loop.vector_version_did_not_run()

@@ -36,8 +36,8 @@ pub(crate) struct Recording {
     pub(crate) counter: Option<Counter>,
     /// Clock for threads that often wait (`clock_choice.rs`); `None` if the kernel does not permit it.
     pub(crate) user_clock: Option<Counter>,
-    /// Keeps the kernel's perf events enabled while user clocks may be opened in a handler. Belongs to the writer's thread:
-    /// the kernel switches a thread with a counter more slowly.
+    /// Keeps the kernel's perf events enabled while user clocks may be opened in a handler. Belongs to the writer's
+    /// thread: the kernel switches a thread with a counter more slowly.
     pub(crate) unused_clock: OnceLock<UnusedCounter>,
     /// True if new threads may get a signal stack: see `sanitizer.rs`.
     pub(crate) gives_signal_stacks: bool,
