@@ -825,6 +825,31 @@ def small_solutions(matrices, right, out):
 
 
 @njit
+def small_solutions_changed(matrices, right, out):
+    a, x, n = np.empty(matrices[0].shape), np.empty(len(right)), len(right)
+    for number in range(len(matrices)):
+        a[:], x[:] = matrices[number], right
+        for k in range(n):
+            pivot = k
+            for i in range(k + 1, n):
+                if abs(a[i, k]) > abs(a[pivot, k]):
+                    pivot = i
+            x[pivot], x[k] = x[k], x[pivot]
+            for j in range(k, n):
+                a[pivot, j], a[k, j] = a[k, j], a[pivot, j]
+            for i in range(k + 1, n):
+                factor = a[i, k] / a[k, k]
+                x[i] -= factor * x[k]
+                for j in range(k, n):
+                    a[i, j] -= factor * a[k, j]
+        for i in range(n - 1, -1, -1):
+            for j in range(i + 1, n):
+                x[i] -= a[i, j] * x[j]
+            x[i] /= a[i, i]
+        out[number] = x[0]
+
+
+@njit
 def random_one(out):
     for i in range(len(out)):
         out[i] = np.random.random()  # hot
@@ -2396,7 +2421,7 @@ MORE = {
     "row_expressions": "allocation, fp-order",
     "masked": "allocation",
     "small_products": "row-product",
-    "small_solutions": "-",
+    "small_solutions": "small-matrix",
     "random_one": "-",
     "random_normal": "-",
     "letters": "string-characters",
@@ -2486,7 +2511,7 @@ MORE = {
     "cut_off_points": "conditional-sum",
     "cut_off_lengths": "conditional-sum",
     "integer_classes": "branched-counts",
-    "counted_bases": "table-jump",
+    "counted_bases": "branched-counts",
     "is_ascending": "early-exit",
     "has_negative": "early-exit",
     "short_medians": "short-sort",
@@ -2503,7 +2528,7 @@ MORE = {
     "scaled_attribute": "attribute-array",
     "ends_of_arrays": "gather",
     "backwards_dot": "strided-sum",
-    "mirrored": "stride",
+    "mirrored": "-",
     "nested_lists": "reference-count",
     "complemented": "-",
 }

@@ -37,7 +37,8 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
         facts.carried = Some(carried.classify_carried());
     }
     let is_small = natural_loop.own_blocks.len() <= MAX_COUNTING_BLOCKS;
-    if natural_loop.is_innermost && is_small {
+    // Jumps through a table look like loops of their own.
+    if (natural_loop.is_innermost || facts.table_jumps != 0) && is_small {
         let carried = carried_registers(instructions, natural_loop).and(changed);
         if facts.carried.is_none() {
             facts.branched_counts = count_branched_counts(instructions, natural_loop, carried);

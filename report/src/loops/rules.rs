@@ -46,7 +46,7 @@ const MAX_CHECK_INSTRUCTIONS: u32 = 20;
 type Rule = fn(&Loop, Dialect) -> Option<Advice>;
 
 /// All rules, the most relevant first.
-const RULES: [Rule; 43] = [
+const RULES: [Rule; 42] = [
     small_parallel,
     object_mode,
     list_growth,
@@ -84,7 +84,6 @@ const RULES: [Rule; 43] = [
     stride,
     conditional_sum,
     branched_counts,
-    table_jump,
     maximum,
     recurrence,
     exception_exit,
@@ -699,16 +698,6 @@ fn sum_in_memory(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     })
 }
 
-fn table_jump(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { table_jumps, scalar, packed, exits, .. } = hot_loop.facts;
-    let applies = table_jumps != 0 && scalar + packed == 0 && exits == 1 && is_small(hot_loop);
-    (applies && dialect.is_python() && hot_loop.rounds() != Rounds::Few).then(|| {
-        Advice::because("table-jump", "a chain of comparisons with constants jumps to the code of each value")
-            .change("where values come in no order, an array of the results (code[x]), or a sum of conditions for each counter")
-            .gain(1.4, 30.0)
-    })
-}
-
 fn conditional_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let Facts { conditional_sums, recurrences, strided, spread, memory, indirect, has_avx, .. } = hot_loop.facts;
     if !hot_loop.is_one_at_a_time() || recurrences + indirect != 0 || hot_loop.rounds() == Rounds::Few {
@@ -742,9 +731,12 @@ fn conditional_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 }
 
 fn branched_counts(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { branched_counts, stores, indirect, strided, exits, counted_exits, .. } = hot_loop.facts;
+    let Facts { branched_counts, stores, indirect, strided, exits, counted_exits, table_jumps, .. } = hot_loop.facts;
+    // Jumps through a table look like loops of their own.
+    let Facts { calls, instructions, .. } = hot_loop.facts;
+    let has_table = table_jumps != 0 && calls == 0 && instructions < MAX_SMALL_LOOP_INSTRUCTIONS;
     let is_plain = stores + indirect + strided == 0 && exits == 1 && counted_exits == 1;
-    let applies = is_small(hot_loop) && !hot_loop.facts.is_vectorised() && is_plain && branched_counts > 1;
+    let applies = (is_small(hot_loop) || has_table) && !hot_loop.facts.is_vectorised() && is_plain && branched_counts > 1;
     (applies && dialect.is_python() && hot_loop.rounds() != Rounds::Few).then(|| {
         Advice::because("branched-counts", "one value at a time: branches decide which of several counters grows")
             .change(
