@@ -736,7 +736,8 @@ fn branched_counts(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let Facts { calls, instructions, .. } = hot_loop.facts;
     let has_table = table_jumps != 0 && calls == 0 && instructions < MAX_SMALL_LOOP_INSTRUCTIONS;
     let is_plain = stores + indirect + strided == 0 && exits == 1 && counted_exits == 1;
-    let applies = (is_small(hot_loop) || has_table) && !hot_loop.facts.is_vectorised() && is_plain && branched_counts > 1;
+    let applies =
+        (is_small(hot_loop) || has_table) && !hot_loop.facts.is_vectorised() && is_plain && branched_counts > 1;
     (applies && dialect.is_python() && hot_loop.rounds() != Rounds::Few).then(|| {
         Advice::because("branched-counts", "one value at a time: branches decide which of several counters grows")
             .change(
