@@ -5,8 +5,10 @@ interpreted results are equal. `drive` calls each function several times and pri
 function that Numba does not compile. With GENERATED_ONLY, it calls only the functions named there.
 """
 
+import io
 import random
 import sys
+import tokenize
 
 HEADER = """
 import os
@@ -129,6 +131,7 @@ DECORATORS = {
     "parallel": "@njit(parallel=True)",
     "inline": "@njit(inline='always')",
     "generator": "@njit",
+    "recursive": "@njit",
     "objmode": "@njit",
     "cached": "@njit(cache=True)",
     "optional": "@njit",
@@ -156,17 +159,19 @@ _CALLABLE = ("plain", "inline", "overload", "inline overload")
 class Function:
     """Writer of one function."""
 
-    def __init__(self, source, name, callees):
+    def __init__(self, source, name, callees, generators):
         self.random = random.Random("%s %s" % (source, name))
-        # Functions that this one may call, with the depth of the calls in them.
-        self.name, self.callees = name, callees
+        # Functions that this one may call, with the depth of the calls in them, and generators.
+        self.name, self.callees, self.generators = name, callees, generators
         self.call_depth = 0
         self.lines = []
+        # Local functions that are defined wherever the current statement runs.
+        self.closures = []
         self.counters = 0
-        self.budget = self.random.randint(3, 12)
+        self.budget = self.random.choice([self.random.randint(3, 12)] * 12 + [40])
         self.kind = self.random.choice(["plain"] * 9 + [*DECORATORS])
         if self.kind in ("inline", "inline overload", "vectorize"):
-            self.callees = {}
+            self.callees, self.generators = {}, []
 
     # Expressions
 
@@ -206,6 +211,10 @@ class Function:
             return "(%s\n        if %s\n        else %s)" % parts
         if kind == 18 and self.kind == "checked" and not self.in_parallel:
             return "int(row[%s])" % self.atom()
+        if kind == 18:
+            return "int(%s < %s < %s)" % (self.atom(), self.value(2), self.atom())
+        if kind == 19 and self.closures and not self.in_parallel:
+            return "%s(%s)" % (r.choice(self.closures), self.atom())
         return self.atom()
 
     def comprehension(self):
@@ -264,13 +273,13 @@ class Function:
         self.lines.append("    " * depth + text)
 
     def block(self, depth, **context):
-        saved = self.context
+        saved, closures = self.context, self.closures[:]
         self.context = dict(saved, **context)
         for _ in range(self.random.choice([1, 1, 2, 2, 3])):
             self.statement(depth)
             if self.lines[-1].strip().split(" ")[0] in ("return", "break", "continue", "raise"):
                 break
-        self.context = saved
+        self.context, self.closures = saved, closures
 
     def suite(self, depth, header, **context):
         """Writes a compound statement: its header, and a block or a simple statement on the same line."""
@@ -363,6 +372,11 @@ class Function:
         self.write(depth, self.random.choice(["x", "x + y", "'text'", "...", "x: int = y", "(x\n        + y)"]))
 
     def write_array(self, depth):
+        if self.kind == "parallel":
+            whole_arrays = ["out[:] = out * 2 + out", "out = np.where(out > x, out, 1)", "out += y"]
+            self.write(depth, self.random.choice(whole_arrays))
+            self.write(depth, "x = int(out.sum()) % 7")
+            return
         self.write(depth, "row[%s] %s %s" % (self.random.choice("012"), self.random.choice(["=", "+="]), self.value()))
         self.write(depth, "x = int(row[0]) % 7")
 
@@ -393,7 +407,7 @@ class Function:
             return
         self.write(depth, "match %s:" % self.random.choice(["x", "y", "x % 3"]))
         for _ in range(self.random.randint(1, 3)):
-            pattern = self.random.choice(["0", "1", "2", "1 | 3", "-1"])
+            pattern = self.random.choice(["0", "1", "2", "1 | 3", "-1", "(0 | 2) as x"])
             guard = " if %s" % self.condition(1).replace("\n", " ") if self.random.random() < 0.25 else ""
             self.suite(depth + 1, "case %s%s:" % (pattern, guard))
         if self.random.random() < 0.5:
@@ -407,6 +421,8 @@ class Function:
             iterable = self.random.choice(
                 ["(a, b)", "(x, y,\n        z)", "[x, 2]", "row", "range(3, %s, -1)" % count, "row[:%s]" % count]
             )
+        if self.generators and self.random.random() < 0.2 and not self.in_parallel:
+            iterable = "%s(%s, %s)" % (self.random.choice(self.generators), self.atom(), self.atom())
         target = name
         if self.random.random() < 0.15:
             other = self.fresh("j")
@@ -474,11 +490,9 @@ class Function:
         self.block(depth + 1, **{"try": True, "loop": False})
         # Numba supports either `except` or `finally`.
         if self.random.random() < 0.8:
-            self.write(depth, self.random.choice(["except Exception:", "except:"]))
-            self.block(depth + 1, loop_only=True, loop=False)
+            self.suite(depth, self.random.choice(["except Exception:", "except:"]))
             if self.random.random() < 0.3:
-                self.write(depth, "else:")
-                self.block(depth + 1, loop_only=True, loop=False)
+                self.suite(depth, "else:")
         else:
             self.write(depth, "finally:")
             self.block(depth + 1, loop_only=True, loop=False)
@@ -499,10 +513,12 @@ class Function:
                     self.write(depth + 1, "else:")
                     self.write(depth + 2, "q -= 1")
             self.write(depth + 1, "if q > %d:" % self.random.randint(-2, 4))
-            self.write(depth + 2, "return q - 1" if self.random.random() < 0.6 else "q = 0")
+            jump = self.random.choice(["return q - 1"] * 3 + ["q = 0"] * 2 + ["raise ValueError"])
+            self.write(depth + 2, jump)
             self.write(depth + 1, self.random.choice(["return q", "return q", "return (q\n            + 1)"]))
         for _ in range(self.random.choice([1, 1, 1, 2, 0])):
             self.write(depth, "x = %s(%s)" % (name, self.atom()))
+        self.closures.append(name)
 
     def write_objmode(self, depth):
         self.write(depth, "with objmode(x='int64', y='int64', z='int64'):")
@@ -518,6 +534,10 @@ class Function:
         self.write(depth, "for %s in prange(%s):" % (name, self.random.choice(["3", "abs(a) % 4", "4"])))
         self.write(depth + 1, "x = %s + %s" % (name, self.random.choice(["a", "b", "1"])))
         self.block(depth + 1, parallel=True, loop_only=True, loop=False)
+        if self.random.random() < 0.3:
+            inner = self.fresh("p")
+            header = "for %s in prange(%s):" % (inner, self.random.choice(["2", "abs(b) % 3", name]))
+            self.suite(depth + 1, header, parallel=True, loop_only=True, loop=False)
         self.write(depth + 1, "out[%s] = x" % name)
         # `x` is private to each iteration.
         self.write(depth, "x = int(out[0]) % 5")
@@ -550,6 +570,9 @@ class Function:
             self.write(1, "out = np.zeros(8, np.int64)")
         if self.kind == "generator":
             self.write(1, "yield x")
+        if self.kind == "recursive":
+            self.write(1, "if a < 0: return y")
+            self.write(1, "y = %s(a - 3, x)" % self.name)
         start = len(self.lines)
         while self.budget > 0:
             self.statement(1)
@@ -574,16 +597,37 @@ class Function:
         return text + "\n\n\n"
 
 
+def break_lines(text, chosen, rate):
+    """Breaks lines between tokens."""
+    lines, breaks, depth, last = text.splitlines(True), [], 0, ""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        row, column = token.start
+        is_code = token.type in (tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING)
+        is_inside = is_code and last not in ("@", "def") and lines[row - 1][:column].strip()
+        if is_inside and chosen.random() < rate:
+            breaks.append((row, column, "\n        " if depth else "\\\n        "))
+        depth += (token.string in ("(", "[", "{")) - (token.string in (")", "]", "}"))
+        last = token.string
+    for row, column, text in reversed(breaks):
+        lines[row - 1] = lines[row - 1][:column] + text + lines[row - 1][column:]
+    return "".join(lines)
+
+
 def generate(seed, count):
-    parts, callees, calls = [HEADER], {}, []
+    parts, callees, generators, calls = [HEADER], {}, [], []
     chosen = random.Random(seed)
     for number in range(count):
-        function = Function(seed, "f%d" % number, dict([*callees.items()][-3:]))
-        parts.append(function.text())
+        function = Function(seed, "f%d" % number, dict([*callees.items()][-3:]), generators[-1:])
+        rate = chosen.choice([0, 0, 0.05, 0.1, 0.3])
+        parts.append(break_lines(function.text(), function.random, rate))
         for _ in range(chosen.choice([1, 2, 2, 3])):
-            calls.append("    call(%r, %d, %d)\n" % (function.name, chosen.randint(-2, 5), chosen.randint(-2, 5)))
+            arguments = [chosen.randint(-2, 5) for _ in range(chosen.choice([2, 3]))]
+            arguments = arguments if function.kind == "optional" else arguments[:2]
+            calls.append("    call(%s)\n" % ", ".join(map(repr, [function.name, *arguments])))
         if function.kind in _CALLABLE and function.call_depth < 2:
             callees[function.name] = function.call_depth
+        if function.kind == "generator":
+            generators.append(function.name)
     return "".join(parts + [DRIVER] + calls)
 
 
