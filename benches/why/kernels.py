@@ -2529,7 +2529,7 @@ MORE = {
     "ends_of_arrays": "gather",
     "backwards_dot": "strided-sum",
     "mirrored": "-",
-    "nested_lists": "reference-count",
+    "nested_lists": "-",
     "complemented": "-",
 }
 ALL = {**RULES, **MORE}

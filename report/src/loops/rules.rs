@@ -347,11 +347,7 @@ fn reference_count(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
         && hot_loop.facts.instructions < MAX_CONTAINER_INSTRUCTIONS
         && hot_loop.self_count.percent_of(hot_loop.total) > 50.0;
     let share = hot_loop.share_of_calls(is_reference_count);
-    let is_short = |name: &str| {
-        is_reference_count(name)
-            || name.starts_with("numba_list_")
-            || name.starts_with("numba.typed.listobject.impl_getitem")
-    };
+    let is_short = |name: &str| is_reference_count(name) || name.starts_with("numba_list_");
     let does_little_else = hot_loop.facts.instructions < 40 && hot_loop.calls.iter().all(|(name, _)| is_short(name));
     // Numba 0.57 does not inline the function that reads an item of a typed list.
     let is_item = |(name, _): &(String, _)| name.starts_with("numba.typed.listobject.");
