@@ -298,7 +298,12 @@ def into_element(a, one):
         one[0] += a[i]  # hot
 
 
-into_element_changed = njit(fastmath={"reassoc"})(into_element.py_func)
+@njit(fastmath={"reassoc"})
+def into_element_changed(a, one):
+    s = one[0]
+    for i in range(len(a)):
+        s += a[i]
+    one[0] = s
 
 
 @njit
@@ -817,6 +822,31 @@ def small_products(matrices, out):
 def small_solutions(matrices, right, out):
     for i in range(matrices.shape[0]):
         out[i] = np.linalg.solve(matrices[i], right)[0]  # hot
+
+
+@njit
+def small_solutions_changed(matrices, right, out):
+    a, x, n = np.empty(matrices[0].shape), np.empty(len(right)), len(right)
+    for number in range(len(matrices)):
+        a[:], x[:] = matrices[number], right
+        for k in range(n):
+            pivot = k
+            for i in range(k + 1, n):
+                if abs(a[i, k]) > abs(a[pivot, k]):
+                    pivot = i
+            x[pivot], x[k] = x[k], x[pivot]
+            for j in range(k, n):
+                a[pivot, j], a[k, j] = a[k, j], a[pivot, j]
+            for i in range(k + 1, n):
+                factor = a[i, k] / a[k, k]
+                x[i] -= factor * x[k]
+                for j in range(k, n):
+                    a[i, j] -= factor * a[k, j]
+        for i in range(n - 1, -1, -1):
+            for j in range(i + 1, n):
+                x[i] -= a[i, j] * x[j]
+            x[i] /= a[i, i]
+        out[number] = x[0]
 
 
 @njit
@@ -2142,6 +2172,180 @@ def lengths_by_step(a):
     return longest
 
 
+@njit
+def pair_potential(hundred_points):
+    energy = 0.0
+    for i in range(len(hundred_points)):
+        for j in range(i + 1, len(hundred_points)):
+            x = hundred_points[i, 0] - hundred_points[j, 0]
+            y = hundred_points[i, 1] - hundred_points[j, 1]
+            energy -= 1.0 / math.sqrt(x * x + y * y)  # hot
+    return energy
+
+
+@njit
+def two_powers(a, out):
+    for i in range(len(a)):
+        out[i] = a[i] ** 0.5 + a[i] ** 2.5  # hot
+
+
+two_powers_changed = njit(fastmath=True)(two_powers.py_func)
+
+
+@njit
+def roots_by_newton(a, out):
+    for i in range(len(a)):
+        x = a[i]
+        for _ in range(12):
+            x = 0.5 * (x + a[i] / x)  # hot
+        out[i] = x
+
+
+roots_by_newton_changed = njit(error_model="numpy")(roots_by_newton.py_func)
+
+
+@njit
+def interpolated(few, ordered_few, few_heights, few_out):
+    for i in range(len(few)):
+        few_out[i] = np.interp(few[i], ordered_few, few_heights)  # hot
+
+
+@njit
+def interpolated_changed(few, ordered_few, few_heights, few_out):
+    few_out[:] = np.interp(few, ordered_few, few_heights)
+
+
+@njit
+def determinants(threes, sums):
+    for i in range(len(threes)):
+        sums[i] = np.linalg.det(threes[i])  # hot
+
+
+@njit
+def determinants_changed(threes, sums):
+    for i in range(len(threes)):
+        t = threes[i]
+        sums[i] = (
+            t[0, 0] * (t[1, 1] * t[2, 2] - t[1, 2] * t[2, 1])
+            - t[0, 1] * (t[1, 0] * t[2, 2] - t[1, 2] * t[2, 0])
+            + t[0, 2] * (t[1, 0] * t[2, 1] - t[1, 1] * t[2, 0])
+        )
+
+
+@njit
+def inverses(threes, threes_out):
+    for i in range(len(threes)):
+        threes_out[i] = np.linalg.inv(threes[i])  # hot
+
+
+@njit
+def inverses_changed(threes, threes_out):
+    for n in range(len(threes)):
+        t, out = threes[n], threes_out[n]
+        a, b, c = t[0, 0], t[0, 1], t[0, 2]
+        d, e, f = t[1, 0], t[1, 1], t[1, 2]
+        g, h, i = t[2, 0], t[2, 1], t[2, 2]
+        factor = 1.0 / (a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g))
+        out[0, 0], out[0, 1], out[0, 2] = (e * i - f * h) * factor, (c * h - b * i) * factor, (b * f - c * e) * factor
+        out[1, 0], out[1, 1], out[1, 2] = (f * g - d * i) * factor, (a * i - c * g) * factor, (c * d - a * f) * factor
+        out[2, 0], out[2, 1], out[2, 2] = (d * h - e * g) * factor, (b * g - a * h) * factor, (a * e - b * d) * factor
+
+
+@njit
+def large_solutions(forties, forty):
+    s = 0.0
+    for i in range(len(forties)):
+        s += np.linalg.solve(forties[i], forty)[0]  # hot
+    return s
+
+
+@njit
+def moved(particles):
+    for i in range(len(particles.x)):
+        particles.x[i] += particles.v[i] * particles.step  # hot
+
+
+@njit
+def moved_changed(particles):
+    x, v, step = particles.x, particles.v, particles.step
+    for i in range(len(x)):
+        x[i] += v[i] * step
+
+
+@njit
+def scaled_attribute(particles, a):
+    for i in range(len(a)):
+        particles.v[i] = a[i] * 2.0  # hot
+
+
+@njit
+def scaled_attribute_changed(particles, a):
+    v = particles.v
+    for i in range(len(a)):
+        v[i] = a[i] * 2.0
+
+
+@njit
+def ends_of_arrays(many_arrays):
+    s = 0.0
+    for _ in range(20):
+        for array in many_arrays:
+            s += array[0] + array[-1]  # hot
+    return s
+
+
+ends_of_arrays_changed = njit(fastmath={"reassoc"})(ends_of_arrays.py_func)
+
+
+@njit
+def backwards_dot(a, b):
+    s = 0.0
+    n = len(a)
+    for i in range(n):
+        s += a[i] * b[n - 1 - i]  # hot
+    return s
+
+
+@njit
+def mirrored(a, out):
+    n = len(a)
+    for i in range(n):
+        out[i] = a[n - 1 - i] * 2.0  # hot
+
+
+@njit
+def nested_lists(nested):
+    s = 0.0
+    for i in range(len(nested)):
+        for j in range(len(nested[i])):
+            s += nested[i][j]  # hot
+    return s
+
+
+@njit
+def nested_lists_changed(nested):
+    s = 0.0
+    for i in range(len(nested)):
+        row = nested[i]
+        for j in range(len(row)):
+            s += row[j]
+    return s
+
+
+@njit
+def complemented(bases, codes_out):
+    for i in range(len(bases)):
+        base = bases[i]
+        if base == 65:  # hot
+            codes_out[i] = 84
+        elif base == 67:
+            codes_out[i] = 71
+        elif base == 71:
+            codes_out[i] = 67
+        else:
+            codes_out[i] = 65
+
+
 RULES = {
     "total": "fp-order",
     "dot": "fp-order",
@@ -2217,7 +2421,7 @@ MORE = {
     "row_expressions": "allocation, fp-order",
     "masked": "allocation",
     "small_products": "row-product",
-    "small_solutions": "-",
+    "small_solutions": "small-matrix",
     "random_one": "-",
     "random_normal": "-",
     "letters": "string-characters",
@@ -2307,12 +2511,26 @@ MORE = {
     "cut_off_points": "conditional-sum",
     "cut_off_lengths": "conditional-sum",
     "integer_classes": "branched-counts",
-    "counted_bases": "-",
+    "counted_bases": "branched-counts",
     "is_ascending": "early-exit",
     "has_negative": "early-exit",
     "short_medians": "short-sort",
     "sorted_triples": "short-sort",
     "lengths_by_step": "strided-sum",
+    "pair_potential": "-",
+    "two_powers": "math-call",
+    "roots_by_newton": "division-check",
+    "interpolated": "interpolation",
+    "determinants": "small-matrix",
+    "inverses": "small-matrix",
+    "large_solutions": "-",
+    "moved": "attribute-array",
+    "scaled_attribute": "attribute-array",
+    "ends_of_arrays": "gather",
+    "backwards_dot": "strided-sum",
+    "mirrored": "-",
+    "nested_lists": "-",
+    "complemented": "-",
 }
 ALL = {**RULES, **MORE}
 with open(__file__, encoding="utf-8") as file:
@@ -2345,6 +2563,14 @@ EXCEPTIONS = {
 class Tally:
     def __init__(self):
         self.sum = 0.0
+
+
+@jitclass([("x", float64[::1]), ("v", float64[::1]), ("step", float64)])
+class Particles:
+    def __init__(self):
+        self.x = np.zeros(20_000)
+        self.v = np.ones(20_000)
+        self.step = 0.01
 
 
 def make_dict():
@@ -2386,6 +2612,10 @@ def arguments():
         "x_near": random.random(1000) * 4, "y_near": random.random(1000) * 4, "z_near": random.random(1000) * 4,
         "thousand_points": random.random((1000, 3)) * 4,
         "bases": np.frombuffer(b"ACGT", np.uint8)[random.integers(0, 4, N)], "times": 10, "backwards": np.sort(a[:200])[::-1].copy(), "means": np.zeros(512), "grid_too": m.copy(), "small_factor": 1e-3,
+        "ordered_few": np.sort(a[:200]), "few_heights": random.random(200), "threes": random.random((1000, 3, 3)) + 2.0 * np.eye(3),
+        "threes_out": np.zeros((1000, 3, 3)), "forties": random.random((10, 40, 40)) + 40.0 * np.eye(40), "forty": np.ones(40), "particles": Particles,
+        "many_arrays": lambda: List([a[i : i + 100].copy() for i in range(200)]),
+        "nested": lambda: List([List([0.5] * 20) for _ in range(50)]), "codes_out": np.zeros(N, np.uint8),
     }
 
 

@@ -19,9 +19,10 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     facts.element = elements.most_common();
     facts.checked_divisions = if natural_loop.exits.len() > 1 { count_checked_divisions(&body) } else { 0 };
     facts.exceptions = natural_loop.exits.iter().filter(|exit| raises_exception(instructions, **exit)).count() as u32;
-    facts.indirect = count_indirect(&body);
     // Registers that the loop writes.
     let changed = body.iter().fold(Registers::default(), |registers, instruction| registers | instruction.written);
+    count_indirect(&mut facts, &body, changed);
+    facts.descends = descends(&body);
     facts.strided = count_strided(&body, changed);
     count_invariant_divisions(&mut facts, &body, changed);
     facts.counted_exits = count_counted_exits(natural_loop, instructions);
@@ -36,7 +37,8 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
         facts.carried = Some(carried.classify_carried());
     }
     let is_small = natural_loop.own_blocks.len() <= MAX_COUNTING_BLOCKS;
-    if natural_loop.is_innermost && is_small {
+    // Jumps through a table look like loops of their own.
+    if (natural_loop.is_innermost || facts.table_jumps != 0) && is_small {
         let carried = carried_registers(instructions, natural_loop).and(changed);
         if facts.carried.is_none() {
             facts.branched_counts = count_branched_counts(instructions, natural_loop, carried);
@@ -379,7 +381,10 @@ impl Constants<'_> {
             Flow::Next | Flow::Switch | Flow::Leave => None,
         });
         let mut stores: FxHashMap<Slot, Vec<usize>> = FxHashMap::default();
-        for (index, instruction) in instructions.iter().enumerate() {
+        // Code after a loop that no other loop contains does not lead back to it.
+        let last = natural_loop.instructions().max().filter(|_| natural_loop.parent.is_none());
+        let end = last.map_or(instructions.len(), |last| last + 1);
+        for (index, instruction) in instructions[..end].iter().enumerate() {
             if let Some(memory) = instruction.memory.filter(|memory| memory.is_store && memory.is_stack) {
                 stores.entry((memory.parts, memory.offset)).or_default().push(index);
             }
@@ -477,23 +482,49 @@ fn measure_spread(body: &[&Instruction], additions: u32) -> (u32, u32) {
 }
 
 /// Counts memory accesses whose address was loaded in the same iteration. Addresses loaded from the stack do not count.
-fn count_indirect(body: &[&Instruction]) -> u32 {
+fn count_indirect(facts: &mut Facts, body: &[&Instruction], changed: Registers) {
     let mut loaded = Registers::default();
-    let mut accesses = 0;
+    // Registers whose value is just what was loaded, and those loaded from the same place in each iteration.
+    let (mut pointers, mut reloaded) = (Registers::default(), Registers::default());
     for instruction in body {
         let is_table = matches!(instruction.step.flow, Flow::Switch);
         if !is_table && instruction.memory.is_some_and(|memory| memory.address.intersects(loaded)) {
-            accesses += 1;
+            facts.indirect += 1;
+        }
+        if let Some(Memory { parts, address, .. }) = instruction.memory.filter(|_| !is_table) {
+            let is_pointer = matches!(parts, [Some((register, 1)), None] if pointers.contains(register));
+            facts.pointers += u32::from(is_pointer);
+            facts.reloads += u32::from(address.intersects(reloaded));
         }
         let is_load = instruction.memory.is_some_and(|memory| !memory.is_stack);
+        let is_fixed = |memory: Memory| memory.parts != [None; 2] && !memory.address.intersects(changed);
+        let is_reload = is_load && instruction.memory.is_some_and(is_fixed);
         // An index may pass through additions, masks and selections before its use as an address.
         let is_from_loaded = instruction.memory.is_none() && instruction.read.intersects(loaded);
         loaded = loaded.and(!instruction.written);
         if is_load || is_from_loaded {
             loaded |= instruction.loaded();
         }
+        (pointers, reloaded) = (pointers.and(!instruction.written), reloaded.and(!instruction.written));
+        if is_load {
+            pointers |= instruction.loaded();
+        }
+        if is_reload {
+            reloaded |= instruction.loaded();
+        }
     }
-    accesses
+}
+
+/// Returns true if the loop decreases a register that it also uses otherwise. A counter of the iterations left is used
+/// for nothing else.
+fn descends(body: &[&Instruction]) -> bool {
+    let decreased = |instruction: &&Instruction| instruction.advance.filter(|(_, constant)| *constant < 0);
+    let is_used = |register: u8| {
+        body.iter().any(|instruction| {
+            instruction.read.contains(register) && instruction.advance.is_none_or(|(target, _)| target != register)
+        })
+    };
+    body.iter().filter_map(decreased).any(|(register, _)| is_used(register))
 }
 
 /// Counts vector register loads and stores whose address advances by a loop-invariant register in each iteration.
@@ -538,6 +569,8 @@ fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Re
     // Registers that a stored value or a comparison depends on.
     let (mut escaped, mut compared) = (0_u32, 0_u32);
     let mut used_otherwise = 0_u32;
+    // Registers of sums that are stored at a fixed address.
+    let mut stored = 0_u32;
     for instruction in body {
         let read: Vec<usize> = instruction.read.vectors().collect();
         let combine = |bits: fn(&Value) -> u32| read.iter().fold(0, |sum, register| sum | bits(&values[*register]));
@@ -546,6 +579,7 @@ fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Re
         let [target] = written[..] else {
             // A sum that is stored to the same address in each iteration is assumed to be read only after the loop.
             if stores_to_fixed_address(instruction, changed) {
+                stored |= combine(sum_bit);
                 continue;
             }
             used_otherwise |= combine(sum_bit);
@@ -610,6 +644,7 @@ fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Re
         let is_mixed = value.is_multiplied && value.is_added;
         if value.sum_of == Some(register) && !has_bit(used_otherwise) && !is_mixed {
             facts.accumulators += 1;
+            facts.stored_sums += u32::from(has_bit(stored));
             facts.additions = facts.additions.max(value.changes);
         } else if has_bit(escaped) || has_bit(value.other_inputs) || !has_bit(value.choice_inputs) {
             facts.recurrences += 1;
@@ -772,6 +807,25 @@ mod tests {
             (facts_of(in_place).carried, facts_of(running).carried),
             (Some(Carried::Nothing), Some(Carried::Others))
         );
+    }
+
+    #[test]
+    fn an_array_is_reloaded_or_pointed_to() {
+        // mov rax, [rdi+8]; vmovsd xmm0, [rax+rcx*8]; inc rcx; cmp rcx, rsi; jl; ret
+        let attribute = facts_of(b"\x48\x8b\x47\x08\xc5\xfb\x10\x04\xc8\x48\xff\xc1\x48\x39\xf1\x7c\xef\xc3");
+        // The same with mov rax, [rdi+rcx*8], and [rax].
+        let list = facts_of(b"\x48\x8b\x04\xcf\xc5\xfb\x10\x00\x48\xff\xc1\x48\x39\xf1\x7c\xf0\xc3");
+        let counts = |facts: Facts| (facts.indirect, facts.reloads, facts.pointers);
+        assert_eq!((counts(attribute), counts(list)), ((1, 1, 0), (1, 0, 1)));
+    }
+
+    #[test]
+    fn only_an_index_descends() {
+        // vmovsd xmm0, [rdi+rcx*8]; add rcx, -1; cmp rcx, rsi; jg; ret
+        let index = facts_of(b"\xc5\xfb\x10\x04\xcf\x48\x83\xc1\xff\x48\x39\xf1\x7f\xf2\xc3");
+        // vmovsd xmm0, [rdi]; add rdi, 8; dec rcx; jne; ret
+        let counter = facts_of(b"\xc5\xfb\x10\x07\x48\x83\xc7\x08\x48\xff\xc9\x75\xf3\xc3");
+        assert_eq!((index.descends, counter.descends), (true, false));
     }
 
     #[test]

@@ -36,6 +36,13 @@ pub(super) fn is_product(name: &str) -> bool {
     name.starts_with("numba_xxdot") || name.starts_with("numba_xxgem") || name.starts_with("numba.np.linalg.dot_")
 }
 
+/// Inverse, determinant or solution of linear equations through LAPACK.
+pub(super) fn is_elimination(name: &str) -> bool {
+    const FUNCTIONS: [&str; 4] = ["inv_impl", "slogdet_impl", "det_impl", "solve_impl"];
+    let function = name.strip_prefix("numba.np.linalg.").and_then(|rest| rest.split('.').next());
+    function.is_some_and(|function| FUNCTIONS.contains(&function))
+}
+
 /// Norm of a vector through BLAS.
 pub(super) fn is_norm(name: &str) -> bool {
     name.starts_with("numba.np.linalg._oneD_norm")
@@ -47,6 +54,12 @@ pub(super) fn is_blas_kernel(name: &str) -> bool {
         ["nrm2_k", "dot_k", "dot_compute", "gemv_n", "gemv_t", "gemv_k", "gemm_kernel", "gemm_small"];
     KERNELS.iter().any(|kernel| name.contains(kernel))
         || name.starts_with('[') && (name.contains("blas") || name.contains("mkl"))
+}
+
+/// Function that works on the values of a matrix for LAPACK, or such a library without symbols.
+pub(super) fn is_lapack_kernel(name: &str) -> bool {
+    const KERNELS: [&str; 8] = ["trsm", "trsv", "getrf", "laswp", "gemm", "gemv_n", "gemv_t", "_check_finite_matrix"];
+    is_blas_kernel(name) || KERNELS.iter().any(|kernel| name.contains(kernel))
 }
 
 /// Returns the name of a function of Numba's module for NumPy's functions on arrays, which Numba 0.61 renamed.
@@ -62,6 +75,11 @@ pub(super) fn is_array_expression(name: &str) -> bool {
 /// Function of NumPy on an array, such as `np.cross`, that is not inlined.
 pub(super) fn is_array_function(name: &str) -> bool {
     array_function(name).is_some() && !is_array_expression(name)
+}
+
+/// `np.interp` of Numba.
+pub(super) fn is_interpolation(name: &str) -> bool {
+    array_function(name).is_some_and(|function| function.starts_with("np_interp"))
 }
 
 /// Variance of an array, whose sums keep their order whatever the options of the caller.

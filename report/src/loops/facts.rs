@@ -52,6 +52,10 @@ pub struct Facts {
     pub memory: u32,
     /// Memory accesses whose address was loaded in the loop, for example through an index array.
     pub indirect: u32,
+    /// Memory accesses whose address is itself in memory, as of the arrays in a list.
+    pub pointers: u32,
+    /// Memory accesses whose address each iteration loads from the same place, as of an array that is an attribute.
+    pub reloads: u32,
     /// Loads and stores of floating-point values whose address advances by a stride unknown at compile time.
     pub strided: u32,
     /// Distance between the values of a floating-point array in consecutive source iterations, in multiples of their
@@ -61,6 +65,8 @@ pub struct Facts {
     pub unrolled: u32,
     /// Indices that count from the end if they are negative. Divisions of integers by a constant count, too.
     pub wraparounds: u32,
+    /// True if an index decreases from one iteration to the next.
+    pub descends: bool,
     /// Products with twice as many bits as their factors, as in a division by a constant.
     pub wide_products: u32,
     /// Jumps through a table, as of an index into a tuple.
@@ -69,6 +75,8 @@ pub struct Facts {
     pub has_avx: bool,
     /// Sums and products that are carried between iterations and used for nothing else in the loop.
     pub accumulators: u32,
+    /// Accumulators that each iteration also stores, always at the same address.
+    pub stored_sums: u32,
     /// Additions to an accumulator per iteration; the largest number of all accumulators.
     pub(super) additions: u32,
     /// Floating-point values that are carried between iterations; `None` unless each iteration takes the same path.

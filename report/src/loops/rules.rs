@@ -6,9 +6,10 @@
 use super::advice::{Advice, Dialect};
 use super::callees::{
     is_allocation, is_array_allocation, is_array_expression, is_array_function, is_array_growth, is_blas_kernel,
-    is_concatenation, is_dict, is_float_remainder, is_hypot, is_list_growth, is_math, is_norm, is_object_allocation,
-    is_object_mode, is_ordered_reduction, is_parallel_loop, is_power, is_product, is_reference_count, is_sort,
-    is_string, is_thread_runtime, is_typed_list_growth, writes_typed_list,
+    is_concatenation, is_dict, is_elimination, is_float_remainder, is_hypot, is_interpolation, is_lapack_kernel,
+    is_list_growth, is_math, is_norm, is_object_allocation, is_object_mode, is_ordered_reduction, is_parallel_loop,
+    is_power, is_product, is_reference_count, is_sort, is_string, is_thread_runtime, is_typed_list_growth,
+    writes_typed_list,
 };
 use super::facts::{Carried, Facts};
 use super::hot_loop::{Loop, Rounds};
@@ -24,6 +25,10 @@ const FAR_APART: u32 = 4;
 /// Maximum percentage of a loop's time in the kernels of BLAS for its rows to count as short. Half of the time is in
 /// them for rows of about 64 values.
 const MAX_BLAS_PERCENT: f64 = 50.0;
+
+/// Maximum percentage of a loop's time in the kernels of LAPACK for its matrices to count as small: 4 to 26 % for up to
+/// 8 rows, 40 to 50 % for 16.
+const MAX_LAPACK_PERCENT: f64 = 30.0;
 
 /// Minimum percentage of a loop's time in preparations for a sort, such as a copy of the row, for its rows to count as
 /// short: 42 to 82 % for up to 9 values, 17 to 43 % for 25.
@@ -41,7 +46,7 @@ const MAX_CHECK_INSTRUCTIONS: u32 = 20;
 type Rule = fn(&Loop, Dialect) -> Option<Advice>;
 
 /// All rules, the most relevant first.
-const RULES: [Rule; 39] = [
+const RULES: [Rule; 42] = [
     small_parallel,
     object_mode,
     list_growth,
@@ -51,6 +56,8 @@ const RULES: [Rule; 39] = [
     string_compare,
     short_sort,
     row_product,
+    interpolation,
+    small_matrix,
     row_reduction,
     allocation,
     typed_dict,
@@ -65,6 +72,7 @@ const RULES: [Rule; 39] = [
     invariant_divisor,
     fp_order,
     strided_sum,
+    attribute_array,
     gathered_sum,
     integer_power,
     few_steps,
@@ -188,6 +196,7 @@ fn row_product(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let (products, norms) = (hot_loop.share_of_calls(is_product), hot_loop.share_of_calls(is_norm));
     let references = hot_loop.share_of_calls(is_reference_count);
     let functions = hot_loop.share_of_calls(is_array_function);
+    let interpolations = hot_loop.share_of_calls(is_interpolation);
     // Part of the time that a function spends in BLAS itself.
     let kernel_share =
         hot_loop.share_where(|(callee, leaf)| (is_product(callee) || is_norm(callee)) && is_blas_kernel(leaf));
@@ -197,7 +206,7 @@ fn row_product(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         (format!("{:.0} % of it prepares and calls np.dot for short rows", products + references), 1.9)
     } else if norms > 50.0 && is_short {
         (format!("{norms:.0} % of it prepares and calls BLAS for the norm of a short row"), 3.0)
-    } else if functions > 20.0 && around > 20.0 && functions + around > 80.0 {
+    } else if interpolations == 0.0 && functions > 20.0 && around > 20.0 && functions + around > 80.0 {
         ("calls a function of NumPy for a short row in each round".to_owned(), 2.0)
     } else {
         return None;
@@ -205,6 +214,29 @@ fn row_product(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let advice = Advice::because("row-product", cause);
     let change = format!("a loop over the elements with {}", dialect.reassociate());
     Some(advice.change(change).gain(lower, 60.0).changing("rounding"))
+}
+
+fn interpolation(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
+    let share = hot_loop.share_of_calls(is_interpolation);
+    (share > 50.0).then(|| {
+        Advice::because(
+            "interpolation",
+            format!("{share:.0} % of it is in np.interp, which starts anew for each value"),
+        )
+        .change("one call for an array of all values")
+        .gain(1.3, 30.0)
+    })
+}
+
+fn small_matrix(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let share = hot_loop.share_of_calls(is_elimination);
+    let kernels = hot_loop.share_where(|(callee, leaf)| is_elimination(callee) && is_lapack_kernel(leaf));
+    (share > 50.0 && kernels < MAX_LAPACK_PERCENT && dialect.is_python()).then(|| {
+        Advice::because("small-matrix", format!("{share:.0} % of it prepares and calls LAPACK for a small matrix"))
+            .change("the formula for 2 x 2 or 3 x 3, or an elimination in loops, without new arrays")
+            .gain(1.5, 200.0)
+            .changing("rounding")
+    })
 }
 
 fn row_reduction(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
@@ -365,7 +397,9 @@ fn integer_division(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 }
 
 fn division_check(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { checked_divisions, carried, square_roots, strided, spread, exits, exceptions, .. } = hot_loop.facts;
+    let Facts {
+        checked_divisions, carried, square_roots, strided, spread, exits, exceptions, calls, instructions, ..
+    } = hot_loop.facts;
     // Another branch or a carried value may also keep the loop from several values at a time.
     let carried = carried.filter(|carried| *carried != Carried::Others)?;
     // Values that are not neighbours, and square roots before a division, gain nothing.
@@ -373,7 +407,9 @@ fn division_check(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     // Other ways out remain without the check.
     let is_only_way_out = exits <= 1 + exceptions.max(1);
     let applies = is_dense && is_only_way_out && checked_divisions != 0;
-    (hot_loop.is_one_at_a_time() && is_small(hot_loop) && applies).then(|| {
+    // LLVM unrolls a constant number of rounds.
+    let is_mostly_division = hot_loop.is_innermost && calls == 0 && instructions <= 8 * checked_divisions;
+    (hot_loop.is_one_at_a_time() && (is_small(hot_loop) || is_mostly_division) && applies).then(|| {
         let cause = match dialect {
             Dialect::Numba | Dialect::Stencil => "one value at a time: a division by zero must raise",
             Dialect::C | Dialect::Julia | Dialect::Other => "one value at a time: each division checks for zero",
@@ -412,10 +448,11 @@ fn invariant_divisor(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 }
 
 fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { strided, spread, wraparounds, wide_products, .. } = hot_loop.facts;
+    let Facts { strided, spread, wraparounds, wide_products, stored_sums, .. } = hot_loop.facts;
     // A loop whose index may be negative advances by a step that is not constant if it has no spread. Values whose
     // index is a quotient or remainder are loaded one at a time in any order.
-    if !is_sum(hot_loop) || strided + wide_products != 0 || wraparounds != 0 && spread == 0 {
+    let is_backwards = wraparounds != 0 && hot_loop.facts.descends;
+    if !is_sum(hot_loop) || strided + wide_products != 0 || wraparounds != 0 && spread == 0 || is_backwards {
         return None;
     }
     if wraparounds != 0 {
@@ -430,7 +467,8 @@ fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     // A loop of one line is one of Numba, such as that of np.sum. Before Numba 0.68, it keeps options of its own.
     let is_inlined = dialect == Dialect::Numba && hot_loop.first == hot_loop.last;
     let loop_words = if is_inlined { "a loop over the elements with " } else { "" };
-    let change = format!("{loop_words}{} allows several", dialect.reassociate());
+    let place = if stored_sums != 0 { "a local variable until after the loop, and " } else { "" };
+    let change = format!("{place}{loop_words}{} allows several", dialect.reassociate());
     match (hot_loop.rounds(), spread) {
         // `few_rounds` and `strided_sum` are about these.
         (Rounds::Few, _) | (_, FAR_APART..) => None,
@@ -449,13 +487,19 @@ fn strided_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let is_conditional =
         hot_loop.is_one_at_a_time() && conditional_sums != 0 && strided != 0 && recurrences + indirect == 0;
     let is_any_sum = is_sum(hot_loop) || is_conditional;
-    if !is_any_sum || strided == 0 && spread < FAR_APART && (wraparounds == 0 || spread != 0 && has_few) {
+    let descends = wraparounds != 0 && hot_loop.facts.descends;
+    if !is_any_sum || strided == 0 && spread < FAR_APART && !descends && (wraparounds == 0 || spread != 0 && has_few) {
         return None;
     }
     // The code computes the index itself, takes columns of a matrix without a loop over its rows, or takes values of
     // a contiguous array by steps of a loop around it.
     let has_contiguous_arrays = hot_loop.function.contains(" 1d, C)") && !hot_loop.function.contains(", A)");
     let has_steps = has_contiguous_arrays && hot_loop.surroundings.is_loop && !hot_loop.is_inlined;
+    if descends {
+        let cause = "one value at a time: an index that runs backwards may be negative; a copy in reverse order, if it is \
+                     used often, helps more than options";
+        return Some(Advice::because("strided-sum", cause));
+    }
     let is_fixed = spread >= FAR_APART
         || wraparounds + wide_products != 0
         || if is_matrix(hot_loop) { !hot_loop.surroundings.is_loop } else { has_steps };
@@ -468,19 +512,31 @@ fn strided_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     Some(
         Advice::because("strided-sum", cause)
             .change(format!("{change} {}", dialect.reassociate()))
-            .gain(2.0, 30.0)
+            .gain(1.5, 30.0)
             .changing("rounding"),
     )
 }
 
+fn attribute_array(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let Facts { reloads, indirect, stores, recurrences, accumulators, wraparounds, .. } = hot_loop.facts;
+    let applies = hot_loop.is_one_at_a_time() && is_small(hot_loop) && reloads != 0 && reloads == indirect;
+    let is_independent = stores != 0 && recurrences + accumulators + wraparounds == 0;
+    let change = if dialect.is_python() { "`x = self.x` before the loop" } else { "a local copy of the pointer" };
+    (applies && is_independent && hot_loop.facts.exits == 1 && hot_loop.rounds() != Rounds::Few).then(|| {
+        let cause = "one value at a time: an array that is an attribute is looked up in each round";
+        Advice::because("attribute-array", cause).change(change).gain(1.5, 12.0)
+    })
+}
+
 fn gathered_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { accumulators, recurrences, choices, indirect, has_avx, .. } = hot_loop.facts;
+    let Facts { accumulators, recurrences, choices, indirect, pointers, has_avx, .. } = hot_loop.facts;
     let is_sum = accumulators != 0 && recurrences + choices == 0 && hot_loop.is_one_at_a_time();
-    (is_sum && indirect != 0 && has_avx && is_small(hot_loop) && hot_loop.rounds() == Rounds::Many).then(|| {
-        Advice::because("gather", "one value at a time: the sum keeps its order, and its addresses come from an array")
-            .change(format!("{} allows several, which helps if the table fits the cache", dialect.reassociate()))
-            .gain(1.0, 3.0)
-            .changing("rounding")
+    let is_table = indirect != 0 && pointers == 0;
+    (is_sum && is_table && has_avx && is_small(hot_loop) && hot_loop.rounds() == Rounds::Many).then(|| {
+        // From memory, several at a time take 0.8 to 1.3 times as long.
+        let cause = "one value at a time: the sum keeps its order, and its addresses come from an array; only if the \
+                     table fits the cache,";
+        Advice::because("gather", format!("{cause} {} may help (up to 3 times)", dialect.reassociate()))
     })
 }
 
@@ -545,12 +601,14 @@ fn tuple_index(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 }
 
 fn wraparound(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { wraparounds, indirect, accumulators, recurrences, calls, unrolled, .. } = hot_loop.facts;
+    let Facts { wraparounds, indirect, accumulators, recurrences, calls, unrolled, gathers, .. } = hot_loop.facts;
     let divisions = hot_loop.facts.integer_divisions + hot_loop.facts.wide_products;
     let has_choices = hot_loop.facts.carried.is_none() || hot_loop.facts.integer_choices != 0;
     let needs_last_round = accumulators != 0 || recurrences != 0 && hot_loop.is_one_at_a_time();
+    let is_plain = hot_loop.facts.exits < 2 && gathers == 0 && !hot_loop.facts.descends;
     let applies = wraparounds != 0
         && unrolled != 0
+        && is_plain
         && indirect + calls + divisions == 0
         && hot_loop.is_innermost
         && !needs_last_round
@@ -667,9 +725,13 @@ fn conditional_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 }
 
 fn branched_counts(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { branched_counts, stores, indirect, strided, exits, counted_exits, .. } = hot_loop.facts;
+    let Facts { branched_counts, stores, indirect, strided, exits, counted_exits, table_jumps, .. } = hot_loop.facts;
+    // Jumps through a table look like loops of their own.
+    let Facts { calls, instructions, .. } = hot_loop.facts;
+    let has_table = table_jumps != 0 && calls == 0 && instructions < MAX_SMALL_LOOP_INSTRUCTIONS;
     let is_plain = stores + indirect + strided == 0 && exits == 1 && counted_exits == 1;
-    let applies = is_small(hot_loop) && !hot_loop.facts.is_vectorised() && is_plain && branched_counts > 1;
+    let applies =
+        (is_small(hot_loop) || has_table) && !hot_loop.facts.is_vectorised() && is_plain && branched_counts > 1;
     (applies && dialect.is_python() && hot_loop.rounds() != Rounds::Few).then(|| {
         Advice::because("branched-counts", "one value at a time: branches decide which of several counters grows")
             .change(
@@ -1105,6 +1167,39 @@ mod tests {
         ] {
             assert!(!rules(facts.clone()).contains(&"early-exit"), "{facts:?}");
         }
+    }
+
+    #[test]
+    fn only_small_matrices_are_better_without_lapack() {
+        let count = |samples| Count { weight: samples, samples };
+        let rules = |in_kernel: u64| {
+            let inverse = "numba.np.linalg.inv_impl.<locals>.inv_impl";
+            let below = [("dtrsm_kernel_LT_SKYLAKEX", in_kernel), ("pthread_mutex_lock", 90 - in_kernel)]
+                .map(|(leaf, samples)| ((inverse.to_owned(), leaf.to_owned()), count(samples)));
+            let facts = Facts { calls: 3, ..Facts::default() };
+            let calls = vec![(inverse.to_owned(), count(90))];
+            let hot_loop = Loop { calls, below: below.to_vec(), total: count(100), ..Loop::from_facts(facts) };
+            advice(&hot_loop).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+        };
+        assert_eq!((rules(20), rules(40)), (vec!["small-matrix"], vec![]));
+    }
+
+    #[test]
+    fn an_array_that_is_an_attribute_is_taken_before_the_loop() {
+        let facts = Facts { scalar: 2, reloads: 2, indirect: 2, stores: 1, exits: 1, ..Facts::default() };
+        let rules = |facts| advice_in_loop(facts, "", 0).iter().map(|advice| advice.rule).collect::<Vec<_>>();
+        assert_eq!(rules(facts.clone()), ["attribute-array"]);
+        assert_eq!(rules(Facts { indirect: 3, ..facts }), ["gather"]);
+    }
+
+    #[test]
+    fn only_a_loop_with_one_way_out_gains_from_slices() {
+        let facts = Facts { scalar: 2, wraparounds: 1, unrolled: 1, exits: 1, ..Facts::default() };
+        let facts = Facts { carried: Some(Carried::Nothing), ..facts };
+        let rules = |facts| advice_in_loop(facts, "", 0).iter().map(|advice| advice.rule).collect::<Vec<_>>();
+        assert_eq!(rules(facts.clone()), ["wraparound"]);
+        assert!(rules(Facts { descends: true, ..facts.clone() }).is_empty());
+        assert!(rules(Facts { exits: 2, ..facts }).is_empty());
     }
 
     #[test]
