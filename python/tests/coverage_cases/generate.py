@@ -421,7 +421,8 @@ class Function:
             iterable = self.random.choice(
                 ["(a, b)", "(x, y,\n        z)", "[x, 2]", "row", "range(3, %s, -1)" % count, "row[:%s]" % count]
             )
-        if self.generators and self.random.random() < 0.2 and not self.in_parallel:
+        # Numba may lose an exception of a generator in a `try`.
+        if self.generators and not (self.in_parallel or self.context["try"]) and self.random.random() < 0.2:
             iterable = "%s(%s, %s)" % (self.random.choice(self.generators), self.atom(), self.atom())
         target = name
         if self.random.random() < 0.15:
