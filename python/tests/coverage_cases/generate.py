@@ -499,7 +499,7 @@ class Function:
             self.block(depth + 1, loop_only=True, loop=False)
 
     def write_closure(self, depth):
-        name = self.fresh("inner")
+        name, raises = self.fresh("inner"), False
         if self.random.random() < 0.4:
             self.write(
                 depth,
@@ -514,12 +514,15 @@ class Function:
                     self.write(depth + 1, "else:")
                     self.write(depth + 2, "q -= 1")
             self.write(depth + 1, "if q > %d:" % self.random.randint(-2, 4))
-            jump = self.random.choice(["return q - 1"] * 3 + ["q = 0"] * 2 + ["raise ValueError"])
-            self.write(depth + 2, jump)
+            # In a `try`, Numba does not run the handler of an exception of an inlined function.
+            raises = not self.context["try"] and self.random.random() < 0.15
+            jump = self.random.choice(["return q - 1"] * 3 + ["q = 0"] * 2)
+            self.write(depth + 2, "raise ValueError" if raises else jump)
             self.write(depth + 1, self.random.choice(["return q", "return q", "return (q\n            + 1)"]))
         for _ in range(self.random.choice([1, 1, 1, 2, 0])):
             self.write(depth, "x = %s(%s)" % (name, self.atom()))
-        self.closures.append(name)
+        if not raises:
+            self.closures.append(name)
 
     def write_objmode(self, depth):
         self.write(depth, "with objmode(x='int64', y='int64', z='int64'):")
