@@ -677,6 +677,21 @@ def lifted(n):
     return total + len(holder)
 
 
+@jit(forceobj=True, looplift=True)
+def leaves_lifted(n):
+    holder = {"a": n}
+    for i in range(2):
+        n = 10 // (n - i)
+
+
+@jit(forceobj=True, looplift=True)
+def leaves_lifted_line(n):
+    holder = {"a": n}
+    # fmt: off
+    for i in range(2): n = 10 // (n - i)
+    # fmt: on
+
+
 @njit
 def while_loops(k):
     c = 0
@@ -1037,7 +1052,13 @@ def drive():
     containers(3)
     selects(3.0)
     in_object_mode(3)
-    for leaves in (leaves_object_mode, leaves_short_object_mode, leaves_choice):
+    for leaves in (
+        leaves_object_mode,
+        leaves_short_object_mode,
+        leaves_choice,
+        leaves_lifted,
+        leaves_lifted_line,
+    ):
         try:
             leaves(0)
         except ZeroDivisionError:

@@ -352,6 +352,9 @@ class Function:
             kinds = [kind for kind in kinds if kind not in ("break", "continue", "return")] + ["raise"] * 3
         if self.in_parallel:
             kinds = [kind for kind in kinds if kind not in ("assert", "swap", "array")]
+        if self.kind == "stencil":
+            # Numba may not end when it compiles a swap.
+            kinds = [kind for kind in kinds if kind != "swap"]
         getattr(self, "write_" + r.choice(kinds))(depth)
 
     def write_simple(self, depth):
