@@ -627,6 +627,12 @@ def leaves_choice(x):
     return y
 
 
+@njit
+def leaves_comprehension(x):
+    y = len([2 // x for i in range(2)])
+    return y
+
+
 @jit(forceobj=True, looplift=False)
 def object_mode(x):
     if x > 100:
@@ -1056,6 +1062,7 @@ def drive():
         leaves_object_mode,
         leaves_short_object_mode,
         leaves_choice,
+        leaves_comprehension,
         leaves_lifted,
         leaves_lifted_line,
     ):
