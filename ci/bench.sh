@@ -3,7 +3,8 @@
 #
 #   ci/bench.sh [iterations, default 15: about eight minutes]
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 ci/setup.sh bench
 CARGO_TARGET_DIR=target cargo build --release --quiet

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks facts about the crates that need no build: licences, versions and sources of the dependencies, and whether the
-published crates have everything that their page on crates.io needs.
+"""Checks facts about the crates that need no build: licences, versions, sources and features of the dependencies, and
+whether the published crates have everything that their page on crates.io needs.
 
     ci/crates.py
 
@@ -75,6 +75,26 @@ def dependency_problems(packages):
             yield f"{name} is there in the versions {', '.join(sorted(crate_versions))}"
 
 
+def read_features(package):
+    output = subprocess.run(
+        ["cargo", "tree", "-p", package, "-f", "{p}: {f}", *"--locked -e normal --prefix none --no-dedupe".split()],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
+    return dict(line.split(": ", 1) for line in output.splitlines() if ": " in line)
+
+
+def feature_problems():
+    """The wheel builds the library and the command one after the other. A crate whose features differ, and all that
+    depend on it, would be compiled twice."""
+    library, command = read_features("jitlisten-capi"), read_features("jitlisten-cli")
+    for crate in sorted(library.keys() & command.keys()):
+        if library[crate] != command[crate]:
+            yield f"{crate} has the features {library[crate]} in the library, and {command[crate]} in the command"
+
+
 def publication_problems(package):
     name, version = package["name"], package["version"]
     for field in ("description", "license", "readme", "keywords", "categories", "rust_version"):
@@ -97,9 +117,8 @@ def publication_problems(package):
 def main():
     packages = read_metadata()
     published = [package for package in packages if package["source"] is None and package["publish"] != []]
-    problems = list(dependency_problems(packages)) + [
-        problem for package in published for problem in publication_problems(package)
-    ]
+    problems = [*dependency_problems(packages), *feature_problems()]
+    problems += [problem for package in published for problem in publication_problems(package)]
     for problem in problems:
         print(f"crates: {problem}")
     print(

@@ -6,7 +6,8 @@
 #   ci/exports.sh --versions LIBRARY    an installed library: it interposes nothing, and every symbol has the header's
 #                                       version
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 if [ "${1:-}" = --versions ]; then
     library=$2 versions=1
@@ -31,12 +32,10 @@ fi
 sort -u "$work/declared" -o "$work/declared"
 nm -D --defined-only --with-symbol-versions "$library" | awk '$2 != "A" { sub("@@Base", "", $NF); print $NF }' | sort -u >"$work/exported"
 if ! diff -u "$work/declared" "$work/exported"; then
-    echo "exports: the header declares (-) and the library exports (+) different things" >&2
-    exit 1
+    fail "the header declares (-) and the library exports (+) different things"
 fi
 if readelf -d "$library" | grep -i 'NEEDED.*LLVM'; then
-    echo "exports: libjitlisten.so must not link LLVM" >&2
-    exit 1
+    fail "libjitlisten.so must not link LLVM"
 fi
 
 strict=(-Wall -Wextra -Werror -pedantic -Iinclude)
@@ -54,7 +53,7 @@ compiles() {
 # Object ids and registration ids must not convert to each other or to integers.
 compiles 'jitlisten_freeing(object), jitlisten_unwind_deregister(registration)' || { cat "$work/output" >&2; exit 1; }
 for mistake in 'jitlisten_freeing(registration)' 'jitlisten_unwind_deregister(object)' 'jitlisten_finalized(1)' 'object = registration'; do
-    if compiles "$mistake"; then echo "exports: $mistake compiles" >&2; exit 1; fi
+    if compiles "$mistake"; then fail "$mistake compiles"; fi
 done
 # In C++, structures must be usable without the `struct` keyword.
 printf '#include <jitlisten.h>\njitlisten_statistics s{}; jitlisten_record_statistics r{}; jitlisten_options o{};\n' |

@@ -6,7 +6,8 @@
 #
 # Requires a C compiler and access to Debian's archive. The build takes three minutes on two processors.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 directory=$PWD/target/free-threaded
 python=$directory/3.13t/bin/python3.13t

@@ -4,7 +4,8 @@
 #
 #   ci/fuzz.sh [seconds for each target, default 6]
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 seconds=${1:-6}
 targets=(loaded_object name lines unwind image calls sampled_stack python_frames report)
@@ -31,8 +32,7 @@ for target in "${targets[@]}"; do
     if ! "$program" -max_len=16384 -max_total_time="$seconds" -seed=1 -timeout=60 \
         -artifact_prefix="fuzz/$target-" "$found" "fuzz/corpus/$target" >"$found.log" 2>&1; then
         tail -n 40 "$found.log"
-        echo "fuzz: $target failed; the input is fuzz/$target-*" >&2
-        exit 1
+        fail "$target failed; the input is fuzz/$target-*"
     fi
     printf 'fuzz: %s: %s\n' "$target" "$(tail -n 1 "$found.log")"
     rm -f "$found.log" "$found"/*

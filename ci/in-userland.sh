@@ -5,10 +5,12 @@
 #
 #   ci/in-userland.sh NAME COMMAND...
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 root=$(realpath "target/userlands/${1:?a userland}")
 shift
+# Never asks for a password, and keeps the environment.
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n --preserve-env "$@"; fi; }
 
 # shellcheck disable=SC2016 # the inner shell expands these variables

@@ -2,7 +2,8 @@
 # Runs the pure parts under Miri: encoders, and parsers of untrusted bytes. Excludes tests that depend on the machine or
 # take hours under Miri, such as those that change every byte of an input or use a name of one megabyte.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 # Use tree borrows, because iced-x86's decoder tables violate stacked borrows. Isolation is off, because test data is in
 # files.

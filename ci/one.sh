@@ -5,7 +5,8 @@
 #   ci/one.sh NAME    a file with tests (`table`, `test_record`), a part of a test's name (`py_spy`), or both (`table::perf`)
 #   ONLY_SAY=yes ci/one.sh NAME    prints the commands without running them
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 name=${1:?the name of a test, or of a file with tests}
 crates=(jitlisten llvm names unwind-register shim sampler capi report cli tests)
@@ -51,7 +52,7 @@ else
     words=$name
     mapfile -t files < <({ rust_files_with "${name##*::}"; python_files_with "${name##*::}"; } | sort -u | with_module "${name%%::*}")
 fi
-[ ${#files[@]} -gt 0 ] || { echo "one: there is no test $name" >&2; exit 2; }
+[ ${#files[@]} -gt 0 ] || { say "there is no test $name"; exit 2; }
 
 # --- commands -------------------------------------------------------------------------------------------------------------
 
@@ -104,7 +105,7 @@ fi
 if [ ${#lines[@]} -gt 0 ]; then tests+=("$(lines_test "${lines[*]}$only")"); fi
 
 run() {
-    echo "one: $1" >&2
+    say "$1"
     [ -n "${ONLY_SAY:-}" ] || bash -euc "$1"
 }
 

@@ -7,7 +7,8 @@
 #
 # Needs chromium, chromedriver, tmux, python3, target/release and the first environment of ci/setup.sh.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 pictures=docs/pictures
 scratch=${TMPDIR:-/tmp}/jitlisten-demo

@@ -4,7 +4,8 @@
 #
 #   ci/processors.sh
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 # A processor that is missing here is not a failure, even in CI, because no machine has them all. ci/test.sh counts the
 # skip.

@@ -2,7 +2,8 @@
 # Quick tests for contributors: checks, unit tests, and one tool of each kind with the newest wheel and an unoptimised
 # library, which builds twice as fast. `make test` runs everything.
 set -uo pipefail
-cd "$(dirname "$0")/.." || exit
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 export CARGO_TARGET_DIR=$PWD/target JITLISTEN_LIBRARY=$PWD/target/debug/libjitlisten.so
 PATH=$PWD/target/tools:$PATH

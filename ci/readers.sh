@@ -5,7 +5,8 @@
 #
 #   ci/readers.sh [SCREENSHOT.png of speedscope]
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 readers=$PWD/target/readers
 scratch=$(mktemp -d)

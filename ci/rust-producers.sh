@@ -4,7 +4,8 @@
 #
 #   ci/rust-producers.sh [major version, default 22]
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 major=${1:-22}
 # Versions that inkwell 0.11 supports, linked against the shared LLVM, which every distribution provides.

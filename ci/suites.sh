@@ -4,7 +4,8 @@
 #
 #   [LIBRARY=target/release/libjitlisten.so] ci/suites.sh [llvmlite|cpython|numba|lines|sampled|python...]    default: all
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 ci/setup.sh suites
 library=${LIBRARY:-}
@@ -73,7 +74,7 @@ for suite in "$@"; do
         ;;
     lines) compare suites lines "${lines[@]/#/numba.tests.test_}" "${ufuncs[@]/#/numba.tests.npyufunc.test_}" ;;
     *)
-        echo "suites: no such suite: $suite" >&2
+        say "no such suite: $suite"
         exit 2
         ;;
     esac

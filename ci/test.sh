@@ -12,7 +12,8 @@
 #
 # Not cargo nextest: it would not run pytest or the steps around it.
 set -uo pipefail
-cd "$(dirname "$0")/.." || exit
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/common.sh"
 
 lane=${1:-test}
 log=target/test.log
@@ -277,7 +278,7 @@ long)
     long_lane
     ;;
 *)
-    echo "test: no such lane: $lane" >&2
+    say "no such lane: $lane"
     exit 2
     ;;
 esac

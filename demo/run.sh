@@ -4,7 +4,9 @@
 # If the kernel or a container forbids perf, gdb shows the same stacks. It starts the program itself, so it works even
 # where attaching is forbidden.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/../ci/common.sh"
+script=demo
 
 out=target/demo
 python=target/venv/numba-0.68.1/bin/python
@@ -19,8 +21,7 @@ heading() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 prepare() {
     ci/setup.sh demo
     if [ ! -x $python ]; then
-        echo "demo: there is no Numba to show: see what ci/setup.sh says above" >&2
-        exit 1
+        fail "there is no Numba to show: see what ci/setup.sh says above"
     fi
     CARGO_TARGET_DIR=target cargo build --release --quiet
     mkdir -p $out
@@ -87,8 +88,7 @@ demo_with_perf() {
     summary $out/after.data
     table $out/after.data 14
     if [ ! -s "$map" ]; then
-        echo "demo: $map was not written: nothing has a name" >&2
-        exit 1
+        fail "$map was not written: nothing has a name"
     fi
     cp "$map" $out/perf.map
 
@@ -119,19 +119,18 @@ print_wheel_commands() {
 
 # Stops the program several times while it computes, and prints each stack.
 demo_with_gdb() {
-    echo "demo: perf may not be used here:" >&2
+    say "perf may not be used here:"
     sed 's/^/    /' $out/trial.log >&2
-    echo "demo: gdb shows the same stacks instead" >&2
+    say "gdb shows the same stacks instead"
     command -v gdb >/dev/null || ci/setup.sh gdb
     if ! command -v gdb >/dev/null; then
-        echo "demo: and there is no gdb" >&2
-        exit 1
+        fail "and there is no gdb"
     fi
     heading "With jitlisten: LD_PRELOAD=libjitlisten.so, stopped by gdb"
     gdb -nx -batch -ex "set environment LD_PRELOAD $library" -x demo/stops.gdb --args $python demo/stopping.py \
         >$out/gdb.log 2>&1 || true
     if ! grep -q '^#0' $out/gdb.log; then
-        echo "demo: gdb may not look either:" >&2
+        say "gdb may not look either:"
         sed 's/^/    /' $out/gdb.log >&2
         exit 1
     fi

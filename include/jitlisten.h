@@ -508,24 +508,40 @@ enum {
     JITLISTEN_DISCOVERED_BY_LIST = 2
 };
 
+/* Bits of jitlisten_llvm.heard_by. Later versions may set others. */
+enum {
+    /* Hooks of RuntimeDyld. */
+    JITLISTEN_HEARD_BY_RUNTIMEDYLD = 1,
+    /* Hooks of JITLink. */
+    JITLISTEN_HEARD_BY_JITLINK = 2,
+    /* Hook of __jit_debug_register_code. */
+    JITLISTEN_HEARD_BY_LIST_CALL = 4,
+    /* The GDB JIT list, read when memory becomes executable. */
+    JITLISTEN_HEARD_BY_LIST_POLL = 8
+};
+
 /* A copy of LLVM that is observed in this process. */
 struct jitlisten_llvm {
     /* Size of this structure in the library's version. */
     size_t struct_size;
     /* Path of the library that contains this copy of LLVM; "/proc/self/exe" for the program. */
     const char *path;
+    /* Release as far as the library reveals it, such as "14" or "19.1"; NULL if unknown. */
+    const char *version;
     /* JITLISTEN_DISCOVERED_BY_CALL or JITLISTEN_DISCOVERED_BY_LIST. */
     uint32_t discovered_by;
-    /* Reserved; 0. */
-    uint32_t reserved;
+    /* Methods of observation: JITLISTEN_HEARD_BY_... */
+    uint32_t heard_by;
     /* Number of objects currently in LLVM's GDB JIT list. */
     uint64_t objects;
-    /* A JSON object for diagnostics: {"file": "...", "version": "14" or null, "heard_by": a list of "runtimedyld",
-     * "jitlink", "list-call" and "list-poll", "linked": 3, "listed": 2, "missing": ["..."]}. Members may be added. */
-    const char *facts;
+    /* Number of objects that its linkers have reported, whether listed or not. */
+    uint64_t linked;
+    /* Reasons why some of its code cannot be observed, for people to read: missing_count strings. */
+    const char *const *missing;
+    size_t missing_count;
 };
 
-/* llvm and its strings are valid during the call. */
+/* llvm, its strings and its array are valid during the call. */
 typedef void (*jitlisten_llvm_callback)(void *user, const struct jitlisten_llvm *llvm);
 
 /* Calls the callback for every observed copy of LLVM, like jitlisten_functions. Threads: any. */

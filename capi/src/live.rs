@@ -4,6 +4,8 @@ use std::ffi::{CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 
 use jitlisten::Session;
+use jitlisten_shim::DiscoveredLlvm;
+use wire::facts::Channel;
 
 use crate::guard::with_session;
 use crate::status::{Failure, Status};
@@ -58,13 +60,26 @@ pub unsafe extern "C" fn jitlisten_functions(callback: FunctionCallback, user: *
 pub struct CLlvm {
     struct_size: usize,
     path: *const c_char,
+    version: *const c_char,
     discovered_by: u32,
-    reserved: u32,
+    heard_by: u32,
     objects: u64,
-    facts: *const c_char,
+    linked: u64,
+    missing: *const *const c_char,
+    missing_count: usize,
 }
 
-const _: () = assert!(size_of::<CLlvm>() == 5 * 8);
+const _: () = assert!(size_of::<CLlvm>() == 8 * 8);
+
+/// `JITLISTEN_HEARD_BY_...` of `include/jitlisten.h`.
+fn heard_by_bit(channel: Channel) -> u32 {
+    match channel {
+        Channel::RuntimeDyld => 1,
+        Channel::JitLink => 2,
+        Channel::ListCall => 4,
+        Channel::ListPoll => 8,
+    }
+}
 
 /// `jitlisten_llvm_callback`: called once per observed LLVM instance.
 pub type LlvmCallback = Option<unsafe extern "C-unwind" fn(user: *mut c_void, llvm: *const CLlvm)>;
@@ -79,20 +94,30 @@ pub unsafe extern "C" fn jitlisten_llvms(callback: LlvmCallback, user: *mut c_vo
     let status = collect(callback.is_some(), &mut llvms, |_| jitlisten_shim::discovered());
     let Some(callback) = callback else { return status };
     for llvm in llvms {
-        let path = c_string(llvm.path.as_os_str().as_bytes());
-        let facts = c_string(llvm.json().as_bytes());
-        let c_llvm = CLlvm {
-            struct_size: size_of::<CLlvm>(),
-            path: path.as_ptr(),
-            discovered_by: if llvm.detoured { 1 } else { 2 },
-            reserved: 0,
-            objects: llvm.objects as u64,
-            facts: facts.as_ptr(),
-        };
-        // SAFETY: the caller vouches for the callback; the record and its strings live until the callback returns.
-        unsafe { callback(user, &raw const c_llvm) };
+        // SAFETY: the caller vouches for the callback.
+        with_c_llvm(&llvm, |c_llvm| unsafe { callback(user, c_llvm) });
     }
     status
+}
+
+/// Passes the C form of an LLVM instance to `call`. Its strings and its array live until `call` returns.
+fn with_c_llvm(llvm: &DiscoveredLlvm, call: impl FnOnce(&CLlvm)) {
+    let path = c_string(llvm.path.as_os_str().as_bytes());
+    let version = llvm.facts.version.as_ref().map(|version| c_string(version.as_bytes()));
+    let reasons: Vec<CString> =
+        llvm.facts.missing.iter().map(|missing| c_string(missing.to_string().as_bytes())).collect();
+    let missing: Vec<*const c_char> = reasons.iter().map(|reason| reason.as_ptr()).collect();
+    call(&CLlvm {
+        struct_size: size_of::<CLlvm>(),
+        path: path.as_ptr(),
+        version: version.as_ref().map_or(std::ptr::null(), |version| version.as_ptr()),
+        discovered_by: if llvm.detoured { 1 } else { 2 },
+        heard_by: llvm.facts.channels.iter().fold(0, |bits, &channel| bits | heard_by_bit(channel)),
+        objects: llvm.objects as u64,
+        linked: llvm.linked,
+        missing: missing.as_ptr(),
+        missing_count: missing.len(),
+    });
 }
 
 /// Collects `items` under the guard, so that callbacks run after the guard is released.
@@ -110,4 +135,42 @@ fn collect<T>(has_callback: bool, items: &mut Vec<T>, list_items: impl FnOnce(&'
 fn c_string(bytes: &[u8]) -> CString {
     let nonzero_bytes: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != 0).collect();
     CString::new(nonzero_bytes).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use wire::facts::{Missing, ObservedLlvm, Part};
+
+    use super::*;
+
+    fn text(pointer: *const c_char) -> String {
+        // SAFETY: `with_c_llvm` passes strings that end with a zero byte, and live during the call.
+        unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+    }
+
+    #[test]
+    fn facts_about_an_llvm_are_fields() {
+        let facts = ObservedLlvm {
+            version: Some("14".to_owned()),
+            channels: vec![Channel::RuntimeDyld, Channel::ListPoll],
+            missing: vec![Missing::new(Part::JitLink, "switched off"), Missing::new(Part::Code, "unreported")],
+            ..ObservedLlvm::default()
+        };
+        let mut llvm = DiscoveredLlvm { path: "/a.so".into(), detoured: false, objects: 2, linked: 3, facts };
+        with_c_llvm(&llvm, |c_llvm| {
+            assert_eq!((text(c_llvm.path), text(c_llvm.version)), ("/a.so".to_owned(), "14".to_owned()));
+            assert_eq!((c_llvm.discovered_by, c_llvm.heard_by), (2, 1 | 8));
+            assert_eq!((c_llvm.objects, c_llvm.linked), (2, 3));
+            // SAFETY: the array lives during the call and has this length.
+            let missing = unsafe { std::slice::from_raw_parts(c_llvm.missing, c_llvm.missing_count) };
+            assert_eq!(
+                missing.iter().map(|&reason| text(reason)).collect::<Vec<_>>(),
+                ["JITLink: switched off", "unreported"]
+            );
+        });
+        llvm.facts = ObservedLlvm::default();
+        with_c_llvm(&llvm, |c_llvm| assert_eq!((c_llvm.version.is_null(), c_llvm.missing_count), (true, 0)));
+    }
 }

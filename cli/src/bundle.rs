@@ -406,7 +406,8 @@ pub(crate) fn resolve_recordings(path: &Path) -> Vec<RecordingFile> {
     recordings.collect()
 }
 
-/// Returns the recordings at all paths. Of `p.data*`, the folder of images of a recording that is also named is omitted.
+/// Returns the recordings at all paths. Of `p.data*`, the folder of images of a recording that is also named is
+/// omitted.
 ///
 /// # Errors
 /// If one of them has none.

@@ -7,7 +7,9 @@
 # Takes a minute or two, or no time if no input has changed. Requires llvm-22-dev, a C++ compiler, Python 3.11 to 3.13
 # and access to PyPI.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
+# shellcheck source=ci/common.sh
+. "$(dirname "$0")/../../ci/common.sh"
+script=llvmlite
 
 here=integrations/llvmlite
 root=$PWD
@@ -17,21 +19,14 @@ venv=$venvs/numba-0.68.1-patched
 sdist=llvmlite-0.50.0.tar.gz
 sha256=f2a2cd6ec9ffcc1b7147dea0d7a49efebf17a2b434e0c2844fe175999d571eb4
 
-say() { printf 'llvmlite: %s\n' "$*" >&2; }
-
 pip() {
-    local python=$1 attempt
+    local python=$1
     shift
-    for attempt in 1 2 3; do
-        "$python" -m pip --disable-pip-version-check -q "$@" >&2 && return
-        say "pip failed, attempt $attempt of 3"
-        sleep $((attempt * 2))
-    done
-    return 1
+    retry "$python" -m pip --disable-pip-version-check -q "$@" >&2
 }
 
 base=$venvs/numba-0.68.1/bin/python
-[ -x "$base" ] || { say "$base is missing: ci/setup.sh"; exit 1; }
+[ -x "$base" ] || fail "$base is missing: ci/setup.sh"
 
 key=$(cat "$here/build.sh" "$here/jitlisten.patch" include/jitlisten.h include/jitlisten_llvm.hpp | sha256sum)
 key="$key $("$base" --version)"
@@ -58,7 +53,7 @@ if ! pip "$tool" wheel --no-build-isolation --no-deps -w "$work" "$source" 2>"$w
 fi
 
 "$base" -m venv "$venv"
-pip "$venv/bin/python" install --only-binary :all: numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
+pip "$venv/bin/python" install --only-binary :all: "${newest[@]}"
 pip "$venv/bin/python" install --no-deps --no-index --force-reinstall "$work"/llvmlite-0.50.0-*.whl
 printf '%s' "$key" >"$venv/.key"
 say "made $venv"

@@ -64,9 +64,13 @@ class LiveLlvm(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
         ("path", ctypes.c_char_p),
+        ("version", ctypes.c_char_p),
         ("discovered_by", ctypes.c_uint32),
+        ("heard_by", ctypes.c_uint32),
         ("objects", ctypes.c_uint64),
-        ("facts", ctypes.c_char_p),
+        ("linked", ctypes.c_uint64),
+        ("missing", ctypes.POINTER(ctypes.c_char_p)),
+        ("missing_count", ctypes.c_size_t),
     ]
 
 

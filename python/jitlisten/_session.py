@@ -2,7 +2,6 @@
 
 import ctypes
 import importlib
-import json
 import os
 import re
 import sys
@@ -100,18 +99,22 @@ def _is_on(name: str) -> bool:
     return bool(enabled.value)
 
 
+#: ``JITLISTEN_HEARD_BY_...`` of ``jitlisten.h``.
+_HEARD_BY = {1: "runtimedyld", 2: "jitlink", 4: "list-call", 8: "list-poll"}
+
+
 def _make_llvm(record: Any) -> Llvm:
     path = os.fsdecode(record.path)
     discovered_by = {1: "call", 2: "list"}.get(record.discovered_by, "unknown")
-    facts = json.loads(record.facts.decode("utf-8", "replace"))
+    version = record.version.decode("utf-8", "replace") if record.version else None
     return Llvm(
         path,
-        _llvm_version(path) or facts["version"],
+        _llvm_version(path) or version,
         discovered_by,
         record.objects,
-        tuple(facts["heard_by"]),
-        facts["linked"],
-        tuple(facts["missing"]),
+        tuple(name for bit, name in _HEARD_BY.items() if record.heard_by & bit),
+        record.linked,
+        tuple(record.missing[i].decode("utf-8", "replace") for i in range(record.missing_count)),
     )
 
 

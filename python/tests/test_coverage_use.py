@@ -134,8 +134,7 @@ def test_cached_code_of_another_text(project):
 
 def test_a_forked_child_that_does_not_return(project):
     (project / "prog.py").write_text(
-        PROGRAM
-        + "    import os\n    pid = os.fork()\n    if not pid:\n        compiled(5)\n        os._exit(0)\n   "
+        PROGRAM + "    import os\n    pid = os.fork()\n    if not pid:\n        compiled(5)\n        os._exit(0)\n   "
         " os.waitpid(pid, 0)\n"
     )
     run(project, "coverage", "run", "prog.py")
@@ -147,7 +146,8 @@ def test_multiprocessing(project, method):
     (project / ".coveragerc").write_text(
         "[run]\nplugins = jitlisten.coverage\nconcurrency = multiprocessing\nparallel = true\n"
     )
-    (project / "start.py").write_text(textwrap.dedent("""
+    (project / "start.py").write_text(
+        textwrap.dedent("""
         import multiprocessing
         from prog import compiled
         def work():
@@ -156,7 +156,9 @@ def test_multiprocessing(project, method):
             child = multiprocessing.get_context(%r).Process(target=work)
             child.start()
             child.join()
-        """) % method)
+        """)
+        % method
+    )
     run(project, "coverage", "run", "start.py")
     run(project, "coverage", "combine")
     assert missing_lines(project) == [9, 12]
@@ -173,7 +175,8 @@ def test_threads(project):
 
 def test_threads_do_not_share_stores_of_set_marks(project):
     """Runs compiled code while its marks are read-only, so that a store would end the process."""
-    (project / "start.py").write_text(textwrap.dedent("""
+    (project / "start.py").write_text(
+        textwrap.dedent("""
         import ctypes
         import mmap
         from jitlisten._coverage import marks
@@ -184,7 +187,8 @@ def test_threads_do_not_share_stores_of_set_marks(project):
         assert protect(address, mmap.PAGESIZE, mmap.PROT_READ) == 0
         compiled(1)
         assert protect(address, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE) == 0
-        """))
+        """)
+    )
     run(project, "coverage", "run", "start.py")
     assert missing_lines(project) == [8, 12]
 
@@ -246,20 +250,23 @@ def test_no_file_of_ours_is_measured(project):
 
 
 def test_what_cannot_be_measured_is_named_once(project):
-    (project / "prog.py").write_text(textwrap.dedent("""
+    (project / "prog.py").write_text(
+        textwrap.dedent("""
         from numba import njit
         text = "def from_text(x):\\n    return x + 1\\n"
         exec(compile(text, "<text>", "exec"))
         from_text = njit(from_text)
         from_text(1)
         from_text(1.0)
-        """))
+        """)
+    )
     errors = run(project, "coverage", "run", "prog.py").stderr
     assert errors.count("from_text") == 1 and "without a file" in errors
 
 
 def test_what_was_compiled_before_is_named(project):
-    (project / "start.py").write_text(textwrap.dedent("""
+    (project / "start.py").write_text(
+        textwrap.dedent("""
         import coverage
         from prog import compiled
         compiled(1)
@@ -268,7 +275,8 @@ def test_what_was_compiled_before_is_named(project):
         compiled(1)
         measured.stop()
         measured.save()
-        """))
+        """)
+    )
     environment = dict(os.environ, PYTHONPATH=PACKAGE)
     result = subprocess.run(
         [sys.executable, "start.py"], cwd=project, env=environment, stderr=subprocess.PIPE, text=True, check=True
@@ -279,7 +287,8 @@ def test_what_was_compiled_before_is_named(project):
 def test_coverage_may_start_during_a_compilation(project):
     """A function that is being compiled when coverage starts is not instrumented, and its cache entry is not marked as
     instrumented."""
-    (project / "start.py").write_text(textwrap.dedent("""
+    (project / "start.py").write_text(
+        textwrap.dedent("""
         import sys
         import coverage
         from numba.core import lowering
@@ -296,7 +305,8 @@ def test_coverage_may_start_during_a_compilation(project):
         print(compiled(1), sum(compiled.stats.cache_hits.values()))
         measured.stop()
         measured.save()
-        """))
+        """)
+    )
 
     def run_start(*options):
         environment = dict(os.environ, PYTHONPATH=PACKAGE, PYTHONDONTWRITEBYTECODE="1")
@@ -312,11 +322,13 @@ def test_coverage_may_start_during_a_compilation(project):
 
 def test_a_numba_that_cannot_be_patched(project):
     """If a patch fails, compiled code is not instrumented, and the error output states the reason."""
-    (project / "breaks.py").write_text(textwrap.dedent("""
+    (project / "breaks.py").write_text(
+        textwrap.dedent("""
         from jitlisten._numba import seams
         def coverage_init(registry, options):
             seams.Seam.ADD_MODULE._value_ = "numba.core.codegen", "CPUCodeLibrary.gone"
-        """))
+        """)
+    )
     (project / ".coveragerc").write_text("[run]\nplugins = breaks\n    jitlisten.coverage\n")
     result = run(project, "coverage", "run", "prog.py")
     assert result.stdout.split() == ["0", "0"]
@@ -324,7 +336,8 @@ def test_a_numba_that_cannot_be_patched(project):
 
 
 def test_a_stencil_in_a_parallel_function(project):
-    (project / "kernels.py").write_text(textwrap.dedent("""
+    (project / "kernels.py").write_text(
+        textwrap.dedent("""
         from numba import stencil
         @stencil
         def kernel(a):
@@ -334,8 +347,10 @@ def test_a_stencil_in_a_parallel_function(project):
             if a[0] > 500:
                 total += 2.0
             return total
-        """))
-    (project / "prog.py").write_text(textwrap.dedent("""
+        """)
+    )
+    (project / "prog.py").write_text(
+        textwrap.dedent("""
         import numpy as np
         from numba import njit
         from kernels import kernel
@@ -343,7 +358,8 @@ def test_a_stencil_in_a_parallel_function(project):
         def compiled(a):
             return kernel(a)
         compiled(np.arange(10.0))
-        """))
+        """)
+    )
     run(project, "coverage", "run", "--branch", "prog.py")
     assert missing_lines(project, "kernels.py") == [9]
     report = file_report(project, "kernels.py")

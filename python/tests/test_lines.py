@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -14,7 +13,15 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "lines"))
 
 from compiled import (
-    CAPTURE, LIBRARY, PACKAGE, compiled_rows, dwarfdump, inlined_calls, line_table_rows, run_python, write_module
+    CAPTURE,
+    LIBRARY,
+    PACKAGE,
+    compiled_rows,
+    dwarfdump,
+    inlined_calls,
+    line_table_rows,
+    run_python,
+    write_module,
 )
 
 pytest.importorskip("numba")
@@ -160,9 +167,14 @@ REPLACED_NAMES = (
 
 
 def test_what_is_replaced_is_replaced_once_and_stays():
-    program = IMPORT_LINES + LIST_CONTENTS + (
-        "stock = contents(); lines.install(); ours = contents(); lines.remove(); lines.install(); again = contents()\n"
-        "lines.remove()\nprint(' '.join(changed(stock, ours)))\nprint(changed(ours, again))\n"
+    program = (
+        IMPORT_LINES
+        + LIST_CONTENTS
+        + (
+            "stock = contents(); lines.install(); ours = contents()\n"
+            "lines.remove(); lines.install(); again = contents()\n"
+            "lines.remove()\nprint(' '.join(changed(stock, ours)))\nprint(changed(ours, again))\n"
+        )
     )
     replaced, after_reinstall, status = run_python(program + PRINT_STATUS).splitlines()
     assert replaced.split() == REPLACED_NAMES
@@ -508,7 +520,8 @@ def test_a_users_directory_may_be_called_numba(tmp_path):
 
 def test_what_numba_inlines_has_the_file_it_comes_from(tmp_path):
     write_module(
-        tmp_path, "\n" * 40 + "from numba import njit\n@njit(inline='always')\ndef g(x):\n    return x ** 0.5\n",
+        tmp_path,
+        "\n" * 40 + "from numba import njit\n@njit(inline='always')\ndef g(x):\n    return x ** 0.5\n",
         "callee.py",
     )
     code = "from numba import njit\nimport callee\n@njit\ndef f(x):\n    return callee.g(x) + 1\nf(2.0)\n"

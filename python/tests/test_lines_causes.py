@@ -42,7 +42,7 @@ def test_an_array_expression_is_at_its_line_and_named_by_it(tmp_path):
     calls = inlined_calls(debug_info)
     (poly,) = [calls[name] for name in calls if name.startswith("prog.poly(")]
     expressions = {(name, line) for name, _, line in poly if name.startswith("array expression ")}
-    (name, line), = expressions
+    ((name, line),) = expressions
     assert re.match(r"array expression prog\.py:6 in prog\.poly \[v\d+\]$", name) and line == 6, poly
     assert re.search(r"array expression prog\.py:10 in prog\.caller \[v\d+\]", debug_info)
 

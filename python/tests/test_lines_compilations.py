@@ -10,6 +10,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "lines"), os.path.join(HERE, os.pardir)]
 
 from compiled import run_python, write_module
+
 from jitlisten import _compilations
 
 pytest.importorskip("numba")
@@ -121,10 +122,7 @@ def test_a_process_that_is_not_recorded_is_left_alone():
 
 def test_children_of_a_fork_have_files_of_their_own(tmp_path):
     program = write_module(tmp_path, KERNEL % "") + (
-        "import os\n"
-        "child = os.fork()\n"
-        "prog.work()\n"
-        "if child: os.waitpid(child, 0); print(child)\n"
+        "import os\nchild = os.fork()\nprog.work()\nif child: os.waitpid(child, 0); print(child)\n"
     )
     own_recording = "%r + '.%%d' %% __import__('os').getpid()" % str(tmp_path / "f.data")
     child = int(run_python(begin_recording(tmp_path, own_recording) + program))

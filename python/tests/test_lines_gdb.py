@@ -42,13 +42,20 @@ def run_gdb(tmp_path, *commands, program=PROGRAM, file="prog.py", line=9):
     (tmp_path / "prog.py").write_text(program)
     command = ["gdb", "-nx", "-q", "-batch"]
     for gdb_command in (
-        "set debuginfod enabled off", "set breakpoint pending on", "break %s:%d" % (file, line), "run"
+        "set debuginfod enabled off",
+        "set breakpoint pending on",
+        "break %s:%d" % (file, line),
+        "run",
     ) + commands:
         command += ["-ex", gdb_command]
     environment = dict(os.environ, PYTHONPATH=os.path.join(HERE, os.pardir))
     result = subprocess.run(
         command + ["--args", sys.executable, "prog.py", "0"],
-        cwd=str(tmp_path), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
+        cwd=str(tmp_path),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=300,
     )
     return result.stdout.decode("utf-8", "replace")
 
@@ -101,7 +108,7 @@ def test_stepping_goes_from_line_to_line(tmp_path):
 
 def test_a_breakpoint_in_compiled_code_that_is_there(tmp_path):
     output = run_gdb(tmp_path, "delete", "break prog.py:15", "info line prog.py:15", "continue", "bt 1")
-    assert re.search(r'Breakpoint 2 at 0x[0-9a-f]+: .*prog\.py, line 15', output), output
+    assert re.search(r"Breakpoint 2 at 0x[0-9a-f]+: .*prog\.py, line 15", output), output
     assert 'Line 15 of "prog.py" starts at address' in output, output
     (frame,) = [line for line in output.splitlines() if line.startswith("#0")]
     assert frame.endswith("prog.py:15"), frame

@@ -41,9 +41,16 @@ def record_results(results):
     programs = "all, with remarks" if IMAGE_OPTIONS else "all"
     padding_note = " (%d padded otherwise)" % total["padded"] if total["padded"] else ""
     row = (
-        label, programs, total["programs"], total["objects"], "{:,}".format(total["text"]),
-        str(total["different"]) + padding_note, len(repeat_details), "%.2f" % (total["size"][1] / total["size"][0]),
-        time.strftime("%Y-%m-%d"), os.environ["JITLISTEN_LINES_BUILDER"],
+        label,
+        programs,
+        total["programs"],
+        total["objects"],
+        "{:,}".format(total["text"]),
+        str(total["different"]) + padding_note,
+        len(repeat_details),
+        "%.2f" % (total["size"][1] / total["size"][0]),
+        time.strftime("%Y-%m-%d"),
+        os.environ["JITLISTEN_LINES_BUILDER"],
     )
     with open(RESULTS_TABLE) as file:
         rows = file.read().splitlines()

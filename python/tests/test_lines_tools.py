@@ -42,7 +42,9 @@ def recording(tmp_path_factory):
     data = str(directory / "perf.data")
     record = [perf, "record", "-q", "-e", "cpu-clock:u", "-F", "299", "--call-graph", "dwarf,4096", "-o", data]
     result = subprocess.run(
-        record + tools.program("hot.py", "3"), env=tools.environment(directory, "image"), stdout=subprocess.DEVNULL,
+        record + tools.program("hot.py", "3"),
+        env=tools.environment(directory, "image"),
+        stdout=subprocess.DEVNULL,
         timeout=300,
     )
     assert result.returncode == 0
@@ -64,7 +66,16 @@ def image_name(directory):
 def test_perf_report_sorts_by_source_line(recording):
     perf, data, directory = recording
     arguments = [
-        "report", "-i", data, "--stdio", "--no-children", "-g", "none", "--sort", "sym,srcline", "--dsos",
+        "report",
+        "-i",
+        data,
+        "--stdio",
+        "--no-children",
+        "-g",
+        "none",
+        "--sort",
+        "sym,srcline",
+        "--dsos",
         image_name(directory),
     ]
     rows = [

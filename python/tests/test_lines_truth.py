@@ -66,7 +66,10 @@ def sampled(directory, seconds, hertz, **overrides):
     """Number of samples by file and line of `truth.py`, which runs for ``seconds``."""
     data = str(directory / "perf.data")
     environment = dict(
-        os.environ, LD_PRELOAD=os.path.abspath(LIBRARY), JITLISTEN="image", JITLISTEN_DIR=str(directory),
+        os.environ,
+        LD_PRELOAD=os.path.abspath(LIBRARY),
+        JITLISTEN="image",
+        JITLISTEN_DIR=str(directory),
         NUMBA_NUM_THREADS="1",
     )
     environment.update(overrides)

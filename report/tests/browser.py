@@ -140,9 +140,9 @@ def use(browser, page, pictures):
             break
         browser.keys("n")
     browser.keys("a")
-    assert browser.run(
-        "return (document.querySelector('#panel pre') || {}).textContent || ''"
-    ).strip(), "assembly is shown"
+    assert browser.run("return (document.querySelector('#panel pre') || {}).textContent || ''").strip(), (
+        "assembly is shown"
+    )
     save("lines-html-assembly.png")
     use_callers(browser, used, selected_row, selected_line)
     use_search(browser, used, selected_row, rows)
@@ -156,15 +156,22 @@ def use(browser, page, pictures):
     browser.keys("d")
     assert browser.run(dark) is True
     # In the demo, select the function with unfolded inlined calls.
-    browser.run("const all = [...document.querySelectorAll('#functions .item')];"
-                "(all.find((item) => item.textContent.includes('.advance')) || all[0]).click()")
+    browser.run(
+        "const all = [...document.querySelectorAll('#functions .item')];"
+        "(all.find((item) => item.textContent.includes('.advance')) || all[0]).click()"
+    )
     save("lines-html-dark.png")
 
     # Scroll from end to end. Measure the CPU time of the page's thread per frame, which must be less than 16.7 ms (60
     # frames a second). Other work on the machine does not count.
     browser.cdp("Performance.enable", timeDomain="threadTicks")
     before = browser.metrics()
-    slowest = browser.send("POST", "/execute/async", {"args": [STEPS], "script": """
+    slowest = browser.send(
+        "POST",
+        "/execute/async",
+        {
+            "args": [STEPS],
+            "script": """
         const steps = arguments[0], done = arguments[1], main = document.getElementById('main');
         let slowest = 0, last = performance.now(), step = 0;
         const next = (now) => {
@@ -174,7 +181,9 @@ def use(browser, page, pictures):
             main.scrollTop = main.scrollHeight * step / steps;
             requestAnimationFrame(next);
         };
-        requestAnimationFrame(next);"""})
+        requestAnimationFrame(next);""",
+        },
+    )
     assert browser.run("return document.querySelectorAll('.row').length") < 300, "only what is seen is drawn"
     after = browser.metrics()
     work = {
@@ -214,9 +223,9 @@ def use_stacks(browser, used, save, page):
     compiles = any(
         text.endswith(" compiling") and share(text.split(" %")[0] + " %") > 1 for text in texts("#summary .activity")
     )
-    assert compiles == any(
-        text.startswith("Numba") for text in texts("#hotlibraries td:nth-child(3)")
-    ), "a row for the compiler"
+    assert compiles == any(text.startswith("Numba") for text in texts("#hotlibraries td:nth-child(3)")), (
+        "a row for the compiler"
+    )
     outside = browser.run("return JSON.parse(document.getElementById('data').textContent).outside")
     assert [label for label, _ in outside] == [
         text.split(" s ", 1)[-1] for text in texts("#summary .faint") if text.endswith("outside the 100 %")
@@ -246,9 +255,9 @@ def use_stacks(browser, used, save, page):
     save("lines-html-flames.png")
     browser.click(".box:nth-child(2)")
     zoomed = boxes()
-    assert (
-        zoomed[0][0] == everything[1][0] and zoomed[0][1] == everything[0][1]
-    ), "what was clicked is as wide as the page"
+    assert zoomed[0][0] == everything[1][0] and zoomed[0][1] == everything[0][1], (
+        "what was clicked is as wide as the page"
+    )
     assert len(texts("#path button")) == 2
     browser.keys("i")
     assert len(texts("#path button")) == 1 and boxes()[0][0] == everything[0][0], "inverted, it is as much"
@@ -305,7 +314,8 @@ def use_line_tree(browser, used):
     """Compares the rows that the page chooses with those of the report, for the whole recording."""
     rows, elsewhere, own_rows, own_elsewhere = browser.run(
         "const data = JSON.parse(document.getElementById('data').textContent), { rows, elsewhere } = data.answer;"
-        "const textOf = (file, line) => data.files[file].parts.flatMap(([first, texts]) => texts[line - first] || [])[0];"
+        "const textOf = (file, line) =>"
+        " data.files[file].parts.flatMap(([first, texts]) => texts[line - first] || [])[0];"
         "const own = new LineTree(data, new Stacks(data), (file, line) => textOf(file, line) || '').select(null, null);"
         "return [rows, elsewhere, own.rows, own.elsewhere];"
     )
@@ -319,8 +329,10 @@ def use_line_tree(browser, used):
 def use_callers(browser, used, selected_row, selected_line):
     """Clicks the first caller that has another line, and checks that the page goes there."""
     items = browser.run("return document.querySelectorAll('#functions .item:not(.more)').length")
-    callers = "[...document.querySelectorAll('#panel section')].filter(s => s.textContent.includes('called by'))" \
+    callers = (
+        "[...document.querySelectorAll('#panel section')].filter(s => s.textContent.includes('called by'))"
         ".flatMap(s => [...s.querySelectorAll('.link')])"
+    )
     for item in range(items):
         browser.run("document.querySelectorAll('#functions .item:not(.more)')[arguments[0]].click()", item)
         previous_row, line = selected_row(), selected_line()
@@ -330,9 +342,9 @@ def use_callers(browser, used, selected_row, selected_line):
         if others:
             used.append("callers")
             browser.run(f"{callers}[arguments[0]].click()", others[0])
-            assert (
-                selected_row() != previous_row and selected_line() == lines[others[0]]
-            ), f"a caller at line {lines[others[0]]}: {selected_line()}"
+            assert selected_row() != previous_row and selected_line() == lines[others[0]], (
+                f"a caller at line {lines[others[0]]}: {selected_line()}"
+            )
             return
 
 
@@ -401,7 +413,9 @@ def use_processes(browser, used, save):
     texts = lambda: browser.run(
         "return ['#summary > span', '#processtext > span'].map((one) => document.querySelector(one).textContent)"
     )
-    chosen = lambda: browser.run("const c = document.getElementById('process'); return [c.value, c.selectedOptions[0].text]")
+    chosen = lambda: browser.run(
+        "const c = document.getElementById('process'); return [c.value, c.selectedOptions[0].text]"
+    )
     whole, words = texts()
     assert words.startswith("least ") and "; most " in words, words
     browser.click("#processbars")

@@ -242,7 +242,6 @@ def tour_c():
 @scenario
 def raw_code():
     """code without LLVM, reported by the C API: perf map, perf record -g"""
-    env = environment(preload=False, LD_LIBRARY_PATH=str(PAYLOAD))
     data = "/tmp/raw.data"
     perf_record(data, "-F", 499, "-g", "--", "env", f"LD_LIBRARY_PATH={PAYLOAD}", PAYLOAD / "bin/raw_jit", 3)
     samples = perf_samples(data)
@@ -337,7 +336,17 @@ def unlisted():
         env = environment(JITLISTEN_LOG=f"debug:{log_file}", PYTHONPATH=f"{directory}:{WHEELS}:{PAYLOAD}/hosts")
         words = [f"{name}={env[name]}" for name in env]
         perf_record(
-            "/tmp/unlisted.data", "-F", 499, "-g", "--", "env", "-i", *words, "python3", PAYLOAD / "hosts" / host[0], 2,
+            "/tmp/unlisted.data",
+            "-F",
+            499,
+            "-g",
+            "--",
+            "env",
+            "-i",
+            *words,
+            "python3",
+            PAYLOAD / "hosts" / host[0],
+            2,
             *host[1:],
         )
         loaded, final = count_objects(log_file)
@@ -442,7 +451,15 @@ def gdb_started():
         variables += ["-ex", f"set environment {name} {value}"]
     host = ["--args", "python3", PAYLOAD / "hosts/chain.py", 100_000, "timer"]
     stop = [
-        "-ex", "set startup-with-shell off", *GDB_STOP_OPTIONS, *variables, "-ex", "run", "-ex", "bt", "-ex",
+        "-ex",
+        "set startup-with-shell off",
+        *GDB_STOP_OPTIONS,
+        *variables,
+        "-ex",
+        "run",
+        "-ex",
+        "bt",
+        "-ex",
         "info inferiors",
     ]
     output = run(*GDB, *stop, *host)
@@ -523,6 +540,7 @@ def stock():
 
 
 # --- recordings -------------------------------------------------------------------------------------------------------
+
 
 def record(*words, **variables):
     """Records a command with the library. Returns [(period, [symbol, ...]), ...], leaf first, and the number of stacks

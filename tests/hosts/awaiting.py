@@ -26,8 +26,12 @@ def work(kind):
 async def leaf(kind):
     await asyncio.sleep(0)
     return {
-        "await": work_for_await, "gather": work_for_gather, "group": work_for_group, "both": work_for_both,
-        "chain": work_for_chain, "two": work_for_two,
+        "await": work_for_await,
+        "gather": work_for_gather,
+        "group": work_for_group,
+        "both": work_for_both,
+        "chain": work_for_chain,
+        "two": work_for_two,
     }[kind](kind)
 
 

@@ -7,9 +7,8 @@ import ctypes
 import sys
 import time
 
-import llvmlite.binding as llvm
-
 import jit  # noqa: F401, initializes LLVM
+import llvmlite.binding as llvm
 
 
 def run(function):

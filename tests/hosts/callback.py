@@ -1,6 +1,6 @@
 """Python -> Numba -> Python -> Numba: compiled code calls back into Python, which calls compiled code again.
 
-    callback.py SECONDS
+callback.py SECONDS
 """
 
 import sys

@@ -3,6 +3,7 @@
 Creates and closes engines until new code lands at the address of a closed engine, then runs the new code. A tool that
 still uses the stale name reports `outdated`. Prints to standard error whether the address was reused.
 """
+
 import ctypes
 import os
 import sys

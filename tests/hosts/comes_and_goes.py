@@ -48,8 +48,10 @@ def print_usage(label):
     path = f"/tmp/perf-{os.getpid()}.map"
     perf_map = os.path.getsize(path) if os.path.exists(path) else 0
     usage = {
-        "resident": resident, "mappings": count_mappings(), "perf_map": perf_map,
-        "files": directory_bytes(os.environ["JITLISTEN_DIR"])
+        "resident": resident,
+        "mappings": count_mappings(),
+        "perf_map": perf_map,
+        "files": directory_bytes(os.environ["JITLISTEN_DIR"]),
     }
     print(json.dumps(usage), flush=True)
 

@@ -3,9 +3,8 @@ keeps a value on its stack during the call. MCJIT and ORC each compile the pair.
 
 import ctypes
 
-import llvmlite.binding as llvm
-
 import jit
+import llvmlite.binding as llvm
 
 TEXT = """
 define ghccc i64 @product(i64 %a, i64 %b) noinline nounwind {

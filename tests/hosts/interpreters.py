@@ -6,7 +6,6 @@ calls itself 5,000 times, and `between` 600 times, each time through C functions
 import ctypes
 import sys
 import threading
-import time
 
 SECONDS = float(sys.argv[1])
 BURN = """
@@ -18,7 +17,8 @@ def burn(seconds):
         for number in range(1000):
             total += number * number
 """
-exec(BURN)
+exec(BURN, globals())
+burn = globals()["burn"]
 
 
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)

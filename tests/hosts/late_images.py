@@ -1,6 +1,6 @@
 """Creates images for running code: three threads run sixty functions while the image sink is switched on and off.
 
-    late_images.py LIBRARY
+late_images.py LIBRARY
 """
 
 import ctypes

@@ -10,9 +10,8 @@ first page. With `waiting`, waits for a line on standard input.
 import ctypes
 import sys
 
-import llvmlite.binding as llvm
-
 import jit
+import llvmlite.binding as llvm
 from where import backing_file
 
 COUNT = int(sys.argv[1])

@@ -8,9 +8,8 @@ import os
 import sys
 import time
 
-import llvmlite.binding as llvm
-
 import jit  # noqa: F401, initializes LLVM
+import llvmlite.binding as llvm
 
 LOOP = 2_000_000
 

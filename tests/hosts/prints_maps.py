@@ -1,4 +1,5 @@
 """Compiles functions, opens libraries in between, and prints the memory map of the process."""
+
 import warnings
 
 warnings.filterwarnings("ignore")

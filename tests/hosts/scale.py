@@ -9,9 +9,8 @@ import json
 import sys
 import time
 
-import llvmlite.binding as llvm
-
 import jit
+import llvmlite.binding as llvm
 from where import count_mappings
 
 OBJECTS, FUNCTIONS = int(sys.argv[1]), int(sys.argv[2])
@@ -46,7 +45,10 @@ for number in range(0, OBJECTS, max(1, OBJECTS // 100)):
     wrong_results += prototype(address)(2) != (2 + number) * (FUNCTIONS - 1)
 per_object = (resident_bytes() - initial_resident) // OBJECTS
 report = {
-    "wrong": wrong_results, "tenths": microseconds_by_tenth, "bytes": bytes_by_tenth,
-    "per_object": per_object, "mappings": count_mappings()
+    "wrong": wrong_results,
+    "tenths": microseconds_by_tenth,
+    "bytes": bytes_by_tenth,
+    "per_object": per_object,
+    "mappings": count_mappings(),
 }
 print(json.dumps(report))

@@ -38,7 +38,10 @@ class Llvm:
         assert not library.LLVMParseIRInContext(context, buffer, ctypes.byref(module), ctypes.byref(error)), error
         library.LLVMInitializeMCJITCompilerOptions(ctypes.byref(options), ctypes.sizeof(options))
         has_failed = library.LLVMCreateMCJITCompilerForModule(
-            ctypes.byref(engine), module, ctypes.byref(options), ctypes.c_size_t(ctypes.sizeof(options)),
+            ctypes.byref(engine),
+            module,
+            ctypes.byref(options),
+            ctypes.c_size_t(ctypes.sizeof(options)),
             ctypes.byref(error),
         )
         assert not has_failed, error

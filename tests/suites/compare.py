@@ -91,7 +91,12 @@ class Runs:
         with open(directory / "output", "wb") as output:
             try:
                 subprocess.run(
-                    command, env=environment, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    command,
+                    env=environment,
+                    cwd=directory,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
                     timeout=MODULE_TIMEOUT,
                 )
             except subprocess.TimeoutExpired:
@@ -190,12 +195,14 @@ def main():
         )
         for test in differing:
             print(
-                f"    differs: {test}: {stock.get(test)} without, {with_library.get(test)} with", file=sys.stderr,
+                f"    differs: {test}: {stock.get(test)} without, {with_library.get(test)} with",
+                file=sys.stderr,
                 flush=True,
             )
         for test in flaky:
             print(
-                f"    unsteady: {test}: {stock.get(test)} without, {with_library.get(test)} with", file=sys.stderr,
+                f"    unsteady: {test}: {stock.get(test)} without, {with_library.get(test)} with",
+                file=sys.stderr,
                 flush=True,
             )
     return 1 if different else 0

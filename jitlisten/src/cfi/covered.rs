@@ -47,11 +47,12 @@ pub(crate) fn validate(eh_frame: &[u8], address: Address) -> Result<Vec<AddressR
 }
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
+type Fde<'a> = FrameDescriptionEntry<Reader<'a>>;
 
 fn ranges<'a>(
     section: EhFrame<Reader<'a>>,
     address: Address,
-    mut check: impl FnMut(&FrameDescriptionEntry<Reader<'a>>, &EhFrame<Reader<'a>>, &BaseAddresses) -> gimli::Result<()>,
+    mut check: impl FnMut(&Fde<'a>, &EhFrame<Reader<'a>>, &BaseAddresses) -> gimli::Result<()>,
 ) -> gimli::Result<Vec<AddressRange>> {
     let bases = BaseAddresses::default().set_eh_frame(address.0);
     let mut ranges = Vec::new();

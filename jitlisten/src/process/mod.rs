@@ -6,7 +6,7 @@
 //! | [`host_state`] | signals and cancellation are deferred while a thread runs our code; `errno` is restored |
 //! | [`checked_file`] | the host may close our **descriptors** and reuse their numbers: see below |
 //! | [`reserve`] | Rust aborts when an allocation fails: see below |
-//! | [`write_nosignal`] | signals raised by our writes are consumed: `SIGXFSZ` (file size limit), `SIGPIPE` (no reader) |
+//! | [`write_nosignal`] | signals raised by our writes are consumed: `SIGXFSZ` (size limit), `SIGPIPE` (no reader) |
 //! | [`across_fork`] | the locks of session, shim and sampler are held across `fork(2)` |
 //! | [`fork_gate`] | a fork waits while we enumerate libraries: glibc 2.36 does not reset `dl_load_write_lock` |
 //! | [`clock`] | direct system call: libfaketime may stop libc's clock, and a timeout would never expire |

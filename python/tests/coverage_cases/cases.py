@@ -1029,7 +1029,8 @@ def drive():
         calls_raise(20)
     except ValueError:
         pass
-    uses_generator(2)
+    # CPython 3.14 and newer do not report the line after a loop over a generator that ends by itself.
+    uses_generator(2 if sys.version_info < (3, 14) else 3)
     uses_all(3)
     parallel(np.ones(1000), False)
     parallel_branches(np.arange(10.0))
@@ -1072,8 +1073,8 @@ def drive():
             pass
     object_mode(3)
     lifted(5)
-    # On 3.11, Numba fails to lift these loops, with and without coverage.
-    if sys.version_info[:2] != (3, 11):
+    # On other versions, Numba fails to lift these loops, with and without coverage.
+    if sys.version_info < (3, 11) or (3, 12) <= sys.version_info < (3, 14):
         lifted_after_return(4, 1)
     while_loops(6)
     one_liners(3)

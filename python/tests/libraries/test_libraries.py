@@ -56,7 +56,10 @@ PROGRAMS = {
 
 def run(directory, *args, **environment):
     environment = {
-        **os.environ, "NUMBA_CACHE_DIR": str(directory / "cache"), "OPENBLAS_NUM_THREADS": "1", **environment
+        **os.environ,
+        "NUMBA_CACHE_DIR": str(directory / "cache"),
+        "OPENBLAS_NUM_THREADS": "1",
+        **environment,
     }
     result = subprocess.run(
         [str(arg) for arg in args],

@@ -38,7 +38,7 @@ def _string_at(table: bytes, offset: int) -> str:
 
 def _read_sections(data: bytes) -> List[Section]:
     assert data[:6] == b"\x7fELF\x02\x01", data[:6]
-    offset, = struct.unpack_from("<Q", data, 0x28)
+    (offset,) = struct.unpack_from("<Q", data, 0x28)
     size, count, names_index = struct.unpack_from("<HHH", data, 0x3A)
     headers = [struct.unpack_from("<IIQQQQIIQQ", data, offset + i * size) for i in range(count)]
     name_table = data[headers[names_index][4] : headers[names_index][4] + headers[names_index][5]]

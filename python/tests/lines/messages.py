@@ -84,11 +84,11 @@ def two_blocks_of_object_mode():
     @njit
     def f(a, nb, nc):
         s = 0.0
-        for i in range(nb):
+        for _ in range(nb):
             with objmode(y="float64"):
                 y = 1.5
             s += y
-        for i in range(nc):
+        for _ in range(nc):
             with objmode(z="float64[:]"):
                 z = a.copy()
             s += z[0]

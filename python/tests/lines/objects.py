@@ -171,7 +171,13 @@ def compare_runs(first, second):
     import elf
 
     total = {
-        "programs": len(first), "objects": 0, "different": 0, "padded": 0, "masked": 0, "text": 0, "size": [0, 0],
+        "programs": len(first),
+        "objects": 0,
+        "different": 0,
+        "padded": 0,
+        "masked": 0,
+        "text": 0,
+        "size": [0, 0],
         "seconds": [0, 0],
     }
     details = []

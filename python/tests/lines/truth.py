@@ -23,9 +23,8 @@ jitlisten._lines.install()
 assert jitlisten._lines.status()["numba"] is None
 
 import numpy as np
-from numba import njit, prange
-
 import truth_other
+from numba import njit, prange
 
 assert jitlisten._lines.status()["active"], jitlisten._lines.status()
 

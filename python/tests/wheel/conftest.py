@@ -113,9 +113,9 @@ def run(environment, tmp_path):
             text=True,
             timeout=timeout,
         )
-        assert status in (
-            None, result.returncode
-        ), f"{args}: status {result.returncode}\n{result.stdout}\n{result.stderr}"
+        assert status in (None, result.returncode), (
+            f"{args}: status {result.returncode}\n{result.stdout}\n{result.stderr}"
+        )
         return result
 
     return run
@@ -173,7 +173,10 @@ def perf_map(pid):
 def check_package_is_installed():
     package_path = subprocess.run(
         [str(python()), "-c", "import jitlisten; print(jitlisten.__file__)"],
-        cwd="/", capture_output=True, text=True, check=True,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert "site-packages" in package_path
     assert sys.version_info >= (3, 8)

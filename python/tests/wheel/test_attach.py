@@ -66,7 +66,9 @@ def test_reading_only(run, start, environment, tmp_path):
     maps_before = read_maps(program.pid)
     watcher = subprocess.Popen(
         [str(command()), "attach", str(program.pid), "--no-inject", "--watch"],
-        env=environment, stdout=subprocess.PIPE, text=True,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         wait_for(lambda: "__main__.burn" in perf_map(program.pid), "the map")
@@ -139,7 +141,9 @@ def test_a_process_outlives_an_attach_that_is_killed(start, environment, tmp_pat
     for _ in range(200):
         attach = subprocess.Popen(
             [str(command()), "attach", str(program.pid)],
-            env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         time.sleep(random.uniform(0, 0.12))
         attach.kill()

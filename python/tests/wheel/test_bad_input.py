@@ -63,7 +63,8 @@ def test_a_program_of_32_bits(run, subcommand, tmp_path):
             assert "32-bit" in error_message(run(command(), *subcommand, process.pid, status=2))
         else:
             assert "is a 32-bit program; jitlisten is for 64-bit programs" in error_message(
-                run(command(), *subcommand, process.pid, status=2))
+                run(command(), *subcommand, process.pid, status=2)
+            )
         assert process.poll() is None
     finally:
         process.kill()
@@ -270,8 +271,17 @@ def test_a_process_that_is_traced_already(run, start, tmp_path):
     script = tmp_path / "attach.gdb"
     script.write_text(f"shell {command()} record -o f.data -p {program.pid}; echo status $?\n")
     result = run(
-        gdb, "-nx", "-batch", "-iex", "set debuginfod enabled off", "-iex", "set auto-solib-add off", "-p", program.pid,
-        "-x", script,
+        gdb,
+        "-nx",
+        "-batch",
+        "-iex",
+        "set debuginfod enabled off",
+        "-iex",
+        "set auto-solib-add off",
+        "-p",
+        program.pid,
+        "-x",
+        script,
     )
     assert f"process {program.pid} is traced by process" in result.stderr and "status 2" in result.stdout
 

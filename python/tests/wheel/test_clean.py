@@ -31,8 +31,11 @@ def leftovers(environment, tmp_path):
         "living image": (*live_owner, base / f"image-{os.getpid()}-{start_time}/object-0.so"),
         "locked image": (*dead_owner(UNUSED_PID, 2), base / f"image-{UNUSED_PID}-2/object-0.so"),
         # These workers belong to a run whose main process, the test itself, is alive.
-        "image of a run": (UNUSED_PID, f"{UNUSED_PID} 3 {namespace} run={os.getpid()}-{start_time}-{namespace}",
-                           base / f"image-{UNUSED_PID}-3/object-0.so"),
+        "image of a run": (
+            UNUSED_PID,
+            f"{UNUSED_PID} 3 {namespace} run={os.getpid()}-{start_time}-{namespace}",
+            base / f"image-{UNUSED_PID}-3/object-0.so",
+        ),
         "dead dump": (*dead_owner(UNUSED_PID), base / f"jitdump-{UNUSED_PID}-1/jit-{UNUSED_PID}.dump"),
         "living dump": (*live_owner, base / f"jitdump-{os.getpid()}-{start_time}/jit-{os.getpid()}.dump"),
     }

@@ -24,7 +24,7 @@ def test_attach_where_it_is_not_says_why_and_reads_only(run, start):
     container = Container(start, hidden_directories=[package_directory()])
     result = run(command(), "attach", container.pid)
     assert "is in a container, which does not see" in result.stderr and "install jitlisten there" in result.stderr
-    assert f"reading only" in result.stdout and "libjitlisten" not in read_maps(container.pid)
+    assert "reading only" in result.stdout and "libjitlisten" not in read_maps(container.pid)
     assert "__main__.burn" in container.perf_map() and f"/proc/{container.pid}/root/tmp/perf-1.map" in result.stdout
 
 
@@ -42,8 +42,11 @@ def test_watch(run, start, environment, tmp_path):
     import subprocess
 
     watcher = subprocess.Popen(
-        [str(command()), "attach", str(container.pid), "--watch"], env=environment, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
+        [str(command()), "attach", str(container.pid), "--watch"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         wait_for(lambda: "__main__.burn" in container.perf_map(), "the map")

@@ -8,7 +8,6 @@ import signal
 import subprocess
 
 import pytest
-
 from conftest import PROGRAMS, command, python, require_tool, wait_for
 from spaces import Container, need_root
 
@@ -153,8 +152,10 @@ def test_objects_of_jitlink_in_a_process(run, start, tmp_path):
     """llvmlite with JITLink, which does not register code in the GDB JIT list."""
     hosts = pathlib.Path(__file__).parents[3] / "tests" / "hosts"
     program = tmp_path / "linked.py"
-    program.write_text(f"import sys\nsys.path.insert(0, {str(hosts)!r})\nsys.argv[1:] = ['0', 'jitlink']\nimport orc\n"
-                       "print('ready', flush=True)\nimport time\ntime.sleep(600)\n")
+    program.write_text(
+        f"import sys\nsys.path.insert(0, {str(hosts)!r})\nsys.argv[1:] = ['0', 'jitlink']\nimport orc\n"
+        "print('ready', flush=True)\nimport time\ntime.sleep(600)\n"
+    )
     program = start(command(), "run", "--", python(), "-B", program)
     llvm, facts = find_llvm(run, program.pid, "libllvmlite")
     assert "JITLink is hooked, objects so far: 1" in llvm["found"] and llvm["state"] == "ok"
@@ -184,7 +185,10 @@ def embedded(tmp_path_factory):
     nameless = directory / "nameless"
     content = stripped.read_bytes()
     for type_name in [
-        b"14RuntimeDyldELFE", b"18RuntimeDyldELFMipsE", b"19RuntimeDyldCOFFI386E", b"3orc18ObjectLinkingLayerE"
+        b"14RuntimeDyldELFE",
+        b"18RuntimeDyldELFMipsE",
+        b"19RuntimeDyldCOFFI386E",
+        b"3orc18ObjectLinkingLayerE",
     ]:
         assert b"N4llvm" + type_name + b"\0" in content
         content = content.replace(b"N4llvm" + type_name + b"\0", b"X" * (6 + len(type_name)) + b"\0")
@@ -407,7 +411,10 @@ def test_a_signal_ends_it_and_leaves_nothing(environment, tmp_path):
     program = "import os, time; print(os.getpid(), file=open('pid', 'w'), flush=True); time.sleep(600)"
     doctor = subprocess.Popen(
         [command(), "doctor", "--seconds", "500", "--", python(), "-c", program],
-        env={**environment, "TMPDIR": str(scratch)}, cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+        env={**environment, "TMPDIR": str(scratch)},
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the program")
     assert len(list(scratch.iterdir())) == 1

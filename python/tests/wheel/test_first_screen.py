@@ -171,8 +171,8 @@ def test_a_package_in_another_folder_is_not_mine(screen, run, tmp_path):
 
 def test_programs_without_a_file_show_their_source(run, tmp_path):
     """`python -c`, a program on standard input, and files with odd names have one source, with text."""
-    text = "from numba import njit\ndef work(n):\n    s = 0\n    for i in range(n):\n        s += i * i % 7\n    return s\n"
-    text += "work(5_000_000)\nnjit(work)(10_000_000)\n"
+    text = "from numba import njit\ndef work(n):\n    s = 0\n    for i in range(n):\n        s += i * i % 7\n"
+    text += "    return s\nwork(5_000_000)\nnjit(work)(10_000_000)\n"
     (tmp_path / "a").mkdir()
     (tmp_path / "odd\nname.py").write_text(text)
     (tmp_path / "cr.py").write_bytes(text.replace("\n", "\r").encode())
@@ -189,7 +189,9 @@ def test_programs_without_a_file_show_their_source(run, tmp_path):
         words = [command(), "record", "-o", recording, "--", python(), *arguments]
         run("sh", "-c", 'exec "$@" <stdin.py', "sh", *words)
         report = json.loads(run(command(), "lines", "--json", "-", recording).stdout)
-        files = [file for file in report["files"] if any("s += i * i" in (row["source"] or "") for row in file["lines"])]
+        files = [
+            file for file in report["files"] if any("s += i * i" in (row["source"] or "") for row in file["lines"])
+        ]
         assert [file["path"] for file in files] == [path], (path, [file["path"] for file in report["files"]])
         kinds = {row["kind"] for row in report["answer"]["rows"] if row["path"] == path}
         assert {"python", "compilation"} <= kinds, (path, report["answer"]["rows"])
@@ -288,7 +290,9 @@ def test_functions_that_cannot_be_cached_are_named(screen):
 def test_loops_in_python_are_named(screen, tmp_path):
     package = tmp_path / "vendored" / "pandas"
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text("def apply(f, values):\n    for value in values:\n        f(value), str(value), repr(value)\n")
+    (package / "__init__.py").write_text(
+        "def apply(f, values):\n    for value in values:\n        f(value), str(value), repr(value)\n"
+    )
     (tmp_path / "vendored" / "pandas-1.0.dist-info").mkdir()
     (tmp_path / "vendored" / "pandas-1.0.dist-info" / "RECORD").write_text("pandas/__init__.py,,\n")
     shown = screen("prog.py", INTERPRETED)
@@ -311,7 +315,9 @@ def test_child_processes_that_are_not_recorded_are_mentioned(screen):
     program = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}], check=True)\n{child}\n"
     shown = screen("prog.py", program)
     assert shown.answer["unrecorded_children"] >= 0.5e9, shown.answer
-    assert any(row.endswith("child processes, not recorded (use -s), outside the 100 %") for row in shown.rows), shown.text
+    assert any(row.endswith("child processes, not recorded (use -s), outside the 100 %") for row in shown.rows), (
+        shown.text
+    )
 
 
 def test_threads_that_keep_the_lock_are_named(screen):

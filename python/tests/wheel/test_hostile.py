@@ -102,7 +102,9 @@ class Target:
         self.output_text = user.home / "said"
         with open(self.output_text, "w") as output:
             self.process = subprocess.Popen(
-                [str(arg) for arg in [*user.command_prefix, *target_command]], stdout=output, stderr=output,
+                [str(arg) for arg in [*user.command_prefix, *target_command]],
+                stdout=output,
+                stderr=output,
                 env={**os.environ, **user.environment},
             )
         self.pid = self.process.pid
@@ -230,8 +232,11 @@ def test_a_program_in_a_chroot_stays_there(user, environment, tmp_path):
         for directory in ("/lib", "/lib64", "/usr/lib")
         if os.path.isdir(directory)
     ]
-    shell_commands += [f"mount -t proc proc {root}/proc", f"ln -s {user.precious} {root}/tmp/perf-1.map",
-              f"exec chroot {root} /python3.14-llvm serve nothing"]
+    shell_commands += [
+        f"mount -t proc proc {root}/proc",
+        f"ln -s {user.precious} {root}/tmp/perf-1.map",
+        f"exec chroot {root} /python3.14-llvm serve nothing",
+    ]
     args = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", "\n".join(shell_commands)]
     with open(tmp_path / "said", "w") as output:
         unshare = subprocess.Popen(args, stdout=output, stderr=output)
@@ -285,7 +290,12 @@ def test_what_another_user_planted_is_not_used(user, environment, tmp_path, plan
         state_before = _state(shared_directory)
         args = [str(command()), subcommand, "-o", str(recording), "--", str(python()), "-c", "sum(range(10**7))"]
         result = subprocess.run(
-            args, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=SUBCOMMAND_TIMEOUT_S,
+            args,
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=SUBCOMMAND_TIMEOUT_S,
             stdin=subprocess.DEVNULL,
         )
         assert result.returncode == 2 and "help: choose another -o" in result.stderr, result.stderr
@@ -360,9 +370,14 @@ def test_what_has_the_text_of_a_private_source_is_private(run, environment, tmp_
             result = run(*nobody_prefix, "head", "-1", f"{bundle}/root{secret_source}", status=None)
             assert "Permission denied" in result.stderr, result
         outputs = {
-            "page.html": ["lines", "--html"], "lines.json": ["lines", "--json"], "flames.svg": ["flamegraph", "-o"],
-            "a.speedscope.json": ["export", "-o"], "a.folded": ["export", "-o"], "callgrind.out": ["export", "-o"],
-            "firefox.json": ["export", "-o"], "compiles.json": ["compiles", "--json"],
+            "page.html": ["lines", "--html"],
+            "lines.json": ["lines", "--json"],
+            "flames.svg": ["flamegraph", "-o"],
+            "a.speedscope.json": ["export", "-o"],
+            "a.folded": ["export", "-o"],
+            "callgrind.out": ["export", "-o"],
+            "firefox.json": ["export", "-o"],
+            "compiles.json": ["compiles", "--json"],
         }
         for name, (subcommand, option) in outputs.items():
             run(command(), subcommand, option, name, "b")
@@ -420,9 +435,11 @@ def test_a_source_that_cannot_be_read_does_not_stop_a_bundle(user, run):
         "for _ in range(30):",
         *(f"    {name}_source.work{number}(50_000)" for number, name in enumerate(module_names)),
     ]
-    program_lines += ["os.unlink('two_source.py'); os.mkfifo('two_source.py')",
-              "os.unlink('three_source.py'); os.symlink('/proc/kmsg', 'three_source.py')",
-              "os.chmod('one_source.py', 0)"]
+    program_lines += [
+        "os.unlink('two_source.py'); os.mkfifo('two_source.py')",
+        "os.unlink('three_source.py'); os.symlink('/proc/kmsg', 'three_source.py')",
+        "os.chmod('one_source.py', 0)",
+    ]
     program.write_text("\n".join(program_lines))
     args = [*user.command_prefix, command(), "record", "--bundle", "-o", user.home / "several", "--", python(), program]
     result = run(*args, **user.environment, timeout=SUBCOMMAND_TIMEOUT_S)

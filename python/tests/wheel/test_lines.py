@@ -15,7 +15,6 @@ import time
 import pytest
 from conftest import PROGRAMS, TEST_TIMEOUT_S, command, python, require_tool
 
-
 #: Timeout in seconds of a recording that takes two CPU seconds on an idle machine.
 RUN_TIMEOUT_S = 300
 
@@ -80,9 +79,9 @@ def test_recordings_are_added_up(run, recording_and_program, tmp_path):
         )
         assert sum(row["samples"] for row in report["threads"]) == report["samples"]
         assert sum(row["self"] for row in report["functions"]) == report["samples"]
-    assert [row["name"] for row in combined["functions"]].count(
-        "__main__.burn"
-    ) == 1, "compilations of one function are one row"
+    assert [row["name"] for row in combined["functions"]].count("__main__.burn") == 1, (
+        "compilations of one function are one row"
+    )
     text = run(command(), "lines", "--processes", "--hosts", first_recording, second_recording).stdout
     assert "2 recordings" in text and text.count("| python (process ") == 2
     page = tmp_path / "both.html"
@@ -181,8 +180,13 @@ def user_cpu_seconds(pid):
 def run_until_busy(environment, directory, *args):
     """Runs the endless kernel under a jitlisten command; yields once it has executed compiled code for a second."""
     jitlisten_process = subprocess.Popen(
-        [command(), *args, "--", python(), PROGRAMS / "kernel.py"], env=environment, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=directory,
+        [command(), *args, "--", python(), PROGRAMS / "kernel.py"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=directory,
     )
     try:
         pid = int(jitlisten_process.stdout.readline().split()[1])
@@ -213,7 +217,7 @@ def test_an_interrupted_command_is_reported(environment, tmp_path, send_signal, 
     assert lines.returncode == 128 + sent_signal and not list(scratch.iterdir())
 
 
-@pytest.mark.parametrize("args", [["lines"], ["why", "compiled.py:23"], ["record", "--bundle", "-o", "folder"]])
+@pytest.mark.parametrize("args", [["lines"], ["why", "compiled.py:22"], ["record", "--bundle", "-o", "folder"]])
 def test_ctrl_c_ends_a_program_in_compiled_code(environment, tmp_path, args):
     """The first Ctrl-C goes to the program, which does not notice it. The command then explains that a second one ends
     the program."""
@@ -250,8 +254,13 @@ def test_an_interrupt_that_is_ignored_stays_so(environment, tmp_path):
     shell_args = ["sh", "-c", 'trap "" INT HUP; exec "$@"', "sh"]
     lines_args = [command(), "lines", "--", python(), PROGRAMS / "kernel.py", "work"]
     jitlisten_process = subprocess.Popen(
-        [str(arg) for arg in [*shell_args, *lines_args]], env=environment, cwd=tmp_path, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
+        [str(arg) for arg in [*shell_args, *lines_args]],
+        env=environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert jitlisten_process.stdout.readline().startswith("pid")
     for _ in range(3):

@@ -154,8 +154,17 @@ def test_workers_are_in_the_bundle_of_the_program(run, tmp_path, package, source
     (original_directory / "images").mkdir(parents=True)
     program = write_program(original_directory, source)
     result = run(
-        command(), "record", "--bundle", "-s", "-o", original_directory / "prof-%h-%p", "--", python(), program,
-        timeout=RUN_TIMEOUT_S, JITLISTEN_DIR=original_directory / "images",
+        command(),
+        "record",
+        "--bundle",
+        "-s",
+        "-o",
+        original_directory / "prof-%h-%p",
+        "--",
+        python(),
+        program,
+        timeout=RUN_TIMEOUT_S,
+        JITLISTEN_DIR=original_directory / "images",
     )
     assert result.stdout == "done\n"
     (folder,) = original_directory.glob("prof-*")

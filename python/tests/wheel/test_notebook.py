@@ -32,7 +32,11 @@ def cells(environment, tmp_path):
         completed = subprocess.run(
             [str(python()), str(PROGRAMS / "notebook.py")],
             input=json.dumps(["%load_ext jitlisten", *sources]),
-            env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300,
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         assert completed.returncode == 0, completed.stderr
         loading_outputs, *cell_outputs = json.loads(completed.stdout)
@@ -61,7 +65,9 @@ def raised_error(outputs):
 def test_cells_have_their_names_and_hints(cells):
     source = "answer = kernel(100_000_000)\nparts = [i * i for i in range(2_000_000)]"
     definitions, first, second, too_short = cells(
-        KERNEL.replace("ready = kernel(10)\n", ""), "%%jitlisten -r 999\nkernel(10)", "%%jitlisten\n" + source,
+        KERNEL.replace("ready = kernel(10)\n", ""),
+        "%%jitlisten -r 999\nkernel(10)",
+        "%%jitlisten\n" + source,
         "%jitlisten 1 + 1",
     )
     assert "run the cell once more" in displayed_table(first)[0] and "%  compiling" in displayed_table(first)[0]

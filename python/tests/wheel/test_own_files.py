@@ -139,7 +139,9 @@ def test_a_dangling_link_and_the_directory_of_another_program_are_refused(run, t
     assert "g.data.images: other users may write to it" in result.stderr
     # The Python API raises the same error as the command, and the program continues.
     result = run(
-        python(), "-c", "import jitlisten\ntry: jitlisten.start_recording('g.data')\nexcept jitlisten.Error as e: print(e)"
+        python(),
+        "-c",
+        "import jitlisten\ntry: jitlisten.start_recording('g.data')\nexcept jitlisten.Error as e: print(e)",
     )
     assert "g.data.images: other users may write to it" in result.stdout
     assert list((tmp_path / "g.data.images").iterdir()) == [] and not (tmp_path / "g.data").exists()

@@ -58,7 +58,20 @@ def test_enable_before_or_after_numba(execute, moment):
     """)
     is_late = str(moment == "after")
     assert output == [
-        "first", is_late, "second", "0", "True", "True", "True", "True", "call", "True", "True", "True", "True", "True"
+        "first",
+        is_late,
+        "second",
+        "0",
+        "True",
+        "True",
+        "True",
+        "True",
+        "call",
+        "True",
+        "True",
+        "True",
+        "True",
+        "True",
     ]
 
 
@@ -118,24 +131,32 @@ def test_mistakes_are_exceptions_with_a_reason(execute):
 
 
 def test_switched_off_by_the_environment(execute):
-    output = execute("""
+    output = execute(
+        """
         import jitlisten
         try:
             jitlisten.enable("perfmap")
         except jitlisten.Error as error:
             print("Error", error)
-    """, JITLISTEN="off")
+    """,
+        JITLISTEN="off",
+    )
     assert output[0] == "Error" and len(output) > 2
 
 
 def test_a_preloaded_library_is_the_one_that_is_used(execute):
-    output = execute("""
+    output = execute(
+        """
         import jitlisten
         print(jitlisten.status().sinks)
         jitlisten.enable("jitdump", lines=False)
         print("jitdump" in jitlisten.status().sinks)
         print(open("/proc/self/maps").read().count("r-xp") > 0, jitlisten.status().version == jitlisten.__version__)
-    """, command(), "run", "--")
+    """,
+        command(),
+        "run",
+        "--",
+    )
     assert " ".join(output) == "('perfmap', 'unwind', 'image', 'modules') True True True"
 
 

@@ -17,8 +17,17 @@ def test_a_bundle_is_all_that_a_reader_needs(run, tmp_path):
     program = original_directory / "kernel.py"
     shutil.copyfile(PROGRAMS / "kernel.py", program)
     result = run(
-        command(), "record", "--bundle", "-o", original_directory / "folder", "--", python(), program, "work",
-        timeout=RUN_TIMEOUT_S, JITLISTEN_DIR=original_directory / "images",
+        command(),
+        "record",
+        "--bundle",
+        "-o",
+        original_directory / "folder",
+        "--",
+        python(),
+        program,
+        "work",
+        timeout=RUN_TIMEOUT_S,
+        JITLISTEN_DIR=original_directory / "images",
     )
     assert "folder" in result.stderr
     # Simulates another machine by moving the bundle and deleting the sources and images.
@@ -43,7 +52,15 @@ def test_an_event_is_counted(run, tmp_path):
 
 def test_the_folder_of_a_bundle_is_named_by_host_and_process(run, tmp_path):
     run(
-        command(), "record", "--bundle", "-o", "prof-%h-%p", "--", python(), PROGRAMS / "kernel.py", "once",
+        command(),
+        "record",
+        "--bundle",
+        "-o",
+        "prof-%h-%p",
+        "--",
+        python(),
+        PROGRAMS / "kernel.py",
+        "once",
         timeout=RUN_TIMEOUT_S,
     )
     (folder,) = tmp_path.glob("prof-*")
@@ -53,7 +70,18 @@ def test_the_folder_of_a_bundle_is_named_by_host_and_process(run, tmp_path):
 
 
 def test_an_earlier_bundle_is_kept_if_nothing_replaces_it(run, tmp_path):
-    run(command(), "record", "--bundle", "-o", "b", "--", python(), PROGRAMS / "kernel.py", "once", timeout=RUN_TIMEOUT_S)
+    run(
+        command(),
+        "record",
+        "--bundle",
+        "-o",
+        "b",
+        "--",
+        python(),
+        PROGRAMS / "kernel.py",
+        "once",
+        timeout=RUN_TIMEOUT_S,
+    )
     files = sorted(tmp_path.rglob("*"))
     missing = run(command(), "record", "--bundle", "-o", "b", "--", tmp_path / "no-command", status=2)
     assert "command not found" in missing.stderr
@@ -94,7 +122,12 @@ def test_a_recording_has_another_name_than_the_files_of_a_bundle(run, tmp_path):
         shutil.copy(tmp_path / "p.data", tmp_path / name)
     run(command(), "bundle", "-o", "b/", "root", "jitlisten-bundle", "2", "p.data", "p.data.images.data")
     recordings = {"root.2", "jitlisten-bundle.2", "2.2", "p.data", "p.data.images.data"}
-    assert {path.name for path in (tmp_path / "b").iterdir()} == {*recordings, "p.data.images", "root", "jitlisten-bundle"}
+    assert {path.name for path in (tmp_path / "b").iterdir()} == {
+        *recordings,
+        "p.data.images",
+        "root",
+        "jitlisten-bundle",
+    }
     assert json.loads(run(command(), "lines", "--json", "-", "b").stdout)["recordings"] == 5
 
 
@@ -108,7 +141,7 @@ def test_the_folder_of_a_process_that_runs_has_its_number(run, start, tmp_path):
 
 def test_a_process_is_recorded_with_the_sinks_that_are_asked_for(run, start, tmp_path):
     program = start(python(), PROGRAMS / "kernel.py")
-    data = tmp_path / "a \"quoted\" \u0301 name.data"
+    data = tmp_path / 'a "quoted" \u0301 name.data'
     run(command(), "record", "-p", program.pid, "-d", 1, "--no-python", "--sinks", "image", "-o", data)
     assert perf_map(program.pid) == "" and not program.has_ended()
     assert "__main__.burn" in run(command(), "lines", data).stdout
@@ -248,7 +281,9 @@ def test_a_runtime_of_a_sanitizer_stays_the_first_library(run, tmp_path):
     runtime = run(compiler, "-print-file-name=libasan.so").stdout.strip()
     if "/" not in runtime:
         pytest.skip("no libasan")
-    program = "import threading\nt = threading.Thread(target=sum, args=(range(3000000),))\nt.start(); t.join(); print('ran')"
+    program = (
+        "import threading\nt = threading.Thread(target=sum, args=(range(3000000),))\nt.start(); t.join(); print('ran')"
+    )
     variables = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
     plain_result = run(python(), "-c", program, **variables)
     for args in ("record", "-o", tmp_path / "f.data"), ("record", "-s", "-o", tmp_path / "s.data"), ("run",):
@@ -264,7 +299,7 @@ def test_a_wrapper_that_takes_the_library_away_is_named(run, tmp_path):
         ("env", "LD_PRELOAD=libm.so.6"),
         ("env", "-u", "LD_PRELOAD"),
         ("env", "-i"),
-        ("sh", "-c", "unset LD_PRELOAD; /bin/true; \"$@\"; exit $?", "sh"),
+        ("sh", "-c", 'unset LD_PRELOAD; /bin/true; "$@"; exit $?', "sh"),
     ):
         for args in ("record",), ("run",), ("lines",):
             # A wrapper without a sample leaves an earlier recording alone, and then `lines` has nothing to show.
@@ -272,15 +307,15 @@ def test_a_wrapper_that_takes_the_library_away_is_named(run, tmp_path):
                 shutil.rmtree(recording) if recording.is_dir() else recording.unlink()
             result = run(command(), *args, "--", *wrapper, *program)
             assert "ran\n" in result.stdout and result.stderr.count(warning) == 1, (wrapper, args, result.stderr)
-    for wrapper in ("env",), ("env", "LD_BIND_NOW=1"), ("sh", "-c", "\"$@\"; exit $?", "sh"):
+    for wrapper in ("env",), ("env", "LD_BIND_NOW=1"), ("sh", "-c", '"$@"; exit $?', "sh"):
         for args in ("record",), ("run",):
             assert warning not in run(command(), *args, "--", *wrapper, *program).stderr
     # No warning about the program's own children is printed, even if these are native programs.
     starter = tmp_path / "starter.c"
     starter.write_text(
         "#include <stdlib.h>\n#include <unistd.h>\n#include <sys/wait.h>\n"
-        "int main(void) { unsetenv(\"LD_PRELOAD\"); if (!fork()) execl(\"/bin/true\", \"true\", NULL);"
-        " if (!fork()) execv(\"/bin/true\", (char *[]){\"true\", NULL}); while (wait(NULL) > 0); return 0; }\n"
+        'int main(void) { unsetenv("LD_PRELOAD"); if (!fork()) execl("/bin/true", "true", NULL);'
+        ' if (!fork()) execv("/bin/true", (char *[]){"true", NULL}); while (wait(NULL) > 0); return 0; }\n'
     )
     run(require_tool("cc"), starter, "-o", tmp_path / "starter")
     assert warning not in run(command(), "record", "--", tmp_path / "starter").stderr

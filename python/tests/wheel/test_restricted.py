@@ -107,12 +107,14 @@ def test_doctor_says_so(restricted):
 
 def test_attach_says_what_is_refused(restricted):
     run_restricted, home = restricted
-    program = "import subprocess, sys, time\n" \
-        "one = subprocess.Popen([sys.executable, sys.argv[1]], stdout=subprocess.PIPE, text=True)\n" \
-        "while one.stdout.readline() != 'ready\\n': pass\n" \
-        "done = subprocess.run([sys.argv[2], 'attach', str(one.pid)], capture_output=True, text=True)\n" \
-        "print(done.returncode, done.stderr)\n" \
+    program = (
+        "import subprocess, sys, time\n"
+        "one = subprocess.Popen([sys.executable, sys.argv[1]], stdout=subprocess.PIPE, text=True)\n"
+        "while one.stdout.readline() != 'ready\\n': pass\n"
+        "done = subprocess.run([sys.argv[2], 'attach', str(one.pid)], capture_output=True, text=True)\n"
+        "print(done.returncode, done.stderr)\n"
         "one.kill()\n"
+    )
     result = run_restricted(python(), "-c", program, home / "kernel.py", command())
     # Attaching cannot write its files, nor can reading from outside write the perf map.
     assert result.stdout.startswith("2 ") and "Read-only file system" in result.stdout

@@ -162,8 +162,19 @@ def test_before_and_behind_perf(run, tmp_path):
 def test_before_gdb(run):
     require_tool("gdb")
     result = run(
-        command(), "run", "--", "gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-ex", "run", "--args",
-        python(), STATE_PROGRAM,
+        command(),
+        "run",
+        "--",
+        "gdb",
+        "-nx",
+        "-batch",
+        "-iex",
+        "set debuginfod enabled off",
+        "-ex",
+        "run",
+        "--args",
+        python(),
+        STATE_PROGRAM,
     )
     state = json.loads(next(line for line in result.stdout.splitlines() if line.startswith('{"self"')))
     assert state["self"]["library"] and not state["child"]["library"]
@@ -361,8 +372,13 @@ def test_closed_descriptors_stay_closed(environment, tmp_path, args):
             subprocess.list2cmdline([str(command()), *args, str(python()), "-c"]) + f' "$PROGRAM" {redirections}'
         )
         subprocess.run(
-            shell_line, shell=True, env={**environment, "PROGRAM": program}, cwd=tmp_path, timeout=120,
-            stdin=subprocess.DEVNULL, capture_output=True,
+            shell_line,
+            shell=True,
+            env={**environment, "PROGRAM": program},
+            cwd=tmp_path,
+            timeout=120,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
         )
         assert (tmp_path / "seen").read_text() == f"{state}\n", redirections
         (tmp_path / "seen").unlink()
@@ -390,7 +406,7 @@ def test_a_static_program_is_named_as_one(run, start, tmp_path):
     source = tmp_path / "static.c"
     source.write_text(
         '#include <stdio.h>\n#include <unistd.h>\nint main(int n, char **w) { puts("ready"); fflush(stdout); if (n > 1)'
-        ' pause(); return !w; }\n'
+        " pause(); return !w; }\n"
     )
     run("cc", "-static", "-o", tmp_path / "static", source)
     run_result = run(command(), "run", "--", tmp_path / "static")

@@ -148,9 +148,9 @@ def test_the_terminal_is_as_it_was(pane, ending):
     else:
         os.kill(int(top_pid), getattr(signal, ending))
     assert_terminal_is_restored(pane, settings_before)
-    assert (
-        not os.path.exists(f"/proc/{program}/maps") or not open(f"/proc/{program}/maps").read()
-    ), "the program has ended"
+    assert not os.path.exists(f"/proc/{program}/maps") or not open(f"/proc/{program}/maps").read(), (
+        "the program has ended"
+    )
     assert not scratch.exists(), "no files are left"
 
 

@@ -42,7 +42,17 @@ def test_run_before_perf(user, run_as_user):
     doctor = json.loads(run_as_user(command(), "doctor", "--json").stdout)
     state = next(finding for finding in doctor["machine"] if finding["about"] == "perf")["state"]
     args = [
-        "perf", "record", "-q", "-e", "cpu-clock:u", "-g", "-o", "perf.data", "--", python(), user.program("kernel.py"),
+        "perf",
+        "record",
+        "-q",
+        "-e",
+        "cpu-clock:u",
+        "-g",
+        "-o",
+        "perf.data",
+        "--",
+        python(),
+        user.program("kernel.py"),
         "work",
     ]
     result = run_as_user(command(), "run", "--", *args, status=None)

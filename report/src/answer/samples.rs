@@ -109,31 +109,21 @@ pub(crate) fn collect(
         let is_compiled = stack_activity.activity == Activity::Compiled;
         let call = path.callee.filter(|_| is_compiled).map(|function| function_word(symbols, function));
         let word = match stack_activity.activity {
-            Activity::Compiled => "compiled".to_owned(),
             Activity::Interpreted => interpreted_word(path, symbols, profile),
-            Activity::Library if is_pool_library(name) => name.clone(),
-            Activity::Library if !path.has_python && context != Context::Plain => OTHER_THREADS.to_owned(),
-            // Methods of a jitclass, and of Numba's typed containers, are compiled functions.
-            Activity::Library if name == "numba" => CALLING.to_owned(),
-            Activity::Library => name.clone(),
+            Activity::Library => library_word(name, path, context),
             Activity::Waiting => waiting_word(name),
+            Activity::Compiled => "compiled".to_owned(),
             Activity::Collecting => COLLECTING.to_owned(),
             activity => activity.words().to_owned(),
         };
-        let mut steps = match context {
-            Context::BelowStack(stack) => paths[stack as usize].python_steps().to_vec(),
-            Context::Compilation(_) => path.python_steps().to_vec(),
-            Context::Plain => callers.find(path).unwrap_or_default().to_vec(),
-        };
-        if context == Context::Plain {
-            let is_known = |step: &Step| steps.last().is_some_and(|last| last.is_same_line(step));
-            let below = path.steps.first().filter(|step| is_known(step)).map_or(0, |_| 1);
-            steps.extend(&path.steps[below..]);
-        }
         group_of_key[key] = Some(samples.groups.len() as u32);
         samples.groups.push(Group {
             stack,
-            steps,
+            steps: match context {
+                Context::BelowStack(stack) => paths[stack as usize].python_steps().to_vec(),
+                Context::Compilation(_) => path.python_steps().to_vec(),
+                Context::Plain => steps_with_callers(path, &callers),
+            },
             compilation: match context {
                 Context::Compilation(compilation) => Some(compilation),
                 _ => None,
@@ -149,6 +139,28 @@ pub(crate) fn collect(
     samples.group_of_sample = key_of_sample.into_iter().map(|key| group_of_key[key as usize]).collect();
     samples.words = words.values;
     samples
+}
+
+/// Returns the lines of a path, below those that call its outermost function in other samples.
+fn steps_with_callers(path: &StackPath, callers: &Callers) -> Vec<Step> {
+    let mut steps = callers.find(path).unwrap_or_default().to_vec();
+    let is_known = |step: &Step| steps.last().is_some_and(|last| last.is_same_line(step));
+    let below = path.steps.first().filter(|step| is_known(step)).map_or(0, |_| 1);
+    steps.extend(&path.steps[below..]);
+    steps
+}
+
+/// Returns the word for time in a library.
+fn library_word(name: &str, path: &StackPath, context: Context) -> String {
+    let is_of_other_thread = !path.has_python && context != Context::Plain;
+    let word = match name {
+        name if is_pool_library(name) => name,
+        _ if is_of_other_thread => OTHER_THREADS,
+        // Methods of a jitclass, and of Numba's typed containers, are compiled functions.
+        "numba" => CALLING,
+        name => name,
+    };
+    word.to_owned()
 }
 
 /// Returns the word for a C function that compiled code called: `exp (libm)`, or the library if it is unnamed.

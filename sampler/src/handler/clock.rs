@@ -53,8 +53,8 @@ impl ThreadUsage {
         self.voluntary_switches + self.involuntary_switches
     }
 
-    /// Returns the CPU time since an earlier reading if the thread was preempted meanwhile, and did not wait. It waits in
-    /// a handler's system calls if a tracer stops it there.
+    /// Returns the CPU time since an earlier reading if the thread was preempted meanwhile, and did not wait. It waits
+    /// in a handler's system calls if a tracer stops it there.
     pub(crate) fn cpu_ns_if_preempted_since(&self, earlier: &ThreadUsage) -> Option<u64> {
         let has_waited = self.voluntary_switches != earlier.voluntary_switches;
         let is_preempted = self.involuntary_switches != earlier.involuntary_switches;

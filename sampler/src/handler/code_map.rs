@@ -92,6 +92,7 @@ struct KnownCode {
     has_unknown: AtomicBool,
 }
 
+/// Static because a fork child that is recorded keeps the libraries, and late signals read it.
 static CODE: KnownCode = KnownCode {
     libraries: Published::new(BTreeMap::new()),
     compiled: Published::new(BTreeMap::new()),

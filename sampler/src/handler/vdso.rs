@@ -39,6 +39,7 @@ struct Functions {
     signal_return: AtomicU64,
 }
 
+/// Facts about the process, which no recording changes.
 static FUNCTIONS: Functions = Functions {
     is_searched: AtomicBool::new(false),
     clock_gettime: AtomicPtr::new(ptr::null_mut()),

@@ -41,6 +41,7 @@ struct CodeNumbers {
     original_dealloc: AtomicPtr<c_void>,
 }
 
+/// Static because the hook stays installed while a `code_dealloc` may still run.
 static NUMBERS: CodeNumbers = CodeNumbers {
     table: [const { Set([const { Entry { code: AtomicU64::new(0), number: AtomicU64::new(0) } }; WAYS]) }; SETS],
     next: AtomicU64::new(FIRST_NUMBER),

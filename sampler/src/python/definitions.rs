@@ -20,6 +20,7 @@ struct Ring {
     read_position: AtomicU64,
 }
 
+/// Static, so that it takes no memory until a handler writes to it.
 static RING: Ring = Ring {
     words: [const { AtomicU64::new(0) }; RING_WORDS],
     write_position: AtomicU64::new(0),

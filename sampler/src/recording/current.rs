@@ -6,9 +6,10 @@
 //! A thread may hold a reference at any time, so a recording is never freed; it takes a few hundred bytes. It stays
 //! published after its end, and in a fork child, for its counters and for the facts that the next recording takes over.
 
+use std::ffi::c_void;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::recording::counters::Counters;
 use crate::recording::event_name::Counter;
@@ -50,10 +51,21 @@ pub(crate) struct Recording {
     pub(crate) wake: Wake,
     pub(crate) writer: WriterHandle,
     pub(crate) requests: Requests,
+    pub(crate) fork: ForkedState,
+    /// CPU time of children without a sample (`family.rs`), shared with them; `None` if no recording had children.
+    pub(crate) unsampled_ns: Option<&'static AtomicU64>,
     is_sampling: AtomicBool,
     has_file: AtomicBool,
     is_written: AtomicBool,
     is_abandoned: AtomicBool,
+}
+
+/// State of a fork child before its first recording, when the recorder's state is still that of its parent.
+#[derive(Debug, Default)]
+pub(crate) struct ForkedState {
+    pub(crate) has_parent_state: AtomicBool,
+    /// Signal stack of the forking thread, which is the child's main thread.
+    pub(crate) signal_stack: AtomicPtr<c_void>,
 }
 
 /// Requests from other threads to the writer.
@@ -119,6 +131,8 @@ impl Recording {
             wake: Wake::default(),
             writer: WriterHandle::default(),
             requests: Requests::default(),
+            fork: ForkedState::default(),
+            unsampled_ns: last().and_then(|last| last.unsampled_ns),
             is_sampling: AtomicBool::new(false),
             has_file: AtomicBool::new(false),
             is_written: AtomicBool::new(false),

@@ -10,41 +10,17 @@
 
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 const PAGE: usize = 4096;
 
-/// The shared word; null in a process that does not record its children.
-static UNSAMPLED_NS: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
-
-fn unsampled() -> Option<&'static AtomicU64> {
-    // SAFETY: the pointer is null, or points to a mapping that is never removed.
-    unsafe { UNSAMPLED_NS.load(Ordering::Acquire).as_ref() }
-}
-
-/// Maps the word, if that has not been done, before the process has children to record.
-pub(super) fn begin() {
-    if unsampled().is_some() {
-        return;
-    }
+/// Maps the word that a process shares with the children that it records. It is never unmapped.
+pub(super) fn map_word() -> Option<&'static AtomicU64> {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: the call creates a mapping at an address that the kernel chooses.
     let page = unsafe { libc::mmap(ptr::null_mut(), PAGE, protection, flags, -1, 0) };
-    if page != libc::MAP_FAILED {
-        UNSAMPLED_NS.store(page.cast(), Ordering::Release);
-    }
-}
-
-/// Adds the time of a process that ends without a sample.
-pub(crate) fn add_unsampled(ns: u64) {
-    if let Some(word) = unsampled() {
-        word.fetch_add(ns, Ordering::Relaxed);
-    }
-}
-
-/// Returns the time that no process has taken yet.
-pub(crate) fn take_unsampled() -> u64 {
-    unsampled().map_or(0, |word| word.swap(0, Ordering::Relaxed))
+    // SAFETY: the page is aligned, zeroed and never unmapped; all processes access the word atomically.
+    (page != libc::MAP_FAILED).then(|| unsafe { &*page.cast::<AtomicU64>() })
 }
 
 /// Returns the CPU time in ns of the children that this process has waited for.

@@ -2,10 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, exempt_signals, follow_forks, without_write_signals};
@@ -204,7 +203,7 @@ fn start_in(
     }
     options::checked_hz(options.hz).map_err(Error::Options)?;
     if let Some(parent) = current::last()
-        && HAS_PARENT_STATE.swap(false, Ordering::Relaxed)
+        && parent.fork.has_parent_state.swap(false, Ordering::Relaxed)
     {
         forget_parent(parent, start.inherited.is_some());
     }
@@ -220,9 +219,6 @@ fn start_in(
         without_write_signals(|| Output::open(&path, owner, continued.as_deref(), attribute))
             .map_err(|error| Error::Output(path.clone(), error))?
     };
-    if options.children {
-        family::begin();
-    }
     let signal =
         choose_signal(if counter.is_some() { Sender::Counter } else { Sender::Timer }).ok_or(Error::NoSignal)?;
     let user_clock = user_clock(&options);
@@ -237,6 +233,9 @@ fn start_in(
     let mut recording = Recording::new(options.clock, options.hz, counter, start.gives_signal_stacks);
     recording.user_clock = user_clock;
     recording.exit_key = recording.exit_key.or_else(creation::create_exit_key);
+    if options.children {
+        recording.unsampled_ns = recording.unsampled_ns.or_else(family::map_word);
+    }
     let recording = recording.publish();
     *state = Some(run(recording, options, output, start.inherited, continued.is_some())?);
     fatal::install_handlers();
@@ -342,11 +341,6 @@ impl HeldAcrossFork for HeldLocks {
     }
 }
 
-/// Signal stack of the forking thread, which is the child's main thread.
-static SIGNAL_STACK_AT_FORK: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-/// True in a fork child before its first recording: the recorder's state is still that of the parent.
-static HAS_PARENT_STATE: AtomicBool = AtomicBool::new(false);
-
 /// Ends what concerns the parent alone in its fork child: the sampling of new threads, and descriptors. Most children
 /// are not recorded and end soon. Their time is that of copying pages, so this writes to few; the rest is done by
 /// [`forget_parent`].
@@ -366,8 +360,8 @@ fn leave_parent(parent: &Recording) {
         session.stop_observing();
     }
     let signal_stack = creation::signal_stack().map_or(ptr::null_mut(), |stack| stack.ss_sp);
-    SIGNAL_STACK_AT_FORK.store(signal_stack, Ordering::Relaxed);
-    HAS_PARENT_STATE.store(true, Ordering::Relaxed);
+    parent.fork.signal_stack.store(signal_stack, Ordering::Relaxed);
+    parent.fork.has_parent_state.store(true, Ordering::Relaxed);
 }
 
 /// Resets the recorder before the first recording of a fork child, because timers, writer and samples belong to the
@@ -375,7 +369,7 @@ fn leave_parent(parent: &Recording) {
 /// are still valid.
 fn forget_parent(parent: &Recording, is_recorded: bool) {
     parent.writer.forget();
-    slots::reset_all_in_child(std::process::id(), SIGNAL_STACK_AT_FORK.load(Ordering::Relaxed));
+    slots::reset_all_in_child(std::process::id(), parent.fork.signal_stack.load(Ordering::Relaxed));
     if !is_recorded {
         python::withdraw();
         *INHERITED.lock().unwrap_or_else(PoisonError::into_inner) = Inherited::default();

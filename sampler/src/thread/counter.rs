@@ -63,15 +63,19 @@ struct SignalTarget {
 /// Descriptors of counters are below this number.
 const MAX_DESCRIPTORS: usize = 1 << 16;
 
-/// Slot index plus one, by file descriptor; 0 if none. A signal carries the descriptor, not the slot.
-static SLOT_BY_DESCRIPTOR: [AtomicU32; MAX_DESCRIPTORS] = [const { AtomicU32::new(0) }; MAX_DESCRIPTORS];
+struct OpenCounters {
+    /// Slot index plus one, by file descriptor; 0 if none. A signal carries the descriptor, not the slot.
+    slot_by_descriptor: [AtomicU32; MAX_DESCRIPTORS],
+    count: AtomicU32,
+}
 
-/// Number of open counters.
-static OPEN_COUNTERS: AtomicU32 = AtomicU32::new(0);
+/// The open counters. Static because late signals of an ended recording need them, too.
+static OPEN_COUNTERS: OpenCounters =
+    OpenCounters { slot_by_descriptor: [const { AtomicU32::new(0) }; MAX_DESCRIPTORS], count: AtomicU32::new(0) };
 
 /// Returns the number of open counters.
 pub(crate) fn open_count() -> u32 {
-    OPEN_COUNTERS.load(Ordering::Relaxed)
+    OPEN_COUNTERS.count.load(Ordering::Relaxed)
 }
 
 /// An open counter of a thread: its descriptor and its id.
@@ -186,7 +190,10 @@ impl UnusedCounter {
 }
 
 fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Result<OpenCounter> {
-    let slot = SLOT_BY_DESCRIPTOR.get(descriptor as usize).ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
+    let slot = OPEN_COUNTERS
+        .slot_by_descriptor
+        .get(descriptor as usize)
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
     // SAFETY: for this command, `fcntl` takes an integer.
     let has_signal = set_signal_target(descriptor, tid) && unsafe { libc::fcntl(descriptor, F_SETSIG, signal) } == 0;
     // SAFETY: for this command, `fcntl` takes flags.
@@ -195,7 +202,7 @@ fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Resu
     }
     let id = read_id(descriptor).ok_or_else(io::Error::last_os_error)?;
     slot.store(index as u32 + 1, Ordering::Release);
-    OPEN_COUNTERS.fetch_add(1, Ordering::Relaxed);
+    OPEN_COUNTERS.count.fetch_add(1, Ordering::Relaxed);
     Ok(OpenCounter { descriptor, id })
 }
 
@@ -210,7 +217,7 @@ fn set_signal_target(descriptor: c_int, tid: u32) -> bool {
 /// Returns the slot whose counter has sent this signal.
 pub(crate) fn find_slot(code: c_int, descriptor: c_int) -> Option<usize> {
     let is_overflow = matches!(code, POLL_IN | POLL_HUP);
-    let slot = SLOT_BY_DESCRIPTOR.get(usize::try_from(descriptor).ok()?).filter(|_| is_overflow)?;
+    let slot = OPEN_COUNTERS.slot_by_descriptor.get(usize::try_from(descriptor).ok()?).filter(|_| is_overflow)?;
     (slot.load(Ordering::Acquire) as usize).checked_sub(1)
 }
 
@@ -264,9 +271,9 @@ impl OpenCounter {
 
     /// Closes the descriptor, if it is still ours. No handler may be using it.
     pub(crate) fn close(self) {
-        OPEN_COUNTERS.fetch_sub(1, Ordering::Relaxed);
+        OPEN_COUNTERS.count.fetch_sub(1, Ordering::Relaxed);
         if self.is_open() {
-            if let Some(slot) = SLOT_BY_DESCRIPTOR.get(self.descriptor as usize) {
+            if let Some(slot) = OPEN_COUNTERS.slot_by_descriptor.get(self.descriptor as usize) {
                 slot.store(0, Ordering::Release);
             }
             close(self.descriptor);

@@ -13,8 +13,8 @@ const HANDLER_TIME_DIVISOR: u64 = 20;
 /// Pacing state of one thread, for its handler. All zeros before the first sample.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// Duration of the last sample in ns. Its CPU time in a waiting thread, or if it was only preempted after an expensive
-    /// sample.
+    /// Duration of the last sample in ns. Its CPU time in a waiting thread, or if it was only preempted after an
+    /// expensive sample.
     last_cost_ns: AtomicU64,
     /// Time in ns from the last sample to the next. Signals that account for less are skipped.
     remaining_ns: AtomicU64,
@@ -47,9 +47,9 @@ impl Pace {
         self.last_cost_ns.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the next sample may lead to skipped signals, with signals `interval` ns apart. If it is preempted,
-    /// its cost is then its CPU time: on a busy machine, two samples in a row may be preempted for many intervals, and
-    /// the time of all skipped signals would be charged to one stack.
+    /// Returns true if the next sample may lead to skipped signals, with signals `interval` ns apart. If it is
+    /// preempted, its cost is then its CPU time: on a busy machine, two samples in a row may be preempted for many
+    /// intervals, and the time of all skipped signals would be charged to one stack.
     pub(crate) fn may_skip(&self, interval: u64) -> bool {
         self.last_cost_ns().saturating_mul(HANDLER_TIME_DIVISOR) > interval
     }

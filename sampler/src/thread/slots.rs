@@ -22,6 +22,7 @@ struct Slots {
     owners: [AtomicU32; MAX_SLOTS],
 }
 
+/// Static because handlers of an ended recording's late signals use slots, and threads keep theirs.
 static SLOTS: Slots = Slots {
     blocks: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_BLOCKS],
     used_slots: AtomicUsize::new(0),

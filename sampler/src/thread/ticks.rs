@@ -153,9 +153,9 @@ impl Ticks {
 
     /// Counts a tick of a thread with a user clock. Returns the time that a sample of it stands for; 0 if the tick is
     /// not kept. Ticks are kept as long as the samples add up to less than the thread's CPU time. The missing time is
-    /// time in the kernel. Ticks are often in step with naps, and may find fewer or more system calls than there are, so
-    /// a tick in a system call stands for all of that time. Page faults cannot be told from other code; threads with
-    /// many have no user clock.
+    /// time in the kernel. Ticks are often in step with naps, and may find fewer or more system calls than there are,
+    /// so a tick in a system call stands for all of that time. Page faults cannot be told from other code; threads
+    /// with many have no user clock.
     pub(crate) fn count_rest(&self, clock: TickClock, overrun: u64, is_in_system_call: bool) -> u64 {
         let elapsed_ns = i64::try_from(clock.interval_ns.saturating_mul(overrun + 1)).unwrap_or(i64::MAX);
         let sample_ns = clock.sample_ns as i64;

@@ -44,28 +44,37 @@ impl SamplingSignal {
     }
 }
 
-static SIGNALS: [SamplingSignal; 2] = [const { SamplingSignal::unused() }; 2];
+/// The program's use of signals, as far as it concerns sampling.
+struct ProgramSignals {
+    /// By [`Sender`].
+    sampling: [SamplingSignal; 2],
+    /// True once the program has had a signal stack that may be too small for a second signal frame.
+    has_small_stack: AtomicBool,
+    /// Sampling signals that the program's handler of each signal blocks only because of [`block_in_handler`].
+    hidden_masks: [AtomicU64; 65],
+    /// True if the program's calls to `sigaction` reach `signals.rs`.
+    are_interposed: AtomicBool,
+}
 
-/// True once the program has had a signal stack that may be too small for a second signal frame.
-static HAS_SMALL_SIGNAL_STACK: AtomicBool = AtomicBool::new(false);
-
-/// Sampling signals that the program's handler of each signal blocks only because of [`block_in_handler`].
-static HIDDEN_MASKS: [AtomicU64; 65] = [const { AtomicU64::new(0) }; 65];
-
-/// True if the program's calls to `sigaction` reach `signals.rs`.
-static ARE_INTERPOSED: AtomicBool = AtomicBool::new(false);
+/// Static because dispositions belong to the process, and remain after a recording.
+static PROGRAM: ProgramSignals = ProgramSignals {
+    sampling: [const { SamplingSignal::unused() }; 2],
+    has_small_stack: AtomicBool::new(false),
+    hidden_masks: [const { AtomicU64::new(0) }; 65],
+    are_interposed: AtomicBool::new(false),
+};
 
 /// Returns the signal of a sender; 0 before the first recording that uses it.
 pub(crate) fn sampling_signal(sender: Sender) -> c_int {
-    SIGNALS[sender as usize].number()
+    PROGRAM.sampling[sender as usize].number()
 }
 
 pub(crate) fn sampling_signals() -> impl Iterator<Item = c_int> {
-    SIGNALS.iter().map(SamplingSignal::number).filter(|signal| *signal != 0)
+    PROGRAM.sampling.iter().map(SamplingSignal::number).filter(|signal| *signal != 0)
 }
 
 pub(crate) fn set_sampling_signal(sender: Sender, signal: c_int) {
-    let sampling = &SIGNALS[sender as usize];
+    let sampling = &PROGRAM.sampling[sender as usize];
     sampling.program.handler.store(libc::SIG_DFL, Ordering::Release);
     sampling.program.flags.store(0, Ordering::Relaxed);
     sampling.program.mask.store(0, Ordering::Relaxed);
@@ -74,15 +83,19 @@ pub(crate) fn set_sampling_signal(sender: Sender, signal: c_int) {
 
 /// Returns true if the program's calls to `sigaction` reach `signals.rs`.
 pub(super) fn are_interposed() -> bool {
-    ARE_INTERPOSED.load(Ordering::Relaxed)
+    PROGRAM.are_interposed.load(Ordering::Relaxed)
 }
 
 pub(super) fn set_interposed(are_interposed: bool) {
-    ARE_INTERPOSED.store(are_interposed, Ordering::Relaxed);
+    PROGRAM.are_interposed.store(are_interposed, Ordering::Relaxed);
 }
 
 fn program_of(signal: c_int) -> Option<&'static ProgramAction> {
-    SIGNALS.iter().find(|sampling| signal != 0 && sampling.number() == signal).map(|sampling| &sampling.program)
+    PROGRAM
+        .sampling
+        .iter()
+        .find(|sampling| signal != 0 && sampling.number() == signal)
+        .map(|sampling| &sampling.program)
 }
 
 /// Returns the program's disposition of a sampling signal; the default for other signals.
@@ -108,11 +121,11 @@ pub(super) fn set_program_action(signal: c_int, action: &libc::sigaction) -> lib
 }
 
 pub(super) fn note_small_signal_stack() -> bool {
-    !HAS_SMALL_SIGNAL_STACK.swap(true, Ordering::AcqRel)
+    !PROGRAM.has_small_stack.swap(true, Ordering::AcqRel)
 }
 
 pub(super) fn has_small_signal_stack() -> bool {
-    HAS_SMALL_SIGNAL_STACK.load(Ordering::Acquire)
+    PROGRAM.has_small_stack.load(Ordering::Acquire)
 }
 
 /// Makes a handler that runs on a small signal stack block the sampling signals. With larger stacks it does not,
@@ -134,7 +147,7 @@ pub(super) fn block_in_handler(action: &mut libc::sigaction) -> u64 {
 
 /// Stores the result of [`block_in_handler`] for a signal's new action. Returns that of the previous one.
 pub(super) fn exchange_hidden_mask(signal: c_int, hidden: Option<u64>) -> u64 {
-    let Some(mask) = usize::try_from(signal).ok().and_then(|signal| HIDDEN_MASKS.get(signal)) else { return 0 };
+    let Some(mask) = usize::try_from(signal).ok().and_then(|signal| PROGRAM.hidden_masks.get(signal)) else { return 0 };
     match hidden {
         Some(hidden) => mask.swap(hidden, Ordering::AcqRel),
         None => mask.load(Ordering::Acquire),

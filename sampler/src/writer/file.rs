@@ -14,8 +14,8 @@ use crate::writer::output::Output;
 use crate::writer::perf_data::{Features, InitialFeatures};
 
 impl Writer {
-    /// Writes the batch, and the names of Python functions if that is due or `with_names`. A program without new samples
-    /// may still have names from before that are not written.
+    /// Writes the batch, and the names of Python functions if that is due or `with_names`. A program without new
+    /// samples may still have names from before that are not written.
     pub(super) fn flush(&mut self, with_names: bool) {
         if self.output.as_ref().is_some_and(Output::is_deferred) {
             let counters = &self.recording.counters;

@@ -71,7 +71,8 @@ pub(crate) struct Inherited {
     python: Option<python::Inherited>,
 }
 
-/// State for fork children. Locked while the writer works, and by a thread that forks.
+/// State for fork children. Locked while a writer works, and by a thread that forks. Static because the writer of an
+/// abandoned recording may still work when the next one has begun.
 pub(crate) static INHERITED: Mutex<Inherited> = Mutex::new(Inherited { mappings: KnownMappings::new(), python: None });
 
 /// The reason why the writer exits.

@@ -9,7 +9,7 @@ use super::{MAX_BATCH_BYTES, MAX_IDLE_NS, PASSES_PER_NAME_READ, Writer};
 use wire::recording::UNSAMPLED_PROCESSES;
 
 use crate::handler::clock;
-use crate::recording::{family, process};
+use crate::recording::process;
 use crate::thread::scan::{self, SMALL_THREAD_COUNT};
 use crate::thread::slot::Slot;
 use crate::thread::slot_state::State;
@@ -131,10 +131,11 @@ impl Writer {
         if self.recording.measure() != Measure::CpuTime {
             return;
         }
+        let Some(word) = self.recording.unsampled_ns else { return };
         if self.recording.counters.has_no_sample() {
-            family::add_unsampled(self.recorded_total);
+            word.fetch_add(self.recorded_total, Ordering::Relaxed);
         } else {
-            let unsampled_ns = family::take_unsampled();
+            let unsampled_ns = word.swap(0, Ordering::Relaxed);
             if unsampled_ns != 0 {
                 self.batch.thread_total(SampleId { tid: UNSAMPLED_PROCESSES, ..self.now() }, unsampled_ns);
             }

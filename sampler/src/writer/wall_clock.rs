@@ -407,8 +407,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Charges the time of a thread that has ended, since its last check, to its last sample, and keeps the rest. Called
-    /// before the last record of its idle time.
+    /// Charges the time of a thread that has ended, since its last check, to its last sample, and keeps the rest.
+    /// Called before the last record of its idle time.
     pub(crate) fn end_thread(&mut self, index: usize, slot: &Slot) {
         let Some((thread, _)) = find_thread(&mut self.threads, index, slot) else { return };
         thread.end();

@@ -161,12 +161,14 @@ impl Source {
         self.slots.are_relocated(mapped)
     }
 
-    pub(crate) fn code_generation_is_hooked(&self) -> bool {
-        self.codegen.is_ok()
-    }
-
-    pub(crate) fn jitlink_is_hooked(&self) -> bool {
-        self.linkers.jitlink.is_ok()
+    /// Hooks the code generators and JITLink of this LLVM instance in the vtables of a library.
+    pub(crate) fn hook_words_of(&self, library: &Library<'_>, hooks: &HookTable) {
+        if self.codegen.is_ok() {
+            codegen::patch_words_of_library(library, self.slot, hooks.generate_code[self.slot]);
+        }
+        if self.linkers.jitlink.is_ok() && self.identity != library.identity {
+            jitlink::patch_words_of_library(library, self.slot, hooks.emit[self.slot]);
+        }
     }
 
     /// Starts to read the GDB JIT list, even if its symbol is not exported, because a linker turned out to have an

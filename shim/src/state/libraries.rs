@@ -8,8 +8,6 @@ use jitlisten::plumbing::{LogEvent, UnwinderSearch, notify_libraries_changed};
 use wire::facts::UnobservedLlvm;
 
 use super::{Shim, State};
-use crate::channels::jitlink;
-use crate::frame_pointers::codegen;
 use crate::llvm::recognise;
 use crate::llvm::source::Source;
 use crate::modules::{Imports, unwinder_appeared};
@@ -180,12 +178,7 @@ impl Shim {
         for (_, library) in self.all_libraries(held) {
             for &slot in new_sources {
                 let Some(source) = state.sources[slot].as_ref() else { continue };
-                if source.code_generation_is_hooked() {
-                    codegen::patch_words_of_library(&library, slot, self.hooks.generate_code[slot]);
-                }
-                if source.jitlink_is_hooked() && source.identity != library.identity {
-                    jitlink::patch_words_of_library(&library, slot, self.hooks.emit[slot]);
-                }
+                source.hook_words_of(&library, self.hooks);
             }
         }
     }

@@ -38,7 +38,6 @@ def beta(x):
     return math.atan2(x, 2.0) + 1e-9 * y
 
 
-
 def print_step(label):
     print(label, file=sys.stderr, flush=True)
 

@@ -52,16 +52,6 @@ pub enum Channel {
 
 impl Channel {
     const ALL: [Channel; 4] = [Channel::RuntimeDyld, Channel::JitLink, Channel::ListCall, Channel::ListPoll];
-
-    /// Name in the C API.
-    pub fn name(self) -> &'static str {
-        match self {
-            Channel::RuntimeDyld => "runtimedyld",
-            Channel::JitLink => "jitlink",
-            Channel::ListCall => "list-call",
-            Channel::ListPoll => "list-poll",
-        }
-    }
 }
 
 /// Part of an LLVM that may not be observed.

@@ -10,7 +10,6 @@ import time
 import numba
 import numpy as np
 
-
 # An opaque call, so that LLVM cannot assume `end` is unchanged.
 opaque_call = ctypes.CDLL(None).sched_yield
 opaque_call.argtypes, opaque_call.restype = [], ctypes.c_int

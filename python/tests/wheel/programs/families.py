@@ -12,7 +12,7 @@ import numba
 def kernel(n):
     total = 0.0
     for i in range(n):
-        total += i ** 0.5
+        total += i**0.5
     return total
 
 

@@ -21,7 +21,7 @@ def burn(n):
 @numba.njit
 def compiled_later(n):
     total = 1.0
-    for i in range(n):
+    for _ in range(n):
         total += total % 3.0
     return total
 

@@ -22,6 +22,7 @@ NO_NEW_PRIVS, SET_SECCOMP, FILTER = 38, 22, 2
 #: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET of <linux/sched.h>
 NEW_NAMESPACES = 0x7E020000
 
+# fmt: off
 REJECTED_SYSCALLS = {
     "x86_64": dict(
         ptrace=101, syslog=103, ustat=136, sysfs=139, pivot_root=155, sysctl=156, acct=163, settimeofday=164, mount=165,
@@ -48,6 +49,7 @@ REJECTED_SYSCALLS = {
     ),
 }[platform.machine()]
 CLONE, CLONE3 = {"x86_64": (56, 435), "aarch64": (220, 435)}[platform.machine()]
+# fmt: on
 
 
 def build_filter():
@@ -68,7 +70,9 @@ def build_filter():
     instructions += reject(CLONE3, errno.ENOSYS)
     # `clone` takes its flags in the first argument.
     instructions += [
-        (JUMP_EQUAL, 0, 3, CLONE), (LOAD, 0, 0, 16), (JUMP_SET, 0, 1, NEW_NAMESPACES),
+        (JUMP_EQUAL, 0, 3, CLONE),
+        (LOAD, 0, 0, 16),
+        (JUMP_SET, 0, 1, NEW_NAMESPACES),
         (RETURN, 0, 0, ERRNO | errno.EPERM),
     ]
     return b"".join(struct.pack("HBBI", *instruction) for instruction in [*instructions, (RETURN, 0, 0, ALLOW)])

@@ -155,6 +155,8 @@ fn line_tree(report: &Report, lines: &LineTree) -> Value {
         let Leaf { node, word, call, compilation, library } = *leaf;
         [node.into(), word.into(), optional(call), optional(compilation), optional(library)]
     };
+    let compiled = lines.compiled.iter().map(|(name, path, _)| [sanitize(&call_of(name)), sanitize(path)]);
+    let advice = lines.advice.iter().map(|(path, line, text)| json!([file(path), line, sanitize(text)]));
     let limits: Map<String, Value> = LIMITS.iter().map(|(name, limit)| ((*name).to_owned(), json!(limit))).collect();
     json!({
         "limits": limits,
@@ -162,12 +164,12 @@ fn line_tree(report: &Report, lines: &LineTree) -> Value {
         "labelColumns": MAX_LABEL_COLUMNS,
         "nodes": lines.nodes.iter().flat_map(node).collect::<Vec<i64>>(),
         "functions": functions,
-        "compiled": lines.compiled.iter().map(|(name, path, _)| [sanitize(&call_of(name)), sanitize(path)]).collect::<Vec<_>>(),
+        "compiled": compiled.collect::<Vec<_>>(),
         "words": lines.words.iter().map(|word| sanitize(word)).collect::<Vec<_>>(),
         "leaves": lines.leaves.iter().flat_map(leaf).collect::<Vec<i64>>(),
         "libraries": lines.libraries.iter().map(|library| sanitize(library)).collect::<Vec<_>>(),
         "again": lines.again,
-        "advice": lines.advice.iter().map(|(path, line, text)| json!([file(path), line, sanitize(text)])).collect::<Vec<_>>(),
+        "advice": advice.collect::<Vec<_>>(),
     })
 }
 
