@@ -132,13 +132,18 @@ def cleanup_lines(code: Any) -> Dict[int, Steps]:
     handlers = _handlers(code)
     found: Dict[int, Steps] = {}
     for offset in sorted(handlers.keys() & lines.keys()):
-        passed, handler = [lines[offset]], handlers.get(offset)
+        steps: List[Step] = []
+        line, handler = lines[offset], handlers.get(offset)
         while handler is not None and _is_cleanup(operations, handler):
-            passed.append(lines.get(handler, passed[-1]))
+            start = handler
+            while start not in lines and operations.get(start) != "RERAISE" and start < len(code.co_code):
+                start += 2
+            before, line = line, lines.get(start, line)
+            # The same line is reported again after instructions without a line, and before Python 3.10 always.
+            if line != before or not _REPORTS_MIDDLE or (start != handler and start in lines):
+                steps.append((before, line))
             handler = handlers.get(handler)
-        steps = list(zip(passed, passed[1:]))
-        # Before Python 3.10, the line of a cleanup is reported even if it is that of the exception.
-        found.setdefault(passed[0], _without_repetition(steps) if _REPORTS_MIDDLE else tuple(steps))
+        found.setdefault(lines[offset], tuple(steps))
     return found
 
 
@@ -232,27 +237,28 @@ class Flow:
 
     def _follow(self, line: int, source: int, target: int) -> Tuple[Steps, Optional[int], int]:
         """Follows the program from a line along an edge, through blocks without lines. Returns the steps up to the
-        first line that the next block begins with, or up to a junction; that junction; and the last line."""
+        first line that the next block begins with, or up to a junction; that junction; and the last line. After a jump
+        backwards, the same line is a step, too."""
         steps: List[Step] = []
         visited = set()
         while target not in visited:
             visited.add(target)
-            block = self._lines[target]
-            if block.starts_midway and (target <= source or (source, target) in self._reported):
-                steps.append((line, block.starts[0].line))
-                line = block.starts[0].line
+            block, goes_back = self._lines[target], target <= source
+            for start in block.starts[:1]:
+                if block.starts_midway and not (goes_back or (source, target) in self._reported):
+                    continue
+                if start.line != line or goes_back:
+                    steps.append((line, start.line))
+                line = start.line
             if block.certain_starts:
-                steps.append((line, block.certain_starts[0].line))
-                return _without_repetition(steps), None, line
+                first = block.certain_starts[0].line
+                if block.starts_midway and first != line:
+                    steps.append((line, first))
+                return tuple(steps), None, first
             successors = self._successors[target]
             if not successors:
-                steps.append((line, self._outside))
-                return _without_repetition(steps), None, line
+                return (*steps, (line, self._outside)), None, line
             if target in self._junctions:
-                return _without_repetition(steps), target, line
+                return tuple(steps), target, line
             source, target = target, successors[0]
-        return _without_repetition(steps), None, line
-
-
-def _without_repetition(steps: List[Step]) -> Steps:
-    return tuple(step for step in steps if step[0] != step[1])
+        return tuple(steps), None, line

@@ -8,6 +8,7 @@ from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, T
 from llvmlite import ir as llvm
 from llvmlite.ir import instructions
 from numba.core import cgutils, codegen, cpu, ir
+from numba.core.dispatcher import LiftedCode
 from numba.parfors.parfor import Parfor
 
 from .._numba.locations import own_location
@@ -31,7 +32,7 @@ _unfinished: Dict[int, "Lowering"] = {}
 def begin(lowerer: Any) -> Optional["Lowering"]:
     """Creates the lowering of a function; returns `None` if the function has no marks."""
     try:
-        if not any(isinstance(each, _HAVE_MARKS) for block in lowerer.func_ir.blocks.values() for each in block.body):
+        if not _has_marks(lowerer.func_ir):
             _report_without_marks(lowerer)
         elif not isinstance(lowerer.context, cpu.CPUContext):
             unmeasured.add("not for this processor", lowerer)
@@ -43,6 +44,10 @@ def begin(lowerer: Any) -> Optional["Lowering"]:
     except Exception as error:
         unmeasured.add("%s: %s" % (type(error).__name__, error), lowerer)
     return None
+
+
+def _has_marks(func_ir: Any) -> bool:
+    return any(isinstance(statement, _HAVE_MARKS) for block in func_ir.blocks.values() for statement in block.body)
 
 
 def _report_without_marks(lowerer: Any) -> None:
@@ -88,6 +93,16 @@ class Lowering:
         self._dummies: Dict[str, Any] = {}
         self._loops = loops.find_short_loops(blocks)
         self._frequent = loops.find_frequent(blocks)
+        # Variables that hold code lifted from this function, loops and bodies of `with objmode`, that has marks itself.
+        constants = {
+            statement.target.name: statement.value.value
+            for block in blocks.values()
+            for statement in block.find_insts(ir.Assign)
+            if isinstance(statement.value, ir.Const)
+        }
+        self._lifted = {
+            name for name, value in constants.items() if isinstance(value, LiftedCode) and _has_marks(value.func_ir)
+        }
         self._bits: Dict[Tuple[str, FrozenSet[int]], _Bits] = {}
         self._edge_marks = _NO_EDGE_MARKS
 
@@ -118,7 +133,13 @@ class Lowering:
         if isinstance(statement, ir.Branch):
             self._mark_edges(statement)
         if not isinstance(statement, ir.Return):
-            self._mark_exceptions(statement, builder.function.blocks[first_new_block:])
+            new_blocks = builder.function.blocks[first_new_block:]
+            self._mark_exceptions(statement, new_blocks, of_callers_only=self._calls_lifted(statement))
+
+    def _calls_lifted(self, statement: Any) -> bool:
+        """Returns true for a call of lifted code, which has already marked where an exception left the function."""
+        value = getattr(statement, "value", None)
+        return isinstance(value, ir.Expr) and value.op == "call" and value.func.name in self._lifted
 
     def _mark_edges(self, branch: Any) -> None:
         builder = self._lowerer.builder

@@ -51,4 +51,4 @@ def _report(failure: Optional[str]) -> None:
 PART = Part(Layer.COVERAGE, _load, _report)
 # Change the number when marks or their names change, because a cache would keep the old ones. A compilation that began
 # without marks has none at all.
-KEY = CacheKey("marks", "jitlisten-coverage-4", PART.is_active)
+KEY = CacheKey("marks", "jitlisten-coverage-5", PART.is_active)

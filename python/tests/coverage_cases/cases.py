@@ -627,6 +627,12 @@ def leaves_choice(x):
     return y
 
 
+@njit
+def leaves_comprehension(x):
+    y = len([2 // x for i in range(2)])
+    return y
+
+
 @jit(forceobj=True, looplift=False)
 def object_mode(x):
     if x > 100:
@@ -675,6 +681,21 @@ def lifted(n):
             break
         total += 1
     return total + len(holder)
+
+
+@jit(forceobj=True, looplift=True)
+def leaves_lifted(n):
+    holder = {"a": n}
+    for i in range(2):
+        n = 10 // (n - i)
+
+
+@jit(forceobj=True, looplift=True)
+def leaves_lifted_line(n):
+    holder = {"a": n}
+    # fmt: off
+    for i in range(2): n = 10 // (n - i)
+    # fmt: on
 
 
 @njit
@@ -1038,7 +1059,14 @@ def drive():
     containers(3)
     selects(3.0)
     in_object_mode(3)
-    for leaves in (leaves_object_mode, leaves_short_object_mode, leaves_choice):
+    for leaves in (
+        leaves_object_mode,
+        leaves_short_object_mode,
+        leaves_choice,
+        leaves_comprehension,
+        leaves_lifted,
+        leaves_lifted_line,
+    ):
         try:
             leaves(0)
         except ZeroDivisionError:

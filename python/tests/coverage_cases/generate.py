@@ -352,6 +352,9 @@ class Function:
             kinds = [kind for kind in kinds if kind not in ("break", "continue", "return")] + ["raise"] * 3
         if self.in_parallel:
             kinds = [kind for kind in kinds if kind not in ("assert", "swap", "array")]
+        if self.kind == "stencil":
+            # Numba may not end when it compiles a swap.
+            kinds = [kind for kind in kinds if kind != "swap"]
         getattr(self, "write_" + r.choice(kinds))(depth)
 
     def write_simple(self, depth):
@@ -421,7 +424,8 @@ class Function:
             iterable = self.random.choice(
                 ["(a, b)", "(x, y,\n        z)", "[x, 2]", "row", "range(3, %s, -1)" % count, "row[:%s]" % count]
             )
-        if self.generators and self.random.random() < 0.2 and not self.in_parallel:
+        # Numba may lose an exception of a generator in a `try`.
+        if self.generators and not (self.in_parallel or self.context["try"]) and self.random.random() < 0.2:
             iterable = "%s(%s, %s)" % (self.random.choice(self.generators), self.atom(), self.atom())
         target = name
         if self.random.random() < 0.15:
@@ -498,7 +502,7 @@ class Function:
             self.block(depth + 1, loop_only=True, loop=False)
 
     def write_closure(self, depth):
-        name = self.fresh("inner")
+        name, raises = self.fresh("inner"), False
         if self.random.random() < 0.4:
             self.write(
                 depth,
@@ -513,12 +517,15 @@ class Function:
                     self.write(depth + 1, "else:")
                     self.write(depth + 2, "q -= 1")
             self.write(depth + 1, "if q > %d:" % self.random.randint(-2, 4))
-            jump = self.random.choice(["return q - 1"] * 3 + ["q = 0"] * 2 + ["raise ValueError"])
-            self.write(depth + 2, jump)
+            # In a `try`, Numba does not run the handler of an exception of an inlined function.
+            raises = not self.context["try"] and self.random.random() < 0.15
+            jump = self.random.choice(["return q - 1"] * 3 + ["q = 0"] * 2)
+            self.write(depth + 2, "raise ValueError" if raises else jump)
             self.write(depth + 1, self.random.choice(["return q", "return q", "return (q\n            + 1)"]))
         for _ in range(self.random.choice([1, 1, 1, 2, 0])):
             self.write(depth, "x = %s(%s)" % (name, self.atom()))
-        self.closures.append(name)
+        if not raises:
+            self.closures.append(name)
 
     def write_objmode(self, depth):
         self.write(depth, "with objmode(x='int64', y='int64', z='int64'):")
