@@ -142,6 +142,17 @@ every_scenario() {
     command_succeeds 'C tour, installed and uninstalled' env CI= PREFIX=/tmp/prefix ci/tour.sh "${under_test%/*}"
 }
 
+# Line tables, the code with and without them, and coverage: CI has no Python of these versions.
+lines_and_coverage() {
+    local version tests=(python/tests/test_lines.py python/tests/test_lines_causes.py python/tests/test_lines_messages.py
+        python/tests/test_lines_same_code.py python/tests/test_coverage_equal.py python/tests/test_coverage_random.py)
+    [ "$name" = sid ] || return 0
+    for version in 3.14:venv 3.15:venv-3.15; do
+        command_succeeds "Python ${version%:*}: line tables and coverage" env PYTHONDONTWRITEBYTECODE=1 \
+            "/opt/${version#*:}/numba-0.68.1/bin/python" -m pytest -q -n 2 --dist loadfile -p no:cacheprovider "${tests[@]}"
+    done
+}
+
 # Python 3.15 is built with frame pointers.
 of_python_3_15() {
     [ "$name" = sid ] || return 0
@@ -194,6 +205,7 @@ system() {
     printf '\n| scenario | | | |\n| --- | --- | --- | --- |\n' | tee -a "$table"
     every_scenario
     of_python_3_15
+    lines_and_coverage
     installed
 }
 

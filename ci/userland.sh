@@ -19,8 +19,10 @@ trixie)
     environments=("venv=3.13=$requirements")
     ;;
 sid)
-    packages+=(linux-perf libllvm21 python3.15 python3.15-venv)
-    environments=("venv=3.14=$requirements" "venv-3.15=3.15=numba==0.68.1 llvmlite==0.50.0 numpy==2.5.5 py-spy==0.4.3")
+    packages+=(linux-perf libllvm21 llvm-21 python3.15 python3.15-venv)
+    tests='coverage==7.17.3 pytest==9.2.0 pytest-cov==7.1.0 pytest-xdist==3.8.0'
+    environments=("venv=3.14=$requirements $tests"
+        "venv-3.15=3.15=numba==0.68.1 llvmlite==0.50.0 numpy==2.5.5 py-spy==0.4.3 $tests")
     ;;
 bullseye)
     packages+=(linux-perf-5.10 libllvm13)

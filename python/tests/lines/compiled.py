@@ -46,7 +46,14 @@ def compiled_rows(program, tmp_path, **environment):
 
 
 def dwarfdump(option, paths):
-    tool = next((t for t in ("llvm-dwarfdump-22", "llvm-dwarfdump-14", "llvm-dwarfdump") if shutil.which(t)), None)
+    tool = next(
+        (
+            t
+            for t in ("llvm-dwarfdump-22", "llvm-dwarfdump-21", "llvm-dwarfdump-14", "llvm-dwarfdump")
+            if shutil.which(t)
+        ),
+        None,
+    )
     assert tool, "llvm-dwarfdump is needed"
     return subprocess.run([tool, option] + [str(path) for path in paths], stdout=subprocess.PIPE).stdout.decode(
         "utf-8", "replace"
