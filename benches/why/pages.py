@@ -27,8 +27,8 @@ SOURCE = (ROOT / "benches/why/kernels.py").read_text(encoding="utf-8")
 BLOCK = re.compile(r"<!-- rule (?P<rule>[\w-]+) -->\n```python\n(?P<text>.*?)^```$", re.M | re.S)
 SECONDS = "0.5"
 RULES_PER_RECORDING = 7
-# Rules without a section: one is about several threads, Numba's products need SciPy, and AVX-512 packs counters.
-WITHOUT_SECTION = {"small-parallel", "row-product", "branched-counts"}
+# Rules without a section: one is about several threads, Numba's linear algebra needs SciPy, and AVX-512 packs counters.
+WITHOUT_SECTION = {"small-parallel", "row-product", "small-matrix", "branched-counts"}
 
 
 def read_kernels():
