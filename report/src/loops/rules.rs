@@ -601,11 +601,11 @@ fn tuple_index(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 }
 
 fn wraparound(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { wraparounds, indirect, accumulators, recurrences, calls, unrolled, gathers, .. } = hot_loop.facts;
+    let Facts { wraparounds, indirect, accumulators, recurrences, calls, unrolled, .. } = hot_loop.facts;
     let divisions = hot_loop.facts.integer_divisions + hot_loop.facts.wide_products;
     let has_choices = hot_loop.facts.carried.is_none() || hot_loop.facts.integer_choices != 0;
     let needs_last_round = accumulators != 0 || recurrences != 0 && hot_loop.is_one_at_a_time();
-    let is_plain = hot_loop.facts.exits < 2 && gathers == 0 && !hot_loop.facts.descends;
+    let is_plain = hot_loop.facts.exits < 2 && !hot_loop.facts.descends;
     let applies = wraparounds != 0
         && unrolled != 0
         && is_plain
