@@ -22,7 +22,7 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     // Registers that the loop writes.
     let changed = body.iter().fold(Registers::default(), |registers, instruction| registers | instruction.written);
     count_indirect(&mut facts, &body, changed);
-    facts.descends = descends(&body);
+    facts.descends = descends(&body, changed);
     facts.strided = count_strided(&body, changed);
     count_invariant_divisions(&mut facts, &body, changed);
     facts.counted_exits = count_counted_exits(natural_loop, instructions);
@@ -515,9 +515,13 @@ fn count_indirect(facts: &mut Facts, body: &[&Instruction], changed: Registers) 
     }
 }
 
-/// Returns true if the loop decreases a register that it also uses otherwise. A counter of the iterations left is used
-/// for nothing else.
-fn descends(body: &[&Instruction]) -> bool {
+/// Returns true if the loop decreases a register that it also uses otherwise, or subtracts several indices from a
+/// constant. A counter of the iterations left is used for nothing else.
+fn descends(body: &[&Instruction], changed: Registers) -> bool {
+    let is_from_constant = |(minuend, subtrahend)| !changed.contains(minuend) && changed.contains(subtrahend);
+    if body.iter().filter_map(|instruction| instruction.difference).any(is_from_constant) {
+        return true;
+    }
     let decreased = |instruction: &&Instruction| instruction.advance.filter(|(_, constant)| *constant < 0);
     let is_used = |register: u8| {
         body.iter().any(|instruction| {
@@ -826,6 +830,11 @@ mod tests {
         // vmovsd xmm0, [rdi]; add rdi, 8; dec rcx; jne; ret
         let counter = facts_of(b"\xc5\xfb\x10\x07\x48\x83\xc7\x08\x48\xff\xc9\x75\xf3\xc3");
         assert_eq!((index.descends, counter.descends), (true, false));
+        // vpsubq ymm1, ymm0, ymm2; vpaddq ymm2, ymm2, ymm3; inc rcx; cmp rcx, rsi; jl; ret
+        let subtracted = facts_of(b"\xc5\xfd\xfb\xca\xc5\xed\xd4\xd3\x48\xff\xc1\x48\x39\xf1\x7c\xf0\xc3");
+        // The same with vpsubq ymm1, ymm2, ymm0.
+        let reduced = facts_of(b"\xc5\xed\xfb\xc8\xc5\xed\xd4\xd3\x48\xff\xc1\x48\x39\xf1\x7c\xf0\xc3");
+        assert_eq!((subtracted.descends, reduced.descends), (true, false));
     }
 
     #[test]

@@ -92,6 +92,7 @@ fn decode_instruction(step: Step, decoded: Option<&Decoded>) -> Instruction {
         sets_flags: false,
         increment: None,
         advance: None,
+        difference: None,
         spreads_sign: false,
         multiplies_wide: false,
         is_avx: false,

@@ -124,6 +124,8 @@ pub(crate) struct Instruction {
     pub(crate) increment: Option<(u8, u8)>,
     /// Register and constant that the instruction adds to it.
     pub(crate) advance: Option<(u8, i64)>,
+    /// Vector registers `(minuend, subtrahend)` of a subtraction of integers.
+    pub(crate) difference: Option<(u8, u8)>,
     /// True if the instruction spreads the sign of an integer, as in an index that counts from the end if negative.
     pub(crate) spreads_sign: bool,
     /// True for a product with twice as many bits as its factors, as in a division by a constant.

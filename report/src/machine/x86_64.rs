@@ -100,6 +100,7 @@ fn decode_instruction(instructions: &[Decoded], index: usize, factory: &mut Inst
         sets_flags: decoded.rflags_modified() != 0,
         increment: find_increment(decoded),
         advance: find_advance(decoded),
+        difference: find_difference(decoded),
         spreads_sign: spreads_sign(decoded),
         multiplies_wide: match decoded.mnemonic() {
             Mnemonic::Mul | Mnemonic::Mulx | Mnemonic::Vpmuludq => true,
@@ -275,6 +276,12 @@ fn find_advance(decoded: &Decoded) -> Option<(u8, i64)> {
         _ => return None,
     };
     Some((target, constant))
+}
+
+fn find_difference(decoded: &Decoded) -> Option<(u8, u8)> {
+    let is_subtraction = matches!(decoded.mnemonic(), Mnemonic::Vpsubd | Mnemonic::Vpsubq);
+    let minuend = register_number(decoded.op1_register()).filter(|_| is_subtraction)?;
+    Some((minuend, register_number(decoded.op2_register())?))
 }
 
 fn is_immediate(kind: OpKind) -> bool {
