@@ -98,7 +98,10 @@ def _section_name(sections: List[Section], index: int) -> str:
 
 
 # Matches the address of an object in a string, either that of a generated function or that of a constant.
-_ADDRESS_PATTERN = r"(?<=numba\.dynamic\.globals\.)[0-9a-f]+|0x[0-9a-f]{6,}|(?:7[ef]|5[4-6])[0-9a-f]{10}|(?<![0-9])(?:8[5-9]|9[0-9]|1[0-4][0-9])[0-9]{12}(?![0-9])"
+_ADDRESS_PATTERN = (
+    r"(?<=numba\.dynamic\.globals\.)[0-9a-f]+|0x[0-9a-f]{6,}|(?:7[ef]|5[4-6])[0-9a-f]{10}"
+    r"|(?<![0-9])(?:8[5-9]|9[0-9]|1[0-4][0-9])[0-9]{12}(?![0-9])"
+)
 
 
 def masked_name(name: str) -> str:
