@@ -178,6 +178,10 @@ class Function:
     def atom(self):
         return self.random.choice(["x", "y", "z", "a", "b", str(self.random.randint(-2, 6)), "ON"])
 
+    def divisor(self):
+        """A ufunc has NumPy's error model, and so has what it inlines: dividing by zero raises nothing."""
+        return "3" if self.kind in ("vectorize", "guvectorize", "inline", "inline overload") else self.atom()
+
     def value(self, depth=0):
         r = self.random
         kind = r.randint(0, 19 if depth < 2 else 5)
@@ -186,7 +190,7 @@ class Function:
         if kind <= 7:
             return "(%s %s %s) %% %d" % (self.atom(), r.choice("+-*"), self.atom(), r.randint(3, 9))
         if kind == 8:
-            divisor = r.choice(["", "", " // " + self.atom()])
+            divisor = r.choice(["", "", " // " + self.divisor()])
             parts = (self.value(depth + 1), self.condition(depth + 1), self.value(depth + 1), divisor)
             return "(%s if %s else %s%s)" % parts
         if kind == 9:
@@ -205,7 +209,7 @@ class Function:
         if kind == 14:
             return "max(%s,\n        %s)" % (self.atom(), self.value(depth + 1))
         if kind == 15 and not self.in_parallel:
-            return "(%s) // %s" % (self.atom(), self.atom())
+            return "(%s) // %s" % (self.atom(), self.divisor())
         if kind == 17:
             parts = (self.value(depth + 1), self.condition(depth + 1), self.value(depth + 1))
             return "(%s\n        if %s\n        else %s)" % parts
