@@ -16,8 +16,8 @@ pub(crate) fn open(page: &Path) -> Result<(), Problem> {
         .map_err(|error| Problem::new(format!("cannot find the directory of {}: {error}", page.display())))?;
     let address = address_of(&absolute);
     let is_opened = opener().is_some_and(|opener| {
-        // The opener may run as long as the browser, so nobody waits for it, and the terminal's signals do not reach
-        // it.
+        // The opener may run as long as the browser: this command does not wait for it, and the terminal's signals do
+        // not reach it.
         let mut browser = Command::new(opener);
         browser.arg(&address).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         browser.spawn().is_ok()

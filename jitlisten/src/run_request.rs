@@ -15,7 +15,7 @@ pub const RUN_VARIABLE: &str = "JITLISTEN_RUN";
 pub enum Word {
     /// The program is the first Python: it restores the environment.
     Program,
-    /// All child processes are programs, too: nobody restores the environment.
+    /// All child processes are programs, too: the environment is never restored.
     Children,
     /// `JITLISTEN` was not set before.
     Sinks,
@@ -75,7 +75,7 @@ impl<'a> RunRequest<'a> {
         value
     }
 
-    /// Formats what is left for the sitecustomize of the program.
+    /// Formats the word that remains for the sitecustomize of the program.
     pub fn remaining(pid: u32) -> OsString {
         format!("{}:{pid}", Word::Lines.text()).into()
     }

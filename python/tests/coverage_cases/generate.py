@@ -179,7 +179,7 @@ class Function:
         return self.random.choice(["x", "y", "z", "a", "b", str(self.random.randint(-2, 6)), "ON"])
 
     def divisor(self):
-        """A ufunc has NumPy's error model, and so has what it inlines: dividing by zero raises nothing."""
+        """Ufuncs, and functions inlined into them, have NumPy's error model: dividing by zero raises nothing."""
         return "3" if self.kind in ("vectorize", "guvectorize", "inline", "inline overload") else self.atom()
 
     def value(self, depth=0):

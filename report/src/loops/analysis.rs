@@ -21,7 +21,7 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     facts.exceptions = natural_loop.exits.iter().filter(|exit| raises_exception(instructions, **exit)).count() as u32;
     // Registers that the loop writes.
     let changed = body.iter().fold(Registers::default(), |registers, instruction| registers | instruction.written);
-    count_indirect(&mut facts, &body, changed);
+    count_loaded_addresses(&mut facts, &body, changed);
     facts.descends = descends(&body, changed);
     facts.strided = count_strided(&body, changed);
     count_invariant_divisions(&mut facts, &body, changed);
@@ -481,10 +481,11 @@ fn measure_spread(body: &[&Instruction], additions: u32) -> (u32, u32) {
     (spread, unrolled.unwrap_or(0))
 }
 
-/// Counts memory accesses whose address was loaded in the same iteration. Addresses loaded from the stack do not count.
-fn count_indirect(facts: &mut Facts, body: &[&Instruction], changed: Registers) {
+/// Counts memory accesses whose address was loaded in the same iteration: all, those at a loaded pointer, and those whose
+/// address is loaded from the same place each time. Addresses loaded from the stack do not count.
+fn count_loaded_addresses(facts: &mut Facts, body: &[&Instruction], changed: Registers) {
     let mut loaded = Registers::default();
-    // Registers whose value is just what was loaded, and those loaded from the same place in each iteration.
+    // Registers that hold a loaded value unchanged, and those loaded from the same place in each iteration.
     let (mut pointers, mut reloaded) = (Registers::default(), Registers::default());
     for instruction in body {
         let is_table = matches!(instruction.step.flow, Flow::Switch);

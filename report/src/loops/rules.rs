@@ -725,9 +725,9 @@ fn conditional_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 }
 
 fn branched_counts(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { branched_counts, stores, indirect, strided, exits, counted_exits, table_jumps, .. } = hot_loop.facts;
+    let Facts { branched_counts, stores, indirect, strided, exits, counted_exits, .. } = hot_loop.facts;
+    let Facts { table_jumps, calls, instructions, .. } = hot_loop.facts;
     // Jumps through a table look like loops of their own.
-    let Facts { calls, instructions, .. } = hot_loop.facts;
     let has_table = table_jumps != 0 && calls == 0 && instructions < MAX_SMALL_LOOP_INSTRUCTIONS;
     let is_plain = stores + indirect + strided == 0 && exits == 1 && counted_exits == 1;
     let applies =

@@ -6,7 +6,7 @@ use yaxpeax_arm::armv8::a64::{InstDecoder, Instruction as Decoded, Opcode, Opera
 use super::{Class, FIRST_VECTOR, Flow, Instruction, Memory, Operation, Registers, Step};
 
 const INSTRUCTION_BYTES: usize = 4;
-/// Maximum number of instructions between a constant and the tail call that uses it. The instructions in between
+/// Maximum number of instructions between a constant and the tail call that uses it. Those between the two
 /// restore registers.
 const MAX_INSTRUCTIONS_TO_TAIL_CALL: usize = 16;
 /// Register number that encodes the stack pointer or the zero register.

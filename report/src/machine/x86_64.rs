@@ -7,7 +7,7 @@ use iced_x86::{
 
 use super::{CallTarget, Class, FIRST_MASK, FIRST_VECTOR, Flow, Instruction, Memory, Operation, Registers, Step};
 
-/// Maximum number of instructions between a constant and the tail call that uses it. The instructions in between
+/// Maximum number of instructions between a constant and the tail call that uses it. Those between the two
 /// restore registers.
 const MAX_INSTRUCTIONS_TO_TAIL_CALL: usize = 16;
 

@@ -290,7 +290,7 @@ impl Symbols {
     /// long name, which is copied for each.
     fn read(file: &File) -> Result<Symbols, String> {
         let length = file.metadata().map_err(|error| error.to_string())?.len();
-        // What was read is not kept.
+        // The bytes that were read are not kept.
         let cache = ReadCache::new(file);
         let parsed = Parsed::parse(&cache).map_err(|error| error.to_string())?;
         let mut symbols = Symbols::default();
@@ -299,7 +299,7 @@ impl Symbols {
             (parsed.elf_symbol_table(), parsed.symbols()),
             (parsed.elf_dynamic_symbol_table(), parsed.dynamic_symbols()),
         ] {
-            // All names at once: one by one, they take two system calls each.
+            // All names are read together: one by one, they take two system calls each.
             let strings = parsed.section_by_index(table.string_section()).ok();
             let strings = strings.filter(|strings| strings.size() <= MAX_STRING_TABLE_BYTES);
             let strings = strings.and_then(|strings| strings.data().ok()).unwrap_or_default();

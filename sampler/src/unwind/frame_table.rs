@@ -10,7 +10,7 @@ use std::ops::Deref;
 use jitlisten::plumbing::FileMapping;
 use jitlisten_unwinder::{Entry, Header, Section};
 
-/// The bytes of a section, which nobody unmaps.
+/// The bytes of a section, which stays mapped.
 #[derive(Debug)]
 pub enum SectionBytes {
     /// Memory that is never unmapped.

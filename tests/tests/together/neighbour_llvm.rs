@@ -99,7 +99,7 @@ fn the_library_twice() {
         let output_lines = lines(&outcome);
         assert_eq!(output_lines[..2], ["2", "2"]);
         assert!(output_lines[2].starts_with(expected), "{preload:?}: {output_lines:?}\n{}", host.log());
-        // 7: RuntimeDyld, JITLink and the hook of the list. RuntimeDyld misses what was compiled before the open.
+        // 7: RuntimeDyld, JITLink and the hook of the list. RuntimeDyld misses code compiled before the open.
         if expected == success_line {
             let (version, observed) = output_lines[3].split_once(", discovered by ").expect("a copy of LLVM");
             assert!(version.starts_with("libllvmlite.so, version 2"), "{version}");
