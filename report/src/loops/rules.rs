@@ -451,8 +451,8 @@ fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let Facts { strided, spread, wraparounds, wide_products, stored_sums, .. } = hot_loop.facts;
     // A loop whose index may be negative advances by a step that is not constant if it has no spread. Values whose
     // index is a quotient or remainder are loaded one at a time in any order.
-    let is_backwards = wraparounds != 0 && hot_loop.facts.descends;
-    if !is_sum(hot_loop) || strided + wide_products != 0 || wraparounds != 0 && spread == 0 || is_backwards {
+    let is_steady = spread != 0 && !hot_loop.facts.descends;
+    if !is_sum(hot_loop) || strided + wide_products != 0 || wraparounds != 0 && !is_steady {
         return None;
     }
     if wraparounds != 0 {
@@ -725,13 +725,11 @@ fn conditional_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 }
 
 fn branched_counts(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { branched_counts, stores, indirect, strided, exits, counted_exits, .. } = hot_loop.facts;
-    let Facts { table_jumps, calls, instructions, .. } = hot_loop.facts;
+    let Facts { branched_counts, stores, indirect, strided, exits, counted_exits, table_jumps, .. } = hot_loop.facts;
     // Jumps through a table look like loops of their own.
-    let has_table = table_jumps != 0 && calls == 0 && instructions < MAX_SMALL_LOOP_INSTRUCTIONS;
+    let is_small = is_small(hot_loop) || table_jumps != 0 && is_short(hot_loop);
     let is_plain = stores + indirect + strided == 0 && exits == 1 && counted_exits == 1;
-    let applies =
-        (is_small(hot_loop) || has_table) && !hot_loop.facts.is_vectorised() && is_plain && branched_counts > 1;
+    let applies = is_small && !hot_loop.facts.is_vectorised() && is_plain && branched_counts > 1;
     (applies && dialect.is_python() && hot_loop.rounds() != Rounds::Few).then(|| {
         Advice::because("branched-counts", "one value at a time: branches decide which of several counters grows")
             .change(
@@ -844,7 +842,11 @@ fn gather(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 
 /// Returns true for an innermost loop with few instructions and no calls.
 fn is_small(hot_loop: &Loop) -> bool {
-    hot_loop.is_innermost && hot_loop.facts.calls == 0 && hot_loop.facts.instructions < MAX_SMALL_LOOP_INSTRUCTIONS
+    hot_loop.is_innermost && is_short(hot_loop)
+}
+
+fn is_short(hot_loop: &Loop) -> bool {
+    hot_loop.facts.calls == 0 && hot_loop.facts.instructions < MAX_SMALL_LOOP_INSTRUCTIONS
 }
 
 /// Returns true if the function takes an array of several dimensions.
