@@ -8,6 +8,7 @@ The hot line of a kernel ends with `# hot`. `RULES` maps each kernel to its expe
 """
 
 import ast
+import itertools
 import math
 import os
 import statistics
@@ -1402,10 +1403,121 @@ def long_row_norms(m, out):
         out[i] = np.linalg.norm(m[i])  # hot
 
 
+@njit(fastmath={"reassoc"})
+def long_row_norms_changed(m, out):
+    for i in range(m.shape[0]):
+        s = 0.0
+        for j in range(m.shape[1]):
+            s += m[i, j] * m[i, j]
+        out[i] = math.sqrt(s)
+
+
 @njit
 def long_row_products(m, norms, out):
     for i in range(m.shape[0]):
         out[i] = np.dot(m[i], norms)  # hot
+
+
+@njit
+def outer_products(rows, square):
+    for i in range(rows.shape[0]):
+        square += np.outer(rows[i], rows[i])  # hot
+
+
+@njit
+def outer_products_changed(rows, square):
+    for i in range(rows.shape[0]):
+        for j in range(rows.shape[1]):
+            for k in range(rows.shape[1]):
+                square[j, k] += rows[i, j] * rows[i, k]
+
+
+@njit
+def joined_rows(few_rows):
+    found = np.zeros((0, 3))
+    for i in range(few_rows.shape[0]):
+        if few_rows[i, 0] > 0.5:
+            found = np.concatenate((found, few_rows[i : i + 1]))  # hot
+    return len(found)
+
+
+@njit
+def joined_rows_changed(few_rows):
+    found = np.empty(few_rows.shape)
+    n = 0
+    for i in range(few_rows.shape[0]):
+        if few_rows[i, 0] > 0.5:
+            found[n] = few_rows[i]
+            n += 1
+    return n
+
+
+@njit
+def joined_long(a, b, few_out):
+    for i in range(10):
+        c = np.concatenate((a, b[i:]))  # hot
+        few_out[i] = c[-1]
+
+
+@njit
+def counted_texts(text, text_counts):
+    for i in range(len(text) - 2):
+        text_counts[text[i : i + 3]] += 1  # hot
+
+
+@njit
+def counted_texts_changed(codes, counters):
+    for i in range(len(codes) - 2):
+        counters[(codes[i] & 7) * 64 + (codes[i + 1] & 7) * 8 + (codes[i + 2] & 7)] += 1
+
+
+@njit
+def polygon_area(a, b):
+    s = 0.0
+    n = len(a)
+    for i in range(n):
+        j = (i + 1) % n
+        s += a[i] * b[j] - a[j] * b[i]  # hot
+    return s / 2
+
+
+polygon_area_changed = njit(fastmath={"reassoc"})(polygon_area.py_func)
+
+
+@njit
+def causal_filter(near, short, near_out):
+    for i in range(len(near)):
+        s = 0.0
+        for k in range(len(short)):
+            if i - k >= 0:
+                s += short[k] * near[i - k]  # hot
+        near_out[i] = s
+
+
+@njit
+def shares(a, group_sizes, out):
+    for i in range(len(a)):
+        out[i] = a[i] / group_sizes[i]  # hot
+
+
+shares_changed = njit(error_model="numpy")(shares.py_func)
+
+
+@njit
+def checked_gather(a, index, out):
+    for i in range(len(index)):
+        v = a[index[i]]
+        if v < 0.0:
+            raise ValueError("negative")
+        out[i] = math.sqrt(v)  # hot
+
+
+@njit
+def streamed(distributions, moved_distributions, x_steps, y_steps):
+    for i in range(1, distributions.shape[0] - 1):
+        for j in range(1, distributions.shape[1] - 1):
+            for k in range(distributions.shape[2]):
+                moved_distributions[i + y_steps[k], j + x_steps[k], k] = distributions[i, j, k] * 0.5  # hot
 
 
 @njit
@@ -2467,8 +2579,17 @@ MORE = {
     "typed_appended": "list-growth",
     "array_appended": "allocation",
     "row_norms": "row-product",
-    "long_row_norms": "-",
+    "long_row_norms": "row-product",
     "long_row_products": "-",
+    "outer_products": "row-product",
+    "joined_rows": "allocation",
+    "joined_long": "-",
+    "counted_texts": "typed-dict",
+    "polygon_area": "fp-order",
+    "causal_filter": "-",
+    "shares": "division-check",
+    "checked_gather": "exception-exit",
+    "streamed": "gather",
     "where_sums": "allocation",
     "into_attribute": "fp-order",
     "sum_of_ratios": "division-check",
@@ -2555,7 +2676,9 @@ EXCEPTIONS = {
         "cut_off_lengths": "-",
     },
     # This processor has gather and scatter instructions for strides other than 1.
-    "0.68.1 skylake-avx512": {"scaled_view": "stride", "row_means": "stride, strided-sum", "classes": "-", "integer_classes": "-"},
+    "0.68.1 skylake-avx512": {
+        "scaled_view": "stride", "classes": "-", "integer_classes": "-", "mirrored": "gather",
+    },
 }
 
 
@@ -2580,6 +2703,13 @@ def make_dict():
     return d
 
 
+def make_text_counts():
+    d = Dict.empty(types.unicode_type, types.int64)
+    for first, second, third in itertools.product("abn", repeat=3):
+        d[first + second + third] = 0
+    return d
+
+
 def arguments():
     """Returns the arguments by parameter name. Values that must be compiled first are callables that create them."""
     random = np.random.default_rng(0)
@@ -2600,6 +2730,10 @@ def arguments():
         "matrices": random.random((500, 4, 4)) + 4.0 * np.eye(4), "right": np.ones(4), "records": records,
         "text": "banana" * 2000, "parts": lambda: List(["banana"] * 500), "items": lambda: List(a.tolist()),
         "arrays": lambda: List([a[:100]] * 100), "large": random.random(1 << 20) + 0.5, "large_out": np.zeros(1 << 20),
+        "square": np.zeros((16, 16)), "few_rows": random.random((400, 3)),
+        "text_counts": make_text_counts, "group_sizes": random.integers(1, 9, N), "near_out": np.zeros(2000),
+        "distributions": random.random((60, 60, 9)), "moved_distributions": np.zeros((60, 60, 9)),
+        "x_steps": np.array([0, 1, 0, -1, 0, 1, -1, -1, 1]), "y_steps": np.array([0, 0, 1, 0, -1, 1, 1, -1, -1]),
         "table": np.arange(1000) * 0.5, "block": random.random((256, 256)), "block_out": np.zeros((256, 256)),
         "triples": random.random((6000, 3)), "eights": random.random((2500, 8)), "eight": random.random(8),
         "twelves": random.random((1500, 12)), "hundreds": random.random((200, 100)), "window": random.random(40_000),

@@ -441,9 +441,18 @@ impl Constants<'_> {
 
 /// Counts divisions by a register that the loop also compares, as in a check for a zero divisor.
 fn count_checked_divisions(body: &[&Instruction]) -> u32 {
-    let comparisons =
-        body.iter().filter(|instruction| instruction.operation == Operation::Compare && instruction.sets_flags);
-    let compared = comparisons.fold(Registers::default(), |all, instruction| all | instruction.read);
+    let is_comparison =
+        |instruction: &&&Instruction| instruction.sets_flags && instruction.written == Registers::default();
+    let comparisons = body.iter().filter(is_comparison);
+    let counters: Registers =
+        body.iter().filter_map(|instruction| instruction.advance).map(|(register, _)| register).collect();
+    let mut compared = comparisons.fold(Registers::default(), |all, instruction| all | instruction.read).and(!counters);
+    // An integer divisor is converted after its comparison.
+    for instruction in body.iter().filter(|instruction| instruction.memory.is_none()) {
+        if instruction.read.and(!Registers::VECTORS).intersects(compared) {
+            compared |= instruction.written.and(Registers::VECTORS);
+        }
+    }
     let is_checked = |instruction: &&&Instruction| {
         let Operation::Divide(Some(by)) = instruction.operation else { return false };
         compared.contains(by)
@@ -501,7 +510,8 @@ fn count_loaded_addresses(facts: &mut Facts, body: &[&Instruction], changed: Reg
         let is_fixed = |memory: Memory| memory.parts != [None; 2] && !memory.address.intersects(changed);
         let is_reload = is_load && instruction.memory.is_some_and(is_fixed);
         // An index may pass through additions, masks and selections before its use as an address.
-        let is_from_loaded = instruction.memory.is_none() && instruction.read.intersects(loaded);
+        let is_from_loaded =
+            instruction.memory.is_none_or(|memory| memory.is_stack) && instruction.read.intersects(loaded);
         loaded = loaded.and(!instruction.written);
         if is_load || is_from_loaded {
             loaded |= instruction.loaded();
@@ -565,9 +575,10 @@ struct Value {
 
 /// Classifies the values that a loop of one block carries from one iteration to the next.
 fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Registers) {
-    // Values in registers that the loop does not write are constant during the loop.
+    // Other values are constant during the loop, or loaded one iteration before their use.
+    let cyclic = find_cyclic_registers(body, changed);
     let mut values: [Value; FIRST_VECTOR as usize] =
-        std::array::from_fn(|register| match changed.contains(FIRST_VECTOR + register as u8) {
+        std::array::from_fn(|register| match cyclic & (1 << register) != 0 {
             true => Value { from: 1 << register, sum_of: Some(register), ..Value::default() },
             false => Value::default(),
         });
@@ -661,6 +672,30 @@ fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Re
             facts.recurrences += 1;
         }
     }
+}
+
+/// Returns the vector registers whose value depends on their own value in an earlier iteration.
+fn find_cyclic_registers(body: &[&Instruction], changed: Registers) -> u32 {
+    // Registers whose value at the start of the iteration contributed to each register's value at its end.
+    let mut from: [u32; FIRST_VECTOR as usize] =
+        std::array::from_fn(|register| u32::from(changed.contains(FIRST_VECTOR + register as u8)) << register);
+    for instruction in body {
+        let sources = instruction.read.vectors().fold(0, |all, register| all | from[register]);
+        instruction.written.vectors().for_each(|target| from[target] = sources);
+    }
+    let contributors = |registers: u32| {
+        (0..from.len())
+            .filter(|register| registers & (1 << register) != 0)
+            .fold(0, |all, register| all | from[register])
+    };
+    let is_cyclic = |register: &usize| {
+        let mut reached = from[*register];
+        while contributors(reached) & !reached != 0 {
+            reached |= contributors(reached);
+        }
+        reached & (1 << register) != 0
+    };
+    (0..from.len()).filter(is_cyclic).fold(0, |all, register| all | 1 << register)
 }
 
 /// Returns true for a store to a loop-invariant address. Stack slots do not count, because they hold values of a single
@@ -893,6 +928,24 @@ mod tests {
         // The same with mov rcx, [rdi+rcx*8], as in a chain of a hash table.
         let chain = b"\x48\x39\xf1\x74\x0c\x48\x8b\x0c\xcf\x48\xff\xc1\x48\x39\xc2\x75\xef\xc3";
         assert_eq!([&check[..], &chain[..]].map(|code| facts_of(code).only_reads_in_order), [true, false]);
+    }
+
+    #[test]
+    fn an_integer_divisor_is_checked_before_its_conversion() {
+        // mov r10, [rdx+r9*8]; test r10, r10; je end; vcvtsi2sd xmm0, xmm15, r10; vmovsd xmm1, [r8+r9*8];
+        // vdivsd xmm0, xmm1, xmm0; vmovsd [rcx+r9*8], xmm0; inc r9; cmp rax, r9; jne; ret
+        let code = b"\x4e\x8b\x14\xca\x4d\x85\xd2\x74\x1d\xc4\xc1\x83\x2a\xc2\xc4\x81\x7b\x10\x0c\xc8\xc5\xf3\x5e\xc0\
+            \xc4\xa1\x7b\x11\x04\xc9\x49\xff\xc1\x4c\x39\xc8\x75\xda\xc3";
+        let facts = facts_of(code);
+        assert_eq!((facts.divisions, facts.checked_divisions, facts.exits), (1, 1, 2));
+    }
+
+    #[test]
+    fn a_value_of_the_round_before_is_no_recurrence() {
+        // vmulsd xmm1, xmm1, xmm2; vaddsd xmm0, xmm1, xmm0; vmovsd xmm1, [rdi+rcx*8]; inc rcx; cmp rcx, rsi; jl; ret
+        let code = b"\xc5\xf3\x59\xca\xc5\xf3\x58\xc0\xc5\xfb\x10\x0c\xcf\x48\xff\xc1\x48\x39\xf1\x7c\xeb\xc3";
+        let facts = facts_of(code);
+        assert_eq!((facts.accumulators, facts.recurrences), (1, 0));
     }
 
     #[test]

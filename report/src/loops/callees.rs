@@ -56,6 +56,11 @@ pub(super) fn is_blas_kernel(name: &str) -> bool {
         || name.starts_with('[') && (name.contains("blas") || name.contains("mkl"))
 }
 
+/// Function of OpenBLAS for norms, which guards against overflow, and computes one value at a time.
+pub(super) fn is_slow_norm(name: &str) -> bool {
+    name.contains("nrm2_k") || name.starts_with("[lib") && name.contains("openblas")
+}
+
 /// Function that works on the values of a matrix for LAPACK, or such a library without symbols.
 pub(super) fn is_lapack_kernel(name: &str) -> bool {
     const KERNELS: [&str; 8] = ["trsm", "trsv", "getrf", "laswp", "gemm", "gemv_n", "gemv_t", "_check_finite_matrix"];
@@ -74,7 +79,8 @@ pub(super) fn is_array_expression(name: &str) -> bool {
 
 /// Function of NumPy on an array, such as `np.cross`, that is not inlined.
 pub(super) fn is_array_function(name: &str) -> bool {
-    array_function(name).is_some() && !is_array_expression(name)
+    let is_outer_product = name.starts_with("numba.np.linalg.outer_impl");
+    is_outer_product || array_function(name).is_some() && !is_array_expression(name)
 }
 
 /// `np.interp` of Numba.
@@ -100,6 +106,13 @@ pub(super) fn is_sort(name: &str) -> bool {
 /// Function of Numba that returns a longer copy of an array.
 pub(super) fn is_array_growth(name: &str) -> bool {
     name.contains("numba.np.arrayobj.np_append")
+}
+
+/// Function of Numba that copies several arrays into a new one.
+pub(super) fn is_array_join(name: &str) -> bool {
+    const FUNCTIONS: [&str; 5] = ["np_concatenate", "np_stack", "np_hstack", "np_vstack", "np_column_stack"];
+    let function = name.strip_prefix("numba.np.arrayobj.").map(|rest| rest.trim_start_matches("impl_"));
+    function.is_some_and(|function| FUNCTIONS.iter().any(|join| function.starts_with(join)))
 }
 
 pub(super) fn is_typed_list_growth(name: &str) -> bool {
@@ -203,7 +216,9 @@ mod tests {
     #[test]
     fn joining_two_arrays_is_not_growth() {
         assert!(is_array_growth("numba.np.arrayobj.np_append.impl"));
-        assert!(!is_array_growth("numba.np.arrayobj.np_concatenate.impl"));
+        let join = "numba.np.arrayobj.impl_np_concatenate.<locals>.impl";
+        assert!(!is_array_growth(join) && is_array_join(join) && is_array_join("numba.np.arrayobj.np_vstack.impl"));
+        assert!(!is_array_join("numba.np.arrayobj.np_append.impl"));
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Loop {
     pub loop_path: String,
     /// True if the loop belongs to an inlined function. `function` is then the compiled function that contains it.
     pub is_inlined: bool,
+    /// True if the hottest instruction is one of Numba's own code, such as the loop of `np.sum`.
+    pub(super) is_of_numba: bool,
     /// First line of the loop in `loop_path`.
     pub first: u32,
     /// Last line of the loop in `loop_path`.
@@ -170,6 +172,7 @@ impl Loop {
             line: 0,
             loop_path: "prog.py".to_owned(),
             is_inlined: false,
+            is_of_numba: false,
             first: 0,
             last: 0,
             lines: BTreeSet::new(),

@@ -40,7 +40,7 @@ use crate::machine::{self, Machine};
 use crate::profile::{Count, Profile, heaviest_first, stack_counts};
 use crate::recording::Recording;
 use crate::symbols::Roots;
-use crate::symbols::{ImageCode, Kind, Symbols};
+use crate::symbols::{ImageCode, Kind, Symbols, is_numba_file};
 
 /// Minimum percentage of the samples in compiled code for a loop to be analysed; `MIN_SAMPLES` applies in addition.
 pub(crate) const MIN_PERCENT: f64 = 1.0;
@@ -320,11 +320,14 @@ fn describe_loop(
     let loop_lines = || lines.keys().map(loop_line).filter(|(path, _)| *path == loop_path).map(|(_, line)| line);
     let mut calls: FxHashMap<String, Count> = FxHashMap::default();
     below.iter().for_each(|((callee, _), count)| *calls.entry(callee.clone()).or_default() += *count);
+    let hottest_instruction = shown_instructions.iter().max_by_key(|instruction| instruction.self_count);
+    let hottest_path = hottest_instruction.and_then(|instruction| Some(code.line(instruction.address)?.0));
     let hot_loop = Loop {
         function: String::new(),
         path: path.clone(),
         line: *line,
         is_inlined: callers != 0,
+        is_of_numba: hottest_path.is_some_and(|path| is_numba_file(&path)),
         first: loop_lines().min().unwrap_or(*line),
         last: loop_lines().max().unwrap_or(*line),
         loop_path,

@@ -5,11 +5,11 @@
 
 use super::advice::{Advice, Dialect};
 use super::callees::{
-    is_allocation, is_array_allocation, is_array_expression, is_array_function, is_array_growth, is_blas_kernel,
-    is_concatenation, is_dict, is_elimination, is_float_remainder, is_hypot, is_interpolation, is_lapack_kernel,
-    is_list_growth, is_math, is_norm, is_object_allocation, is_object_mode, is_ordered_reduction, is_parallel_loop,
-    is_power, is_product, is_reference_count, is_sort, is_string, is_thread_runtime, is_typed_list_growth,
-    writes_typed_list,
+    is_allocation, is_array_allocation, is_array_expression, is_array_function, is_array_growth, is_array_join,
+    is_blas_kernel, is_concatenation, is_dict, is_elimination, is_float_remainder, is_hypot, is_interpolation,
+    is_lapack_kernel, is_list_growth, is_math, is_norm, is_object_allocation, is_object_mode, is_ordered_reduction,
+    is_parallel_loop, is_power, is_product, is_reference_count, is_slow_norm, is_sort, is_string, is_thread_runtime,
+    is_typed_list_growth, writes_typed_list,
 };
 use super::facts::{Carried, Facts};
 use super::hot_loop::{Loop, Rounds};
@@ -22,9 +22,12 @@ const DIVISION_COST_IN_INSTRUCTIONS: u32 = 40;
 /// longer than one at a time: sums over fields of records gain 1.1 to 3.9 times at 4 values, 0.4 to 2.5 at 6 and more.
 const FAR_APART: u32 = 4;
 
-/// Maximum percentage of a loop's time in the kernels of BLAS for its rows to count as short. Half of the time is in
-/// them for rows of about 64 values.
-const MAX_BLAS_PERCENT: f64 = 50.0;
+/// Maximum percentage of a loop's time in the kernels of BLAS for its rows to count as short: 10 to 22 % for rows of 16
+/// to 256 values in the cache, 34 to 42 % for 512, and 22 to 26 % for 64 from memory, 33 to 44 % for 128. A product of
+/// longer rows gains up to 1.5 times, or loses.
+const MAX_BLAS_PERCENT: f64 = 26.0;
+/// The same percentage up to which nearly all of the time is saved.
+const MAX_FEW_BLAS_PERCENT: f64 = 12.0;
 
 /// Maximum percentage of a loop's time in the kernels of LAPACK for its matrices to count as small: 4 to 26 % for up to
 /// 8 rows, 40 to 50 % for 16.
@@ -33,6 +36,10 @@ const MAX_LAPACK_PERCENT: f64 = 30.0;
 /// Minimum percentage of a loop's time in preparations for a sort, such as a copy of the row, for its rows to count as
 /// short: 42 to 82 % for up to 9 values, 17 to 43 % for 25.
 const MIN_SHORT_SORT_PERCENT: f64 = 35.0;
+
+/// Minimum percentage of a loop's time around a function that joins arrays, for these to count as short: 16 % for rows
+/// appended to an array of up to 400, 38 % for rows of 12, 5 % for 4,000 values.
+const MIN_JOIN_PERCENT: f64 = 10.0;
 
 /// Size limit of a loop over the characters of a string whose time is in the functions that make them.
 const MAX_STRING_INSTRUCTIONS: u32 = 200;
@@ -146,10 +153,18 @@ fn typed_list_growth(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 
 fn array_growth(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_array_growth);
-    (share > 50.0).then(|| {
-        Advice::because("allocation", format!("{share:.0} % of it copies an array to append to it"))
-            .change("fill an array that is large enough by index")
-            .gain(5.0, 300.0)
+    if share > 50.0 {
+        let cause = format!("{share:.0} % of it copies an array to append to it");
+        let advice = Advice::because("allocation", cause).change("fill an array that is large enough by index");
+        return Some(advice.gain(5.0, 300.0));
+    }
+    let joins = hot_loop.share_of_calls(is_array_join);
+    // Long arrays take as long to copy into an array that exists.
+    let around = hot_loop.share_of_calls(is_reference_count) + hot_loop.share_of_calls(is_allocation);
+    (joins > 40.0 && around > MIN_JOIN_PERCENT && joins + around > 80.0).then(|| {
+        Advice::because("allocation", format!("{joins:.0} % of it joins arrays in a new one, as np.concatenate does"))
+            .change("fill an array that is made before the loop, by index or slices")
+            .gain(1.5, 300.0)
     })
 }
 
@@ -203,9 +218,12 @@ fn row_product(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let is_short = kernel_share < MAX_BLAS_PERCENT;
     let around = references + hot_loop.self_count.percent_of(hot_loop.total);
     let (cause, lower) = if has_product && products + references > 50.0 && is_short {
-        (format!("{:.0} % of it prepares and calls np.dot for short rows", products + references), 1.9)
+        let lower = if kernel_share <= MAX_FEW_BLAS_PERCENT { 1.9 } else { 1.2 };
+        (format!("{:.0} % of it prepares and calls np.dot for short rows", products + references), lower)
     } else if norms > 50.0 && is_short {
         (format!("{norms:.0} % of it prepares and calls BLAS for the norm of a short row"), 3.0)
+    } else if norms > 50.0 && hot_loop.share_below(is_slow_norm) > 50.0 {
+        (format!("{norms:.0} % of it is in OpenBLAS for the norm of a row, one value at a time"), 1.3)
     } else if interpolations == 0.0 && functions > 20.0 && around > 20.0 && functions + around > 80.0 {
         ("calls a function of NumPy for a short row in each round".to_owned(), 2.0)
     } else {
@@ -213,7 +231,8 @@ fn row_product(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     };
     let advice = Advice::because("row-product", cause);
     let change = format!("a loop over the elements with {}", dialect.reassociate());
-    Some(advice.change(change).gain(lower, 60.0).changing("rounding"))
+    let changes_results = if norms > 50.0 { "rounding, and overflows from 1e154 on" } else { "rounding" };
+    Some(advice.change(change).gain(lower, 100.0).changing(changes_results))
 }
 
 fn interpolation(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
@@ -269,16 +288,18 @@ fn allocation(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     (share > 20.0 && !handles_strings(hot_loop)).then(|| {
         Advice::because("allocation", cause)
             .change("make the array before the loop, or write the expression as a loop")
-            .gain(1.0 / (1.0 - 0.7 * share.min(100.0) / 100.0), 40.0)
+            .gain(1.0 / (1.0 - 0.7 * share.min(100.0) / 100.0), 100.0)
     })
 }
 
 fn typed_dict(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_dict);
+    // Characters of a string are made and hashed for each key.
+    let upper = if handles_strings(hot_loop) { 250.0 } else { 60.0 };
     (share > 20.0).then(|| {
         Advice::because("typed-dict", format!("{share:.0} % of it is in a typed dict"))
             .change("an array and an index, where keys allow it, avoid hashing")
-            .gain(10.0, 60.0)
+            .gain(5.0, upper)
     })
 }
 
@@ -360,8 +381,10 @@ fn reference_count(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
         || share > 60.0 && !is_freed && hot_loop.facts.instructions < MAX_CONTAINER_INSTRUCTIONS
         || share > 25.0 && does_little_else
         || share_of_items > 25.0;
+    // References to rows, which a product or norm needs.
+    let takes_rows = hot_loop.calls.iter().any(|(name, _)| is_product(name) || is_norm(name));
     // Elsewhere, most references are those of the rows that the loops inside take.
-    (applies && hot_loop.is_innermost && !handles_strings(hot_loop)).then(|| {
+    (applies && hot_loop.is_innermost && !takes_rows && !handles_strings(hot_loop)).then(|| {
         let cause = if writes_items {
             "writes items of a typed list by calls, which count references"
         } else {
@@ -398,12 +421,22 @@ fn integer_division(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 
 fn division_check(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let Facts {
-        checked_divisions, carried, square_roots, strided, spread, exits, exceptions, calls, instructions, ..
+        checked_divisions,
+        carried,
+        square_roots,
+        strided,
+        spread,
+        indirect,
+        exits,
+        exceptions,
+        calls,
+        instructions,
+        ..
     } = hot_loop.facts;
     // Another branch or a carried value may also keep the loop from several values at a time.
     let carried = carried.filter(|carried| *carried != Carried::Others)?;
     // Values that are not neighbours, and square roots before a division, gain nothing.
-    let is_dense = strided == 0 && spread < 2 && square_roots == 0;
+    let is_dense = strided + indirect == 0 && spread < 2 && square_roots == 0;
     // Other ways out remain without the check.
     let is_only_way_out = exits <= 1 + exceptions.max(1);
     let applies = is_dense && is_only_way_out && checked_divisions != 0;
@@ -433,7 +466,7 @@ fn invariant_divisor(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     // Wide divisions of float32 take little longer than the memory accesses, and other operations hide a division.
     let is_fast = width > 128 && element == 32 || packed > 6 * invariant_divisions;
     let (cause, lower, upper) = if invariant_divisions != 0 && !(hot_loop.facts.is_vectorised() && is_fast) {
-        ("divides by a value that the loop does not change", 1.1, if width > 128 { 3.5 } else { 5.0 })
+        ("divides by a value that the loop does not change", 1.05, if width > 128 { 3.5 } else { 5.0 })
     } else if shared_divisions != 0 && scalar <= 6 * divisions {
         ("divides several values by the same one in each round", 1.2, 3.0)
     } else {
@@ -464,9 +497,9 @@ fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         });
     }
     let advice = Advice::because("fp-order", "one value at a time: the sum keeps its order");
-    // A loop of one line is one of Numba, such as that of np.sum. Before Numba 0.68, it keeps options of its own.
-    let is_inlined = dialect == Dialect::Numba && hot_loop.first == hot_loop.last;
-    let loop_words = if is_inlined { "a loop over the elements with " } else { "" };
+    // Before Numba 0.68, a loop of Numba, such as that of np.sum, keeps options of its own.
+    let loop_words =
+        if dialect == Dialect::Numba && hot_loop.is_of_numba { "a loop over the elements with " } else { "" };
     let place = if stored_sums != 0 { "a local variable until after the loop, and " } else { "" };
     let change = format!("{place}{loop_words}{} allows several", dialect.reassociate());
     match (hot_loop.rounds(), spread) {
@@ -693,8 +726,11 @@ fn sum_in_memory(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 }
 
 fn conditional_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { conditional_sums, recurrences, strided, spread, memory, indirect, has_avx, .. } = hot_loop.facts;
-    if !hot_loop.is_one_at_a_time() || recurrences + indirect != 0 || hot_loop.rounds() == Rounds::Few {
+    let Facts {
+        conditional_sums, recurrences, strided, spread, memory, indirect, wraparounds, descends, has_avx, ..
+    } = hot_loop.facts;
+    let is_hindered = recurrences + indirect + wraparounds != 0 || descends;
+    if !hot_loop.is_one_at_a_time() || is_hindered || hot_loop.rounds() == Rounds::Few {
         return None;
     }
     let Facts { accumulators, branched_sums, checked_divisions, divisions, square_roots, .. } = hot_loop.facts;
@@ -787,10 +823,13 @@ fn recurrence(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 }
 
 fn exception_exit(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { exits, counted_exits, exceptions, checked_divisions, .. } = hot_loop.facts;
+    let Facts { exits, counted_exits, exceptions, checked_divisions, indirect, .. } = hot_loop.facts;
     let applies = hot_loop.is_one_at_a_time() && is_small(hot_loop) && exceptions != 0 && checked_divisions == 0;
     applies.then(|| {
-        if counted_exits < exits {
+        if counted_exits < exits && indirect != 0 {
+            let cause = "one value at a time: an exception may leave the loop, and an address comes from an array";
+            Advice::because("exception-exit", cause)
+        } else if counted_exits < exits {
             let origin =
                 if dialect.is_python() { "raise, or an index with boundscheck=True" } else { "or a check of an index" };
             Advice::because(
@@ -995,7 +1034,7 @@ mod tests {
     }
 
     #[test]
-    fn products_and_norms_of_long_rows_get_no_advice() {
+    fn products_of_long_rows_get_no_advice() {
         let count = |samples| Count { weight: samples, samples };
         let rules = |callee: &str, kernel: &str, in_kernel: u64| {
             let below = [(kernel, in_kernel), (callee, 90 - in_kernel)]
@@ -1005,14 +1044,39 @@ mod tests {
             let hot_loop = Loop { calls, below: below.to_vec(), total: count(100), ..Loop::from_facts(facts) };
             advice(&hot_loop).iter().map(|advice| advice.rule).collect::<Vec<_>>()
         };
-        for (callee, kernel) in [
-            ("numba.np.linalg._oneD_norm_2_impl.<locals>.impl", "dnrm2_k_HASWELL"),
-            ("numba_xxdot", "ddot_k_ZEN"),
-            ("numba_xxgemv", "[libscipy_openblas-6cdc3b4a.so]"),
-        ] {
-            assert_eq!(rules(callee, kernel, 25), ["row-product"], "{callee}");
-            assert!(rules(callee, kernel, 85).is_empty(), "{callee}");
+        let norm = "numba.np.linalg._oneD_norm_2_impl.<locals>.impl";
+        for (callee, kernel) in
+            [(norm, "dnrm2_k_HASWELL"), ("numba_xxdot", "ddot_k_ZEN"), ("numba_xxgemv", "[libmkl_core.so]")]
+        {
+            assert_eq!(rules(callee, kernel, 20), ["row-product"], "{callee}");
+            assert_eq!(rules(callee, kernel, 85).is_empty(), callee != norm, "{callee}");
         }
+        assert!(rules(norm, "[libmkl_core.so]", 85).is_empty(), "only OpenBLAS computes norms one value at a time");
+    }
+
+    #[test]
+    fn only_short_arrays_are_joined_in_an_array_that_exists() {
+        let count = |samples| Count { weight: samples, samples };
+        let rules = |joins: u64| {
+            let calls = vec![
+                ("numba.np.arrayobj.impl_np_concatenate.<locals>.impl".to_owned(), count(joins)),
+                ("NRT_decref".to_owned(), count(99 - joins)),
+            ];
+            let facts = Facts { calls: 6, instructions: 86, ..Facts::default() };
+            let hot_loop = Loop { calls, self_count: count(1), total: count(100), ..Loop::from_facts(facts) };
+            advice(&hot_loop).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+        };
+        assert_eq!(rules(55), ["allocation"]);
+        assert!(rules(95).is_empty());
+    }
+
+    #[test]
+    fn an_address_from_an_array_keeps_a_checked_loop_slow() {
+        let has_change = |indirect| {
+            let facts = Facts { scalar: 1, exits: 2, exceptions: 1, counted_exits: 1, indirect, ..Facts::default() };
+            advice(&Loop::from_facts(facts)).iter().any(|advice| advice.change.is_some())
+        };
+        assert!(has_change(0) && !has_change(1));
     }
 
     #[test]
@@ -1133,6 +1197,8 @@ mod tests {
             Facts { strided: 2, spread: 0, ..sum.clone() },
             Facts { spread: 3, ..sum.clone() },
             Facts { has_avx: false, ..sum.clone() },
+            Facts { wraparounds: 1, ..sum.clone() },
+            Facts { descends: true, ..sum.clone() },
             Facts { exits: 3, ..sum },
         ] {
             assert_eq!(lower(facts.clone()), None, "{facts:?}");

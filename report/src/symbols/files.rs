@@ -491,7 +491,7 @@ impl ImageCode {
             return Vec::new();
         }
         let lines = frames.into_iter().filter_map(|frame| Some((frame.file?, frame.line.filter(|line| *line != 0)?)));
-        let (library, users): (Vec<_>, Vec<_>) = lines.partition(|(file, _)| file.contains("/numba/"));
+        let (library, users): (Vec<_>, Vec<_>) = lines.partition(|(file, _)| is_numba_file(file));
         if users.is_empty() { library } else { users }
     }
 
@@ -500,6 +500,11 @@ impl ImageCode {
         let frame = self.0.locate(address).0.into_iter().next()?;
         Some((frame.file?, frame.line.unwrap_or_default()))
     }
+}
+
+/// Returns true for a file of Numba itself.
+pub(crate) fn is_numba_file(path: &str) -> bool {
+    path.contains("/numba/")
 }
 
 #[cfg(test)]

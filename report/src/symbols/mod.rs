@@ -22,7 +22,7 @@ use std::ops::Range;
 
 pub(crate) use elf::{Hash, hash_contents};
 pub use files::FileSymbols;
-pub(crate) use files::ImageCode;
+pub(crate) use files::{ImageCode, is_numba_file};
 pub(crate) use library::{Library, NamedFiles, RecordingFiles, SampledFile};
 pub(crate) use names::is_entry;
 pub(crate) use roots::Roots;
