@@ -498,8 +498,8 @@ fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     }
     let advice = Advice::because("fp-order", "one value at a time: the sum keeps its order");
     // Before Numba 0.68, a loop of Numba, such as that of np.sum, keeps options of its own.
-    let loop_words =
-        if dialect == Dialect::Numba && hot_loop.is_of_numba { "a loop over the elements with " } else { "" };
+    let is_inlined = dialect == Dialect::Numba && hot_loop.is_of_numba && hot_loop.first == hot_loop.last;
+    let loop_words = if is_inlined { "a loop over the elements with " } else { "" };
     let place = if stored_sums != 0 { "a local variable until after the loop, and " } else { "" };
     let change = format!("{place}{loop_words}{} allows several", dialect.reassociate());
     match (hot_loop.rounds(), spread) {
