@@ -109,6 +109,34 @@ fn a_thousand_threads() {
     assert!((4.0..=7.2).contains(&time), "{time} s");
 }
 
+/// With four threads, the process reaches its limit of threads (`RLIMIT_NPROC`): the recorder's must not count.
+#[test]
+fn a_limit_of_threads() {
+    const ARGS: [&str; 3] = ["crowd", "4", "0.05"];
+    let (true, Some(setpriv)) =
+        (tool::require_root("the limit of another user"), tool::require("setpriv", Absence::FailsInCi))
+    else {
+        return;
+    };
+    let host = Host::accessible_to_all(setpriv, "thread-limit");
+    let (copied_program, library) = (host.scratch("program"), host.scratch("libjitlisten.so"));
+    let scratch = Scratch::new("thread-limit-build");
+    let Some(program) = program(&scratch) else { return };
+    std::fs::copy(program, &copied_program).expect("copied");
+    std::fs::copy(paths::library(), &library).expect("copied");
+    let data = host.scratch("f.data");
+    // The limit applies to all threads of a user; no other process has this one.
+    let setpriv_args = ["--reuid=61003", "--regid=61003", "--clear-groups", "prlimit", "--nproc=5", "env"];
+    let host = setpriv_args.into_iter().fold(host, |host, arg| host.argument(arg));
+    let host = host.argument(format!("LD_PRELOAD={}", library.display()));
+    let host = host.argument(format!("JITLISTEN_RECORD={},hz=499", data.display())).argument(copied_program);
+    let host = ARGS.into_iter().fold(host, |host, arg| host.argument(arg));
+    let outcome = host.run(Preload::Nothing).expect_success();
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout), "done\n");
+    assert!(data.exists());
+    let _ = read(&data);
+}
+
 /// The program's own wall-clock and thread-CPU-time timers fire as often as without the sampler.
 #[test]
 fn the_programs_own_timers() {
