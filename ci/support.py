@@ -120,9 +120,10 @@ def render_coverage():
     for row in read_records("coverage"):
         lines = f"{row['covered without']}, {row['covered with']}, {row['as Python']} of {row['statements']}"
         branches = f"{row['taken without']}, {row['taken with']}, {row['taken as Python']} of {row['branches']}"
-        rows.append([row["suite"], row["tests"], row["other results"], lines, branches, row["covered only as Python"]])
+        differing = f"{row['lines that differ in functions that ran both ways']}, {row['branches that do']}"
+        rows.append([row["suite"], row["tests"], row["other results"], lines, branches, differing])
     return render_table(
-        ["suite", "tests", "with another result", "statements", "branches", "statements only as Python"], rows
+        ["suite", "tests", "with another result", "statements", "branches", "statements, branches that differ"], rows
     )
 
 
@@ -179,7 +180,8 @@ short.
 ## Coverage of compiled code
 
 Parts of test suites under `pytest --cov --cov-branch`: without the plugin, with it, and with
-`NUMBA_DISABLE_JIT=1` (as Python), where some tests fail.
+`NUMBA_DISABLE_JIT=1` (as Python). The last column compares the functions that ran both ways.
+[Coverage](coverage.md) says where its differences come from.
 
 {render_coverage()}"""
 
