@@ -64,7 +64,7 @@ def render_systems():
         [
             "Debian 13, aarch64, emulated",
             f"{sum(run['result'] == 'ok' for run in runs)} of {len(runs)}",
-            "",
+            runs[0]["commit"],
             runs[0]["date"],
         ]
     )
