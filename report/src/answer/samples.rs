@@ -1,4 +1,4 @@
-//! Samples of the tree: the path of each, what it did, and where the time of worker threads belongs.
+//! Samples of the tree: their paths and activities, and the lines to which the time of worker threads belongs.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

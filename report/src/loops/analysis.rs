@@ -162,7 +162,7 @@ fn count_branched_sums(body: &[&Instruction], carried: Registers) -> u32 {
     if vectors.numbers().all(is_sum) { vectors.numbers().count() as u32 } else { 0 }
 }
 
-/// Returns true if the loop only reads memory, and what it reads decides neither addresses nor later iterations.
+/// Returns true if the loop only reads memory, and the loaded values decide neither addresses nor later iterations.
 fn only_reads_in_order(body: &[&Instruction], carried: Registers) -> bool {
     let mut accesses = body.iter().filter_map(|instruction| instruction.memory).peekable();
     // Registers that may hold a loaded value or one computed from it, at any place in the loop.
@@ -180,8 +180,7 @@ fn only_reads_in_order(body: &[&Instruction], carried: Registers) -> bool {
     accesses.peek().is_some() && !carried.intersects(loaded) && accesses.all(is_plain)
 }
 
-/// Returns the registers whose value at the start of an iteration is read in it: those that are live at its
-/// header, without regard to the code after the loop.
+/// Returns the registers that are live at the header of the loop, without regard to the code after it.
 fn carried_registers(instructions: &[Instruction], natural_loop: &NaturalLoop) -> Registers {
     let blocks = &natural_loop.own_blocks;
     let by_start: FxHashMap<u64, usize> =
