@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::activity::{Activities, Activity, StackActivity};
+use super::activity::{Activities, StackActivity};
 use super::libraries::Libraries;
 use super::marks::Marks;
 use super::owners::is_generated;
@@ -241,15 +241,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Charges the time of a stack to its line, and to the user line that led to that line.
+    /// Charges the time of a stack to its line, and finds the user line that led to generated code.
     fn charge_lines(&mut self, stack_activity: &StackActivity, count: Count) {
-        if let Some(line_key) = stack_activity.user {
-            let line = self.lines.entry(line_key).or_default();
-            line.below += count;
-            if stack_activity.activity == Activity::Compiling {
-                line.below_compiling += count;
-            }
-        }
         let Some(line_key) = stack_activity.line else { return };
         let line = self.lines.entry(line_key).or_default();
         line.hot += count;
