@@ -243,8 +243,8 @@ fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
         rule: "interpreted",
         position: Some((path.clone(), hottest)),
         text: format!(
-            "{name_and_range}{and_more} {verb} in Python's interpreter; moved into an @njit function, loops over numbers \
-             and arrays are compiled"
+            "{name_and_range}{and_more} {verb} in Python's interpreter; moved into an @njit function, loops over \
+             numbers and arrays are compiled"
         ),
     })
 }
@@ -359,8 +359,8 @@ fn call_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
         rule: "many-calls",
         position: Some((path.clone(), line)),
         text: format!(
-            "{}:{line}{and_more}: many short calls of compiled functions; move the loop around the call into a compiled \
-             function",
+            "{}:{line}{and_more}: many short calls of compiled functions; move the loop around the call into a \
+             compiled function",
             source_name(path)
         ),
     })

@@ -480,8 +480,8 @@ fn measure_spread(body: &[&Instruction], additions: u32) -> (u32, u32) {
     (spread, unrolled.unwrap_or(0))
 }
 
-/// Counts memory accesses whose address was loaded in the same iteration: all, those at a loaded pointer, and those whose
-/// address is loaded from the same place each time. Addresses loaded from the stack do not count.
+/// Counts memory accesses whose address was loaded in the same iteration: all, those at a loaded pointer, and those
+/// whose address is loaded from the same place each time. Addresses loaded from the stack do not count.
 fn count_loaded_addresses(facts: &mut Facts, body: &[&Instruction], changed: Registers) {
     let mut loaded = Registers::default();
     // Registers that hold a loaded value unchanged, and those loaded from the same place in each iteration.
