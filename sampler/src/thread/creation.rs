@@ -13,6 +13,7 @@ use jitlisten::plumbing::HostStateGuard;
 
 use crate::handler::clock;
 use crate::recording::current::{self, Recording};
+use crate::recording::pause;
 use crate::thread::arming;
 use crate::thread::run_queue::SchedulerTimes;
 use crate::thread::slot::{SIGNAL_STACK_BYTES, Slot};
@@ -24,6 +25,8 @@ struct ThreadStart {
     start: ThreadFunction,
     argument: *mut c_void,
     stack_size: usize,
+    /// The thread's signal mask, if it was created while its creator had blocked more signals.
+    signals: Option<libc::sigset_t>,
 }
 
 /// Interposed `pthread_create(3)`.
@@ -40,13 +43,21 @@ pub unsafe fn pthread_create(
         // SAFETY: the caller's arguments are passed on unchanged.
         return unsafe { next::pthread_create(thread, attributes, start, argument) };
     }
-    let Some(start_info) = allocate_start(ThreadStart { start, argument, stack_size: stack_size(attributes) }) else {
+    let stack_size = stack_size(attributes);
+    let Some(start_info) = allocate_start(ThreadStart { start, argument, stack_size, signals: None }) else {
         // SAFETY: the caller's arguments are passed on unchanged.
         return unsafe { next::pthread_create(thread, attributes, start, argument) };
     };
     // SAFETY: the arguments are the caller's except for the function: `run_sampled` takes the `ThreadStart` and calls
     // the caller's function.
-    let error = unsafe { next::pthread_create(thread, attributes, run_sampled, start_info.cast()) };
+    let create = move || unsafe { next::pthread_create(thread, attributes, run_sampled, start_info.cast()) };
+    let mut error = create();
+    if error == libc::EAGAIN {
+        // At the limit of threads (`RLIMIT_NPROC`, a container's), the writer may have taken the last one.
+        // SAFETY: no thread was created, so the memory is still ours.
+        unsafe { (*start_info).signals = Some(signal_mask()) };
+        error = pause::without_writer(create);
+    }
     if error != 0 {
         // SAFETY: no thread was created.
         unsafe { libc::free(start_info.cast()) };
@@ -80,6 +91,14 @@ fn stack_size(attributes: *const libc::pthread_attr_t) -> usize {
     if unsafe { libc::pthread_attr_getstacksize(attributes, &raw mut size) } == 0 { size } else { 0 }
 }
 
+fn signal_mask() -> libc::sigset_t {
+    let mut mask = MaybeUninit::uninit();
+    // SAFETY: the call only writes the current mask.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), mask.as_mut_ptr()) };
+    // SAFETY: the call has initialized the mask.
+    unsafe { mask.assume_init() }
+}
+
 fn allocate_start(start_info: ThreadStart) -> Option<*mut ThreadStart> {
     // SAFETY: `malloc` has no precondition.
     let memory = unsafe { libc::malloc(size_of::<ThreadStart>()) }.cast::<ThreadStart>();
@@ -95,9 +114,13 @@ fn allocate_start(start_info: ThreadStart) -> Option<*mut ThreadStart> {
 /// unwind through it.
 extern "C-unwind" fn run_sampled(start_info: *mut c_void) -> *mut c_void {
     // SAFETY: `pthread_create` allocated this memory for this thread alone.
-    let ThreadStart { start, argument, stack_size } = unsafe { start_info.cast::<ThreadStart>().read() };
+    let ThreadStart { start, argument, stack_size, signals } = unsafe { start_info.cast::<ThreadStart>().read() };
     // SAFETY: the memory came from `malloc`, and its contents have been read.
     unsafe { libc::free(start_info) };
+    if let Some(signals) = signals {
+        // SAFETY: the mask is that of the creating thread.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const signals, ptr::null_mut()) };
+    }
     let _ = std::panic::catch_unwind(|| adopt_this_thread(start as usize as u64, stack_size));
     start(argument)
 }
