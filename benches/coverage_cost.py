@@ -194,7 +194,7 @@ def measure_threads(mode):
 
     @njit(nogil=True)
     def calls(out, n):
-        # LLVM must assume that `out` and the marks overlap, so it stores marks in each iteration.
+        # LLVM must assume that `out` and the marks of `step` overlap, so it stores them in each iteration.
         for i in range(n):
             out[i & 1023] = step(i)
 

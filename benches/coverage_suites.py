@@ -8,7 +8,8 @@ distributions: most wheels contain no tests. `ci/coverage.sh suites` provides al
 
 A session is `pytest --cov --cov-branch` in its own process, with an empty Numba cache. The first three sessions yield
 lines and branches: with NUMBA_DISABLE_JIT=1, with the plugin, and without it. NUMBA_DISABLE_JIT shows coverage.py's
-result for the functions as Python; it does not apply to `vectorize`, `guvectorize` and `overload`. Then come rounds of
+result for the functions as Python; it does not apply to `vectorize`, `guvectorize` and `overload`, and some packages
+define other functions with it. So differences are also counted in the functions that ran both ways. Then come rounds of
 sessions without the plugin, with it, and without it again (A/A). Times are processor time including children, and that
 of Numba's compilations; each ratio compares sessions of the same round. A suite is skipped if a session of it takes too
 long.
@@ -16,6 +17,7 @@ long.
 A session loads this file as a plugin of pytest, which measures the compilations.
 """
 
+import ast
 import datetime
 import importlib.metadata
 import importlib.util
@@ -101,6 +103,8 @@ COLUMNS = (
     "taken as Python",
     "taken only compiled",
     "taken only as Python",
+    "lines that differ in functions that ran both ways",
+    "branches that do",
     "time with : without",
     "A/A",
     "compile time with : without",
@@ -109,6 +113,34 @@ COLUMNS = (
     "commit",
     "date",
 )
+
+
+class Functions:
+    """Functions of a package, by the lines of their bodies."""
+
+    def __init__(self, package):
+        self._package, self._files = package, {}
+
+    def at(self, name, line):
+        """Returns the innermost function of a line. Its line is 0 for the module."""
+        if name not in self._files:
+            self._files[name] = first_line_by_line = {}
+            # Outer functions come first.
+            for node in ast.walk(ast.parse((self._package / name).read_text())):
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    body = range(node.body[0].lineno, node.end_lineno + 1)
+                    first_line_by_line.update(dict.fromkeys(body, node.lineno))
+        return name, self._files[name].get(abs(line), 0)
+
+    def differing(self, sessions, kind):
+        """Returns lines or arcs that differ between two sessions, of functions that ran in both."""
+        ran = set.intersection(*({self.at(*line) for line in session.lines} for session in sessions))
+        first, second = (getattr(session, kind) for session in sessions)
+        return {
+            (name, place)
+            for name, place in first ^ second
+            if self.at(name, place if isinstance(place, int) else place[0]) in ran
+        }
 
 
 class Session:
@@ -170,6 +202,7 @@ class Session:
                 for each in coverage[key]
             }
 
+        self.functions = Functions(package)
         self.lines, self.arcs = all_of("executed_lines"), all_of("executed_branches")
         self.statements = len(self.lines | all_of("missing_lines"))
         self.branches = len(self.arcs | all_of("missing_branches"))
@@ -223,7 +256,8 @@ def measure(suite, sources, rounds):
         sessions = (without, with_plugin, repeat)
         print(suite, *("%.2f (%.2f)" % (each.seconds, each.compile_seconds) for each in sessions), file=sys.stderr)
     tests = without.results.keys() | with_plugin.results.keys()
-    for path, place in sorted(with_plugin.lines ^ as_python.lines) + sorted(with_plugin.arcs ^ as_python.arcs):
+    differing = [with_plugin.functions.differing((with_plugin, as_python), kind) for kind in ("lines", "arcs")]
+    for path, place in sorted(differing[0]) + sorted(differing[1]):
         is_compiled = (path, place) in with_plugin.lines | with_plugin.arcs
         print(suite, path, place, "only compiled" if is_compiled else "only as Python", file=sys.stderr)
     return {
@@ -245,6 +279,8 @@ def measure(suite, sources, rounds):
         "taken as Python": len(as_python.arcs),
         "taken only compiled": len(with_plugin.arcs - as_python.arcs),
         "taken only as Python": len(as_python.arcs - with_plugin.arcs),
+        "lines that differ in functions that ran both ways": len(differing[0]),
+        "branches that do": len(differing[1]),
         "time with : without": median_and_range(ratios),
         "A/A": median_and_range(repeat_ratios),
         "compile time with : without": median_and_range(compile_ratios),

@@ -46,13 +46,22 @@ def render_integrations():
     return lists + (f"* Not tested: {', '.join(missing)}.\n" if missing else "")
 
 
-def render_hosts(by_hand):
-    rows = [row for row in read_records("hosts") if (row["run by"] == "by hand") == by_hand]
+def select_hosts(by_hand):
+    return [row for row in read_records("hosts") if (row["run by"] == "by hand") == by_hand]
+
+
+def render_tested_hosts():
     cells = [
         [row["program"], ", ".join(filter(None, (row["llvm"], row["linker"]))), row["found"], row["note"]]
-        for row in rows
+        for row in select_hosts(by_hand=False)
     ]
     return render_table(["program", "LLVM, linker", "found", "note"], cells)
+
+
+def render_hosts_by_hand():
+    """Lists the programs, with the number of objects found, and the note."""
+    rows = select_hosts(by_hand=True)
+    return "".join(f"* {row['program']}: {'; '.join(filter(None, (row['found'], row['note'])))}\n" for row in rows)
 
 
 def render_systems():
@@ -64,7 +73,7 @@ def render_systems():
         [
             "Debian 13, aarch64, emulated",
             f"{sum(run['result'] == 'ok' for run in runs)} of {len(runs)}",
-            "",
+            runs[0]["commit"],
             runs[0]["date"],
         ]
     )
@@ -96,23 +105,18 @@ def parse_numba_version(text):
 
 
 def render_suites():
-    rows = []
+    """Lists the suites of each mode, with the modules whose result differs."""
+    modes = collections.defaultdict(list)
     for (environment, mode), runs in group_rows(read_records("suites"), "environment", "mode"):
-        differing_modules = [
+        differing_modules = ", ".join(
             run["module"].rsplit(".", 1)[-1]
             for run in runs
             if run["failed without"] != run["failed with"] and run["failed without"].isdigit()
-        ]
-        rows.append(
-            [
-                environment,
-                mode,
-                len(runs),
-                sum(int(run["tests"]) for run in runs),
-                ", ".join(differing_modules) or "none",
-            ]
         )
-    return render_table(["suite", "mode", "modules", "tests", "modules with another result"], rows)
+        modes[mode].append(
+            f"{environment} ({sum(int(run['tests']) for run in runs)}{differing_modules and ': ' + differing_modules})"
+        )
+    return "".join(f"* {mode}: {'; '.join(suites)}\n" for mode, suites in modes.items())
 
 
 def render_coverage():
@@ -120,16 +124,17 @@ def render_coverage():
     for row in read_records("coverage"):
         lines = f"{row['covered without']}, {row['covered with']}, {row['as Python']} of {row['statements']}"
         branches = f"{row['taken without']}, {row['taken with']}, {row['taken as Python']} of {row['branches']}"
-        rows.append([row["suite"], row["tests"], row["other results"], lines, branches, row["covered only as Python"]])
+        differing = f"{row['lines that differ in functions that ran both ways']}, {row['branches that do']}"
+        rows.append([row["suite"], row["tests"], row["other results"], lines, branches, differing])
     return render_table(
-        ["suite", "tests", "with another result", "statements", "branches", "statements only as Python"], rows
+        ["suite", "tests", "with another result", "statements", "branches", "statements, branches that differ"], rows
     )
 
 
 def render_support_page():
     return f"""# What was tested
 
-Rendered by `ci/support.py` from `records/`, which has version, commit, date and figure of each run, and who counted.
+Rendered by `ci/support.py` from `records/`, which has version, commit, date and figure of each run.
 
 ## Versions
 
@@ -157,10 +162,10 @@ objects that jitlisten found, of those that the host itself, gdb or strace count
 
 By `make test` and `make test-hosts`:
 
-{render_hosts(by_hand=False)}
-By hand:
+{render_tested_hosts()}
+By hand (`records/hosts.tsv` has the LLVM and linker of each):
 
-{render_hosts(by_hand=True)}
+{render_hosts_by_hand()}
 ## Line tables do not change Numba's code
 
 {render_same_code()}
@@ -168,7 +173,7 @@ Numba 0.56 (LLVM 11) pads jumps differently with lines; it has lines only with `
 
 ## Test suites of others
 
-Each module runs with and without jitlisten; every test must have the same result.
+Each module runs with and without jitlisten. In parentheses: the number of tests, and modules with another result.
 
 {render_suites()}
 `test_debuginfo` expects no debug information without `debug=True`. `test_gdb_dwarf` fails while it is recorded, because
@@ -179,7 +184,8 @@ short.
 ## Coverage of compiled code
 
 Parts of test suites under `pytest --cov --cov-branch`: without the plugin, with it, and with
-`NUMBA_DISABLE_JIT=1` (as Python), where some tests fail.
+`NUMBA_DISABLE_JIT=1` (as Python). The last column compares the functions that ran both ways.
+[Coverage](coverage.md) says where its differences come from.
 
 {render_coverage()}"""
 

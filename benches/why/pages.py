@@ -12,6 +12,7 @@ Usage:
 
 import ast
 import csv
+import difflib
 import json
 import os
 import pathlib
@@ -24,7 +25,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE, MARK = ROOT / "docs/why-rules.md", "<!-- The rest is written by benches/why/pages.py. -->\n"
 SOURCE = (ROOT / "benches/why/kernels.py").read_text(encoding="utf-8")
-BLOCK = re.compile(r"<!-- rule (?P<rule>[\w-]+) -->\n```python\n(?P<text>.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"<!-- rule (?P<rule>[\w-]+) -->\n```diff\n(?P<text>.*?)^```$", re.M | re.S)
 SECONDS = "0.5"
 RULES_PER_RECORDING = 7
 # Rules without a section: one is about several threads, Numba's linear algebra needs SciPy, and AVX-512 packs counters.
@@ -54,10 +55,25 @@ def read_kernels():
 
 def format_section(rule, kernels, texts, measured):
     example = next((name for name in kernels if f"{name}_changed" in texts), kernels[0])
-    text = texts[example]
-    if f"{example}_changed" in texts:
-        text += f"\n\n# {measured[example]} times faster:\n{texts[f'{example}_changed'].replace('_changed', '')}"
-    return f"## {rule}\n\n<!-- rule {rule} -->\n```python\n{text}\n```\n"
+    changed = texts[f"{example}_changed"].replace("_changed", "")
+    lines = "\n".join(line.rstrip() for line in difference(texts[example].splitlines(), changed.splitlines()))
+    return f"## {rule}\n\n{measured[example]} times faster:\n\n<!-- rule {rule} -->\n```diff\n{lines}\n```\n"
+
+
+def difference(old, new):
+    """Yields the lines of both functions, each after a space, `-` or `+`."""
+    for tag, old_first, old_end, new_first, new_end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
+        if tag == "equal":
+            yield from (f" {line}" for line in old[old_first:old_end])
+        else:
+            yield from (f"-{line}" for line in old[old_first:old_end])
+            yield from (f"+{line}" for line in new[new_first:new_end])
+
+
+def split_difference(text):
+    """Returns the old function, and the new one."""
+    lines = [line or " " for line in text.splitlines()]
+    return ["\n".join(line[1:] for line in lines if line[0] != other) for other in "+-"]
 
 
 def write(only_check):
@@ -117,7 +133,7 @@ def run(directory):
         files = []
         for block in BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
             files.append(pathlib.Path(scratch, block["rule"] + ".py"))
-            files[-1].write_text(block["text"], encoding="utf-8")
+            files[-1].write_text("\n\n".join(split_difference(block["text"])), encoding="utf-8")
         data = f"{scratch}/data"
         lines = {}
         # In one recording of all rules, a loop that LLVM unrolled may have too small a share to be shown.

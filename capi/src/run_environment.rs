@@ -3,7 +3,7 @@
 //! first Python interpreter. It restores the variables, so that its children, which may have another libc or
 //! architecture, start unchanged.
 //!
-//! `JITLISTEN_RUN` ([`RunRequest`]) says what was changed.
+//! `JITLISTEN_RUN` ([`RunRequest`]) lists the changes.
 
 use std::env;
 use std::ffi::OsString;

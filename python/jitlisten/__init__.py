@@ -97,9 +97,9 @@ class RecordOptions(TypedDict, total=False):
 
     #: Samples per second of CPU time, or of wall-clock time with ``wall``. 199 by default.
     hz: int
-    #: Sample wall-clock time, which includes waiting threads.
+    #: Sample wall-clock time, which includes waiting threads. False by default.
     wall: bool
-    #: Record forked children, too, each into its own file.
+    #: Record forked children, too, each into its own file. False by default.
     children: bool
     #: Stop the recording after this many seconds. The default, 0, means no limit.
     seconds: int
@@ -188,8 +188,7 @@ def start_recording(path: "Union[str, os.PathLike[str]]", **options: "Unpack[Rec
     """Starts to sample every thread of this process into a ``perf.data`` file, for ``perf report`` and ``jitlisten
     lines``.
 
-    Options, as keyword arguments with their defaults: ``hz=199``, ``wall=False``, ``children=False``, ``seconds=0``,
-    ``python=True``, ``lines=True``, ``event=None``, ``recorder=None``. :class:`RecordOptions` describes them.
+    :class:`RecordOptions` describes the keyword arguments and their defaults.
     """
     from . import _record
 

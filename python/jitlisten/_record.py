@@ -3,7 +3,7 @@
 import ctypes
 import os
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Iterator, Optional
+from typing import TYPE_CHECKING, Iterator
 
 from . import SINKS, Error, Recording, RecordOptions, _compilations, _names, _owners, enable
 from ._library import check, library, statistics
@@ -30,27 +30,23 @@ class Statistics(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in Recording._fields]
 
 
-def start(
-    path: str,
-    hz: int = 199,
-    wall: bool = False,
-    children: bool = False,
-    seconds: int = 0,
-    python: bool = True,
-    lines: bool = True,
-    event: Optional[str] = None,
-    recorder: Optional[str] = None,
-) -> None:
+def start(path: str, **options: "Unpack[RecordOptions]") -> None:
+    unknown = options.keys() - RecordOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
     if statistics() is None:
-        enable(SINKS, lines=lines)
-    flags = (_WALL if wall else 0) | (_CHILDREN if children else 0) | (0 if python else _NO_PYTHON)
-    options = Options(size=ctypes.sizeof(Options), hz=hz, flags=flags, seconds=seconds)
+        enable(SINKS, lines=options.get("lines", True))
+    record_options = Options(size=ctypes.sizeof(Options), hz=options.get("hz", 0), seconds=options.get("seconds", 0))
+    record_options.flags |= _WALL if options.get("wall") else 0
+    record_options.flags |= _CHILDREN if options.get("children") else 0
+    record_options.flags |= 0 if options.get("python", True) else _NO_PYTHON
+    recorder, event = options.get("recorder"), options.get("event")
     if recorder is not None:
-        options.recorder, options.recorder_start = map(int, recorder.split(":"))
-    options.event = None if event is None else event.encode()
+        record_options.recorder, record_options.recorder_start = map(int, recorder.split(":"))
+    record_options.event = None if event is None else event.encode()
     call = library().jitlisten_record_start
     call.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
-    check(call(os.fsencode(path), ctypes.byref(options)))
+    check(call(os.fsencode(path), ctypes.byref(record_options)))
     _compilations.begin()
     _names.begin()
     _owners.begin()

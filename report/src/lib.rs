@@ -37,7 +37,7 @@ pub use lookup::source::{Compiled, SourceText};
 pub use lookup::source_hashes::hash as source_hash;
 pub use loops::{Advice, Facts as LoopFacts, Gain, Instruction, Loop, Remark, Verdict, Version};
 pub use profile::activity::{Activities, Activity, StackActivity};
-pub use profile::hottest::{CallingLine, HotLine};
+pub use profile::hottest::HotLine;
 pub use profile::owners::Owners;
 pub use profile::{
     Count, Detail, Extent, FunctionRow, Inlined, LibraryRow, Line, Profile, Shares, SourceLines, Summary, ThreadRow,

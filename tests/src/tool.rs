@@ -1,8 +1,9 @@
 //! Lookup and execution of external tools, with timeouts and skips. A test whose tool is missing fails in CI and is
 //! skipped elsewhere.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -18,6 +19,16 @@ pub enum Absence {
     FailsInCi,
     /// Some supported systems lack the tool (an old Python, a new LLVM), so its absence always results in a skip.
     IsAllowed,
+}
+
+/// Returns whether the test runs as root, which it needs for `subject`. Otherwise reports it as skipped.
+#[must_use]
+pub fn require_root(subject: &str) -> bool {
+    let is_root = fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0);
+    if !is_root {
+        skip(subject, "not root", Absence::IsAllowed);
+    }
+    is_root
 }
 
 /// Reports that a test did not run, and why. `ci/test.sh` counts the lines in `$JITLISTEN_SKIPS`.

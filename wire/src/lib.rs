@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod counters;
+pub mod elf;
 pub mod facts;
 pub mod mailbox;
 pub mod perf_data;

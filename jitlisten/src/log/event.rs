@@ -85,10 +85,10 @@ log_events! {
     /// An object of JITLink is not found in memory.
     Unlocated { library, time } =
         "{library}: could not locate a JITLink object in memory {time}; its functions stay unnamed (reported once)",
-    /// Code that is compiled to memory cannot be told from equal code.
+    /// Code compiled to memory is indistinguishable from equal code.
     EqualCompiled { count } =
         "{count} objects compiled to memory have equal code, or are in two places; they stay unnamed (reported once)",
-    /// Objects that move cannot be told from each other.
+    /// Equal objects that move are indistinguishable.
     EqualMoved { count } = "{count} equal objects linked for another address stay unnamed",
     /// An LLVM is unloaded.
     Closed { bias } = "an LLVM was closed: {bias}",

@@ -1,8 +1,8 @@
 """Code in which stores are expensive, and marks are therefore stored in another way.
 
 Short loops: with stores, LLVM neither vectorises them nor converts their branches to arithmetic. Marks are bits of a
-local variable, and stored when the loop exits. Loops that call user functions are excluded, because such a call may
-take long, or never return.
+local variable, and stored when the loop exits. A loop that calls a user function is only short if that function is:
+another call may take long, or never return.
 
 Frequent code: innermost loops, and functions without loops, which another loop may call. Threads that run it would
 write to the same cache line at each turn. Marks are stored only if they are not set.
@@ -11,16 +11,34 @@ write to the same cache line at each turn. Marks are stored only if they are not
 from __future__ import annotations
 
 import builtins
-from typing import Any, Dict, FrozenSet, List, Optional
+import weakref
+from typing import Any, Callable, Dict, FrozenSet, List, Optional
 
 from numba.core import ir
 from numba.core.analysis import compute_cfg_from_blocks
+from numba.core.dispatcher import Dispatcher
 
 from .statements import MarkStatement
 
 _SIMPLE_TYPES = (ir.Assign, ir.Jump, ir.Branch, ir.Del, ir.SetItem, ir.StaticSetItem, MarkStatement)
+_LEAVES_FUNCTION = (ir.Return, ir.Raise, ir.StaticRaise)
 
 _MAX_BLOCKS = 100
+
+# Compiled functions without loops that only call short functions, or those of libraries.
+_short_functions: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+
+
+def note_length(function: Callable[..., Any], blocks: Dict[int, Any]) -> None:
+    """Records whether a function is short. Its callers are compiled later."""
+    values = _find_constants(blocks)
+    statements = [statement for block in blocks.values() for statement in block.body]
+    if not compute_cfg_from_blocks(blocks).loops() and all(
+        type(statement) in _LEAVES_FUNCTION or _is_simple(statement, values) for statement in statements
+    ):
+        _short_functions.add(function)
+    else:
+        _short_functions.discard(function)
 
 
 def find_short_loops(blocks: Dict[int, Any]) -> Dict[int, FrozenSet[int]]:
@@ -74,7 +92,10 @@ def _is_simple(statement: Any, values: Dict[str, Any]) -> bool:
     value = getattr(statement, "value", None) if isinstance(statement, ir.Assign) else None
     if isinstance(value, ir.Yield):
         return False
-    return not (isinstance(value, ir.Expr) and value.op == "call") or _is_library_function(values.get(value.func.name))
+    if not (isinstance(value, ir.Expr) and value.op == "call"):
+        return True
+    function = values.get(value.func.name)
+    return function.py_func in _short_functions if isinstance(function, Dispatcher) else _is_library_function(function)
 
 
 def _is_library_function(function: Optional[Any]) -> bool:

@@ -93,6 +93,7 @@ class Lowering:
         self._dummies: Dict[str, Any] = {}
         self._loops = loops.find_short_loops(blocks)
         self._frequent = loops.find_frequent(blocks)
+        loops.note_length(lowerer.func_ir.func_id.func, blocks)
         # Variables that hold code lifted from this function, loops and bodies of `with objmode`, that has marks itself.
         constants = {
             statement.target.name: statement.value.value

@@ -1005,6 +1005,23 @@ def raises_at_the_end_of_a_branch(x, z):
     return z
 
 
+@njit
+def at_most_two(x):
+    if x > 2:
+        raise ValueError
+    return x
+
+
+@njit
+def calls_short_functions(n):
+    total = 0
+    for i in range(n):
+        if i == 1:
+            continue
+        total += at_most_two(i)
+    return total
+
+
 def drive():
     array_expressions(np.ones(3), np.ones(3), False)
     chain(50)
@@ -1098,6 +1115,8 @@ def drive():
         (raised_in_an_inlined_call, -1),
         (raises_in_an_inlined_call, 20),
         (ends_with_a_call, 0),
+        (calls_short_functions, 2),
+        (calls_short_functions, 4),
     ):
         try:
             function(argument)

@@ -107,15 +107,15 @@ fn compilation_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
             let ((name, path, line), _) = compiled.functions.iter().max_by_key(|(_, count)| **count)?;
             let name = short_name(name);
             let count = compiled.functions.len();
-            let others = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+            let and_more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
             let (verb, it) = if count > 1 { ("compile", "them") } else { ("compiles", "it") };
-            let place = format!("{}:{line}", source_name(path));
-            let again = format!("{name} ({place}){others} {verb} in every run");
+            let position = format!("{}:{line}", source_name(path));
+            let again = format!("{name} ({position}){and_more} {verb} in every run");
             let (rule, text) = match (why, owner) {
                 (Why::NotCached | Why::Closure | Why::Jitclass, Some(package)) => (
                     "package-not-cached",
                     format!(
-                        "{name}{others} of {package} {verb} in every run: {package} does not cache {it}; call {it} \
+                        "{name}{and_more} of {package} {verb} in every run: {package} does not cache {it}; call {it} \
                          once before you measure"
                     ),
                 ),
@@ -140,7 +140,7 @@ fn compilation_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
                 ),
                 (Why::NewEntry, _) => {
                     let verb = if count > 1 { "come" } else { "comes" };
-                    ("cached-next-time", format!("{name} ({place}){others} {verb} from the cache in the next run"))
+                    ("cached-next-time", format!("{name} ({position}){and_more} {verb} from the cache in the next run"))
                 }
                 (why, _) if why.is_repeated() => ("not-cached", format!("{again}: {}", why.words())),
                 _ => return None,
@@ -199,8 +199,8 @@ struct LineTime {
 
 /// Returns the user's function that costs most in Python's interpreter.
 fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
-    // C functions that the interpreter calls for single values belong to its time, those that do most of a line's work
-    // do not, nor do lines that mostly work on strings.
+    // C functions that the interpreter calls for single values belong to its time. C functions that do most of a line's
+    // work do not, nor do lines that mostly work on strings.
     let mut lines: BTreeMap<(u32, u32, u32), LineTime> = BTreeMap::new();
     for group in evidence.samples.groups.iter().filter(|group| group.activity == Activity::Interpreted) {
         let Some(step) = group.steps.last().filter(|step| !step.is_compiled) else { continue };
@@ -230,21 +230,21 @@ fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     let hottest = lines.iter().max_by_key(|(_, count)| *count)?.0;
     let path = &evidence.symbols.sources[*source as usize];
     let numbers = if first == last { first.to_string() } else { format!("{first}-{last}") };
-    let place = format!("{}:{numbers}", source_name(path));
+    let range = format!("{}:{numbers}", source_name(path));
     let name = evidence.profile.functions.get(*row as usize).map(|function| short_name(&function.name));
-    let name_and_place = match name {
-        Some(name) if !name.contains('<') => format!("{name} ({place})"),
-        _ => place,
+    let name_and_range = match name {
+        Some(name) if !name.contains('<') => format!("{name} ({range})"),
+        _ => range,
     };
-    let others = if functions.len() > 1 { format!(" and {} more", functions.len() - 1) } else { String::new() };
+    let and_more = if functions.len() > 1 { format!(" and {} more", functions.len() - 1) } else { String::new() };
     let verb = if functions.len() > 1 { "run" } else { "runs" };
     Some(Help {
         count: functions.iter().map(|(_, lines)| total(lines)).sum(),
         rule: "interpreted",
         position: Some((path.clone(), hottest)),
         text: format!(
-            "{name_and_place}{others} {verb} in Python's interpreter; moved into an @njit function, loops over numbers \
-             and arrays are compiled"
+            "{name_and_range}{and_more} {verb} in Python's interpreter; moved into an @njit function, loops over \
+             numbers and arrays are compiled"
         ),
     })
 }
@@ -353,14 +353,14 @@ fn call_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     let more = lines.values().filter(|count| count.percent_of(evidence.all) >= 2.0).count().saturating_sub(1);
     let ((source, line), _) = lines.into_iter().max_by_key(|(_, count)| *count)?;
     let path = &evidence.symbols.sources[source as usize];
-    let others = if more > 0 { format!(" and {}", plural(more, "more line")) } else { String::new() };
+    let and_more = if more > 0 { format!(" and {}", plural(more, "more line")) } else { String::new() };
     Some(Help {
         count,
         rule: "many-calls",
         position: Some((path.clone(), line)),
         text: format!(
-            "{}:{line}{others}: many short calls of compiled functions; move the loop around the call into a compiled \
-             function",
+            "{}:{line}{and_more}: many short calls of compiled functions; move the loop around the call into a \
+             compiled function",
             source_name(path)
         ),
     })
@@ -377,8 +377,10 @@ fn callback_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     for group in &evidence.samples.groups {
         let Some(callback) = group.callback.filter(|callback| is_pandas(callback.function)) else { continue };
         if group.compilation.is_none() {
-            let place = (callback.caller.source, callback.caller.line);
-            lines.entry(place).or_insert((Count::default(), callback.callee)).0 += group.count;
+            lines
+                .entry((callback.caller.source, callback.caller.line))
+                .or_insert((Count::default(), callback.callee))
+                .0 += group.count;
         }
     }
     let (_, own) = sum_of_word(evidence, PACKAGE, |group| {

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!  path      lines of the user on each stack
-//!  samples   samples grouped by path and by what they did
+//!  samples   samples grouped by path and activity
 //!  tree      the lines by total time
 //!  rows      the rows that are shown
-//!  help      what helps
+//!  help      advice
 //!  build     all together
 //!  line_tree the same tree for the page, which chooses the rows of a part of the recording
 //! ```

@@ -1,4 +1,4 @@
-//! Samples of the tree: the path of each, what it did, and where the time of worker threads belongs.
+//! Samples of the tree: their paths and activities, and the lines to which the time of worker threads belongs.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -73,41 +73,24 @@ pub(crate) fn collect(
     compilations: &[Compilation],
 ) -> Samples {
     let paths = stack_paths(recording, symbols, profile);
-    let spans = Spans::new(compilations);
-    let python_threads = PythonThreads::new(recording, &paths);
-    let (mut keys, mut counts, mut key_of_sample) = (Distinct::default(), Vec::new(), Vec::new());
-    for sample in &recording.samples {
-        let stack_activity = profile.activities.get(sample.stack);
-        let thread = &recording.threads[sample.thread as usize];
-        let context = if stack_activity.activity == Activity::Compiling {
-            spans.find(thread, sample.time).map(Context::Compilation)
-        } else {
-            python_threads.line_below(sample, thread, &paths).map(Context::BelowStack)
-        };
-        let key = keys.number((sample.stack, context.unwrap_or(Context::Plain)));
-        counts.resize(keys.values.len(), Count::default());
-        counts[key as usize] += Count::from_sample(sample);
-        key_of_sample.push(key);
-    }
+    let (keys, counts, key_of_sample) = count_contexts(recording, profile, compilations, &paths);
     let mut callers = Callers::default();
-    for ((stack, _), count) in keys.values.iter().zip(&counts) {
+    for ((stack, _), count) in keys.iter().zip(&counts) {
         callers.add(&paths[*stack as usize], count.weight);
     }
     let mut order: Vec<usize> = (0..counts.len()).collect();
-    order.sort_unstable_by_key(|key| keys.values[*key]);
+    order.sort_unstable_by_key(|key| keys[*key]);
     let mut group_of_key = vec![None; counts.len()];
     let mut words = Distinct::default();
     let mut samples = Samples { serial: find_serial_threads(recording, profile, &paths), ..Samples::default() };
     for key in order {
-        let ((stack, context), count) = (keys.values[key], counts[key]);
+        let ((stack, context), count) = (keys[key], counts[key]);
         let path = &paths[stack as usize];
         let stack_activity = profile.activities.get(stack);
-        let name = &profile.activities.names[stack_activity.name as usize];
         if profile.activities.is_idle(stack_activity) {
             continue;
         }
-        let is_compiled = stack_activity.activity == Activity::Compiled;
-        let call = path.callee.filter(|_| is_compiled).map(|function| function_word(symbols, function));
+        let name = &profile.activities.names[stack_activity.name as usize];
         let word = match stack_activity.activity {
             Activity::Interpreted => interpreted_word(path, symbols, profile),
             Activity::Library => library_word(name, path, context),
@@ -116,18 +99,18 @@ pub(crate) fn collect(
             Activity::Collecting => COLLECTING.to_owned(),
             activity => activity.words().to_owned(),
         };
+        let is_compiled = stack_activity.activity == Activity::Compiled;
+        let call = path.callee.filter(|_| is_compiled).map(|function| function_word(symbols, function));
+        let (steps, compilation) = match context {
+            Context::BelowStack(stack) => (paths[stack as usize].python_steps().to_vec(), None),
+            Context::Compilation(compilation) => (path.python_steps().to_vec(), Some(compilation)),
+            Context::Plain => (steps_with_callers(path, &callers), None),
+        };
         group_of_key[key] = Some(samples.groups.len() as u32);
         samples.groups.push(Group {
             stack,
-            steps: match context {
-                Context::BelowStack(stack) => paths[stack as usize].python_steps().to_vec(),
-                Context::Compilation(_) => path.python_steps().to_vec(),
-                Context::Plain => steps_with_callers(path, &callers),
-            },
-            compilation: match context {
-                Context::Compilation(compilation) => Some(compilation),
-                _ => None,
-            },
+            steps,
+            compilation,
             activity: stack_activity.activity,
             word: words.number(word),
             call: call.map(|call| words.number(call)),
@@ -139,6 +122,31 @@ pub(crate) fn collect(
     samples.group_of_sample = key_of_sample.into_iter().map(|key| group_of_key[key as usize]).collect();
     samples.words = words.values;
     samples
+}
+
+/// Returns the stacks with their contexts, the count of each, and its index for each sample.
+fn count_contexts(
+    recording: &Recording,
+    profile: &Profile,
+    compilations: &[Compilation],
+    paths: &[StackPath],
+) -> (Vec<(u32, Context)>, Vec<Count>, Vec<u32>) {
+    let spans = Spans::new(compilations);
+    let python_threads = PythonThreads::new(recording, paths);
+    let (mut keys, mut counts, mut key_of_sample) = (Distinct::default(), Vec::new(), Vec::new());
+    for sample in &recording.samples {
+        let thread = &recording.threads[sample.thread as usize];
+        let context = if profile.activities.get(sample.stack).activity == Activity::Compiling {
+            spans.find(thread, sample.time).map(Context::Compilation)
+        } else {
+            python_threads.line_below(sample, thread, paths).map(Context::BelowStack)
+        };
+        let key = keys.number((sample.stack, context.unwrap_or(Context::Plain)));
+        counts.resize(keys.values.len(), Count::default());
+        counts[key as usize] += Count::from_sample(sample);
+        key_of_sample.push(key);
+    }
+    (keys.values, counts, key_of_sample)
 }
 
 /// Returns the lines of a path, below those that call its outermost function in other samples.

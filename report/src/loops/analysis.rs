@@ -162,7 +162,7 @@ fn count_branched_sums(body: &[&Instruction], carried: Registers) -> u32 {
     if vectors.numbers().all(is_sum) { vectors.numbers().count() as u32 } else { 0 }
 }
 
-/// Returns true if the loop only reads memory, and what it reads decides neither addresses nor later iterations.
+/// Returns true if the loop only reads memory, and the loaded values decide neither addresses nor later iterations.
 fn only_reads_in_order(body: &[&Instruction], carried: Registers) -> bool {
     let mut accesses = body.iter().filter_map(|instruction| instruction.memory).peekable();
     // Registers that may hold a loaded value or one computed from it, at any place in the loop.
@@ -180,8 +180,7 @@ fn only_reads_in_order(body: &[&Instruction], carried: Registers) -> bool {
     accesses.peek().is_some() && !carried.intersects(loaded) && accesses.all(is_plain)
 }
 
-/// Returns the registers whose value at the start of an iteration is read in it: those that are live at its
-/// header, without regard to the code after the loop.
+/// Returns the registers that are live at the header of the loop, without regard to the code after it.
 fn carried_registers(instructions: &[Instruction], natural_loop: &NaturalLoop) -> Registers {
     let blocks = &natural_loop.own_blocks;
     let by_start: FxHashMap<u64, usize> =
@@ -490,8 +489,8 @@ fn measure_spread(body: &[&Instruction], additions: u32) -> (u32, u32) {
     (spread, unrolled.unwrap_or(0))
 }
 
-/// Counts memory accesses whose address was loaded in the same iteration: all, those at a loaded pointer, and those whose
-/// address is loaded from the same place each time. Addresses loaded from the stack do not count.
+/// Counts memory accesses whose address was loaded in the same iteration: all, those at a loaded pointer, and those
+/// whose address is loaded from the same place each time. Addresses loaded from the stack do not count.
 fn count_loaded_addresses(facts: &mut Facts, body: &[&Instruction], changed: Registers) {
     let mut loaded = Registers::default();
     // Registers that hold a loaded value unchanged, and those loaded from the same place in each iteration.
@@ -573,103 +572,130 @@ struct Value {
     is_added: bool,
 }
 
+/// Values of vector registers after a part of an iteration, and the use of those at its start. Masks have a bit for
+/// every vector register.
+struct CarriedValues {
+    values: [Value; FIRST_VECTOR as usize],
+    /// Registers that a stored value depends on.
+    escaped: u32,
+    /// Registers that a comparison depends on.
+    compared: u32,
+    /// Running sums that an operation other than their own addition reads.
+    used_otherwise: u32,
+    /// Running sums that are stored at a fixed address.
+    stored: u32,
+}
+
 /// Classifies the values that a loop of one block carries from one iteration to the next.
 fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Registers) {
-    // Other values are constant during the loop, or loaded one iteration before their use.
-    let cyclic = find_cyclic_registers(body, changed);
-    let mut values: [Value; FIRST_VECTOR as usize] =
-        std::array::from_fn(|register| match cyclic & (1 << register) != 0 {
+    let mut carried = CarriedValues::new(find_cyclic_registers(body, changed));
+    for instruction in body {
+        carried.execute(instruction, changed);
+    }
+    carried.count(facts);
+}
+
+impl CarriedValues {
+    /// Values in registers that are not cyclic are constant during the loop, or loaded one iteration before their use.
+    fn new(cyclic: u32) -> CarriedValues {
+        let values = std::array::from_fn(|register| match cyclic & (1 << register) != 0 {
             true => Value { from: 1 << register, sum_of: Some(register), ..Value::default() },
             false => Value::default(),
         });
-    // Registers that a stored value or a comparison depends on.
-    let (mut escaped, mut compared) = (0_u32, 0_u32);
-    let mut used_otherwise = 0_u32;
-    // Registers of sums that are stored at a fixed address.
-    let mut stored = 0_u32;
-    for instruction in body {
+        CarriedValues { values, escaped: 0, compared: 0, used_otherwise: 0, stored: 0 }
+    }
+
+    fn execute(&mut self, instruction: &Instruction, changed: Registers) {
         let read: Vec<usize> = instruction.read.vectors().collect();
-        let combine = |bits: fn(&Value) -> u32| read.iter().fold(0, |sum, register| sum | bits(&values[*register]));
-        let from = combine(|value| value.from);
         let written: Vec<usize> = instruction.written.vectors().collect();
-        let [target] = written[..] else {
+        match written[..] {
+            [target] => self.values[target] = self.result(instruction, target, &read),
             // A sum that is stored to the same address in each iteration is assumed to be read only after the loop.
-            if stores_to_fixed_address(instruction, changed) {
-                stored |= combine(sum_bit);
-                continue;
+            _ if stores_to_fixed_address(instruction, changed) => self.stored |= self.combine(&read, sum_bit),
+            _ => {
+                let from = self.combine(&read, |value| value.from);
+                self.used_otherwise |= self.combine(&read, sum_bit);
+                match instruction.operation {
+                    Operation::Compare => self.compared |= from,
+                    _ => self.escaped |= from,
+                }
+                for target in written {
+                    self.values[target] = Value { from, other_inputs: from, ..Value::default() };
+                }
             }
-            used_otherwise |= combine(sum_bit);
-            if instruction.operation == Operation::Compare {
-                compared |= from;
-            } else {
-                escaped |= from;
-            }
-            written
-                .into_iter()
-                .for_each(|target| values[target] = Value { from, other_inputs: from, ..Value::default() });
-            continue;
+        }
+    }
+
+    fn combine(&self, registers: &[usize], bits: fn(&Value) -> u32) -> u32 {
+        registers.iter().fold(0, |sum, register| sum | bits(&self.values[*register]))
+    }
+
+    /// Returns the value that an instruction with one target computes.
+    fn result(&mut self, instruction: &Instruction, target: usize, read: &[usize]) -> Value {
+        if let (Operation::Move, [source]) = (instruction.operation, read) {
+            return self.values[*source];
+        }
+        let from = self.combine(read, |value| value.from);
+        let mut value = Value {
+            from,
+            choice_inputs: self.combine(read, |value| value.choice_inputs),
+            addition_inputs: self.combine(read, |value| value.addition_inputs),
+            other_inputs: self.combine(read, |value| value.other_inputs),
+            ..Value::default()
         };
-        let (choice_inputs, addition_inputs, other_inputs) = (
-            combine(|value| value.choice_inputs),
-            combine(|value| value.addition_inputs),
-            combine(|value| value.other_inputs),
-        );
-        let mut value = Value { from, choice_inputs, addition_inputs, other_inputs, ..Value::default() };
-        if let (Operation::Move, [source]) = (instruction.operation, &read[..]) {
-            value = values[*source];
-        } else if let Some((addend, is_product)) = accumulator_operand(instruction, target, &values) {
-            let accumulator = values[addend];
+        if let Some((addend, is_product)) = accumulator_operand(instruction, target, &self.values) {
+            let accumulator = self.values[addend];
             (value.sum_of, value.changes) = (accumulator.sum_of, accumulator.changes + 1);
             value.is_multiplied = accumulator.is_multiplied || is_product;
             value.is_added = accumulator.is_added || !is_product;
-            let operands = read.iter().filter(|register| **register != addend);
-            let operands = operands.fold((0, 0), |(sums, from), register| {
-                let value = &values[*register];
-                (sums | sum_bit(value), from | value.from)
-            });
-            used_otherwise |= operands.0;
+            let operands: Vec<usize> = read.iter().copied().filter(|register| *register != addend).collect();
+            self.used_otherwise |= self.combine(&operands, sum_bit);
             if is_product {
                 value.other_inputs |= from;
             } else {
                 value.addition_inputs |= accumulator.from;
-                value.other_inputs |= operands.1;
+                value.other_inputs |= self.combine(&operands, |value| value.from);
             }
-        } else {
-            used_otherwise |= combine(sum_bit);
-            if instruction.operation == Operation::Choose {
-                value.choice_inputs |= from;
-                // A conditional sum selects between the sum before and after the addition. If only one alternative
-                // contains the sum, the next iteration depends on the selection, as in `max(0, s + x)`.
-                let (_, several) = read.iter().fold((0, 0), |(any, several), register| {
-                    let from = values[*register].from;
-                    (any | from, several | any & from)
-                });
-                value.other_inputs |= value.addition_inputs & !several;
-            } else {
-                value.other_inputs |= from;
-            }
+            return value;
         }
-        values[target] = value;
+        self.used_otherwise |= self.combine(read, sum_bit);
+        if instruction.operation == Operation::Choose {
+            value.choice_inputs |= from;
+            // A conditional sum selects between the sum before and after the addition. If only one alternative
+            // contains the sum, the next iteration depends on the selection, as in `max(0, s + x)`.
+            let (_, several) = read.iter().fold((0, 0), |(any, several), register| {
+                let from = self.values[*register].from;
+                (any | from, several | any & from)
+            });
+            value.other_inputs |= value.addition_inputs & !several;
+        } else {
+            value.other_inputs |= from;
+        }
+        value
     }
-    for (register, value) in values.iter().enumerate() {
-        let bit = 1_u32 << register;
-        if value.from & bit == 0 || value.sum_of == Some(register) && value.changes == 0 {
-            continue;
-        }
-        let has_bit = |bits: u32| bits & bit != 0;
-        let is_mixed = value.is_multiplied && value.is_added;
-        if value.sum_of == Some(register) && !has_bit(used_otherwise) && !is_mixed {
-            facts.accumulators += 1;
-            facts.stored_sums += u32::from(has_bit(stored));
-            facts.additions = facts.additions.max(value.changes);
-        } else if has_bit(escaped) || has_bit(value.other_inputs) || !has_bit(value.choice_inputs) {
-            facts.recurrences += 1;
-        } else if !has_bit(value.addition_inputs) {
-            facts.choices += 1;
-        } else if !has_bit(compared) {
-            facts.conditional_sums += 1;
-        } else {
-            facts.recurrences += 1;
+
+    /// Counts the values at the end of the iteration by kind.
+    fn count(&self, facts: &mut Facts) {
+        for (register, value) in self.values.iter().enumerate() {
+            let bit = 1_u32 << register;
+            if value.from & bit == 0 || value.sum_of == Some(register) && value.changes == 0 {
+                continue;
+            }
+            let has_bit = |bits: u32| bits & bit != 0;
+            let is_mixed = value.is_multiplied && value.is_added;
+            if value.sum_of == Some(register) && !has_bit(self.used_otherwise) && !is_mixed {
+                facts.accumulators += 1;
+                facts.stored_sums += u32::from(has_bit(self.stored));
+                facts.additions = facts.additions.max(value.changes);
+            } else if has_bit(self.escaped) || has_bit(value.other_inputs) || !has_bit(value.choice_inputs) {
+                facts.recurrences += 1;
+            } else if !has_bit(value.addition_inputs) {
+                facts.choices += 1;
+            } else if !has_bit(self.compared) {
+                facts.conditional_sums += 1;
+            } else {
+                facts.recurrences += 1;
+            }
         }
     }
 }

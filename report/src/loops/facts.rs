@@ -94,7 +94,7 @@ pub struct Facts {
     pub branched_sums: u32,
     /// True if iterations of a loop with several paths share floating-point values.
     pub carries_floats: bool,
-    /// True if the loop only reads memory, and what it reads decides neither addresses nor later iterations.
+    /// True if the loop only reads memory, and the loaded values decide neither addresses nor later iterations.
     pub only_reads_in_order: bool,
     /// Stores outside of the stack.
     pub stores: u32,

@@ -264,34 +264,34 @@ fn describe_surroundings(
     surroundings
 }
 
-/// Describes a loop without its other versions, and returns the origins of its instructions.
-fn describe_loop(
-    code: &mut ImageCode,
-    instructions: &[machine::Instruction],
-    natural_loop: &graph::NaturalLoop,
-    sampled: &BTreeMap<u64, InstructionSamples>,
-) -> Option<(Loop, FxHashSet<Origin>)> {
-    let (mut self_count, mut total) = (Count::default(), Count::default());
-    let mut below: FxHashMap<(String, String), Count> = FxHashMap::default();
-    // Samples and number of instructions by origin. The number of instructions breaks ties, for example if there are no
-    // samples.
-    let mut lines: BTreeMap<Origin, (Count, u32)> = BTreeMap::new();
-    let mut shown_instructions = Vec::new();
-    for machine::Step { address, end, .. } in natural_loop.instructions().map(|index| instructions[index].step) {
-        let origin = code.user_lines(address);
+/// Samples of a loop and of its instructions.
+#[derive(Default)]
+struct LoopSamples {
+    self_count: Count,
+    total: Count,
+    /// Samples by callee and leaf.
+    below: FxHashMap<(String, String), Count>,
+    /// Samples and number of instructions by origin. The number of instructions breaks ties, for example if there are
+    /// no samples.
+    lines: BTreeMap<Origin, (Count, u32)>,
+    shown_instructions: Vec<Instruction>,
+}
+
+impl LoopSamples {
+    fn add(&mut self, step: machine::Step, origin: Origin, sampled: &BTreeMap<u64, InstructionSamples>) {
         let (mut sampled_here, mut calls) = (InstructionSamples::default(), FxHashMap::default());
-        for (_, instruction) in sampled.range(address..end.max(address)) {
+        for (_, instruction) in sampled.range(step.address..step.end.max(step.address)) {
             sampled_here.self_count += instruction.self_count;
             sampled_here.total += instruction.total;
             for ((callee, leaf), count) in &instruction.calls {
-                *below.entry((callee.clone(), leaf.clone())).or_default() += *count;
+                *self.below.entry((callee.clone(), leaf.clone())).or_default() += *count;
                 *calls.entry(callee.clone()).or_default() += *count;
             }
         }
-        self_count += sampled_here.self_count;
-        total += sampled_here.total;
-        shown_instructions.push(Instruction {
-            address,
+        self.self_count += sampled_here.self_count;
+        self.total += sampled_here.total;
+        self.shown_instructions.push(Instruction {
+            address: step.address,
             line: origin.first().map_or(0, |(_, line)| *line),
             self_count: sampled_here.self_count,
             total: sampled_here.total,
@@ -299,11 +299,25 @@ fn describe_loop(
             text: String::new(),
         });
         if !origin.is_empty() {
-            let entry = lines.entry(origin).or_default();
+            let entry = self.lines.entry(origin).or_default();
             entry.0 += sampled_here.total;
             entry.1 += 1;
         }
     }
+}
+
+/// Describes a loop without its other versions, and returns the origins of its instructions.
+fn describe_loop(
+    code: &mut ImageCode,
+    instructions: &[machine::Instruction],
+    natural_loop: &graph::NaturalLoop,
+    sampled: &BTreeMap<u64, InstructionSamples>,
+) -> Option<(Loop, FxHashSet<Origin>)> {
+    let mut samples = LoopSamples::default();
+    for step in natural_loop.instructions().map(|index| instructions[index].step) {
+        samples.add(step, code.user_lines(step.address), sampled);
+    }
+    let LoopSamples { self_count, total, below, lines, shown_instructions } = samples;
     let mut by_line: BTreeMap<&(String, u32), (Count, u32)> = BTreeMap::new();
     for (origin, (count, instructions)) in &lines {
         let entry = by_line.entry(&origin[0]).or_default();

@@ -143,74 +143,63 @@ enum Shape {
     Reads,
 }
 
+/// Stores.
+const STORES: &[Opcode] = {
+    use Opcode::*;
+    &[STP, STNP, STR, STRB, STRH, STRW, STUR, STURB, STURH, STTR, STTRB, STTRH, STLR, STLRB, STLRH, ST1, ST2, ST3, ST4]
+};
+
+/// Loads of two registers.
+const PAIR_LOADS: &[Opcode] = {
+    use Opcode::*;
+    &[LDP, LDPSW, LDNP, LDXP, LDAXP]
+};
+
+/// Instructions that write only the flags.
+const COMPARISONS: &[Opcode] = {
+    use Opcode::*;
+    &[FCMP, FCMPE, FCCMP, FCCMPE, CCMP, CCMN, CBZ, CBNZ, TBZ, TBNZ]
+};
+
+/// Instructions that read the register that they write.
+const UPDATES: &[Opcode] = {
+    use Opcode::*;
+    &[
+        FMLA, FMLS, MLA, MLS, BSL, BIT, BIF, INS, MOVK, BFM, SADALP, UADALP, SMLAL, UMLAL, SMLAL2, UMLAL2, SMLSL,
+        UMLSL, SMLSL2, UMLSL2, SABA, UABA, SDOT, UDOT, FCMLA, XTN2, FCVTN2, SSRA, USRA, TBX,
+    ]
+};
+
+/// Arithmetic on floating-point values, each result from values at the same place.
+const FLOAT_ARITHMETIC: &[Opcode] = {
+    use Opcode::*;
+    &[
+        FADD, FSUB, FMUL, FNMUL, FDIV, FSQRT, FMAX, FMIN, FMAXNM, FMINNM, FMLA, FMLS, FMADD, FMSUB, FNMADD, FNMSUB,
+        FABD, FCMEQ, FCMGE, FCMGT, FCMLE, FCMLT, FACGE, FACGT, FRINTN, FRINTP, FRINTM, FRINTZ, FRINTA, FRINTX, FRINTI,
+        FCMP, FCMPE, FCCMP, FCCMPE, FMULX, FCMLA, FCADD,
+    ]
+};
+
+/// Arithmetic that may be on vectors of integers.
+const INTEGER_ARITHMETIC: &[Opcode] = {
+    use Opcode::*;
+    &[
+        ADD, SUB, MUL, MLA, MLS, ADDP, CMEQ, CMGE, CMGT, CMHI, CMHS, CMLE, CMLT, CMTST, SMAX, SMIN, UMAX, UMIN, ABS,
+        NEG, SMULL, UMULL, SMLAL, UMLAL, SADDW, UADDW, SADDL, UADDL, SADALP, UADALP,
+    ]
+};
+
 impl Shape {
     fn from_opcode(opcode: Opcode) -> Shape {
         use Opcode as O;
         match opcode {
-            O::STP
-            | O::STNP
-            | O::STR
-            | O::STRB
-            | O::STRH
-            | O::STRW
-            | O::STUR
-            | O::STURB
-            | O::STURH
-            | O::STTR
-            | O::STTRB
-            | O::STTRH
-            | O::STLR
-            | O::STLRB
-            | O::STLRH
-            | O::ST1
-            | O::ST2
-            | O::ST3
-            | O::ST4 => Shape::Stores,
             // The addend register of an atomic operation counts as written, too.
-            O::LDP
-            | O::LDPSW
-            | O::LDNP
-            | O::LDXP
-            | O::LDAXP
-            | O::LDADD(_)
-            | O::LDCLR(_)
-            | O::LDSET(_)
-            | O::LDEOR(_)
-            | O::SWP(_) => Shape::LoadsPair,
-            O::FCMP | O::FCMPE | O::FCCMP | O::FCCMPE | O::CCMP | O::CCMN | O::CBZ | O::CBNZ | O::TBZ | O::TBNZ => {
-                Shape::Compares
-            }
+            O::LDADD(_) | O::LDCLR(_) | O::LDSET(_) | O::LDEOR(_) | O::SWP(_) => Shape::LoadsPair,
             O::BL | O::BLR | O::BR | O::B | O::RET | O::Bcc(_) | O::PRFM | O::PRFUM | O::HINT | O::MSR => Shape::Reads,
-            O::FMLA
-            | O::FMLS
-            | O::MLA
-            | O::MLS
-            | O::BSL
-            | O::BIT
-            | O::BIF
-            | O::INS
-            | O::MOVK
-            | O::BFM
-            | O::SADALP
-            | O::UADALP
-            | O::SMLAL
-            | O::UMLAL
-            | O::SMLAL2
-            | O::UMLAL2
-            | O::SMLSL
-            | O::UMLSL
-            | O::SMLSL2
-            | O::UMLSL2
-            | O::SABA
-            | O::UABA
-            | O::SDOT
-            | O::UDOT
-            | O::FCMLA
-            | O::XTN2
-            | O::FCVTN2
-            | O::SSRA
-            | O::USRA
-            | O::TBX => Shape::ReadsTarget,
+            _ if STORES.contains(&opcode) => Shape::Stores,
+            _ if PAIR_LOADS.contains(&opcode) => Shape::LoadsPair,
+            _ if COMPARISONS.contains(&opcode) => Shape::Compares,
+            _ if UPDATES.contains(&opcode) => Shape::ReadsTarget,
             _ => Shape::Computes,
         }
     }
@@ -328,48 +317,8 @@ fn classify(decoded: &Decoded) -> Class {
     use Opcode as O;
     let vectors = || decoded.operands.iter().filter_map(packed_sizes);
     let width = vectors().map(|(_, bits)| bits).max();
+    let element = || vectors().map(|(element, _)| element).next();
     match decoded.opcode {
-        O::FADD
-        | O::FSUB
-        | O::FMUL
-        | O::FNMUL
-        | O::FDIV
-        | O::FSQRT
-        | O::FMAX
-        | O::FMIN
-        | O::FMAXNM
-        | O::FMINNM
-        | O::FMLA
-        | O::FMLS
-        | O::FMADD
-        | O::FMSUB
-        | O::FNMADD
-        | O::FNMSUB
-        | O::FABD
-        | O::FCMEQ
-        | O::FCMGE
-        | O::FCMGT
-        | O::FCMLE
-        | O::FCMLT
-        | O::FACGE
-        | O::FACGT
-        | O::FRINTN
-        | O::FRINTP
-        | O::FRINTM
-        | O::FRINTZ
-        | O::FRINTA
-        | O::FRINTX
-        | O::FRINTI
-        | O::FCMP
-        | O::FCMPE
-        | O::FCCMP
-        | O::FCCMPE
-        | O::FMULX
-        | O::FCMLA
-        | O::FCADD => match width {
-            Some(width) => Class::Packed(width, vectors().map(|(element, _)| element).next()),
-            None => Class::Scalar,
-        },
         // Pairwise operations within one register end a vectorised sum or a complex product.
         O::FADDP | O::FMAXP | O::FMINP | O::FMAXNMP | O::FMINNMP => match packed_sizes(&decoded.operands[0]) {
             Some((element, width)) => Class::Packed(width, Some(element)),
@@ -378,39 +327,12 @@ fn classify(decoded: &Decoded) -> Class {
         O::FCVT | O::FCVTL | O::FCVTL2 | O::FCVTN | O::FCVTN2 | O::SCVTF | O::UCVTF | O::FCVTZS | O::FCVTZU => {
             width.map_or(Class::Scalar, |width| Class::Packed(width, None))
         }
-        O::ADD
-        | O::SUB
-        | O::MUL
-        | O::MLA
-        | O::MLS
-        | O::ADDP
-        | O::CMEQ
-        | O::CMGE
-        | O::CMGT
-        | O::CMHI
-        | O::CMHS
-        | O::CMLE
-        | O::CMLT
-        | O::CMTST
-        | O::SMAX
-        | O::SMIN
-        | O::UMAX
-        | O::UMIN
-        | O::ABS
-        | O::NEG
-        | O::SMULL
-        | O::UMULL
-        | O::SMLAL
-        | O::UMLAL
-        | O::SADDW
-        | O::UADDW
-        | O::SADDL
-        | O::UADDL
-        | O::SADALP
-        | O::UADALP => match width {
-            Some(width) => Class::Packed(width, vectors().map(|(element, _)| element).next()),
-            None => Class::Other,
-        },
+        opcode if FLOAT_ARITHMETIC.contains(&opcode) => {
+            width.map_or(Class::Scalar, |width| Class::Packed(width, element()))
+        }
+        opcode if INTEGER_ARITHMETIC.contains(&opcode) => {
+            width.map_or(Class::Other, |width| Class::Packed(width, element()))
+        }
         _ => Class::Other,
     }
 }

@@ -1,10 +1,11 @@
 //! Construction of the profile, in one pass over the distinct stacks.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::activity::{Activities, Activity, StackActivity};
+use super::activity::{Activities, StackActivity};
 use super::libraries::Libraries;
 use super::marks::Marks;
 use super::owners::is_generated;
@@ -240,15 +241,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Charges the time of a stack to its line, and to the user line that led to that line.
+    /// Charges the time of a stack to its line, and finds the user line that led to generated code.
     fn charge_lines(&mut self, stack_activity: &StackActivity, count: Count) {
-        if let Some(line_key) = stack_activity.user {
-            let line = self.lines.entry(line_key).or_default();
-            line.below += count;
-            if stack_activity.activity == Activity::Compiling {
-                line.below_compiling += count;
-            }
-        }
         let Some(line_key) = stack_activity.line else { return };
         let line = self.lines.entry(line_key).or_default();
         line.hot += count;
@@ -494,10 +488,7 @@ impl<'a> Builder<'a> {
             let call_site = line_key.and_then(|(source, line)| Some((file_of(Some(source))?, line)));
             callers.entry(*callee).or_default().push((new_rows[caller], call_site, *count));
         }
-        let mut generated: Vec<((LineKey, LineKey), Count)> = self.generated.into_iter().collect();
-        generated.sort_by_key(|(line_keys, count)| (*count, *line_keys));
-        // If several user lines ran a line of generated code, the heaviest comes last and overwrites the others.
-        let generated: FxHashMap<LineKey, LineKey> = generated.into_iter().map(|(line_keys, _)| line_keys).collect();
+        let generated = heaviest_users(self.generated);
         for (line_key, mut line) in self.lines {
             line.generated_by = generated.get(&line_key).and_then(|user| Some((file_of(Some(user.0))?, user.1)));
             line.inlined = trees.remove(&line_key).unwrap_or_default();
@@ -514,15 +505,7 @@ impl<'a> Builder<'a> {
                 compilations.entry(*row).or_default().push((function.name.clone(), *shares));
             }
         }
-        let mut extents: FxHashMap<u32, (u64, Extent)> = FxHashMap::default();
-        for ((row, source), (extent, weight)) in line_extents {
-            let Some(file) = file_of(Some(source)) else { continue };
-            let candidate = (weight, Extent { file, ..extent });
-            let best = extents.entry(row).or_insert(candidate);
-            if (weight, std::cmp::Reverse(file)) > (best.0, std::cmp::Reverse(best.1.file)) {
-                *best = candidate;
-            }
-        }
+        let extents = heaviest_extents(line_extents, &file_of);
         let mut by_thread: FxHashMap<u32, BTreeMap<u32, Shares>> = FxHashMap::default();
         for ((row, thread), shares) in self.row_threads {
             by_thread.entry(row).or_default().insert(thread, shares);
@@ -535,7 +518,7 @@ impl<'a> Builder<'a> {
             compilations.sort_by(|a, b| b.1.self_count.cmp(&a.1.self_count).then_with(|| a.0.cmp(&b.0)));
             let mut callers = callers.remove(&old_row).unwrap_or_default();
             callers.sort_by(|a, b| b.2.cmp(&a.2).then((a.0, a.1).cmp(&(b.0, b.1))));
-            let lines = extents.get(&old_row).map(|(_, lines)| *lines);
+            let lines = extents.get(&old_row).map(|(lines, _)| *lines);
             let shares = self.row_shares[old_row as usize];
             let by_thread = by_thread.remove(&old_row).unwrap_or_default();
             let is_library_function = library_rows.contains(&new_rows[&old_row]);
@@ -543,6 +526,31 @@ impl<'a> Builder<'a> {
             profile.functions.push(row);
         }
     }
+}
+
+/// Returns the user's line that ran each line of generated code, the heaviest of several.
+fn heaviest_users(generated: FxHashMap<(LineKey, LineKey), Count>) -> FxHashMap<LineKey, LineKey> {
+    let mut generated: Vec<_> = generated.into_iter().collect();
+    generated.sort_by_key(|(line_keys, count)| (*count, *line_keys));
+    // The last overwrites the others.
+    generated.into_iter().map(|(line_keys, _)| line_keys).collect()
+}
+
+/// Returns the line range of each row in the file with the most weight, and that weight.
+fn heaviest_extents(
+    extents: FxHashMap<(u32, u32), (Extent, u64)>,
+    file_of: &impl Fn(Option<u32>) -> Option<u32>,
+) -> FxHashMap<u32, (Extent, u64)> {
+    let mut heaviest = FxHashMap::default();
+    for ((row, source), (extent, weight)) in extents {
+        let Some(file) = file_of(Some(source)) else { continue };
+        let candidate = (Extent { file, ..extent }, weight);
+        let best = heaviest.entry(row).or_insert(candidate);
+        if (weight, Reverse(file)) > (best.1, Reverse(best.0.file)) {
+            *best = candidate;
+        }
+    }
+    heaviest
 }
 
 /// Merges equal compilations from several images, because each object that calls a function contains a copy of it.

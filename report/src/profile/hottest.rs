@@ -18,20 +18,6 @@ pub struct HotLine {
     pub compiled: bool,
 }
 
-/// User line that spends its time in callees.
-#[derive(Clone, Copy, Debug)]
-pub struct CallingLine {
-    /// File, as an index into [`Profile::files`], and line.
-    pub position: SourcePosition,
-    /// Time of the samples whose innermost user line is this one.
-    pub below: Count,
-    /// Part of `below` that was spent compiling.
-    pub compiling: Count,
-}
-
-/// Minimum time in callees, in percent of the total.
-const MIN_BELOW_PERCENT: f64 = 2.0;
-
 impl Profile {
     /// Returns the hottest lines of the user's files, and of compiled code in any file. Interpreted lines of libraries
     /// are excluded.
@@ -59,29 +45,6 @@ impl Profile {
         hot.sort_by(|a, b| b.self_count.cmp(&a.self_count).then(a.position.cmp(&b.position)));
         hot.truncate(max_rows);
         hot
-    }
-
-    /// Returns the user's lines whose callees took most of the time: libraries, compiled code in libraries, or the
-    /// compiler.
-    pub fn calling_lines(&self, max_rows: usize) -> Vec<CallingLine> {
-        let mut calling = Vec::new();
-        for (file, lines) in
-            self.files.iter().enumerate().filter(|(_, lines)| self.activities.owners().is_user_source(&lines.path))
-        {
-            for (number, line) in &lines.lines {
-                let below_ns = line.below.weight.saturating_sub(line.hot.weight);
-                if below_ns as f64 * 100.0 >= MIN_BELOW_PERCENT * self.all.weight as f64 && below_ns != 0 {
-                    calling.push(CallingLine {
-                        position: (file as u32, *number),
-                        below: line.below,
-                        compiling: line.below_compiling,
-                    });
-                }
-            }
-        }
-        calling.sort_by(|a, b| b.below.cmp(&a.below).then(a.position.cmp(&b.position)));
-        calling.truncate(max_rows);
-        calling
     }
 
     /// Returns true if a line has compiled code, judged by the functions that have code there.

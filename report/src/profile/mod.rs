@@ -120,10 +120,6 @@ pub struct Line {
     pub hot: Count,
     /// Part of `hot` that was in C functions.
     pub in_c: Count,
-    /// For a user line: samples whose innermost user line is this one, including time in callees.
-    pub below: Count,
-    /// Part of `below` that was spent compiling.
-    pub below_compiling: Count,
     /// Shares by thread, if requested, as indices into [`Profile::threads`].
     pub by_thread: BTreeMap<u32, Shares>,
     /// For generated code without a file: the user line that accounts for most of its samples.

@@ -52,8 +52,8 @@ impl Owners {
         let interpreters = || self.interpreters.iter();
         // A project may contain its environment, so the innermost directory decides.
         let innermost = |directories: fn(&Interpreter) -> &[String]| {
-            let around = interpreters().flat_map(directories).filter(|directory| below(path, directory).is_some());
-            around.map(|directory| directory.trim_end_matches('/').len()).max()
+            let containing = interpreters().flat_map(directories).filter(|directory| below(path, directory).is_some());
+            containing.map(|directory| directory.trim_end_matches('/').len()).max()
         };
         let installed: [fn(&Interpreter) -> &[String]; 3] =
             [|facts| &facts.site, |facts| &facts.library, |facts| &facts.scripts];

@@ -72,23 +72,23 @@ pub(super) const MAX_LABEL_COLUMNS: usize = 24;
 fn row_label(row: &AnswerRow, parent: Option<&str>, names: &FileNames<'_>) -> String {
     let at = |path: &str, line: u32| format!("{}:{line}", names.name(path));
     let is_in_parent_file = parent == Some(&row.path) && row.callers.iter().all(|(path, _)| *path == row.path);
-    let place = |path: &str, line: u32| if is_in_parent_file { format!(":{line}") } else { at(path, line) };
+    let location = |path: &str, line: u32| if is_in_parent_file { format!(":{line}") } else { at(path, line) };
     match (row.kind, row.callers.first()) {
         (RowKind::Function, _) => {
             let last = row.more_lines.first().copied().unwrap_or(row.line);
-            format!("{}-{last}", place(&row.path, row.line))
+            format!("{}-{last}", location(&row.path, row.line))
         }
         (RowKind::Imports, _) => {
             let more: Vec<String> = row.more_lines.iter().map(u32::to_string).collect();
             [vec![at(&row.path, row.line)], more].concat().join(",")
         }
         (RowKind::Compilation, _) => at(&row.path, row.line),
-        (_, None) => place(&row.path, row.line),
+        (_, None) => location(&row.path, row.line),
         (_, Some((path, line))) => {
             let separator = if row.callers.len() == 1 { '›' } else { '»' };
             let is_one_file = row.callers.iter().all(|(path, _)| *path == row.path);
             let innermost = if is_one_file { row.line.to_string() } else { at(&row.path, row.line) };
-            let label = format!("{}{separator}{innermost}", place(path, *line));
+            let label = format!("{}{separator}{innermost}", location(path, *line));
             if is_one_file || label.width() <= MAX_LABEL_COLUMNS { label } else { format!("»{innermost}") }
         }
     }

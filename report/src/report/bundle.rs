@@ -5,8 +5,8 @@
 //!   FOLDER/root/...                    images, libraries, sources and perf maps, each below its own path
 //!   FOLDER/2/..., FOLDER/3/...         the same, for recordings of machines that have other files at these paths
 //! ```
-//! So a file that many processes have in common is stored once. Of a library, the functions with samples and the unwind
-//! table are stored, unless whole libraries are asked for.
+//! So a file that many processes have in common is stored once. Only the functions with samples and the unwind table of
+//! a library are stored, unless whole libraries are requested.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,7 +69,7 @@ impl Bundle {
         Bundle { whole, ..Bundle::default() }
     }
 
-    /// Adds a recording. It gets this name, or one that is free. `lookup` has the directories that are searched first.
+    /// Adds a recording under this name, or under a free one. `lookup` has the directories that are searched first.
     ///
     /// # Errors
     /// Returns an error if the recording is unreadable.

@@ -184,7 +184,8 @@ impl Report {
             let count = recording.events.get(recording.event).map_or(0, |(_, count)| *count);
             notes.push(match count {
                 0 => "the recording has no samples: the program used too little time, or did not load the library \
-                      (a wrapper that changes LD_PRELOAD, a statically linked or set-user-ID program, another libc)"
+                      (a wrapper that changes LD_PRELOAD, a statically linked or set-user-ID program, another libc), \
+                      or needs all threads that its limit allows"
                     .to_owned(),
                 // The selection of a thread or process excludes all samples.
                 count => format!("none of the {} samples is of the chosen process and thread", group_digits(count)),

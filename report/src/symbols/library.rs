@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use jitlisten_files::open_regular;
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _, SectionHeader as _};
-use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
+use object::write::elf::{FileHeader, ProgramHeader, SectionHeader};
 use object::{Endianness, Object as _, ObjectSection as _, ReadCache, elf};
 use rustc_hash::FxHashMap;
+use wire::elf::{ElfFile, Section, Symbol};
 
 use super::files::{Files, OpenLibraries};
 use super::{SymbolCache, Symbols};
@@ -21,8 +22,6 @@ use crate::recording::Recording;
 const BUILD_ID_BYTES: usize = 20;
 const BUILD_ID: &str = ".note.gnu.build-id";
 const TEXT: &str = ".text";
-/// Index of the section of all symbols.
-const TEXT_INDEX: u32 = 1;
 const DEBUG_LINK: &str = ".gnu_debuglink";
 /// Alignment of sections, whatever the library says: a bundle's library may come from anybody.
 const ALIGNMENT: u64 = 8;
@@ -165,12 +164,12 @@ impl Library {
             sh_addralign: 1,
             ..SectionHeader::default()
         };
-        let mut sections = vec![Section { name: TEXT, header: text_header, data: Vec::new() }];
-        sections.push(Section {
-            name: BUILD_ID,
-            header: SectionHeader { sh_type: elf::SHT_NOTE, sh_addralign: 4, ..SectionHeader::default() },
-            data: build_id_note(file.endian(), &self.identity),
-        });
+        let note_header = SectionHeader { sh_type: elf::SHT_NOTE, sh_addralign: 4, ..SectionHeader::default() };
+        let note = build_id_note(file.endian(), &self.identity);
+        let mut sections = vec![
+            Section { name: TEXT, header: text_header, data: &[] },
+            Section { name: BUILD_ID, header: note_header, data: &note },
+        ];
         let unwind_sections = UNWIND_SECTIONS.iter().filter(|_| self.has_unwind_table);
         for name in std::iter::once(&DEBUG_LINK).chain(unwind_sections) {
             if let Some(section) = file.section_by_name(name) {
@@ -182,17 +181,18 @@ impl Library {
                     sh_addralign: ALIGNMENT,
                     ..SectionHeader::default()
                 };
-                sections.push(Section { name, header, data: section.data().map_err(io::Error::other)?.to_vec() });
+                sections.push(Section { name, header, data: section.data().map_err(io::Error::other)? });
             }
         }
-        write_elf(&file, &self.functions, &sections).map_err(io::Error::other)
+        let symbols = self.functions.iter().map(|(&address, (size, name))| {
+            let name = name.as_bytes();
+            Symbol { name, address, size: *size }
+        });
+        let symbols = symbols.collect();
+        let (header, program_headers) = copy_headers(&file);
+        let file = ElfFile { endian: file.endian(), header, program_headers, sections, symbols };
+        file.encode().map_err(io::Error::other)
     }
-}
-
-struct Section {
-    name: &'static str,
-    header: SectionHeader,
-    data: Vec<u8>,
 }
 
 fn bytes_of_word(endian: Endianness, word: u32) -> [u8; 4] {
@@ -213,82 +213,22 @@ fn build_id_note(endian: Endianness, build_id: &[u8]) -> Vec<u8> {
     note
 }
 
-/// Returns an ELF file with the headers of `file`, these functions and sections.
-fn write_elf<'a>(
-    file: &ElfFile64<'a, Endianness, &'a ReadCache<File>>,
-    functions: &BTreeMap<u64, (u64, String)>,
-    sections: &[Section],
-) -> object::write::Result<Vec<u8>> {
-    let endian = file.endian();
-    let (mut bytes, file_header, program_headers) = (Vec::new(), file.elf_header(), file.elf_program_headers());
-    let mut writer = Writer::new(endian, true, &mut bytes);
-    writer.reserve_file_header();
-    writer.reserve_program_headers(program_headers.len() as u32);
-    let mut reserved = Vec::new();
-    for section in sections {
-        let offset = writer.reserve(section.data.len() as u64, section.header.sh_addralign);
-        reserved.push((offset, writer.add_section_name(section.name.as_bytes())));
-        writer.reserve_section_index();
-    }
-    let names: Vec<_> = functions.values().map(|(_, name)| writer.add_string(name.as_bytes())).collect();
-    writer.reserve_symtab_section_index();
-    writer.reserve_strtab_section_index();
-    writer.reserve_shstrtab_section_index();
-    writer.reserve_null_symbol_index();
-    for _ in functions {
-        writer.reserve_symbol_index(None);
-    }
-    writer.reserve_symtab();
-    writer.reserve_strtab()?;
-    writer.reserve_shstrtab()?;
-    writer.reserve_section_headers();
-    writer.write_file_header(&FileHeader {
-        e_type: file_header.e_type(endian),
-        e_machine: file_header.e_machine(endian),
-        ..FileHeader::default()
-    })?;
-    writer.write_align_program_headers();
-    for header in program_headers {
-        writer.write_program_header(&ProgramHeader {
-            p_type: header.p_type(endian),
-            p_flags: header.p_flags(endian),
-            p_offset: header.p_offset(endian),
-            p_vaddr: header.p_vaddr(endian),
-            p_paddr: header.p_paddr(endian),
-            p_filesz: header.p_filesz(endian),
-            p_memsz: header.p_memsz(endian),
-            p_align: header.p_align(endian),
-        });
-    }
-    for (section, (offset, _)) in sections.iter().zip(&reserved) {
-        writer.pad_until(*offset);
-        writer.write(&section.data);
-    }
-    writer.write_null_symbol();
-    for ((address, (size, _)), name) in functions.iter().zip(names) {
-        let st_name = writer.string_offset(Some(name));
-        writer.write_symbol(&Sym {
-            section: Some(TEXT_INDEX),
-            st_name,
-            st_info: elf::SymbolInfo::new(elf::STB_GLOBAL, elf::STT_FUNC),
-            st_other: elf::SymbolOther::default(),
-            st_shndx: elf::SHN_UNDEF,
-            st_value: *address,
-            st_size: *size,
-        });
-    }
-    writer.write_strtab();
-    writer.write_shstrtab();
-    writer.write_null_section_header();
-    for (section, (sh_offset, name)) in sections.iter().zip(reserved) {
-        let sh_name = writer.section_name_offset(Some(name));
-        let sh_size = section.header.sh_size.max(section.data.len() as u64);
-        writer.write_section_header(&SectionHeader { sh_name, sh_offset, sh_size, ..section.header.clone() });
-    }
-    writer.write_symtab_section_header(1);
-    writer.write_strtab_section_header();
-    writer.write_shstrtab_section_header();
-    Ok(bytes)
+/// Returns the headers of an ELF file.
+fn copy_headers<'a>(file: &ElfFile64<'a, Endianness, &'a ReadCache<File>>) -> (FileHeader, Vec<ProgramHeader>) {
+    let (endian, header) = (file.endian(), file.elf_header());
+    let program_header = |header: &elf::ProgramHeader64<Endianness>| ProgramHeader {
+        p_type: header.p_type(endian),
+        p_flags: header.p_flags(endian),
+        p_offset: header.p_offset(endian),
+        p_vaddr: header.p_vaddr(endian),
+        p_paddr: header.p_paddr(endian),
+        p_filesz: header.p_filesz(endian),
+        p_memsz: header.p_memsz(endian),
+        p_align: header.p_align(endian),
+    };
+    let (e_type, e_machine) = (header.e_type(endian), header.e_machine(endian));
+    let program_headers = file.elf_program_headers().iter().map(program_header).collect();
+    (FileHeader { e_type, e_machine, ..FileHeader::default() }, program_headers)
 }
 
 #[cfg(test)]

@@ -71,15 +71,15 @@ pub(super) fn name_by_references(files: &mut Files, recording: &mut Recording) -
     find_references(files, recording, &mut starts);
     let mut names: FxHashMap<Function, Option<Arc<str>>> = FxHashMap::default();
     for Nameless { location, function, process, start } in &nameless {
-        let known = names.entry(*function).or_default();
+        let usual_name = names.entry(*function).or_default();
         let own = &recording.locations[*location as usize].callee;
         for name in own.iter().chain(&starts[process][start]) {
-            replace_by_usual(known, name);
+            replace_by_usual(usual_name, name);
         }
     }
-    let others = nameless.iter().filter(|nameless| names[&nameless.function].is_none());
-    let others = others.map(|nameless| (nameless.location, nameless.function)).collect();
-    names.extend(names_of_jumps(files, recording, &others));
+    let unnamed = nameless.iter().filter(|nameless| names[&nameless.function].is_none());
+    let unnamed = unnamed.map(|nameless| (nameless.location, nameless.function)).collect();
+    names.extend(names_of_jumps(files, recording, &unnamed));
     for Nameless { location, function, .. } in &nameless {
         recording.locations[*location as usize].callee.clone_from(&names[function]);
     }
@@ -147,9 +147,9 @@ fn find_references(
 
 /// Adds a name by which a function is reached. A function that is reached by several has none.
 fn add_name(names: &mut FxHashMap<Function, Option<Arc<str>>>, function: Function, name: Option<&Arc<str>>) {
-    let known = names.entry(function).or_insert_with(|| name.cloned());
-    if known.as_ref() != name {
-        *known = None;
+    let only_name = names.entry(function).or_insert_with(|| name.cloned());
+    if only_name.as_ref() != name {
+        *only_name = None;
     }
 }
 

@@ -20,7 +20,7 @@ use crate::python::{EVALUATOR_MARK, Evaluators};
 use crate::recording::current::{self, Recording};
 use crate::thread::clock_choice::Choice;
 use crate::thread::counter::OpenCounter;
-use crate::thread::ring::{MAX_NATIVE_FRAMES, Sample};
+use crate::thread::ring::{MAX_NATIVE_FRAMES, MAX_SAMPLE_WORDS, Sample};
 use crate::thread::slot::Slot;
 use crate::thread::source::Measure;
 use crate::thread::timer::{self, SI_TIMER};
@@ -296,13 +296,10 @@ fn record(recording: &Recording, index: usize, slot: &Slot, cause: Cause, contex
         // SAFETY: this is the handler of the slot's thread.
         unsafe { slot.flush_idle(start) };
         if let Some(free_words) = slot.ring.free_words() {
-            sample(
-                recording,
-                slot,
-                free_words,
-                Sample { time: start, period, outcome: Outcome::Complete, count: 0 },
-                context,
-            );
+            let new_sample = Sample { time: start, period, outcome: Outcome::Complete, count: 0 };
+            if !sample(recording, slot, free_words, new_sample, context) {
+                slot.source.add_pending(period);
+            }
             let cost = usage_start.and_then(|usage| ThreadUsage::of_caller().cpu_ns_if_preempted_since(&usage));
             slot.pace.record_cost(cost.unwrap_or_else(|| cost_clock().saturating_sub(cost_start)));
             recording.wake.notify_after_sample(start);
@@ -315,8 +312,8 @@ fn record(recording: &Recording, index: usize, slot: &Slot, cause: Cause, contex
     }
 }
 
-/// Walks the stack and writes one sample.
-fn sample(recording: &Recording, slot: &Slot, free_words: u64, sample: Sample, context: &libc::ucontext_t) {
+/// Walks the stack and writes one sample. Returns false if the stack does not fit into the ring until it is drained.
+fn sample(recording: &Recording, slot: &Slot, free_words: u64, sample: Sample, context: &libc::ucontext_t) -> bool {
     let registers = registers(context);
     let mut memory = StackMemory::new(recording.pid, slot, registers.stack_pointer());
     let mut count = 0;
@@ -344,6 +341,9 @@ fn sample(recording: &Recording, slot: &Slot, free_words: u64, sample: Sample, c
         let is_put = frames <= MAX_NATIVE_FRAMES && put(address);
         is_put && (!evaluators.is_evaluator_at(address) || put(EVALUATOR_MARK))
     });
+    if (is_truncated || count == free_words) && free_words < MAX_SAMPLE_WORDS {
+        return false;
+    }
     let outcome = match outcome {
         _ if is_truncated => Outcome::Truncated,
         // The Python frames are complete, so the writer can append the missing outermost ones to the truncated native
@@ -353,6 +353,7 @@ fn sample(recording: &Recording, slot: &Slot, free_words: u64, sample: Sample, c
     };
     // SAFETY: this is the handler of the slot's thread, and `count` words were written.
     unsafe { slot.ring.finish_sample(Sample { outcome, count, ..sample }) };
+    true
 }
 
 /// Returns the registers at the time of the signal, indexed by DWARF register number.

@@ -13,8 +13,9 @@
 
 use gimli::write::{Address, AttributeValue, Dwarf, EndianVec, LineProgram, LineString, Sections, Unit};
 use gimli::{Encoding, Format, LineEncoding, LittleEndian, SectionId};
-use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
+use object::write::elf::{FileHeader, ProgramHeader, SectionHeader};
 use object::{Endianness, elf};
+use wire::elf::{ElfFile, Section, Symbol};
 
 /// File offset of the code.
 pub(super) const TEXT_OFFSET: u64 = 4096;
@@ -40,70 +41,8 @@ impl Function {
 pub(super) fn encode(functions: &[Function]) -> Option<Vec<u8>> {
     let size = functions.last().map_or(0, |last| last.start + last.size());
     let debug = debug_sections(functions, size)?;
-    let mut bytes = Vec::new();
-    let mut writer = Writer::new(Endianness::Little, true, &mut bytes);
-    writer.reserve_file_header();
-    writer.reserve_program_headers(1);
-    writer.reserve_until(TEXT_OFFSET + size);
-    let text_name = writer.add_section_name(b".text");
-    let text_index = writer.reserve_section_index();
-    let mut debug_places = Vec::new();
-    for (name, content) in &debug {
-        let offset = writer.reserve(content.len() as u64, 1);
-        debug_places.push((writer.add_section_name(name.as_bytes()), offset));
-        writer.reserve_section_index();
-    }
-    let names: Vec<Vec<u8>> = functions.iter().map(symbol).collect();
-    let strings: Vec<_> = names.iter().map(|name| writer.add_string(name)).collect();
-    writer.reserve_symtab_section_index();
-    writer.reserve_strtab_section_index();
-    writer.reserve_shstrtab_section_index();
-    writer.reserve_null_symbol_index();
-    for _ in functions {
-        let _ = writer.reserve_symbol_index(None);
-    }
-    writer.reserve_symtab();
-    writer.reserve_strtab().ok()?;
-    writer.reserve_shstrtab().ok()?;
-    writer.reserve_section_headers();
-
-    let e_machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
-    writer.write_file_header(&FileHeader { e_type: elf::ET_DYN, e_machine, ..FileHeader::default() }).ok()?;
-    writer.write_align_program_headers();
-    writer.write_program_header(&ProgramHeader {
-        p_type: elf::PT_LOAD,
-        p_flags: elf::PF_R | elf::PF_X,
-        p_offset: 0,
-        p_vaddr: 0,
-        p_paddr: 0,
-        p_filesz: TEXT_OFFSET + size,
-        p_memsz: TEXT_OFFSET + size,
-        p_align: TEXT_OFFSET,
-    });
-    writer.pad_until(TEXT_OFFSET + size);
-    for ((_, content), (_, offset)) in debug.iter().zip(&debug_places) {
-        writer.pad_until(*offset);
-        writer.write(content);
-    }
-    writer.write_null_symbol();
-    for (function, name) in functions.iter().zip(strings) {
-        let st_name = writer.string_offset(Some(name));
-        writer.write_symbol(&Sym {
-            section: Some(text_index.0),
-            st_name,
-            st_info: elf::SymbolInfo::new(elf::STB_GLOBAL, elf::STT_FUNC),
-            st_other: elf::SymbolOther::default(),
-            st_shndx: elf::SHN_ABS,
-            st_value: TEXT_OFFSET + function.start,
-            st_size: function.size(),
-        });
-    }
-    writer.write_strtab();
-    writer.write_shstrtab();
-    writer.write_null_section_header();
-    let sh_name = writer.section_name_offset(Some(text_name));
-    writer.write_section_header(&SectionHeader {
-        sh_name,
+    let end = TEXT_OFFSET + size;
+    let text = SectionHeader {
         sh_type: elf::SHT_PROGBITS,
         sh_flags: elf::SHF_ALLOC | elf::SHF_EXECINSTR,
         sh_addr: TEXT_OFFSET,
@@ -111,22 +50,32 @@ pub(super) fn encode(functions: &[Function]) -> Option<Vec<u8>> {
         sh_size: size,
         sh_addralign: 1,
         ..SectionHeader::default()
+    };
+    let debug_header = SectionHeader { sh_type: elf::SHT_PROGBITS, sh_addralign: 1, ..SectionHeader::default() };
+    let debug = debug.iter().map(|(name, data)| Section { name, header: debug_header.clone(), data });
+    let names: Vec<Vec<u8>> = functions.iter().map(symbol).collect();
+    let symbols = functions.iter().zip(&names).map(|(function, name)| {
+        let address = TEXT_OFFSET + function.start;
+        Symbol { name, address, size: function.size() }
     });
-    for ((_, content), (name, offset)) in debug.iter().zip(debug_places) {
-        let sh_name = writer.section_name_offset(Some(name));
-        writer.write_section_header(&SectionHeader {
-            sh_name,
-            sh_type: elf::SHT_PROGBITS,
-            sh_offset: offset,
-            sh_size: content.len() as u64,
-            sh_addralign: 1,
-            ..SectionHeader::default()
-        });
-    }
-    writer.write_symtab_section_header(1);
-    writer.write_strtab_section_header();
-    writer.write_shstrtab_section_header();
-    Some(bytes)
+    let e_machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
+    let file = ElfFile {
+        endian: Endianness::Little,
+        header: FileHeader { e_type: elf::ET_DYN, e_machine, ..FileHeader::default() },
+        program_headers: vec![ProgramHeader {
+            p_type: elf::PT_LOAD,
+            p_flags: elf::PF_R | elf::PF_X,
+            p_offset: 0,
+            p_vaddr: 0,
+            p_paddr: 0,
+            p_filesz: end,
+            p_memsz: end,
+            p_align: TEXT_OFFSET,
+        }],
+        sections: std::iter::once(Section { name: ".text", header: text, data: &[] }).chain(debug).collect(),
+        symbols: symbols.collect(),
+    };
+    file.encode().ok()
 }
 
 /// Returns the symbol name, in the format of CPython's perf trampolines (`py::name:file`).

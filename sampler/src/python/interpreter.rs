@@ -138,26 +138,39 @@ impl Interpreter {
         }
     }
 
-    /// Finds the calling thread's state in the interpreters' lists, from 3.14 on. The slot caches it.
+    /// Finds the calling thread's state in the interpreters' lists, from 3.14 on. The slot caches it. A thread has a
+    /// state for each interpreter that it has entered; at most one is attached.
     fn search_state(&self, slot: &Slot) -> u64 {
         let own_tid = u64::from(slot.state.tid());
         let mut reader = Reader::new(false);
         let id_offset = u64::from(self.layout.threads.native_id);
         let is_own =
             |state: u64, reader: &mut Reader| state != 0 && reader.read_word(state + id_offset) == Some(own_tid);
-        let cached = slot.python.last();
-        if is_own(cached, &mut reader) {
-            return cached;
+        let last = Some(slot.python.last()).filter(|last| is_own(*last, &mut reader));
+        if let Some(last) = last
+            && (self.is_held(last, &mut reader) || !self.has_several_interpreters(&mut reader))
+        {
+            return last;
         }
-        if !slot.python.may_search() {
+        if last.is_none() && !slot.python.may_search() {
             return 0;
         }
-        let state = self.find_state(&mut reader, |state, reader| is_own(state, reader)).unwrap_or(0);
+        let attached =
+            self.find_state(&mut reader, |state, reader| is_own(state, reader) && self.is_held(state, reader));
+        let state = attached.or(last).or_else(|| self.find_state(&mut reader, is_own)).unwrap_or(0);
         slot.python.set(state);
         state
     }
 
-    fn find_state(&self, reader: &mut Reader, is_own: impl Fn(u64, &mut Reader) -> bool) -> Option<u64> {
+    fn has_several_interpreters(&self, reader: &mut Reader) -> bool {
+        let threads = &self.layout.threads;
+        let first = reader.read_word(self.runtime + u64::from(threads.interpreters_head));
+        first
+            .and_then(|first| reader.read_word(first + u64::from(threads.interpreter_next)))
+            .is_some_and(|next| next != 0)
+    }
+
+    fn find_state(&self, reader: &mut Reader, is_wanted: impl Fn(u64, &mut Reader) -> bool) -> Option<u64> {
         let threads = &self.layout.threads;
         let mut interpreter = reader.read_word(self.runtime + u64::from(threads.interpreters_head))?;
         let mut remaining_threads = MAX_THREADS;
@@ -167,7 +180,7 @@ impl Interpreter {
             }
             let mut state = reader.read_word(interpreter + u64::from(threads.threads_head))?;
             while state != 0 && remaining_threads != 0 {
-                if is_own(state, reader) {
+                if is_wanted(state, reader) {
                     return Some(state);
                 }
                 state = reader.read_word(state + u64::from(threads.thread_next))?;

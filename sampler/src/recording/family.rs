@@ -1,5 +1,4 @@
-//! CPU time of child processes: of those without a sample, and so without a recording, and of those that are not to be
-//! recorded.
+//! CPU time of child processes without a recording: they have no sample, or are not to be recorded.
 //!
 //! ```text
 //!   child without a sample --adds its time--> a word shared by all children of a recording

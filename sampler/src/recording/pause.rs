@@ -1,4 +1,4 @@
-//! Pauses the writer thread for system calls that fail in a multithreaded process.
+//! Pauses the writer thread for system calls that would fail because of it.
 //!
 //! ```text
 //!   RUN --caller--> PAUSE --writer--> PAUSED: its thread exits with its work as result --caller--> RUN, a new thread
@@ -20,10 +20,15 @@ use crate::transparency::exit::WRITER_TIMEOUT_NS;
 use crate::transparency::next;
 use crate::writer::thread::{self, PAUSE, PAUSED, RUN};
 
-/// Performs `call`, which fails in a multithreaded process. If the writer is the only other thread, it exits before the
-/// call, and a new writer resumes its work afterwards. If resuming fails, the recording ends.
+/// Performs `call`, which fails in a multithreaded process: if the writer is the only other thread, without it.
+pub(crate) fn single_threaded<R>(call: impl FnOnce() -> R) -> R {
+    if scan::may_be_single_threaded() { without_writer(call) } else { call() }
+}
+
+/// Performs `call` without a writer: it exits before the call, and a new writer resumes its work afterwards. If resuming
+/// fails, the recording ends. Signals are blocked during the call.
 pub(crate) fn without_writer<R>(call: impl FnOnce() -> R) -> R {
-    let Some(recording) = current::own().filter(|_| scan::may_be_single_threaded()) else { return call() };
+    let Some(recording) = current::own() else { return call() };
     // Block signals: a program's signal handler that forks would wait for the recorder's lock, which this thread holds.
     let host_state = HostStateGuard::enter();
     let state = recorder::try_lock();

@@ -21,7 +21,7 @@ use crate::recording::options::{self, Clock, Options};
 use crate::recording::process::{self, Process};
 use crate::recording::process_name;
 use crate::thread::counter;
-use crate::thread::{arming, creation, scan, slots, timer};
+use crate::thread::{adoption, arming, scan, slots, timer};
 use crate::transparency::disposition::{self, Sender};
 use crate::transparency::{fatal, sanitizer, signals};
 use crate::writer::code_events::Observation;
@@ -232,7 +232,7 @@ fn start_in(
     process_name::begin_recording();
     let mut recording = Recording::new(options.clock, options.hz, counter, start.gives_signal_stacks);
     recording.user_clock = user_clock;
-    recording.exit_key = recording.exit_key.or_else(creation::create_exit_key);
+    recording.exit_key = recording.exit_key.or_else(adoption::create_exit_key);
     if options.children {
         recording.unsampled_ns = recording.unsampled_ns.or_else(family::map_word);
     }
@@ -256,7 +256,7 @@ fn run(
     let mut writer = Box::new(Writer::new(recording, output, &options, inherited.unwrap_or_default()));
     without_write_signals(|| writer.write_preamble(append));
     recording.set_sampling(true);
-    creation::adopt_this_thread(0, 0);
+    adoption::adopt_this_thread(0, 0);
     if !is_forked {
         scan::arm_all(recording);
     }
@@ -348,7 +348,7 @@ fn leave_parent(parent: &Recording) {
     parent.set_sampling(false);
     process_name::forget_in_child();
     // In a nested PID namespace parent and child may have one number, and their timers too.
-    creation::forget_exit_key(parent);
+    adoption::forget_exit_key(parent);
     // The descriptors of counters are inherited; close the child's copies.
     if counter::open_count() != 0 {
         slots::iter().for_each(|(_, slot)| slot.source.close_counter());
@@ -359,7 +359,7 @@ fn leave_parent(parent: &Recording) {
     if let Some(session) = Session::process() {
         session.stop_observing();
     }
-    let signal_stack = creation::signal_stack().map_or(ptr::null_mut(), |stack| stack.ss_sp);
+    let signal_stack = adoption::signal_stack().map_or(ptr::null_mut(), |stack| stack.ss_sp);
     parent.fork.signal_stack.store(signal_stack, Ordering::Relaxed);
     parent.fork.has_parent_state.store(true, Ordering::Relaxed);
 }

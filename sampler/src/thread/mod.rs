@@ -1,5 +1,6 @@
 //! The sampled threads, and the resources of each.
 
+pub(crate) mod adoption;
 pub(crate) mod arming;
 pub(crate) mod clock_choice;
 pub(crate) mod counter;

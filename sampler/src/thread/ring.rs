@@ -23,7 +23,7 @@ const MIN_FREE_WORDS: u64 = 256;
 /// Maximum number of native frames per sample.
 pub(crate) const MAX_NATIVE_FRAMES: u64 = 4096;
 /// Maximum number of words per sample: native frames, Python frames and evaluator marks.
-const MAX_SAMPLE_WORDS: u64 = 3 * MAX_NATIVE_FRAMES;
+pub(crate) const MAX_SAMPLE_WORDS: u64 = 3 * MAX_NATIVE_FRAMES;
 
 /// A sample read from a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@
 //!
 //! On a busy machine, threads begin to run at ticks, so that fewer ticks find them. The timer tells how much CPU time
 //! has passed, and the time of a long thread's ticks is scaled to it. Short threads use the sums of
-//! those that have ended.
+//! ended threads.
 
 #![forbid(unsafe_code)]
 
@@ -94,8 +94,8 @@ impl Ticks {
     /// Counts a tick. Returns the time that a sample of it stands for; 0 if the tick is not kept. `overrun` is the
     /// timer's, and `voluntary_switches` returns the number of the thread's voluntary context switches.
     ///
-    /// Ticks at which the thread blocks signals send one signal, when it unblocks them. They are told from ticks that
-    /// did not find the thread running by its switches: a thread that has never waited was found by all of them.
+    /// Ticks at which the thread blocks signals send one signal, when it unblocks them. The thread's switches
+    /// distinguish them from ticks that did not find it running: all ticks find a thread that has never waited.
     pub(crate) fn count(
         &self,
         clock: TickClock,

@@ -122,8 +122,8 @@ fn make_system_call(
         _ => {}
     }
     let result = match number {
-        libc::SYS_unshare if needs_one_thread(first) => pause::without_writer(call),
-        libc::SYS_setns => pause::without_writer(call),
+        libc::SYS_unshare if needs_one_thread(first) => pause::single_threaded(call),
+        libc::SYS_setns => pause::single_threaded(call),
         _ => call(),
     };
     if matches!(number, libc::SYS_execve | libc::SYS_execveat) {
@@ -148,8 +148,8 @@ interpose! {
         call()
     };
     unshare(flags: c_int) -> c_int,
-        |call| if needs_one_thread(flags.into()) { pause::without_writer(call) } else { call() };
-    setns(descriptor: c_int, kind: c_int) -> c_int, |call| pause::without_writer(call);
+        |call| if needs_one_thread(flags.into()) { pause::single_threaded(call) } else { call() };
+    setns(descriptor: c_int, kind: c_int) -> c_int, |call| pause::single_threaded(call);
     setuid(user: libc::uid_t) -> c_int, |call| drop_privileges(call);
     seteuid(user: libc::uid_t) -> c_int, |call| drop_privileges(call);
     setreuid(real: libc::uid_t, effective: libc::uid_t) -> c_int, |call| drop_privileges(call);

@@ -20,7 +20,7 @@ use jitlisten::plumbing::HostStateGuard;
 
 use crate::handler;
 use crate::recording::current::{self, Recording};
-use crate::thread::{arming, creation};
+use crate::thread::{adoption, arming};
 use crate::transparency::disposition::{self, sampling_signals};
 use crate::transparency::fatal;
 use crate::transparency::next::{self, SignalInfo, SignalSet, errno, set_errno};
@@ -107,7 +107,7 @@ unsafe fn replace_action(signal: c_int, mut action: Option<libc::sigaction>, old
 /// Makes the handlers that the program has already installed on a small signal stack block the sampler's signals.
 pub(crate) fn block_in_installed_handlers() {
     const MAX_ATTEMPTS: usize = 8;
-    if creation::signal_stack().is_some_and(|stack| is_small(&stack)) {
+    if adoption::signal_stack().is_some_and(|stack| is_small(&stack)) {
         disposition::note_small_signal_stack();
     }
     if !disposition::has_small_signal_stack() {

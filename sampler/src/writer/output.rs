@@ -18,7 +18,7 @@ use crate::writer::existing_file;
 use crate::writer::held_file::{HeldFile, Owner, identity, move_file_to_high_descriptor};
 use crate::writer::perf_data::{self, Attribute, Batch, DATA_OFFSET, DATA_SIZE_OFFSET, Features};
 
-/// The open file of a recording, or one that is still to be created.
+/// File of a recording, open or still to be created.
 #[derive(Debug)]
 pub(crate) struct Output {
     path: PathBuf,

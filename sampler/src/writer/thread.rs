@@ -8,8 +8,8 @@ use jitlisten::plumbing::OwnThread;
 
 use crate::recording::current::Recording;
 use crate::recording::process;
-use crate::thread::creation;
 use crate::transparency::disposition::end_process;
+use crate::transparency::next;
 use crate::writer::code_events::Observation;
 use crate::writer::{End, Writer};
 
@@ -44,8 +44,8 @@ pub(crate) fn start(recording: &Recording, work: WriterTask) -> Result<(), (i32,
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all_signals.as_ptr(), old_mask.as_mut_ptr()) };
     let work = Box::into_raw(Box::new(work));
     let mut thread = MaybeUninit::uninit();
-    // SAFETY: the thread function takes ownership of its argument.
-    let error = unsafe { creation::create_unsampled(thread.as_mut_ptr(), run, work.cast()) };
+    // SAFETY: the thread function takes ownership of its argument. libc's function creates a thread that is not sampled.
+    let error = unsafe { next::pthread_create(thread.as_mut_ptr(), ptr::null(), run, work.cast()) };
     // SAFETY: `old_mask` was written above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old_mask.as_ptr(), ptr::null_mut()) };
     if error != 0 {

@@ -158,8 +158,7 @@ impl KnownLibraries {
 
     /// Adds an examined library. Libraries must be added in the order of [`Changes::opened`].
     pub(crate) fn add(&mut self, library: &NewLibrary<'_>, source: Option<usize>) {
-        let known = KnownLibrary { identity: library.entry.identity, source };
-        self.0[library.namespace].libraries.push(known);
+        self.0[library.namespace].libraries.push(KnownLibrary { identity: library.entry.identity, source });
     }
 
     /// Returns the library that contains `address`, which is the one with the highest load bias that does not exceed

@@ -1,5 +1,7 @@
 //! The sampler on unusual stacks and threads (`hosts/sampled_odd.cpp`), and beside other profilers.
 
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use jitlisten_tests::host::{Host, Preload};
@@ -107,6 +109,38 @@ fn a_thousand_threads() {
     let time: f64 = measured.values().sum();
     // On a busy machine, a thread has used some of its time before its timer exists.
     assert!((4.0..=7.2).contains(&time), "{time} s");
+}
+
+/// With four threads, the process reaches its limit of threads (`RLIMIT_NPROC`): the recorder's must not count.
+#[test]
+fn a_limit_of_threads() {
+    const ARGS: [&str; 3] = ["crowd", "4", "0.05"];
+    let (true, Some(setpriv)) =
+        (tool::require_root("the limit of another user"), tool::require("setpriv", Absence::FailsInCi))
+    else {
+        return;
+    };
+    let host = Host::accessible_to_all(setpriv, "thread-limit");
+    let (copied_program, library) = (host.scratch("program"), host.scratch("libjitlisten.so"));
+    let scratch = Scratch::new("thread-limit-build");
+    let Some(program) = program(&scratch) else { return };
+    fs::copy(program, &copied_program).expect("copied");
+    fs::copy(paths::library(), &library).expect("copied");
+    let directory = host.scratch("recording");
+    fs::create_dir(&directory).expect("made");
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).expect("open to all");
+    let data = directory.join("f.data");
+    // The limit applies to all threads of a user; no other process has this one.
+    let setpriv_args = ["--reuid=61003", "--regid=61003", "--clear-groups", "prlimit", "--nproc=5", "env"];
+    let host = setpriv_args.into_iter().fold(host, |host, arg| host.argument(arg));
+    let host = host.argument(format!("LD_PRELOAD={}", library.display()));
+    let host = host.argument(format!("JITLISTEN_RECORD={},hz=499", data.display())).argument(copied_program);
+    let host = ARGS.into_iter().fold(host, |host, arg| host.argument(arg));
+    let outcome = host.run(Preload::Nothing).expect_success();
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout), "done\n");
+    // perf reads no files of others.
+    chown(&data, Some(0), Some(0)).expect("ours");
+    let _ = read(&data);
 }
 
 /// The program's own wall-clock and thread-CPU-time timers fire as often as without the sampler.
@@ -218,7 +252,7 @@ fn a_stack_of_five_thousand_frames() {
 fn a_full_disk() {
     let Some(host) = scenario(&["deep", "400", "3"]) else { return };
     let mount_point = host.scratch("full");
-    std::fs::create_dir(&mount_point).expect("a directory");
+    fs::create_dir(&mount_point).expect("a directory");
     let data = mount_point.join("f.data");
     let host = host.variable("JITLISTEN_RECORD", format!("{},hz=997,no-images", data.display()));
     let script = format!("mount -t tmpfs -o size=256k tmpfs '{}'", mount_point.display());

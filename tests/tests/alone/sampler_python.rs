@@ -238,6 +238,9 @@ fn frames_of_every_interpreter_and_thread_are_found() {
             (Some(1), Some(1), Some(5000)),
             "{venv}"
         );
+        // Of the main thread and of another one, 0.5 s each.
+        let inside_ns = total_ns(&samples_in(&burning_samples, "inside"));
+        assert!((0.85e9..1.15e9).contains(&inside_ns), "{venv}: {inside_ns} ns");
         let has_known_caller = |sample: &&WeightedSample| {
             ["foreign", "inside", "deep", "between"].iter().any(|name| callers(sample, name) != 0)
         };

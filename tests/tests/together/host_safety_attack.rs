@@ -37,14 +37,6 @@ const PLANT_COMMANDS: [(&str, &str); 7] = [
     ("a file of another user", "cp \"$VICTIM\" \"$place\"; chown 65534 \"$place\"; chmod 666 \"$place\""),
 ];
 
-fn is_root() -> bool {
-    let is_root_user = fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0);
-    if !is_root_user {
-        tool::skip("another user's files", "not root", Absence::IsAllowed);
-    }
-    is_root_user
-}
-
 /// Builds a host that compiles two functions after its shell has run `plant`. Also returns the path of the victim.
 fn plant_host(place: &str, plant: &str, closing: &str) -> Option<(Host, PathBuf)> {
     let script = format!("place={place}; {plant}{closing}");
@@ -79,7 +71,7 @@ fn run_with_plant(host: &Host, case: &str) -> Outcome {
 
 #[test]
 fn at_the_place_of_the_perf_map() {
-    if !is_root() {
+    if !tool::require_root("another user's files") {
         return;
     }
     for (case, plant) in PLANT_COMMANDS {
@@ -95,7 +87,7 @@ fn at_the_place_of_the_perf_map() {
 
 #[test]
 fn at_the_place_of_the_log() {
-    if !is_root() {
+    if !tool::require_root("another user's files") {
         return;
     }
     for (case, plant) in PLANT_COMMANDS {
@@ -116,7 +108,7 @@ fn at_the_place_of_the_log() {
 /// The name of the image directory contains the pid and the start time of the process.
 #[test]
 fn at_the_place_of_the_images() {
-    if !is_root() {
+    if !tool::require_root("another user's files") {
         return;
     }
     for (case, plant) in PLANT_COMMANDS {
@@ -133,7 +125,7 @@ fn at_the_place_of_the_images() {
 /// Plants files at `/var/tmp/jitlisten-UID`, in a private `/var/tmp`.
 #[test]
 fn at_the_usual_place_of_the_images() {
-    if !is_root() || tool::require("unshare", Absence::FailsInCi).is_none() {
+    if !tool::require_root("another user's files") || tool::require("unshare", Absence::FailsInCi).is_none() {
         return;
     }
     let open_directory = ("a directory open to others", "mkdir \"$place\"; chmod 777 \"$place\"");
@@ -204,7 +196,7 @@ fn host_of_other_user(umask: &str) -> Option<Host> {
 
 #[test]
 fn no_other_user_may_read_our_files_whatever_the_umask() {
-    if !is_root() {
+    if !tool::require_root("another user's files") {
         return;
     }
     for umask in ["000", "022", "777"] {
@@ -324,7 +316,11 @@ fn values_of_variables() {
 /// A set-user-ID program, linked with the library, opens a session. The user who runs it chooses the path of the log.
 #[test]
 fn a_set_user_id_program() {
-    let (true, Some(setpriv)) = (is_root(), tool::require("setpriv", Absence::FailsInCi)) else { return };
+    let (true, Some(setpriv)) =
+        (tool::require_root("another user's files"), tool::require("setpriv", Absence::FailsInCi))
+    else {
+        return;
+    };
     let host = Host::accessible_to_all(setpriv, "privileged").variable("JITLISTEN", "all");
     let program = host.scratch("program");
     let library = host.scratch("libjitlisten.so");
@@ -394,7 +390,7 @@ fn host_with_preload(place: &str, command: &str, program: &Path) -> Option<(Host
 fn a_set_user_id_program_that_it_is_preloaded_into() {
     let program_dir = paths::Scratch::accessible_to_all("preloaded-program");
     let program = program_dir.join("program");
-    if !is_root() || safety_host::build("safety.c", &[], &program).is_none() {
+    if !tool::require_root("another user's files") || safety_host::build("safety.c", &[], &program).is_none() {
         return;
     }
     for ((place, command), mode) in PRELOADS.into_iter().flat_map(|preload| [(preload, 0o755), (preload, 0o4755)]) {
@@ -448,7 +444,11 @@ fn a_directory_that_is_exchanged() {
 /// Another user's tools cannot read a perf map.
 #[test]
 fn a_map_is_private_to_its_user() {
-    let (true, Some(setpriv)) = (is_root(), tool::require("setpriv", Absence::FailsInCi)) else { return };
+    let (true, Some(setpriv)) =
+        (tool::require_root("another user's files"), tool::require("setpriv", Absence::FailsInCi))
+    else {
+        return;
+    };
     let Some(host) = safety_host::scenario(&["ends", "exit"]) else { return };
     let mut running = host.start(Preload::Library);
     running.wait_for_line("first: right");

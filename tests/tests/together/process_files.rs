@@ -49,14 +49,6 @@ fn output_values(outcome: &Outcome, word: &str) -> Vec<String> {
     text.lines().filter_map(|line| Some(line.strip_prefix(word)?.trim().to_owned())).collect()
 }
 
-fn is_root() -> bool {
-    let is_root_user = fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0);
-    if !is_root_user {
-        tool::skip("setuid", "only root may become another user", Absence::IsAllowed);
-    }
-    is_root_user
-}
-
 /// With 10,000 live objects, a fork takes no longer than otherwise, and the child writes nothing.
 #[test]
 fn a_fork_writes_nothing_and_takes_no_time() {
@@ -213,7 +205,7 @@ fn lines_that_cannot_be_logged_are_counted() {
 /// Files created after a change of the user belong to the new user; older files still belong to the old user.
 #[test]
 fn a_process_that_becomes_another_user() {
-    if !is_root() {
+    if !tool::require_root("another user's process") {
         return;
     }
     for mode in ["itself", "worker"] {

@@ -1,7 +1,7 @@
 //! Validation of FDEs: gimli decodes each one before any in-process unwinder can read it.
 //!
-//! Unwinders trust an FDE, and often read it inside a signal handler of the host. libunwind dereferences whatever it is
-//! told to (the length of an expression, an offset from a register). libgcc aborts at a register that the machine does
+//! Unwinders trust an FDE, and often read it inside a signal handler of the host. libunwind dereferences unchecked
+//! values (the length of an expression, an offset from a register). libgcc aborts at a register that the machine does
 //! not have, at an unknown operation of an expression, and where no rule defines the frame address (`gcc_assert` and
 //! `gcc_unreachable` in `libgcc/unwind-dw2.c`). Rules with such defects are never registered.
 //!

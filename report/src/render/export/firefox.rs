@@ -104,6 +104,36 @@ impl Tables {
         }
         prefix
     }
+
+    fn frames_value(&self) -> Value {
+        let (frames, length) = (&self.frames, self.frames.len());
+        json!({
+            "length": length,
+            "address": vec![-1; length],
+            "inlineDepth": frames.iter().map(|frame| frame.2).collect::<Vec<_>>(),
+            "category": frames.iter().map(|frame| frame.1).collect::<Vec<_>>(),
+            "subcategory": vec![0; length],
+            "func": frames.iter().map(|frame| frame.0).collect::<Vec<_>>(),
+            "nativeSymbol": vec![Value::Null; length],
+            "innerWindowID": vec![0; length],
+            "line": frames.iter().map(|frame| frame.3).collect::<Vec<_>>(),
+            "column": vec![Value::Null; length],
+        })
+    }
+
+    fn functions_value(&self) -> Value {
+        let (functions, length) = (&self.functions, self.functions.len());
+        json!({
+            "length": length,
+            "name": functions.iter().map(|function| function.0).collect::<Vec<_>>(),
+            "isJS": vec![false; length],
+            "relevantForJS": vec![false; length],
+            "resource": vec![-1; length],
+            "fileName": functions.iter().map(|function| function.1).collect::<Vec<_>>(),
+            "lineNumber": vec![Value::Null; length],
+            "columnNumber": vec![Value::Null; length],
+        })
+    }
 }
 
 /// Returns the CPU time since the previous sample in µs, for the activity graph; null for events other than time.
@@ -162,32 +192,9 @@ fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64, ha
     let row = &report.recording.threads[thread as usize];
     let (weights, weight_type) = weights(report, samples);
     let (process_id, process_name) = process_id_and_name(row, has_hosts);
-    let nulls = |count: usize| vec![Value::Null; count];
-    let zeros = |count: usize| vec![0; count];
-    let (frames, functions, count) = (&tables.frames, &tables.functions, samples.len());
     json!({
-        "frameTable": {
-            "length": frames.len(),
-            "address": vec![-1; frames.len()],
-            "inlineDepth": frames.iter().map(|frame| frame.2).collect::<Vec<_>>(),
-            "category": frames.iter().map(|frame| frame.1).collect::<Vec<_>>(),
-            "subcategory": zeros(frames.len()),
-            "func": frames.iter().map(|frame| frame.0).collect::<Vec<_>>(),
-            "nativeSymbol": nulls(frames.len()),
-            "innerWindowID": zeros(frames.len()),
-            "line": frames.iter().map(|frame| frame.3).collect::<Vec<_>>(),
-            "column": nulls(frames.len()),
-        },
-        "funcTable": {
-            "length": functions.len(),
-            "name": functions.iter().map(|function| function.0).collect::<Vec<_>>(),
-            "isJS": vec![false; functions.len()],
-            "relevantForJS": vec![false; functions.len()],
-            "resource": vec![-1; functions.len()],
-            "fileName": functions.iter().map(|function| function.1).collect::<Vec<_>>(),
-            "lineNumber": nulls(functions.len()),
-            "columnNumber": nulls(functions.len()),
-        },
+        "frameTable": tables.frames_value(),
+        "funcTable": tables.functions_value(),
         "markers": {"length": 0, "category": [], "data": [], "endTime": [], "name": [], "phase": [], "startTime": []},
         "name": row.name,
         "isMainThread": row.pid == row.tid,
@@ -201,7 +208,7 @@ fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64, ha
         "registerTime": 0.0,
         "resourceTable": {"length": 0, "lib": [], "name": [], "host": [], "type": []},
         "samples": {
-            "length": count,
+            "length": samples.len(),
             "stack": stacks,
             "timeDeltas": deltas,
             "weight": weights,

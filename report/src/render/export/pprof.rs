@@ -41,24 +41,7 @@ pub fn to_pprof(report: &Report) -> Vec<u8> {
         }
         profile.message(2, sample);
     }
-    for (index, lines) in tables.locations.values.iter().enumerate() {
-        let mut location = Message::default();
-        location.number(1, index as u64 + 1);
-        for (function, line) in lines {
-            let mut message = Message::default();
-            message.number(1, u64::from(*function) + 1);
-            message.number(2, u64::from(*line));
-            location.message(4, message);
-        }
-        profile.message(4, location);
-    }
-    for (index, (name, file)) in tables.functions.values.iter().enumerate() {
-        let mut function = Message::default();
-        for (field, value) in [(1, index as u64 + 1), (2, (*name).into()), (3, (*name).into()), (4, (*file).into())] {
-            function.number(field, value);
-        }
-        profile.message(5, function);
-    }
+    tables.write_code(&mut profile);
     if let Some(elapsed) = report.elapsed() {
         let end = report.recorded.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
         let end = end.and_then(|end| u64::try_from(end.as_nanos()).ok()).unwrap_or_default();
@@ -87,6 +70,29 @@ struct Tables {
 }
 
 impl Tables {
+    /// Writes the locations and the functions.
+    fn write_code(&self, profile: &mut Message) {
+        for (index, lines) in self.locations.values.iter().enumerate() {
+            let mut location = Message::default();
+            location.number(1, index as u64 + 1);
+            for (function, line) in lines {
+                let mut message = Message::default();
+                message.number(1, u64::from(*function) + 1);
+                message.number(2, u64::from(*line));
+                location.message(4, message);
+            }
+            profile.message(4, location);
+        }
+        for (index, (name, file)) in self.functions.values.iter().enumerate() {
+            let mut function = Message::default();
+            for (field, value) in [(1, index as u64 + 1), (2, (*name).into()), (3, (*name).into()), (4, (*file).into())]
+            {
+                function.number(field, value);
+            }
+            profile.message(5, function);
+        }
+    }
+
     fn string(&mut self, text: &str) -> u64 {
         self.strings.number(text.to_owned()).into()
     }

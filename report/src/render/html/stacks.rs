@@ -232,17 +232,10 @@ pub(super) fn stacks(report: &Report, lines: &LineTree) -> Value {
     let (order, depths) = preorder(&tree, &representatives);
     let mut flat_parts: Vec<u64> = Vec::with_capacity(parts.len() * 8);
     for ((slice, thread, node, activity, hot, leaf), count) in parts {
-        let node = order[node as usize];
-        flat_parts.extend([
-            slice,
-            thread.into(),
-            node.into(),
-            activity.into(),
-            hot.into(),
-            count.samples,
-            count.weight,
-            leaf.into(),
-        ]);
+        let codes = [thread, order[node as usize], activity.into(), hot].map(u64::from);
+        flat_parts.push(slice);
+        flat_parts.extend(codes);
+        flat_parts.extend([count.samples, count.weight, leaf.into()]);
     }
     let barriers = barrier_waits(report, &timeline.thread_starts(recording), slice).into_iter();
     json!({
