@@ -197,6 +197,25 @@ def test_a_function_that_fails_with_marks_is_compiled_without(tmp_path):
     )
 
 
+UNTYPABLE_ONCE = """
+from numba.core import typeinfer
+from jitlisten._coverage import unmeasured
+from jitlisten._coverage.statements import MarkStatement
+failures = iter([ValueError("a defect")])
+def fail_once(*arguments):
+    for failure in failures:
+        raise failure
+typeinfer.typeinfer_extensions[MarkStatement] = fail_once
+"""
+
+
+def test_marks_are_tried_again_with_labels_in_another_order(tmp_path):
+    program = (
+        COVERAGE + UNTYPABLE_ONCE + write_module(tmp_path, UNTYPED) + "print(list(failures), len(unmeasured.take()))\n"
+    )
+    assert run_python(program).splitlines() == ["7", "TypingError", "[] 0"]
+
+
 REFUSED_CALLEE = """
 import numba
 from numba.core import compiler

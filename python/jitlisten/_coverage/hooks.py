@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Iterator, Optional
 
 from numba.core.errors import ForceLiteralArg
@@ -14,7 +14,7 @@ from .._numba import inlined
 from .._numba.seams import Hooks, Original, Seam
 from . import lowering, marks, paths, unmeasured
 from .patches import KEY, PART, TOO_EARLY
-from .statements import EdgeMarks, MarkStatement, Offsets, insert_marks, with_edge_blocks, without_edge_blocks
+from .statements import SPACINGS, EdgeMarks, MarkStatement, Offsets, insert_marks, with_edge_blocks, without_edge_blocks
 
 # Compilation
 
@@ -22,8 +22,9 @@ from .statements import EdgeMarks, MarkStatement, Offsets, insert_marks, with_ed
 class _Compilation:
     """Compilation of one function, which includes what Numba inlines into it."""
 
-    def __init__(self, with_marks: bool) -> None:
-        self.with_marks = with_marks
+    def __init__(self, spacing: Optional[int]) -> None:
+        # Factor between labels without and with marks; `None` if the function gets no marks.
+        self.spacing = spacing
         self.has_marks = False
 
 
@@ -37,9 +38,9 @@ _compiling = _Compiling()
 
 
 @contextmanager
-def _compilation(with_marks: bool) -> Iterator[_Compilation]:
+def _compilation(spacing: Optional[int]) -> Iterator[_Compilation]:
     outer = _compiling.innermost
-    _compiling.innermost = compilation = _Compilation(with_marks)
+    _compiling.innermost = compilation = _Compilation(spacing)
     try:
         yield compilation
     finally:
@@ -48,9 +49,14 @@ def _compilation(with_marks: bool) -> Iterator[_Compilation]:
             _compiling.numbas_error = None
 
 
+def _spacing() -> Optional[int]:
+    return SPACINGS[0] if _compiling.innermost is None else _compiling.innermost.spacing
+
+
 def _compile(original: Original, typingctx: Any, targetctx: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Compiles a function without marks if that fails with marks. If it fails again, the error is not due to them."""
-    with _compilation(with_marks=True) as compilation:
+    """Compiles a function without marks if that fails with marks. If it fails again, the error is not due to them.
+    Otherwise, labels in another order may help."""
+    with _compilation(SPACINGS[0]) as compilation:
         try:
             return original(typingctx, targetctx, func, *args, **kwargs)
         except ForceLiteralArg:
@@ -60,12 +66,15 @@ def _compile(original: Original, typingctx: Any, targetctx: Any, func: Any, *arg
             if not compilation.has_marks or _is_numbas_error(error):
                 raise
             failure = error
-    with _compilation(with_marks=False):
+    with _compilation(None):
         try:
             result = original(typingctx, targetctx, func, *args, **kwargs)
         except Exception as error:
             _compiling.numbas_error = error
             raise
+    for spacing in SPACINGS[1:]:
+        with _compilation(spacing), suppress(Exception):
+            return original(typingctx, targetctx, func, *args, **kwargs)
     unmeasured.add_name(_reason(failure), "%s.%s" % (func.__module__, func.__qualname__))
     return result
 
@@ -88,8 +97,8 @@ def _reason(error: Exception) -> str:
 def _interpret(original: Original, interpreter: Any, bytecode: Any) -> Any:
     """Inserts the marks of a function when Numba has translated its bytecode."""
     path = paths.measured_path(interpreter.func_id.code.co_filename)
-    compilation = _compiling.innermost
-    if path is None or not PART.is_active() or (compilation is not None and not compilation.with_marks):
+    compilation, spacing = _compiling.innermost, _spacing()
+    if path is None or not PART.is_active() or spacing is None:
         return original(interpreter, bytecode)
     offsets, dispatch = Offsets(), interpreter._dispatch
 
@@ -103,7 +112,7 @@ def _interpret(original: Original, interpreter: Any, bytecode: Any) -> Any:
     finally:
         del interpreter._dispatch
     try:
-        insert_marks(interpreter, func_ir, path, offsets)
+        insert_marks(interpreter, func_ir, path, offsets, spacing)
     except Exception as error:
         identity = interpreter.func_id
         unmeasured.add_name(_reason(error), "%s.%s" % (identity.modname, identity.func_qualname))
@@ -138,7 +147,9 @@ def _unroll(original: Original, unroller: Any, state: Any) -> Any:
 def _split_loop_entry(original: Original, numba_pass: Any, state: Any) -> Any:
     """Removes the blocks that were created for marks before Numba prepares loops for lifting: they change where a loop
     begins and ends."""
-    state.func_ir.blocks = without_edge_blocks(state.func_ir.blocks)
+    spacing = _spacing()
+    if spacing is not None:
+        state.func_ir.blocks = without_edge_blocks(state.func_ir.blocks, spacing)
     return original(numba_pass, state)
 
 

@@ -16,6 +16,11 @@ from numba.core.ir_utils import rename_labels
 from .bytecode import BlockLines, Flow, LineTable, Step, Steps, can_raise, cleanup_lines
 from .marks import Mark
 
+# Factors between Numba's labels and those of the blocks with marks, which leave room for each block's two edges. Numba
+# infers types and lowers in the order of the labels: a variable must be assigned before it is used. The order of sets
+# of labels decides whether Numba compiles some functions, so there are several factors to try.
+SPACINGS = (3, 4, 8, 11)
+
 # Steps of exceptions through cleanup, by line, of each function that has been translated with marks. The key is the
 # function's path and first line.
 translated: Dict[Tuple[str, int], Mapping[int, Steps]] = {}
@@ -74,20 +79,20 @@ class Offsets:
         return self._offsets.get(id(statement.loc), -1)
 
 
-def insert_marks(interpreter: Any, func_ir: Any, path: str, offsets: Offsets) -> None:
+def insert_marks(interpreter: Any, func_ir: Any, path: str, offsets: Offsets, spacing: int) -> None:
     """Inserts the marks of a function that Numba has just translated."""
-    inserter = _Inserter(interpreter, func_ir, path, offsets)
+    inserter = _Inserter(interpreter, func_ir, path, offsets, spacing)
     func_ir.blocks = inserter.make_blocks()
     translated[path, interpreter.func_id.firstlineno] = cleanup_lines(interpreter.func_id.code)
 
 
-def without_edge_blocks(blocks: Dict[int, Any]) -> Dict[int, Any]:
+def without_edge_blocks(blocks: Dict[int, Any], spacing: int) -> Dict[int, Any]:
     """Returns the blocks without those that were created for edges, with Numba's own labels. A statement before the
     branch has the marks of its edges."""
     if not any(_marks_of(block) for block in blocks.values()):
         return blocks
     edges = {label: block for label, block in blocks.items() if _is_edge(block)}
-    numbas_labels = _without_spacing(sorted(blocks.keys() - edges.keys()))
+    numbas_labels = _without_spacing(sorted(blocks.keys() - edges.keys()), spacing)
 
     def numbas_label(label: int) -> int:
         return numbas_labels[edges[label].body[-1].target if label in edges else label]
@@ -136,8 +141,9 @@ def _marks_of(block: Optional[Any]) -> List[MarkStatement]:
 
 
 class _Inserter:
-    def __init__(self, interpreter: Any, func_ir: Any, path: str, offsets: Offsets) -> None:
+    def __init__(self, interpreter: Any, func_ir: Any, path: str, offsets: Offsets, spacing: int) -> None:
         code = interpreter.func_id.code
+        self._spacing = spacing
         self._blocks: Mapping[int, Any] = func_ir.blocks
         self._loc, self._path, self._offsets = func_ir.loc, path, offsets
         table, labels, instructions = LineTable(code), interpreter.cfa.blocks, interpreter.bytecode.table
@@ -183,18 +189,19 @@ class _Inserter:
                 elif steps[source, target]:
                     on_edge[source, target] = steps[source, target]
         changed = {
-            _spaced(label): self._make_block(label, at_start.get(label, ()), at_end[label]) for label in self._blocks
+            self._spaced(label): self._make_block(label, at_start.get(label, ()), at_end[label])
+            for label in self._blocks
         }
         for (source, target), steps_of_edge in on_edge.items():
-            branch = changed[_spaced(source)].body[-1]
+            branch = changed[self._spaced(source)].body[-1]
             edge = ir.Block(self._blocks[source].scope, branch.loc)
             marks = [self._make_mark(step, is_on_edge=True) for step in steps_of_edge]
-            edge.body = [*marks, ir.Jump(_spaced(target), branch.loc)]
-            free = _spaced(source) + 1
+            edge.body = [*marks, ir.Jump(self._spaced(target), branch.loc)]
+            free = self._spaced(source) + 1
             if free in changed:
                 free += 1
             changed[free] = edge
-            changed[_spaced(source)].body[-1] = _redirect(branch, {_spaced(target): free})
+            changed[self._spaced(source)].body[-1] = _redirect(branch, {self._spaced(target): free})
         return changed
 
     def _make_block(self, label: int, at_start: Steps, at_end: Steps) -> Any:
@@ -213,18 +220,21 @@ class _Inserter:
             while pending and offset >= pending[0][0]:
                 body.insert(place, self._make_mark(pending.pop(0)[1]))
                 place += 1
-            body.append(_with_labels(statement, _spaced))
+            body.append(_with_labels(statement, self._spaced))
         rest = (at_start if starts_pending else ()) + tuple(step for _, step in pending) + at_end
         place = len(body) - 1 if body and _is_expression(body[-1], "cast") else len(body)
         body[place:place] = map(self._make_mark, rest)
         changed = ir.Block(block.scope, block.loc)
-        changed.body = body + [_with_labels(block.body[-1], _spaced)]
+        changed.body = body + [_with_labels(block.body[-1], self._spaced)]
         return changed
 
     def _make_mark(self, step: Step, is_on_edge: bool = False) -> MarkStatement:
         source, target = step
         loc = self._loc.with_lineno(target if target > 0 else source)
         return MarkStatement(Mark(self._path, source, target), loc, is_on_edge)
+
+    def _spaced(self, label: int) -> int:
+        return label * self._spacing
 
 
 def _begins_with(block: Any) -> bool:
@@ -255,24 +265,15 @@ def _is_expression(statement: Any, operator: str) -> bool:
     return isinstance(statement, ir.Assign) and isinstance(value, ir.Expr) and value.op == operator
 
 
-# Factor between Numba's labels and those of the blocks with marks, which leaves room for each block's two edges. Numba
-# infers types and lowers in the order of the labels: a variable must be assigned before it is used.
-_SPACING = 3
-
-
-def _spaced(label: int) -> int:
-    return label * _SPACING
-
-
-def _without_spacing(labels: List[int]) -> Dict[int, int]:
+def _without_spacing(labels: List[int], spacing: int) -> Dict[int, int]:
     """Maps labels to those without marks: sets of labels decide by their order which loops Numba can lift. Numba gives
     the blocks that it adds the next free labels."""
     numbas_labels: Dict[int, int] = {}
     last = -1
     are_added = False
     for label in labels:
-        are_added = are_added or label % _SPACING != 0
-        last = last + 1 if are_added else label // _SPACING
+        are_added = are_added or label % spacing != 0
+        last = last + 1 if are_added else label // spacing
         numbas_labels[label] = last
     return numbas_labels
 
