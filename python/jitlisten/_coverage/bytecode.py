@@ -130,8 +130,14 @@ def cleanup_lines(code: Any) -> Dict[int, Steps]:
     lines = {offset: line for start, end, line in _line_ranges(code) if line for offset in range(start, end, 2)}
     operations = {instruction.offset: instruction.opname for instruction in dis.get_instructions(code)}
     handlers = _handlers(code)
+    handlers_of_line: Dict[int, Set[Optional[int]]] = {}
+    for offset, line in lines.items():
+        handlers_of_line.setdefault(line, set()).add(handlers.get(offset))
     found: Dict[int, Steps] = {}
     for offset in sorted(handlers.keys() & lines.keys()):
+        # A `finally` block has a second copy, for exceptions. An exception that leaves the first copy takes no steps.
+        if operations.get(handlers[offset]) == "COPY" and len(handlers_of_line[lines[offset]]) > 1:
+            continue
         steps: List[Step] = []
         line, handler = lines[offset], handlers.get(offset)
         while handler is not None and _is_cleanup(operations, handler):

@@ -215,7 +215,8 @@ class _Inserter:
             if starts_pending and not _is_argument(statement):
                 body += map(self._make_mark, at_start)
                 starts_pending = False
-            offset = self._offsets.of(statement)
+            # Numba ends a `try` at the beginning of the block, at the location of the last instruction.
+            offset = -1 if _ends_try(statement) else self._offsets.of(statement)
             place = len(body) - 1 if body and _is_expression(statement, "getiter") else len(body)
             while pending and offset >= pending[0][0]:
                 body.insert(place, self._make_mark(pending.pop(0)[1]))
@@ -258,6 +259,10 @@ def _handlers(block: Optional[Any]) -> List[int]:
 
 def _is_argument(statement: Any) -> bool:
     return isinstance(statement, ir.Assign) and isinstance(statement.value, ir.Arg)
+
+
+def _ends_try(statement: Any) -> bool:
+    return isinstance(statement, ir.Assign) and "end_try_block" in statement.target.name
 
 
 def _is_expression(statement: Any, operator: str) -> bool:

@@ -1022,6 +1022,20 @@ def calls_short_functions(n):
     return total
 
 
+@njit
+def raises_in_finally(i):
+    x = 0
+    try:
+        x += 1
+    finally:
+        x += 1 // i
+        if x > 100:
+            x = 5
+        else:
+            x = 7
+    return x
+
+
 def drive():
     array_expressions(np.ones(3), np.ones(3), False)
     chain(50)
@@ -1115,6 +1129,7 @@ def drive():
         (raised_in_an_inlined_call, -1),
         (raises_in_an_inlined_call, 20),
         (ends_with_a_call, 0),
+        (raises_in_finally, 0),
         (calls_short_functions, 2),
         (calls_short_functions, 4),
     ):
