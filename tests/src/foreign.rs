@@ -116,7 +116,7 @@ impl Postgres {
             host.scratch("statements").display()
         );
         let words = self.user[1..].iter().copied().chain(["sh", "-c"]);
-        words.fold(host, |host, word| host.argument(word)).argument(script)
+        host.arguments(words).argument(script)
     }
 
     /// Returns the functions in the bitcode that a process wrote per query with `jit_dump_bitcode`, after optimization.

@@ -90,6 +90,12 @@ impl Host {
         self
     }
 
+    /// Adds arguments.
+    #[must_use]
+    pub fn arguments(self, arguments: impl IntoIterator<Item: AsRef<OsStr>>) -> Self {
+        arguments.into_iter().fold(self, Self::argument)
+    }
+
     /// Sets an environment variable; replaces an earlier value.
     #[must_use]
     pub fn variable(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {

@@ -115,7 +115,7 @@ pub fn lli(version: u32, options: &[&str], source: &str) -> Option<Host> {
     let host = Host::new(lli, &format!("lli-{version}"));
     let file = host.scratch("program.bc");
     bitcode(version, source, &file)?;
-    let host = options.iter().fold(host, |host, option| host.argument(option));
+    let host = host.arguments(options);
     Some(host.argument(file))
 }
 

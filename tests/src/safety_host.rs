@@ -74,7 +74,7 @@ pub fn scenario_after_commands(first: &str, words: &[&str]) -> Option<Host> {
     // The shell's own commands run without the library.
     let script = format!("preload=$LD_PRELOAD; unset LD_PRELOAD; {first}\nexport LD_PRELOAD=$preload; exec \"$@\"");
     let host = host.argument("-c").argument(script).argument("sh").argument(program);
-    Some(words.iter().fold(host, |host, word| host.argument(word)))
+    Some(host.arguments(words))
 }
 
 /// Value of a counter in the library's statistics.

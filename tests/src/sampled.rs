@@ -177,7 +177,7 @@ pub fn with_recording(host: Host, words: &str) -> (Host, PathBuf) {
 #[must_use]
 pub fn scenario(words: &[&str]) -> Option<Host> {
     let host = Host::new(program()?, &format!("sampled-{}", words[0])).variable("JITLISTEN", "unwind");
-    Some(words.iter().fold(host, |host, word| host.argument(word)))
+    Some(host.arguments(words))
 }
 
 /// Host that runs a scenario of `hosts/sampled.c` as the child of a shell.
@@ -188,7 +188,7 @@ pub fn scenario(words: &[&str]) -> Option<Host> {
 pub fn scenario_in_shell(words: &[&str]) -> Option<Host> {
     let host = Host::new("/bin/sh", &format!("sampled-{}-sh", words[0])).variable("JITLISTEN", "unwind");
     let host = host.argument("-c").argument("\"$@\"; exit $?").argument("sh").argument(program()?);
-    Some(words.iter().fold(host, |host, word| host.argument(word)))
+    Some(host.arguments(words))
 }
 
 fn program() -> Option<PathBuf> {

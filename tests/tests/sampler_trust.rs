@@ -29,7 +29,7 @@ fn program() -> Option<PathBuf> {
 
 fn host(args: &[&str]) -> Option<Host> {
     let host = Host::new(program()?, &format!("trust-{}", args[0])).variable("JITLISTEN", "unwind");
-    Some(args.iter().fold(host, |host, arg| host.argument(arg)))
+    Some(host.arguments(args))
 }
 
 /// Runs a scenario without the library and again while recorded, and asserts equal output. Returns the recording, which

@@ -8,7 +8,7 @@ use jitlisten_tests::tool::{self, Absence};
 fn run(venv: &str, program: &str, args: &[&str]) -> Option<(Host, Vec<WeightedSample>)> {
     tool::require("perf", Absence::FailsInCi)?;
     let host = integration::numba(venv, program)?;
-    let host = args.iter().fold(host, |host, arg| host.argument(arg));
+    let host = host.arguments(args);
     let (host, data) = with_recording(host, "");
     let _ = host.run(Preload::Library).expect_success();
     let samples = read(&data);

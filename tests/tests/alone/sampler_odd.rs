@@ -38,7 +38,7 @@ fn host(args: &[&str]) -> Option<(Scratch, Host)> {
     tool::require("perf", Absence::FailsInCi)?;
     let scratch = Scratch::new(&format!("odd-{}", args[0]));
     let host = Host::new(program(&scratch)?, &format!("odd-{}", args[0])).variable("JITLISTEN", "unwind");
-    Some((scratch, args.iter().fold(host, |host, arg| host.argument(arg))))
+    Some((scratch, host.arguments(args)))
 }
 
 /// Runs a scenario without the library and again while recorded, asserts equal output, and returns the samples.
@@ -114,7 +114,6 @@ fn a_thousand_threads() {
 /// With four threads, the process reaches its limit of threads (`RLIMIT_NPROC`): the recorder's must not count.
 #[test]
 fn a_limit_of_threads() {
-    const ARGS: [&str; 3] = ["crowd", "4", "0.05"];
     let (true, Some(setpriv)) =
         (tool::require_root("the limit of another user"), tool::require("setpriv", Absence::FailsInCi))
     else {
@@ -131,11 +130,12 @@ fn a_limit_of_threads() {
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).expect("open to all");
     let data = directory.join("f.data");
     // The limit applies to all threads of a user; no other process has this one.
-    let setpriv_args = ["--reuid=61003", "--regid=61003", "--clear-groups", "prlimit", "--nproc=5", "env"];
-    let host = setpriv_args.into_iter().fold(host, |host, arg| host.argument(arg));
-    let host = host.argument(format!("LD_PRELOAD={}", library.display()));
-    let host = host.argument(format!("JITLISTEN_RECORD={},hz=499", data.display())).argument(copied_program);
-    let host = ARGS.into_iter().fold(host, |host, arg| host.argument(arg));
+    let host = host
+        .arguments(["--reuid=61003", "--regid=61003", "--clear-groups", "prlimit", "--nproc=5", "env"])
+        .argument(format!("LD_PRELOAD={}", library.display()))
+        .argument(format!("JITLISTEN_RECORD={},hz=499", data.display()))
+        .argument(copied_program)
+        .arguments(["crowd", "4", "0.05"]);
     let outcome = host.run(Preload::Nothing).expect_success();
     assert_eq!(String::from_utf8_lossy(&outcome.stdout), "done\n");
     // perf reads no files of others.

@@ -55,7 +55,7 @@ const AS_LIBRARY: [&str; 6] = ["-DAS_LIBRARY", "-fPIC", "-shared", "-s", "-Wl,--
 
 fn host(program: &Path, engine: &str, args: &[&str]) -> Host {
     let host = Host::new(program, "embedded").argument(engine).argument(OBJECTS_PER_THREAD.to_string());
-    let host = args.iter().fold(host, |host, arg| host.argument(arg));
+    let host = host.arguments(args);
     host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb")
 }
 
@@ -363,7 +363,7 @@ fn several_in_one_process_that_come_and_go() {
     let program = build_opener(&scratch, &compiler);
     const ROUNDS: usize = 3;
     let host = Host::new(&program, "opens").argument(ROUNDS.to_string()).argument(OBJECTS_PER_THREAD.to_string());
-    let host = libraries.iter().fold(host, |host, library| host.argument(library));
+    let host = host.arguments(&libraries);
     let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
     let run_sorted = |preload| {
         let outcome = host.run(preload).expect_success();
@@ -395,7 +395,7 @@ fn after_one_was_closed_unheard() {
     tool::compile(&compiler, &["-shared", "-fPIC"], &paths::host("taken_breakpoint.c"), &breakpoint_library);
     let host =
         Host::new(build_opener(&scratch, &compiler), "opens").argument("0").argument(OBJECTS_PER_THREAD.to_string());
-    let host = libraries.iter().fold(host, |host, library| host.argument(library));
+    let host = host.arguments(&libraries);
     let host = host.variable("JITLISTEN_LOG", "debug:log");
     let stock = host.run(Preload::Nothing).expect_success();
     let objects = 3 * OBJECTS_PER_THREAD;
@@ -535,8 +535,7 @@ fn beside_libraries_that_are_opened() {
     let sealed_path = sealed_library(&scratch, &compiler);
     let count = 8 * OBJECTS_PER_THREAD;
     let host = Host::new(&program, "opens").argument("2").argument(count.to_string());
-    let host =
-        libraries.iter().fold(host, |host, library| host.argument(library)).argument("--").argument(&sealed_path);
+    let host = host.arguments(&libraries).argument("--").argument(&sealed_path);
     let host = host.variable("JITLISTEN_LOG", "debug:log");
     for run in 1..=4 {
         host.run(Preload::Library).expect_success();

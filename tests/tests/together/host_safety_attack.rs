@@ -338,7 +338,7 @@ fn a_set_user_id_program() {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("set-user-ID");
     let host = host.variable("JITLISTEN_DIR", &our_dir).variable("JITLISTEN_LOG", our_dir.join("log"));
     let setpriv_args = ["--reuid=65534", "--regid=65534", "--clear-groups"];
-    let host = setpriv_args.iter().fold(host, |host, arg| host.argument(arg)).argument(&program).argument("privileged");
+    let host = host.arguments(setpriv_args).argument(&program).argument("privileged");
     let outcome = host.run(Preload::Nothing).expect_success();
     let output = String::from_utf8_lossy(&outcome.stdout).into_owned();
     if output.contains("AT_SECURE: 0") {
@@ -374,7 +374,7 @@ fn host_with_preload(place: &str, command: &str, program: &Path) -> Option<(Host
         format!("JITLISTEN_DIR={}", our_dir.display()),
         format!("JITLISTEN_LOG=debug:{}", our_dir.join("log").display()),
     ];
-    let host = setpriv_args.into_iter().chain(variables).fold(host, |host, arg| host.argument(arg));
+    let host = host.arguments(setpriv_args.into_iter().chain(variables));
     // Mount an overlay over the directory; it disappears with the mount namespace.
     let script = format!(
         "place={place}; mount -t tmpfs none /mnt; mkdir /mnt/upper /mnt/work

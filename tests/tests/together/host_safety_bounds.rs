@@ -32,7 +32,7 @@ fn calls_in_shell(shell_command: &str, args: &[&str]) -> Option<Host> {
     let shell = Host::new("/bin/sh", &format!("bounds-{}", args[0]));
     let host =
         shell.argument("-c").argument(format!("{shell_command}; exec \"$@\"")).argument("sh").argument(program()?);
-    Some(args.iter().fold(host, |host, arg| host.argument(arg)))
+    Some(host.arguments(args))
 }
 
 /// Number on the output line that begins with `prefix`.

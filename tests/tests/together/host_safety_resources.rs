@@ -175,7 +175,7 @@ fn run_in_namespace(name: &str, script: &str) -> Option<(Host, Outcome)> {
     let program = safety_host::program()?;
     let host = Host::new(program, name).variable("JITLISTEN", "all");
     let statistics = host.scratch("statistics");
-    let host = ["first", "second", "third"].iter().fold(host, |host, function| host.argument(function));
+    let host = host.arguments(["first", "second", "third"]);
     let host = host.variable("SAFETY_STATISTICS", statistics).in_mount_namespace(script)?;
     let outcome = host::assert_same_output(&host).expect_success();
     assert_eq!(outcome.stdout, b"first: right\nsecond: right\nthird: right\n");

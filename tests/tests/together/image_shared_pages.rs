@@ -16,7 +16,7 @@ fn images(variants: &[&str], preload: Preload) -> Option<Vec<u64>> {
     let program = compile_jit("shared_pages", &build_dir)?;
     let run = |variant: &&str| {
         let host = Host::new(&program, "shared-pages").argument(FUNCTION_COUNT.to_string());
-        let host = with_images(variant.split(' ').fold(host, |host, arg| host.argument(arg)));
+        let host = with_images(host.arguments(variant.split(' ')));
         let stdout = String::from_utf8(host.run(preload).expect_success().stdout).expect("text");
         let counts = stdout.strip_prefix("wrong 0 lost 0 images ").unwrap_or_else(|| panic!("{variant}: {stdout}"));
         counts.split(' ').next().and_then(|count| count.parse().ok()).expect("a number")

@@ -15,7 +15,7 @@ const MODULE_COUNT: usize = 8;
 /// Maps each function of `hosts/modules.py` to its image file. Checks the symbols of every file.
 fn files(venv: &str, args: [&str; 2]) -> Option<BTreeMap<String, String>> {
     let host = integration::numba(venv, "modules.py")?.argument(MODULE_COUNT.to_string());
-    let host = args.iter().fold(host, |host, arg| host.argument(arg));
+    let host = host.arguments(args);
     let host = with_images(host);
     let outcome = host.run(Preload::Library).expect_success();
     let stdout = String::from_utf8(outcome.stdout).expect("text");

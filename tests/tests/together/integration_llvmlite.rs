@@ -19,7 +19,7 @@ fn patched_host(program: &str) -> Option<Host> {
 
 fn chain(seconds: u32, args: &[&str]) -> Option<Host> {
     let host = patched_host("chain.py")?.argument(seconds.to_string()).variable("NUMBA_ENABLE_PROFILING", "1");
-    Some(args.iter().fold(host, |host, arg| host.argument(arg)))
+    Some(host.arguments(args))
 }
 
 const NUMBA: LinkedIntegration = LinkedIntegration {
@@ -82,8 +82,7 @@ fn the_patchs_own_tests() {
         return;
     };
     let host = Host::new(python, "llvmlite-tests").variable("LD_LIBRARY_PATH", libraries);
-    let host =
-        ["-m", "unittest", "llvmlite.tests.test_jitevents"].into_iter().fold(host, |host, word| host.argument(word));
+    let host = host.arguments(["-m", "unittest", "llvmlite.tests.test_jitevents"]);
     let stderr = host.run(Preload::Nothing).expect_success().stderr;
     assert!(stderr.contains("Ran 4 tests") && !stderr.contains("skipped"), "{stderr}");
 }

@@ -15,7 +15,7 @@ fn example(name: &str, seconds: u32, args: &[&str]) -> Option<Host> {
         return None;
     }
     let host = Host::new(program, name).argument(seconds.to_string());
-    Some(args.iter().fold(host, |host, arg| host.argument(arg)))
+    Some(host.arguments(args))
 }
 
 const INKWELL: LinkedIntegration = LinkedIntegration {

@@ -67,7 +67,7 @@ fn is_mapped_at(map: &PerfMap, name: &str, address: u64) -> bool {
 fn check_every_function(path: &PathBuf, args: &[&str], copies: usize) -> Option<String> {
     let scratch = Scratch::new("jitlink");
     let host = Host::new(program(&scratch)?, "jitlink").argument(path).argument(MODULE_COUNT.to_string());
-    let host = args.iter().fold(host, |host, arg| host.argument(arg));
+    let host = host.arguments(args);
     let host = host.variable("JITLISTEN", "perfmap,image,unwind").variable("JITLISTEN_LOG", "debug:log");
     let stock = run(&host, Preload::Nothing, |_, _| {});
     let mut images = 0;
@@ -348,7 +348,7 @@ fn run_in_own_memory(
     inspect: impl Fn(usize, &Host, u32),
 ) -> (Outcome, String, Vec<(String, u64)>) {
     let host = Host::new(program, "own").argument(args[0]).argument(MODULE_COUNT.to_string());
-    let host = args[1..].iter().fold(host, |host, arg| host.argument(arg));
+    let host = host.arguments(&args[1..]);
     let host = host.variable("JITLISTEN", "perfmap,image,unwind").variable("JITLISTEN_LOG", "debug:log");
     let run = |preload, inspect: &dyn Fn(usize, &Host, u32)| {
         let mut running = host.start(preload);

@@ -136,7 +136,7 @@ fn the_first_object_of_a_late_library_has_its_header() {
     for mode in ["lazy", "now"] {
         let host = Host::new(&program, &format!("late-{mode}")).variable("JITLISTEN", "image");
         let args = [integration::libllvmlite(&python), paths::host("chain.ll")];
-        let host = args.iter().fold(host, |host, arg| host.argument(arg)).argument(mode).argument("5");
+        let host = host.arguments(args).argument(mode).argument("5");
         let mut running = host.start(Preload::Library);
         running.wait_for_line("running");
         let maps = fs::read_to_string(format!("/proc/{}/maps", running.pid())).expect("maps");
@@ -156,7 +156,7 @@ fn images_have_their_headers_under_memray() {
     let Some(python) = integration::python("numba-0.60.0") else { return };
     let host = Host::new(&python, "headers").variable("JITLISTEN", "image,unwind");
     let output = host.scratch("memray.bin");
-    let host = ["-m", "memray", "run", "--native", "-q", "-o"].iter().fold(host, |host, arg| host.argument(arg));
+    let host = host.arguments(["-m", "memray", "run", "--native", "-q", "-o"]);
     let host = host.argument(&output).argument(paths::host("prints_maps.py"));
     let maps = String::from_utf8(host.run(Preload::Library).expect_success().stdout).expect("text");
     let offsets = image_offsets(&maps);

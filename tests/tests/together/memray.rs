@@ -29,7 +29,7 @@ fn record_allocations(preload: Preload, sinks: &str, with_lines: bool) -> Option
     let package = format!("{0}/tests/suites/with_lines:{0}/python", paths::root().display());
     let host = if with_lines { host.variable("PYTHONPATH", package) } else { host };
     let output = host.scratch("memray.bin");
-    let host = ["-m", "memray", "run", "--native", "-q", "-o"].iter().fold(host, |host, arg| host.argument(arg));
+    let host = host.arguments(["-m", "memray", "run", "--native", "-q", "-o"]);
     let host = host.argument(&output).argument(paths::host("allocates.py"));
     let _ = host.run(preload).expect_success();
     let reader_run = tool::run(Command::new(&python).arg(paths::host("memray_stacks.py")).arg(&output));
@@ -109,7 +109,7 @@ fn compiled_functions_have_names_while_the_program_runs() {
         let port = port.to_string();
         let host = Host::new(&python, VENV).variable("JITLISTEN", sinks);
         let args = ["-m", "memray", "run", "--native", "-q", "--live-remote", "-p", &port];
-        let host = args.iter().fold(host, |host, arg| host.argument(arg));
+        let host = host.arguments(args);
         let host = host.argument(paths::host("allocates.py")).argument("keeps");
         // With `--live-remote`, the host waits for a client.
         let mut running = host.start(Preload::Library);

@@ -40,7 +40,7 @@ fn program() -> Option<PathBuf> {
 
 fn calls_host(args: &[&str]) -> Option<Host> {
     let host = Host::new(program()?, &format!("calls-{}", args[0]));
-    Some(args.iter().fold(host, |host, arg| host.argument(arg)))
+    Some(host.arguments(args))
 }
 
 /// Output lines that begin with `word`, without `word`.

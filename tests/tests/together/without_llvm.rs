@@ -18,7 +18,7 @@ fn programs_are_left_alone() {
     for (program, arguments) in programs {
         let Some(program) = tool::require(program, Absence::FailsInCi) else { continue };
         let host = Host::new(program, "without-llvm");
-        assert_unaffected(&arguments.iter().fold(host, |host, argument| host.argument(argument)));
+        assert_unaffected(&host.arguments(arguments));
     }
 }
 
