@@ -202,7 +202,7 @@ class Session:
                 for each in coverage[key]
             }
 
-        self.functions = Functions(package)
+        self.package = package
         self.lines, self.arcs = all_of("executed_lines"), all_of("executed_branches")
         self.statements = len(self.lines | all_of("missing_lines"))
         self.branches = len(self.arcs | all_of("missing_branches"))
@@ -256,7 +256,8 @@ def measure(suite, sources, rounds):
         sessions = (without, with_plugin, repeat)
         print(suite, *("%.2f (%.2f)" % (each.seconds, each.compile_seconds) for each in sessions), file=sys.stderr)
     tests = without.results.keys() | with_plugin.results.keys()
-    differing = [with_plugin.functions.differing((with_plugin, as_python), kind) for kind in ("lines", "arcs")]
+    functions = Functions(with_plugin.package)
+    differing = [functions.differing((with_plugin, as_python), kind) for kind in ("lines", "arcs")]
     for path, place in sorted(differing[0]) + sorted(differing[1]):
         is_compiled = (path, place) in with_plugin.lines | with_plugin.arcs
         print(suite, path, place, "only compiled" if is_compiled else "only as Python", file=sys.stderr)

@@ -130,8 +130,8 @@ pub(crate) struct DeadOwner<T> {
     pub(crate) files: T,
 }
 
-/// Yields the files to remove: too old, or beyond `max_bytes` or [`MAX_DEAD_PROCESSES`], counted
-/// from the most recently dead process.
+/// Yields the files to remove: too old, or beyond `max_bytes` or [`MAX_DEAD_PROCESSES`], counted from the most recently
+/// dead process.
 pub(crate) fn expired<T: Ord>(mut dead: Vec<DeadOwner<T>>, max_bytes: u64) -> impl Iterator<Item = T> {
     dead.sort();
     let now = clock::time_of_day();

@@ -908,6 +908,26 @@ mod tests {
     use super::*;
     use crate::loops::hot_loop::Surroundings;
 
+    fn count(samples: u64) -> Count {
+        Count { weight: samples, samples }
+    }
+
+    /// Samples by callee.
+    fn calls_of<const N: usize>(calls: [(&str, u64); N]) -> Vec<(String, Count)> {
+        calls.map(|(callee, samples)| (callee.to_owned(), count(samples))).to_vec()
+    }
+
+    /// Loop that only calls one function, with the samples of the functions below it.
+    fn loop_below<const N: usize>(facts: Facts, callee: &str, leaves: [(&str, u64); N]) -> Loop {
+        let below = leaves.map(|(leaf, samples)| ((callee.to_owned(), leaf.to_owned()), count(samples))).to_vec();
+        let calls = calls_of([(callee, leaves.iter().map(|(_, samples)| samples).sum())]);
+        Loop { calls, below, total: count(100), ..Loop::from_facts(facts) }
+    }
+
+    fn rules_of(hot_loop: &Loop) -> Vec<&'static str> {
+        advice(hot_loop).iter().map(|advice| advice.rule).collect()
+    }
+
     /// Facts of a loop over contiguous values whose branch checks a divisor.
     fn cut_off(facts: Facts) -> Facts {
         let exceptions = 1;
@@ -970,12 +990,11 @@ mod tests {
     #[test]
     fn only_packed_loops_have_nothing_against_them() {
         use crate::loops::Verdict;
-        let count = |samples| Count { weight: samples, samples };
         let packed = Facts { packed: 4, width: 256, element: 64, ..Facts::default() };
         let hot_loop = |facts: &Facts, self_count, callee: &str| Loop {
             self_count: count(self_count),
             total: count(100),
-            calls: vec![(callee.to_owned(), count(100 - self_count))],
+            calls: calls_of([(callee, 100 - self_count)]),
             ..Loop::from_facts(facts.clone())
         };
         assert_eq!(hot_loop(&packed, 100, "").verdict(), Verdict::Packed);
@@ -1021,13 +1040,9 @@ mod tests {
 
     #[test]
     fn calls_on_a_typed_list_count_references() {
-        let count = |samples| Count { weight: samples, samples };
         let rules = |callee: &str| {
-            let below = ["NRT_incref", "handle_index"].map(|leaf| ((callee.to_owned(), leaf.to_owned()), count(40)));
             let facts = Facts { scalar: 1, calls: 1, instructions: 18, ..Facts::default() };
-            let calls = vec![(callee.to_owned(), count(80))];
-            let hot_loop = Loop { calls, below: below.to_vec(), total: count(100), ..Loop::from_facts(facts) };
-            advice(&hot_loop).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+            rules_of(&loop_below(facts, callee, [("NRT_incref", 40), ("handle_index", 40)]))
         };
         assert_eq!(rules("numba.typed.listobject.impl_getitem"), ["reference-count"]);
         assert!(rules("prog.of_arrays").is_empty());
@@ -1035,14 +1050,9 @@ mod tests {
 
     #[test]
     fn products_of_long_rows_get_no_advice() {
-        let count = |samples| Count { weight: samples, samples };
         let rules = |callee: &str, kernel: &str, in_kernel: u64| {
-            let below = [(kernel, in_kernel), (callee, 90 - in_kernel)]
-                .map(|(leaf, samples)| ((callee.to_owned(), leaf.to_owned()), count(samples)));
-            let calls = vec![(callee.to_owned(), count(90))];
             let facts = Facts { calls: 1, ..Facts::default() };
-            let hot_loop = Loop { calls, below: below.to_vec(), total: count(100), ..Loop::from_facts(facts) };
-            advice(&hot_loop).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+            rules_of(&loop_below(facts, callee, [(kernel, in_kernel), (callee, 90 - in_kernel)]))
         };
         let norm = "numba.np.linalg._oneD_norm_2_impl.<locals>.impl";
         for (callee, kernel) in
@@ -1056,15 +1066,11 @@ mod tests {
 
     #[test]
     fn only_short_arrays_are_joined_in_an_array_that_exists() {
-        let count = |samples| Count { weight: samples, samples };
         let rules = |joins: u64| {
-            let calls = vec![
-                ("numba.np.arrayobj.impl_np_concatenate.<locals>.impl".to_owned(), count(joins)),
-                ("NRT_decref".to_owned(), count(99 - joins)),
-            ];
+            let join = "numba.np.arrayobj.impl_np_concatenate.<locals>.impl";
+            let calls = calls_of([(join, joins), ("NRT_decref", 99 - joins)]);
             let facts = Facts { calls: 6, instructions: 86, ..Facts::default() };
-            let hot_loop = Loop { calls, self_count: count(1), total: count(100), ..Loop::from_facts(facts) };
-            advice(&hot_loop).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+            rules_of(&Loop { calls, self_count: count(1), total: count(100), ..Loop::from_facts(facts) })
         };
         assert_eq!(rules(55), ["allocation"]);
         assert!(rules(95).is_empty());
@@ -1081,15 +1087,11 @@ mod tests {
 
     #[test]
     fn only_short_rows_are_better_without_a_function_of_numpy() {
-        let count = |samples| Count { weight: samples, samples };
         let rules = |in_function: u64| {
-            let calls = vec![
-                ("numba.np.arraymath.np_cross.<locals>.impl".to_owned(), count(in_function)),
-                ("NRT_decref".to_owned(), count(90 - in_function)),
-            ];
+            let function = "numba.np.arraymath.np_cross.<locals>.impl";
+            let calls = calls_of([(function, in_function), ("NRT_decref", 90 - in_function)]);
             let facts = Facts { calls: 6, instructions: 86, ..Facts::default() };
-            let hot_loop = Loop { calls, self_count: count(10), total: count(100), ..Loop::from_facts(facts) };
-            advice(&hot_loop).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+            rules_of(&Loop { calls, self_count: count(10), total: count(100), ..Loop::from_facts(facts) })
         };
         assert_eq!(rules(60), ["row-product"]);
         assert!(rules(85).is_empty());
@@ -1098,8 +1100,7 @@ mod tests {
     #[test]
     fn only_arrays_can_be_allocated_before_a_loop() {
         let has_change = |allocator: &str| {
-            let count = |samples| Count { weight: samples, samples };
-            let calls = vec![(allocator.to_owned(), count(30)), ("NRT_MemInfo_call_dtor".to_owned(), count(40))];
+            let calls = calls_of([(allocator, 30), ("NRT_MemInfo_call_dtor", 40)]);
             let facts = Facts { calls: 3, ..Facts::default() };
             let [advice] = &advice(&Loop { calls, total: count(100), ..Loop::from_facts(facts) })[..] else {
                 panic!("one advice")
@@ -1128,7 +1129,6 @@ mod tests {
 
     /// Returns the advice for a loop with samples, inside another loop of a function with these arguments.
     fn advice_in_loop(facts: Facts, arguments: &str, around: u64) -> Vec<Advice> {
-        let count = |samples| Count { weight: samples, samples };
         let surroundings = Surroundings { is_loop: true, self_count: count(around), ..Surroundings::default() };
         let function = format!("prog.f({arguments})");
         advice(&Loop { function, self_count: count(100), surroundings, ..Loop::from_facts(facts) })
@@ -1239,15 +1239,11 @@ mod tests {
 
     #[test]
     fn only_small_matrices_are_better_without_lapack() {
-        let count = |samples| Count { weight: samples, samples };
         let rules = |in_kernel: u64| {
             let inverse = "numba.np.linalg.inv_impl.<locals>.inv_impl";
-            let below = [("dtrsm_kernel_LT_SKYLAKEX", in_kernel), ("pthread_mutex_lock", 90 - in_kernel)]
-                .map(|(leaf, samples)| ((inverse.to_owned(), leaf.to_owned()), count(samples)));
             let facts = Facts { calls: 3, ..Facts::default() };
-            let calls = vec![(inverse.to_owned(), count(90))];
-            let hot_loop = Loop { calls, below: below.to_vec(), total: count(100), ..Loop::from_facts(facts) };
-            advice(&hot_loop).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+            let leaves = [("dtrsm_kernel_LT_SKYLAKEX", in_kernel), ("pthread_mutex_lock", 90 - in_kernel)];
+            rules_of(&loop_below(facts, inverse, leaves))
         };
         assert_eq!((rules(20), rules(40)), (vec!["small-matrix"], vec![]));
     }
@@ -1272,15 +1268,11 @@ mod tests {
 
     #[test]
     fn only_a_few_values_are_sorted_by_hand() {
-        let count = |samples| Count { weight: samples, samples };
         let rules = |prepares: u64| {
             let sort = "numba.np.arraymath.np_median.<locals>.median_impl";
-            let below = [("NRT_MemInfo_alloc_aligned", prepares), ("_partition", 90 - prepares)];
-            let below = below.map(|(leaf, samples)| ((sort.to_owned(), leaf.to_owned()), count(samples)));
             let facts = Facts { calls: 3, ..Facts::default() };
-            let calls = vec![(sort.to_owned(), count(90))];
-            let hot_loop = Loop { calls, below: below.to_vec(), total: count(100), ..Loop::from_facts(facts) };
-            advice(&hot_loop).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+            let leaves = [("NRT_MemInfo_alloc_aligned", prepares), ("_partition", 90 - prepares)];
+            rules_of(&loop_below(facts, sort, leaves))
         };
         assert_eq!((rules(50), rules(20)), (vec!["short-sort"], vec![]));
     }
@@ -1292,7 +1284,7 @@ mod tests {
             let facts = Facts { scalar: 4, strided: 1, exits: 1, carries_floats, carried, ..Facts::default() };
             let versions = vec![super::super::Version { facts: packed.clone(), total: Count::default() }];
             let hot_loop = Loop { versions, total: Count { weight: 9, samples: 9 }, ..Loop::from_facts(facts) };
-            advice(&hot_loop).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+            rules_of(&hot_loop)
         };
         assert_eq!(rules(false, Some(Carried::Nothing)), ["stride"]);
         assert!(rules(true, None).is_empty() && rules(false, Some(Carried::Others)).is_empty());

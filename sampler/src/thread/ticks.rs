@@ -7,8 +7,7 @@
 //! tick gets its CPU time, although most such threads have no sample.
 //!
 //! On a busy machine, threads begin to run at ticks, so that fewer ticks find them. The timer tells how much CPU time
-//! has passed, and the time of a long thread's ticks is scaled to it. Short threads use the sums of
-//! ended threads.
+//! has passed, and the time of a long thread's ticks is scaled to it. Short threads use the sums of ended threads.
 
 #![forbid(unsafe_code)]
 
