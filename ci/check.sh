@@ -40,6 +40,7 @@ if [ "${rustc_version%.*}" != "$msrv" ]; then
     echo "SKIPPED check: $message" >&2
 fi
 # Also reports features newer than the MSRV in Cargo.toml (incompatible_msrv).
-# Tests with `test = false` are not among all targets.
-cargo clippy --workspace --all-targets --test together --test alone --test long --quiet -- -D warnings
+cargo clippy --workspace --all-targets --quiet -- -D warnings
+# Tests with `test = false` are not among all targets, and cargo ignores their names beside that option.
+cargo clippy --package jitlisten-tests --test '*' --quiet -- -D warnings
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --quiet
