@@ -431,7 +431,10 @@ impl Functions {
                 )? as i32
                 {
                     0 => Ok(()),
-                    number => Err(io::Error::other(format!("it cannot start a thread: error {number}"))),
+                    number => {
+                        let error = io::Error::from_raw_os_error(number);
+                        Err(io::Error::other(format!("it cannot start a thread: {error}")))
+                    }
                 }
             }
         }

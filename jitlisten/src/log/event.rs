@@ -97,7 +97,7 @@ log_events! {
     /// A sink has failed.
     SinkStopped { sink, error } = "the {sink} sink stops: {error}",
     /// The recording ends, because its file cannot be written.
-    RecordingStopped { path, error } = "the recording stops: write {path}: {error}",
+    RecordingStopped { path, error } = "the recording stops: cannot write {path}: {error}",
     /// The perf map has the code of two processes.
     PerfMapShared { path } =
         "{path} also belongs to another process, in a PID namespace that shares /tmp: it has the code of both",

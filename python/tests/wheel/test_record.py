@@ -269,9 +269,9 @@ def test_what_has_gone_wrong_is_said(run, tmp_path):
     record = command(), "record", "--no-python", "--sinks", "unwind", "-r", 1000, "-o", data, "--", python(), "work.py"
     limited_record = "sh", "-c", 'ulimit -f 40; exec "$@"', "sh", *record, "file"
     limited_result = run(*limited_record)
-    assert limited_result.stdout == "done\n" and "the recording stops: write" in limited_result.stderr
+    assert limited_result.stdout == "done\n" and "the recording stops: cannot write" in limited_result.stderr
     with_log = run(*limited_record, JITLISTEN_LOG=log)
-    assert with_log.stderr == "" and "the recording stops: write" in log.read_text()
+    assert with_log.stderr == "" and "the recording stops: cannot write" in log.read_text()
     assert run(*record, "timers").stderr == ""
     assert "threads without a timer, which are not in the recording: 4" in run(command(), "lines", data).stdout
 

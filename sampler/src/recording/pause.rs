@@ -67,7 +67,7 @@ fn resume(recording: &'static Recording) {
     }
     let Some(work) = thread::join_paused(recording) else { return };
     if let Err((errno, work)) = thread::start(recording, work) {
-        log_line!(Warn, "the recording ends: start a thread: error {errno}");
+        log_line!(Warn, "the recording ends: {}", recorder::Error::NoThread(errno));
         work.writer.finish();
     }
 }

@@ -66,7 +66,9 @@ impl std::fmt::Display for Error {
             Error::Options(text) => f.write_str(text),
             Error::Output(path, error) => write!(f, "cannot write {}: {error}", path.display()),
             Error::NoSignal => f.write_str("every signal that could be taken is in use"),
-            Error::NoThread(errno) => write!(f, "start a thread: error {errno}"),
+            Error::NoThread(errno) => {
+                write!(f, "cannot start a thread: {}", std::io::Error::from_raw_os_error(*errno))
+            }
             Error::RecorderGone => f.write_str("the process that asked for the recording has ended"),
             Error::ThreadSanitizer => f.write_str("a program with ThreadSanitizer cannot be recorded"),
             Error::Machine => f.write_str("threads are sampled on x86_64 and aarch64 only"),
@@ -85,16 +87,23 @@ struct Running {
     observation: Observation,
 }
 
-/// The running recording, if any.
-static STATE: Mutex<Option<Running>> = Mutex::new(None);
+/// The recorder of this process.
+struct Recorder {
+    /// The running recording, if any.
+    state: Mutex<Option<Running>>,
+    /// Locks of a thread that forks.
+    fork: ForkSlot<HeldLocks>,
+}
+
+static RECORDER: Recorder = Recorder { state: Mutex::new(None), fork: ForkSlot::new() };
 
 fn state() -> MutexGuard<'static, Option<Running>> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+    RECORDER.state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Prevents recordings from starting and stopping. `None` if another thread is starting or stopping one now.
 pub(super) fn try_lock() -> Option<impl Drop> {
-    STATE.try_lock().ok()
+    RECORDER.state.try_lock().ok()
 }
 
 /// Initial state of a recording, besides its options.
@@ -136,7 +145,7 @@ pub fn stop() -> Result<Statistics, Error> {
 
 /// Asks the writer to end the recording. May be called anywhere: takes no lock and allocates nothing.
 pub fn request_end() -> Ending {
-    let Ok(state) = STATE.try_lock() else { return Ending::Writing };
+    let Ok(state) = RECORDER.state.try_lock() else { return Ending::Writing };
     match state.as_ref().map(|running| running.recording) {
         Some(recording) if recording.is_of_this_process() => {
             if recording.is_written() {
@@ -165,7 +174,7 @@ fn stop_in(state: &mut Option<Running>) -> Result<Statistics, Error> {
 /// Returns the path of the running recording; `Some(None)` until its file has been created (`existing_file.rs`). Never
 /// blocks.
 pub fn running_path() -> Option<Option<PathBuf>> {
-    let state = STATE.try_lock().ok()?;
+    let state = RECORDER.state.try_lock().ok()?;
     let is_running = |running: &&Running| running.recording.is_of_this_process() && !running.recording.is_written();
     let running = state.as_ref().filter(is_running)?;
     Some(running.recording.has_file().then(|| running.path.clone()))
@@ -299,7 +308,7 @@ fn choose_signal(sender: Sender) -> Option<i32> {
 /// Ends the recording because the process exits, and writes all pending samples. Returns immediately if another thread
 /// holds the recorder's lock.
 pub fn finish_at_exit() {
-    if let Ok(mut state) = STATE.try_lock()
+    if let Ok(mut state) = RECORDER.state.try_lock()
         && state.as_ref().is_some_and(|running| running.recording.is_of_this_process())
     {
         arming::retire_caller();
@@ -315,8 +324,7 @@ struct HeldLocks {
 
 impl HeldAcrossFork for HeldLocks {
     fn slot() -> &'static ForkSlot<HeldLocks> {
-        static SLOT: ForkSlot<HeldLocks> = ForkSlot::new();
-        &SLOT
+        &RECORDER.fork
     }
 
     fn take() -> Option<HeldLocks> {
