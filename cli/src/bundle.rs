@@ -24,7 +24,7 @@ use jitlisten_report::{Bundle, Lookup, MARKER, ROOT, RecordingFile, sanitize};
 use rustix::fs::{CWD, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use wire::recording::{COMPILATIONS, IMAGES, INTERPRETER, old};
+use wire::recording::{COMPILATIONS, IMAGES, INTERPRETER, PythonImage, old};
 
 use crate::problem::Problem;
 use crate::progress::Progress;
@@ -335,7 +335,7 @@ fn is_ours(path: &Path, listed: &HashSet<PathBuf>) -> bool {
         (Some(recording), None, _) => is_recorder_name(recording),
         (Some(images), Some(name), None) => {
             let is_image = matches!(FileName::parse(name), Some(FileName::KeptImage { .. }));
-            let is_python = name.starts_with("python-") && name.ends_with(".so");
+            let is_python = PythonImage::parse(name).is_some();
             images.strip_suffix(IMAGES).is_some_and(is_recorder_name)
                 && (is_image || is_python || [COMPILATIONS, INTERPRETER].contains(&name))
         }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use jitlisten_sampler::{Clock, Counter, Options, Rank};
+use wire::recording::{FILE_OWNER_VARIABLE, RECORD_VARIABLE};
 
 use crate::bundle;
 use crate::command;
@@ -236,7 +237,7 @@ impl Record {
             let next = if self.no_rank { String::new() } else { format!("; then: {}", lines_command(&output.path)) };
             let _ = writeln!(io::stderr(), "jitlisten: recording into {}{next}", output.path.display());
         }
-        command.env("JITLISTEN_RECORD", self.encode_options(&output.pattern)).env_remove("JITLISTEN_RECORD_BEGUN");
+        command.env(RECORD_VARIABLE, self.encode_options(&output.pattern)).env_remove(FILE_OWNER_VARIABLE);
         // Without a configured log, errors of the recorder go to standard error.
         if std::env::var_os("JITLISTEN_LOG").is_none() {
             command.env("JITLISTEN_LOG", "error:stderr");
@@ -256,7 +257,7 @@ impl Record {
         }
     }
 
-    /// Value of `JITLISTEN_RECORD`.
+    /// Value of [`RECORD_VARIABLE`].
     fn encode_options(&self, pattern: &OsStr) -> OsString {
         let options = self.options(pattern);
         let pid = options.children.then(std::process::id);

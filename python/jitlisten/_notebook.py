@@ -105,7 +105,7 @@ def _run_magic(shell: Any, line: str, cell: Optional[str]) -> Any:
         earlier_recordings = _recordings(path)
         start_recording(
             path.replace("%", "%%"),
-            hz=_parse_number(options, "rate", 199, 10_000),
+            hz=_parse_number(options, "rate", 0, 10_000),
             wall="wall" in options,
             children="subprocesses" in options,
             seconds=_parse_number(options, "duration", 0, 1_000_000_000),

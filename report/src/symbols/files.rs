@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use wire::recording::PythonImage;
 
 use super::callees::Callees;
 use super::elf::Elf;
@@ -84,7 +85,7 @@ pub(super) struct Symbolized {
 impl FileEntry {
     /// Returns true if the file has the name of an image of Python functions.
     fn has_python_name(&self) -> bool {
-        self.name.starts_with("python-")
+        PythonImage::parse(&self.name).is_some()
     }
 }
 
@@ -518,7 +519,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("jitlisten-python-images-{}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
         let mapped_file = |number: u32| {
-            let path = directory.join(format!("python-{number}-0.so"));
+            let path = directory.join(PythonImage { pid: number, time: 0, number: 0 }.to_string());
             std::fs::copy(&image, &path).unwrap();
             MappedFile { path: path.to_str().unwrap().to_owned(), build_id: Vec::new(), root: None }
         };

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jitlisten_files::OwnDirectory;
+use wire::recording::PythonImage;
 
 use super::code_numbers::{self, UNNAMED_CODE};
 use super::definitions::{self, Definition};
@@ -65,8 +66,6 @@ impl PlacedFunction {
 pub(crate) struct Functions {
     minor: u8,
     directory: PathBuf,
-    /// File name of this process's images, without the number.
-    stem: String,
     /// Directory that relative script paths are based on.
     working_directory: PathBuf,
     /// Functions by code object number.
@@ -74,7 +73,7 @@ pub(crate) struct Functions {
     by_contents: BTreeMap<u64, Arc<PlacedFunction>>,
     /// Functions of the current image.
     functions: Vec<Function>,
-    image: u64,
+    image: PythonImage,
     is_written: bool,
     /// Earliest time to write the image again, by [`clock::monotonic`].
     next_write: u64,
@@ -89,12 +88,11 @@ impl Functions {
         let mut functions = Functions {
             minor,
             directory: directory.to_owned(),
-            stem: format!("python-{}-{:x}", std::process::id(), clock::monotonic()),
             working_directory: std::env::current_dir().unwrap_or_default(),
             numbers: BTreeMap::new(),
             by_contents: BTreeMap::new(),
             functions: Vec::new(),
-            image: 0,
+            image: PythonImage { pid: std::process::id(), time: clock::monotonic(), number: 0 },
             is_written: true,
             next_write: 0,
             unmapped_since: 0,
@@ -129,10 +127,9 @@ impl Functions {
         if end <= self.mapped {
             return;
         }
-        let start = IMAGE_BASE + self.image * IMAGE_STRIDE;
-        let path = self.directory.join(self.file_name()).into_os_string().into_encoded_bytes();
-        let (start, offset) = (start + self.mapped, TEXT_OFFSET + self.mapped);
-        let end = IMAGE_BASE + self.image * IMAGE_STRIDE + end;
+        let base = self.image_base();
+        let path = self.directory.join(self.image.to_string()).into_os_string().into_encoded_bytes();
+        let (start, end, offset) = (base + self.mapped, base + end, TEXT_OFFSET + self.mapped);
         mapping(self.unmapped_since, Mapping { start, end, offset, device: (0, 0), inode: 0, build_id: None, path });
         self.mapped = self.size();
         self.unmapped_since = 0;
@@ -142,15 +139,16 @@ impl Functions {
         self.functions.last().map_or(0, |last| last.start + last.size())
     }
 
-    fn file_name(&self) -> String {
-        format!("{}-{}.so", self.stem, self.image)
+    /// Address of the current image.
+    fn image_base(&self) -> u64 {
+        IMAGE_BASE + self.image.number * IMAGE_STRIDE
     }
 
     fn start_next_image(&mut self) {
         // Ignore the error, because on a full disk writing the recording fails as well and reports it.
         let _ = self.write(true);
         self.functions.clear();
-        self.image += 1;
+        self.image.number += 1;
         self.mapped = 0;
     }
 
@@ -166,7 +164,7 @@ impl Functions {
         self.is_written = true;
         self.next_write = time + WRITE_PERIOD_NS;
         let Some(bytes) = self.encode_image() else { return Err(io::Error::other("an image is refused")) };
-        OwnDirectory::create(&self.directory)?.write(self.file_name(), &bytes)
+        OwnDirectory::create(&self.directory)?.write(self.image.to_string(), &bytes)
     }
 
     pub(super) fn encode_image(&self) -> Option<Vec<u8>> {
@@ -203,7 +201,7 @@ impl Functions {
         if self.unmapped_since == 0 {
             self.unmapped_since = definition.time;
         }
-        PlacedFunction { start: IMAGE_BASE + self.image * IMAGE_STRIDE + start, runs }
+        PlacedFunction { start: self.image_base() + start, runs }
     }
 
     /// Makes a script's path absolute. Before CPython 3.9, the path may be as given on the command line.

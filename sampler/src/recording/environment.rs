@@ -4,17 +4,12 @@ use std::fs;
 use std::path::Path;
 
 use jitlisten::plumbing::process_start_time;
+use wire::recording::{FILE_OWNER_VARIABLE, RECORD_VARIABLE};
 
 use crate::recording::options::Options;
 use crate::recording::process::is_launcher;
 use crate::recording::recorder::{self, Error, Start};
 use crate::writer::output;
-
-/// Environment variable with the PID of the process that created the file. That process recognizes itself after
-/// `exec(2)` by this variable.
-const FILE_OWNER_VARIABLE: &str = "JITLISTEN_RECORD_BEGUN";
-/// Environment variable that requests a recording; its value is parsed by [`Options`].
-const RECORD_VARIABLE: &str = "JITLISTEN_RECORD";
 
 /// Processes that inherit a recording request from the environment, besides the one that the request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,26 +3,19 @@
 #![forbid(unsafe_code)]
 
 use jitlisten_files::FileName;
-use wire::recording::{COMPILATIONS, INTERPRETER};
+use wire::recording::{COMPILATIONS, INTERPRETER, PythonImage};
 
 /// Returns true if a file name in [`images`](wire::recording::images) has exactly a form that the recorder creates.
 pub(crate) fn is_own_file(name: &str) -> bool {
     let is_image = matches!(FileName::parse(name), Some(FileName::KeptImage { .. }));
-    [COMPILATIONS, INTERPRETER].contains(&name) || is_image || is_python_file(name) || is_unfinished(name)
+    let is_list = [COMPILATIONS, INTERPRETER].contains(&name);
+    is_list || is_image || PythonImage::parse(name).is_some() || is_unfinished(name)
 }
 
 /// Returns true for the temporary file of a process that was killed before completing it: `.jitlisten-PID-WORD.new`.
 fn is_unfinished(name: &str) -> bool {
     let middle = name.strip_prefix(".jitlisten-").and_then(|rest| rest.strip_suffix(".new"));
     middle.and_then(|middle| middle.split_once('-')).is_some_and(|(pid, word)| is_number(pid) && !word.is_empty())
-}
-
-/// Returns true for a file that lists CPython functions: `python-PID-TIME-N.so`.
-fn is_python_file(name: &str) -> bool {
-    let middle = name.strip_prefix("python-").and_then(|rest| rest.strip_suffix(".so"));
-    let parts: Vec<&str> = middle.into_iter().flat_map(|middle| middle.split('-')).collect();
-    let is_hexadecimal = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_hexdigit());
-    matches!(parts[..], [pid, time, number] if is_number(pid) && is_hexadecimal(time) && is_number(number))
 }
 
 fn is_number(text: &str) -> bool {
@@ -49,9 +42,7 @@ mod tests {
             "image-1-2-object-.so",
             "image-1-2-object-detector.so",
             "image-1-2-object-0.so.bak",
-            "python-3-12-.so",
             "python-3.12-0.so",
-            "python-bindings-x-1.so",
             "notes.txt",
             ".jitlisten-new",
             "",
