@@ -19,7 +19,8 @@
 //! | --- | --- |
 //! | `recording/` | starts and stops a recording: options, event, the recorded process |
 //! | `thread/` | state of each sampled thread: slot, timer or counter, pace; thread creation |
-//! | `handler/` | the signal handler and its inputs: stack, code, clock |
+//! | `system/` | calls to the kernel that all parts make: clocks, descriptors |
+//! | `handler/` | the signal handler and its inputs: stack and code |
 //! | `unwind/`, `python/` | native frames, and frames of CPython |
 //! | `writer/` | the writer thread: mappings, records, the file |
 //! | `transparency/` | hides the sampler from the program: signals, exits, privileges, sanitizers |
@@ -32,6 +33,7 @@ pub mod python;
 #[cfg(not(any(test, feature = "fuzzing")))]
 mod python;
 mod recording;
+mod system;
 mod thread;
 mod transparency;
 pub mod unwind;

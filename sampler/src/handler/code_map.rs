@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use jitlisten::plumbing::{Published, Ranged};
 
-#[cfg(target_arch = "aarch64")]
-use crate::handler::vdso;
 use crate::recording::current;
+#[cfg(target_arch = "aarch64")]
+use crate::system::vdso;
 use crate::unwind::{Code, CodeMap, FrameTable};
 
 /// The unwind information of a code range.

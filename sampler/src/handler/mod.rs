@@ -8,16 +8,15 @@
 //! writer, if the ring is more than half full or the recording is younger than 0.1 s. If the stack bounds are unknown,
 //! `stack_memory` makes at most two calls.
 
-pub(crate) mod clock;
 pub(crate) mod code_map;
 pub(crate) mod stack_memory;
-pub(crate) mod vdso;
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
 use crate::python::{EVALUATOR_MARK, Evaluators};
 use crate::recording::current::{self, Recording};
+use crate::system::clock::{self, ThreadUsage};
 use crate::thread::clock_choice::Choice;
 use crate::thread::counter::OpenCounter;
 use crate::thread::ring::{MAX_NATIVE_FRAMES, MAX_SAMPLE_WORDS, Sample};
@@ -28,7 +27,6 @@ use crate::thread::{arming, counter, slots};
 use crate::transparency::disposition::{self, Sender};
 use crate::unwind::{self, Outcome, REGISTERS, Registers};
 use crate::writer::wall_clock;
-use clock::ThreadUsage;
 use code_map::ProcessCode;
 use stack_memory::StackMemory;
 

@@ -21,7 +21,7 @@ use super::definitions::{self, Definition};
 use super::frames::FrameWord;
 use super::image::{self, Function, LINE_BYTES, TEXT_OFFSET};
 use super::{lines, text};
-use crate::handler::clock;
+use crate::system::clock;
 use crate::writer::perf_data::Mapping;
 
 /// Address of the first image.

@@ -12,9 +12,9 @@ use std::time::Duration;
 use jitlisten::log_line;
 use jitlisten::plumbing::HostStateGuard;
 
-use crate::handler::clock;
 use crate::recording::current::{self, Recording};
 use crate::recording::recorder;
+use crate::system::clock;
 use crate::thread::scan;
 use crate::transparency::exit::WRITER_TIMEOUT_NS;
 use crate::transparency::next;

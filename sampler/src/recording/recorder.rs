@@ -11,7 +11,7 @@ use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, exempt_signals, follow_forks
 use jitlisten::{Session, log_line};
 use wire::mailbox::Ending;
 
-use crate::handler::{self, code_map, vdso};
+use crate::handler::{self, code_map};
 use crate::python;
 use crate::recording::counters::Statistics;
 use crate::recording::current::{self, Recording};
@@ -20,6 +20,7 @@ use crate::recording::family;
 use crate::recording::options::{self, Clock, Options};
 use crate::recording::process::{self, Process};
 use crate::recording::process_name;
+use crate::system::vdso;
 use crate::thread::counter;
 use crate::thread::{adoption, arming, scan, slots, timer};
 use crate::transparency::disposition::{self, Sender};

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use jitlisten::plumbing::HostStateGuard;
 
-use crate::handler::clock;
 use crate::recording::current::{self, Recording};
+use crate::system::clock;
 use crate::thread::arming;
 use crate::thread::run_queue::SchedulerTimes;
 use crate::thread::slot::{SIGNAL_STACK_BYTES, Slot};

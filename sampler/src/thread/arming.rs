@@ -1,16 +1,16 @@
 //! Arms and disarms threads. An armed thread has a slot with a timer or a counter.
 
-use crate::handler::clock;
 use crate::recording::current::{self, Recording};
 use crate::recording::event_name::Counter;
 use crate::recording::options::Clock;
+use crate::system::clock;
+use crate::system::descriptors;
 use crate::thread::run_queue::SchedulerTimes;
 use crate::thread::slot::Slot;
 use crate::thread::slot_state::State;
 use crate::thread::timer::{self, Timer};
 use crate::thread::{counter, slots};
 use crate::transparency::disposition::{self, Sender};
-use crate::writer::held_file;
 
 /// Maximum number of user clocks, because each takes a descriptor.
 const MAX_USER_CLOCKS: u32 = 64;
@@ -100,7 +100,7 @@ fn start_counter(counter: &Counter, hz: u32, index: usize, slot: &'static Slot, 
 
 /// Opens the user clock of the calling thread, whose slot has this index, if there are not too many.
 pub(crate) fn start_user_clock(recording: &Recording, index: usize, slot: &Slot) {
-    let max_clocks = u64::from(MAX_USER_CLOCKS).min(held_file::descriptor_limit() / 16);
+    let max_clocks = u64::from(MAX_USER_CLOCKS).min(descriptors::descriptor_limit() / 16);
     let has_space = u64::from(counter::open_count()) < max_clocks;
     let Some(clock) = recording.user_clock.as_ref().filter(|_| has_space) else { return };
     let signal = disposition::sampling_signal(Sender::Counter);

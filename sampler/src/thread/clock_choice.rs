@@ -11,7 +11,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use crate::handler::clock::ThreadUsage;
+use crate::system::clock::ThreadUsage;
 
 /// CPU time between two decisions.
 const MIN_WINDOW_NS: u64 = 40_000_000;

@@ -16,7 +16,7 @@ use wire::perf_data::{ATTR_DISABLED, ATTR_EXCLUDE_HV, ATTR_EXCLUDE_KERNEL, ATTR_
 
 use crate::recording::event_name::Counter;
 use crate::recording::process;
-use crate::writer::held_file;
+use crate::system::descriptors;
 
 /// Request numbers `PERF_EVENT_IOC_*` of `linux/perf_event.h`.
 const IOC_DISABLE: libc::c_ulong = 0x2401;
@@ -150,7 +150,7 @@ impl Counter {
         if descriptor < 0 {
             Err(io::Error::last_os_error())
         } else {
-            Ok(held_file::move_to_high_descriptor(descriptor as c_int))
+            Ok(descriptors::move_to_high_descriptor(descriptor as c_int))
         }
     }
 

@@ -11,8 +11,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::ptr;
 
-use crate::handler::clock;
 use crate::recording::current::Recording;
+use crate::system::clock;
 use crate::thread::arming::{arm, disarm};
 use crate::thread::run_queue::SchedulerTimes;
 use crate::thread::slot_state::State;

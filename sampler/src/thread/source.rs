@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
-use crate::handler::clock;
+use crate::system::clock;
 use crate::thread::counter::OpenCounter;
 use crate::thread::timer::Timer;
 

@@ -13,7 +13,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use crate::handler::clock;
+use crate::system::clock;
 
 /// Range of plausible ticks, in ns. Outside, the timer is assumed to expire when it should.
 const PLAUSIBLE_TICKS_NS: std::ops::RangeInclusive<u64> = 500_000..=20_000_000;

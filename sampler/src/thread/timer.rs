@@ -10,8 +10,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use crate::handler::clock;
 use crate::recording::options::Clock;
+use crate::system::clock;
 use crate::transparency::disposition::Sender;
 use crate::transparency::next;
 
@@ -46,7 +46,7 @@ impl Timer {
     /// Creates a timer that sends `signal` with `value` to the thread `tid` once it is set.
     pub(crate) fn new(clock: Clock, tid: u32, signal: c_int, value: u64) -> io::Result<Timer> {
         let clock = match clock {
-            Clock::Cpu => crate::handler::clock::thread_cpu_clock(tid),
+            Clock::Cpu => crate::system::clock::thread_cpu_clock(tid),
             Clock::Wall => libc::CLOCK_MONOTONIC,
         };
         let event = SigEvent { value, signal, notify: SIGEV_THREAD_ID, tid: tid as c_int, padding: [0; 11] };

@@ -211,7 +211,7 @@ pub(crate) fn restore_default(signal: c_int) {
 pub(crate) fn end_process(signal: c_int) {
     restore_default(signal);
     // SAFETY: `tgkill` takes only integers.
-    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), crate::handler::clock::own_tid(), signal) };
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), crate::system::clock::own_tid(), signal) };
 }
 
 /// True if the program has a pending signal that `mask` does not block.

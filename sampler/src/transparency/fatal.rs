@@ -9,9 +9,9 @@ use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use crate::handler::clock;
 use crate::recording::current;
 use crate::recording::process::{self, object_base};
+use crate::system::clock;
 use crate::transparency::disposition::{self, end_process, restore_default};
 use crate::transparency::{exit, next};
 

@@ -180,7 +180,7 @@ pub unsafe extern "C-unwind" fn sigtimedwait(
         // SAFETY: the caller guarantees a valid pointer.
         let time = unsafe { time.read() };
         let time = (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64);
-        Some(crate::handler::clock::monotonic().saturating_add(time))
+        Some(crate::system::clock::monotonic().saturating_add(time))
     };
     let mut remaining_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let mut time = time;
@@ -192,7 +192,7 @@ pub unsafe extern "C-unwind" fn sigtimedwait(
         let received = unsafe { received.assume_init() };
         if is_sampling_signal(signal) && handler::discard_tick(&received) {
             if let Some(deadline) = deadline {
-                let remaining_ns = deadline.saturating_sub(crate::handler::clock::monotonic());
+                let remaining_ns = deadline.saturating_sub(crate::system::clock::monotonic());
                 remaining_time.tv_sec = (remaining_ns / 1_000_000_000) as libc::time_t;
                 remaining_time.tv_nsec = (remaining_ns % 1_000_000_000) as _;
                 time = &raw const remaining_time;
@@ -295,7 +295,7 @@ pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *m
         }
         if let Some(recording) = current::sampling()
             && stack.ss_size < signal_frame_bytes()
-            && let Some(slot) = arming::find_armed(crate::handler::clock::own_tid())
+            && let Some(slot) = arming::find_armed(crate::system::clock::own_tid())
         {
             arming::retire_slot(slot);
             recording.counters.threads_without_timer.add(1);

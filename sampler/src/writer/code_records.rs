@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use super::Writer;
 use wire::perf_data::RANK_TID;
 
-use crate::handler::{clock, code_map};
+use crate::handler::code_map;
 use crate::python::Python;
+use crate::system::clock;
 use crate::writer::file::initial_features;
 use crate::writer::perf_data::{Mapping, SampleId};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use jitlisten::AddressRange;
 
-use crate::handler::clock;
+use crate::system::clock;
 
 /// A change of compiled code.
 #[derive(Debug)]

@@ -24,8 +24,9 @@ use jitlisten_files::{OwnDirectory, Replacement, open_existing as open_to_write,
 use wire::perf_data::{PERF_RECORD_AUXTRACE, PERF_RECORD_COMPRESSED, PERF_RECORD_COMPRESSED2, PERF_RECORD_SAMPLE};
 use wire::recording::{images, old};
 
+use crate::system::descriptors::move_file_to_high_descriptor;
 use crate::writer::file_names::is_own_file;
-use crate::writer::held_file::{Owner, move_file_to_high_descriptor};
+use crate::writer::held_file::Owner;
 use crate::writer::perf_data::{DATA_SIZE_OFFSET, MAGIC};
 
 /// Header offset of the field that holds the file offset of the data.

@@ -27,13 +27,14 @@ use std::time::Duration;
 use jitlisten::log_line;
 use wire::perf_data::PROCESS_NAME_TID;
 
-use crate::handler::{clock, code_map};
+use crate::handler::code_map;
 use crate::python::{self, Python};
 use crate::recording::current::Recording;
 use crate::recording::launcher::Rank;
 use crate::recording::options::Options;
 use crate::recording::process::{self, Process, is_launcher};
 use crate::recording::{family, process_name};
+use crate::system::clock;
 use crate::thread::ring::MAX_NATIVE_FRAMES;
 use crate::thread::scan::Scan;
 use crate::thread::slot_state::State;

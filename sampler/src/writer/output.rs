@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 
 use wire::perf_data::PERF_RECORD_COMM;
 
+use crate::system::descriptors::move_file_to_high_descriptor;
 use crate::writer::existing_file;
-use crate::writer::held_file::{HeldFile, Owner, identity, move_file_to_high_descriptor};
+use crate::writer::held_file::{HeldFile, Owner, identity};
 use crate::writer::perf_data::{self, Attribute, Batch, DATA_OFFSET, DATA_SIZE_OFFSET, Features};
 
 /// File of a recording, open or still to be created.

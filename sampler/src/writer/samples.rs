@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use super::{MAX_BATCH_BYTES, MAX_IDLE_NS, PASSES_PER_NAME_READ, Writer};
 use wire::recording::UNSAMPLED_PROCESSES;
 
-use crate::handler::clock;
 use crate::recording::process;
+use crate::system::clock;
 use crate::thread::scan::{self, SMALL_THREAD_COUNT};
 use crate::thread::slot::Slot;
 use crate::thread::slot_state::State;

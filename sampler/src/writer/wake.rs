@@ -4,7 +4,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::handler::clock;
+use crate::system::clock;
 
 /// Wake-ups of a recording's writer, and the passes that the writer completes.
 #[derive(Debug, Default)]

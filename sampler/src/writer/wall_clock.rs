@@ -23,11 +23,11 @@
 
 use std::fs;
 
-use crate::handler::clock;
 use crate::handler::code_map::{self, ProcessCode};
 use crate::python;
 use crate::recording::current::Recording;
 use crate::recording::options::Clock;
+use crate::system::clock;
 use crate::thread::ring::MAX_NATIVE_FRAMES;
 use crate::thread::run_queue::SchedulerTimes;
 use crate::thread::slot::Slot;

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use crate::handler::vdso;
+use crate::system::vdso;
 
 /// Reads `CLOCK_MONOTONIC` in nanoseconds. Bypasses libc, whose clock functions libfaketime and similar tools replace.
 /// Safe in a signal handler.
