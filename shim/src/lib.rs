@@ -4,12 +4,12 @@
 //!   _r_debug.r_brk of the loader                 libraries opened and closed   process/loader.rs
 //!    or, if a debugger occupies it: dlsym        seen at the next dlsym call   process/lookup.rs
 //!     `-> does the library contain LLVM?         .dynsym, .symtab of the file  llvm/{recognise,symbol_file}.rs
-//!           `-> a Source, in a slot of the table                               llvm/source.rs, hooks.rs
+//!           `-> a Source, in a slot of the table                               source/, hooks/
 //!                 |- RuntimeDyldELF::loadObject  vtable   loaded               channels/runtime_dyld/
 //!                 |- ObjectLinkingLayer::emit    vtable   loaded, when found   channels/jitlink/, placement/
 //!                 |- __jit_debug_register_code   detour   loaded, freeing      channels/gdb_list/
 //!                 |- mprotect, mmap, munmap      slots    finalized, freeing   memory/
-//!                 |- and in all other libraries  slots    finalized, freeing   memory/{other_libraries,unlocked_hooks}
+//!                 |- and in all other libraries  slots    finalized, freeing   memory/other_libraries.rs, hooks/unlocked.rs
 //!                 |- LLVMPY_AddModule, ...       .dynsym  frame pointers       frame_pointers/llvmlite.rs
 //!                 `- MCJIT, ORC's compilers      vtables  frame pointers       frame_pointers/codegen/
 //! ```
@@ -17,11 +17,13 @@
 //! | directory | contents |
 //! | --- | --- |
 //! | `process/` | the loader, its libraries, relocation slots, detours: independent of LLVM |
-//! | `llvm/` | one LLVM instance: its symbols, vtables and release |
+//! | `llvm/` | what a library with LLVM contains: symbols, vtables, release |
 //! | `channels/` | the hooks that report an LLVM instance's objects |
+//! | `source/` | an observed LLVM instance and its channels |
 //! | `trackers/` | objects that were reported but are not yet located or not yet final |
 //! | `placement/` | locates linked code by its bytes (no side effects) |
-//! | `memory/` | the hooks that report changes of memory to the session |
+//! | `hooks/` | the functions that the host calls in place of the original ones |
+//! | `memory/` | import slots, allocated ranges and header padding, for the memory hooks |
 //! | `frame_pointers/` | frame pointers and unwind tables for compiled modules |
 //! | `remarks.rs` | remarks of LLVM's loop vectoriser |
 //! | `modules/` | the loader's and libc's functions that list modules |
@@ -69,7 +71,7 @@
 //!    nothing in the GDB JIT list. A vtable whose layout matches no known release is ignored. An object reported by
 //!    both a linker and the list counts as one object.
 //! 7. Once LLVM is detected, the memory slots of **every other library** and of the program point to hooks. These hooks
-//!    forward calls that do not concern code without taking a lock (`memory/unlocked_hooks.rs`). Copied code is found
+//!    forward calls that do not concern code without taking a lock (`hooks/unlocked.rs`). Copied code is found
 //!    by its bytes, or by the `.eh_frame` registered for its address (`trackers/`, `placement/`).
 //! 8. If LLVM exports its **C functions**, modules get the same attributes as llvmlite's when code is generated. For
 //!    that purpose, one vtable slot of each engine, found by the function's symbol, is changed to point to our hook
@@ -104,6 +106,7 @@ mod modules;
 mod placement;
 mod process;
 mod remarks;
+mod source;
 mod start;
 mod state;
 mod trackers;

@@ -26,8 +26,8 @@ use jitlisten::plumbing::{Remark, record_remark};
 use wire::facts::Total;
 
 use crate::doctor::facts;
-use crate::frame_pointers::attributes::c_functions;
 use crate::hooks::guarded;
+use crate::llvm::c_functions::c_functions;
 use crate::llvm::{releases, vtable};
 use crate::state::Shim;
 

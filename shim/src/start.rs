@@ -9,9 +9,9 @@ use crate::channels::runtime_dyld::load_object;
 use crate::frame_pointers::codegen;
 use crate::frame_pointers::llvmlite;
 use crate::hook_table::HookTable;
-use crate::memory::unlocked_hooks;
+use crate::hooks::dlsym_entry::before_dlsym;
+use crate::hooks::unlocked;
 use crate::modules::Imports;
-use crate::process::dlsym_entry::before_dlsym;
 use crate::process::forward::{self, Function};
 use crate::process::mapped_proof::with_libraries_held;
 use crate::state::{self, Shim};
@@ -37,16 +37,16 @@ fn memory_hook(function: Function) -> usize {
         Function::Munmap => hooks::munmap as forward::Munmap as usize,
         Function::Mmap => hooks::mmap as forward::Mmap as usize,
         Function::RegisterFrame => hooks::register_frame as forward::RegisterFrame as usize,
-        Function::PkeyMprotect => unlocked_hooks::pkey_mprotect as forward::PkeyMprotect as usize,
-        Function::Mremap => unlocked_hooks::mremap as *const () as usize,
+        Function::PkeyMprotect => unlocked::pkey_mprotect as forward::PkeyMprotect as usize,
+        Function::Mremap => unlocked::mremap as *const () as usize,
     }
 }
 
 fn memory_hook_without_llvm(function: Function) -> usize {
     match function {
-        Function::Mprotect => unlocked_hooks::mprotect as forward::Mprotect as usize,
-        Function::Munmap => unlocked_hooks::munmap as forward::Munmap as usize,
-        Function::Mmap => unlocked_hooks::mmap as forward::Mmap as usize,
+        Function::Mprotect => unlocked::mprotect as forward::Mprotect as usize,
+        Function::Munmap => unlocked::munmap as forward::Munmap as usize,
+        Function::Mmap => unlocked::mmap as forward::Mmap as usize,
         // These hooks also take no lock for calls that do not concern code.
         Function::RegisterFrame | Function::PkeyMprotect | Function::Mremap => memory_hook(function),
     }

@@ -1,10 +1,9 @@
-//! A library that contains LLVM: its release, its vtables and its hooks.
+//! A library that contains LLVM: its release, symbols and vtables.
 
+pub(crate) mod c_functions;
 pub(crate) mod elf_copy;
-pub(crate) mod linkers;
 pub(crate) mod recognise;
 pub(crate) mod releases;
-pub(crate) mod source;
 pub(crate) mod symbol_file;
 pub(crate) mod unreported_libraries;
 pub(crate) mod vtable;

@@ -5,7 +5,6 @@ pub(crate) mod allocated;
 pub(crate) mod header_padding;
 pub(crate) mod import_slots;
 pub(crate) mod other_libraries;
-pub(crate) mod unlocked_hooks;
 
 #[cfg(test)]
 pub(crate) fn range(start: u64, end: u64) -> jitlisten::AddressRange {

@@ -10,7 +10,7 @@
 //! * slots of the library that defines that function, because our hook would call itself: libc, its replacement, or a
 //!   non-PIE program that takes the address of `mprotect` and thereby makes all libraries use the program's symbol.
 //!
-//! `unlocked_hooks.rs` forwards calls that do not concern code without taking a lock.
+//! `hooks/unlocked.rs` forwards calls that do not concern code without taking a lock.
 
 use jitlisten::log_line;
 

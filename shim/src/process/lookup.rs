@@ -18,7 +18,7 @@ use crate::process::library::Library;
 use crate::process::mapped_proof::{Identity, Mapped};
 use crate::process::slot::{KeptSlot, Slot};
 
-/// Address of libc's `dlsym`, the jump target of [`before_dlsym`](crate::process::dlsym_entry::before_dlsym).
+/// Address of libc's `dlsym`, the jump target of [`before_dlsym`](crate::hooks::dlsym_entry::before_dlsym).
 pub(crate) static DLSYM: AtomicUsize = AtomicUsize::new(0);
 
 /// True if every call of `dlsym` must check for new libraries, because nothing else announces that a library was opened

@@ -1,7 +1,6 @@
 //! The host process: its loader and libraries, and how they are patched. This code does not depend on LLVM's internals.
 
 pub(crate) mod detour;
-pub(crate) mod dlsym_entry;
 pub(crate) mod forward;
 pub(crate) mod host;
 pub(crate) mod known;

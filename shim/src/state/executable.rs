@@ -6,9 +6,9 @@ use jitlisten::{Address, AddressRange};
 
 use super::libraries::unless_closing;
 use super::{Shim, State};
-use crate::llvm::source::Source;
 use crate::process::forward;
 use crate::process::mapped_proof::Mapped;
+use crate::source::Source;
 use crate::trackers::copies;
 use crate::trackers::memory::MAX_SEARCHED_BYTES;
 

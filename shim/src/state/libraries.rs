@@ -9,7 +9,6 @@ use wire::facts::UnobservedLlvm;
 
 use super::{Shim, State};
 use crate::llvm::recognise;
-use crate::llvm::source::Source;
 use crate::modules::{Imports, unwinder_appeared};
 use crate::process::detour::{self, Callers};
 use crate::process::forward;
@@ -17,6 +16,7 @@ use crate::process::known::{Extent, KnownLibrary, NewLibrary};
 use crate::process::library::Library;
 use crate::process::lookup;
 use crate::process::mapped_proof::{Counts, Held, Mapped};
+use crate::source::Source;
 
 /// True if libraries were removed from the loader's lists since the last read.
 static LIBRARIES_CLOSING: AtomicBool = AtomicBool::new(false);

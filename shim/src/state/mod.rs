@@ -26,7 +26,6 @@ use crate::doctor::discovered::DiscoveredLlvm;
 use crate::doctor::facts::FACTS;
 use crate::doctor::unreported::UnreportedCode;
 use crate::hook_table::HookTable;
-use crate::llvm::source::Source;
 use crate::llvm::unreported_libraries::UnreportedLibraries;
 use crate::memory::allocated::AllocatedRanges;
 use crate::memory::other_libraries::OtherLibraries;
@@ -37,6 +36,7 @@ use crate::process::known::{Extent, KnownLibraries};
 use crate::process::loader::LoaderDebug;
 use crate::process::lookup::DlsymSlots;
 use crate::process::mapped_proof::{Counts, Held, Identity, Mapped};
+use crate::source::Source;
 use crate::trackers::Trackers;
 
 /// The shim. Each process has one.

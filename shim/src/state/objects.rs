@@ -10,9 +10,9 @@ use wire::facts::{Count, Total};
 use super::libraries::unless_closing;
 use super::{Shim, State};
 use crate::doctor::facts;
-use crate::llvm::source::Source;
 use crate::process::mapped_proof::Mapped;
 use crate::process::this_thread;
+use crate::source::Source;
 use crate::trackers::pending::PendingObject;
 
 impl Shim {

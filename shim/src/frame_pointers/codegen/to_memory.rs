@@ -16,7 +16,8 @@ use jitlisten::plumbing::checked_read;
 use jitlisten::{Address, AddressRange};
 
 use crate::forwarding::ArgumentWords;
-use crate::frame_pointers::attributes::{c_functions, is_this_machine};
+use crate::frame_pointers::attributes::is_this_machine;
+use crate::llvm::c_functions::c_functions;
 use crate::llvm::vtable::read_words;
 use crate::process::library::Library;
 

@@ -1,6 +1,8 @@
-//! A library that contains LLVM. Its linkers are in `linkers.rs`, and its GDB JIT list is in `channels/gdb_list/`.
+//! An observed LLVM instance: what was found in its library, and the channels that report its objects.
 
 #![forbid(unsafe_code)]
+
+mod linkers;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +19,6 @@ use crate::doctor::discovered::DiscoveredLlvm;
 use crate::doctor::facts::{self, FACTS};
 use crate::frame_pointers::codegen;
 use crate::hook_table::{HookTable, SLOTS};
-use crate::llvm::linkers::{self, Linkers};
 use crate::llvm::recognise;
 use crate::llvm::symbol_file::SymbolFile;
 use crate::memory::import_slots::{self, MemorySlots};
@@ -25,6 +26,7 @@ use crate::process::detour::Callers;
 use crate::process::forward::Function;
 use crate::process::library::Library;
 use crate::process::mapped_proof::{Identity, Mapped};
+use linkers::Linkers;
 
 /// Reason why no object is known although the linkers are hooked.
 const UNCALLED_LINKERS: &str = "its linkers were not called through the hooked vtables";

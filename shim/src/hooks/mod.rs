@@ -4,8 +4,8 @@
 //! | --- | --- | --- |
 //! | [`loader_event`] | the loader's `_dl_debug_state` | the loader's lock |
 //! | [`REGISTER_CODE`] | `__jit_debug_register_code` of one LLVM instance | LLVM's lock (MCJIT), none (ORC) |
-//! | [`mprotect`], [`munmap`], [`mmap`] | libc's functions, in libraries with LLVM | the lock of LLVM's memory manager, if any |
-//! | `unlocked_hooks::*` | the same and related functions, in all other libraries | any lock, such as an allocator's |
+//! | [`mprotect()`], [`munmap`], [`mmap`] | libc's functions, in libraries with LLVM | that of its memory manager, if any |
+//! | [`unlocked`] | the same and related functions, in all other libraries | any lock, such as an allocator's |
 //! | [`register_frame`] | libgcc's `__register_frame`, in libraries with LLVM | the lock of LLVM's engine |
 //! | `llvmlite::*` | `LLVMPY_AddModule` and others | llvmlite's Python lock |
 //! | `remarks::*` | virtual functions of llvmlite's diagnostic handlers | none; LLVM is compiling |
@@ -13,6 +13,9 @@
 //! Every hook calls the original function, whatever fails on our side. The first panic is caught and logged, and
 //! disables our part of all hooks. Our part runs under a [`HostStateGuard`]. A hook that is called from another hook
 //! only calls the original function.
+
+pub(crate) mod dlsym_entry;
+pub(crate) mod unlocked;
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -81,7 +84,7 @@ pub(crate) unsafe extern "C" fn loader_event() {
     });
 }
 
-/// Checks for new libraries. The assembly stub [`before_dlsym`](crate::process::dlsym_entry::before_dlsym) calls this
+/// Checks for new libraries. The assembly stub [`before_dlsym`](dlsym_entry::before_dlsym) calls this
 /// after saving the caller's registers.
 pub(crate) unsafe extern "C" fn scan_before_dlsym() {
     let (is_always_on, was_requested) =
