@@ -281,15 +281,7 @@ impl Session {
         let names = readable_names(&object, bytes);
         let mut state = self.lock_for_this_process();
         if let Some(id) = state.find_same_object(&object, origin) {
-            log_line!(Debug, "{}", LogEvent::ReportedAgain { id: &id.to_string() });
-            if matches!(origin, Origin::LlvmList { .. }) {
-                self.adopt_entry(&mut state, id);
-            }
-            let outcome = match origin.channel() {
-                Channel::Discovered => state.ledger.loaded(linked_code(id, &object)),
-                Channel::Api => Outcome::default(),
-            };
-            return Ok(self.finish_loading(&mut state, id, outcome, object.has_lines()));
+            return Ok(self.loaded_again(&mut state, id, origin, &object));
         }
         self.counters.objects_loaded.add(1);
         let id = ObjectId(state.next_id);
@@ -304,7 +296,6 @@ impl Session {
                 text: &code.text.iter().map(AddressRange::to_string).collect::<Vec<_>>().join(" "),
             }
         );
-        let (finalized, derived_rules) = (None, Vec::new());
         let has_lines = object.has_lines();
         let record = Record {
             origin,
@@ -314,8 +305,8 @@ impl Session {
             ignored_table: false,
             names,
             debug_object,
-            finalized,
-            derived_rules,
+            finalized: None,
+            derived_rules: Vec::new(),
             owns_pages: origin.channel() == Channel::Discovered,
         };
         state.objects.insert(id, record);
@@ -328,6 +319,19 @@ impl Session {
             }
         };
         Ok(self.finish_loading(&mut state, id, outcome, has_lines))
+    }
+
+    /// Handles *loaded* for an object that another source has reported as `id`.
+    fn loaded_again(&self, state: &mut State, id: ObjectId, origin: Origin, object: &LoadedObject) -> Loaded {
+        log_line!(Debug, "{}", LogEvent::ReportedAgain { id: &id.to_string() });
+        if matches!(origin, Origin::LlvmList { .. }) {
+            self.adopt_entry(state, id);
+        }
+        let outcome = match origin.channel() {
+            Channel::Discovered => state.ledger.loaded(linked_code(id, object)),
+            Channel::Api => Outcome::default(),
+        };
+        self.finish_loading(state, id, outcome, object.has_lines())
     }
 
     fn finish_loading(&self, state: &mut State, id: ObjectId, outcome: Outcome, has_lines: bool) -> Loaded {

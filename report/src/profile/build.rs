@@ -472,6 +472,8 @@ impl<'a> Builder<'a> {
         let files = file_order(self.symbols, &self.lines);
         let file_numbers: FxHashMap<u32, u32> = files.iter().zip(0..).map(|(source, file)| (*source, file)).collect();
         let file_of = |source: Option<u32>| source.and_then(|source| file_numbers.get(&source).copied());
+        let (mut calls, mut callers) = self.finish_edges(&new_rows, file_of);
+        let mut compilations = self.compilations_by_row();
         let mut trees = self.trees.finish(&file_of);
         profile.summary = self.sums.finish(self.activities, &file_of);
         profile.libraries = self.libraries.finish(self.activities, &new_rows);
@@ -479,15 +481,6 @@ impl<'a> Builder<'a> {
             .iter()
             .map(|source| SourceLines { path: self.symbols.sources[*source as usize].clone(), lines: BTreeMap::new() })
             .collect();
-        let mut calls: FxHashMap<LineKey, FxHashMap<u32, Count>> = FxHashMap::default();
-        let mut callers: FxHashMap<u32, Vec<(u32, Option<LineKey>, Count)>> = FxHashMap::default();
-        for ((caller, line_key, callee), count) in self.edges.values.iter().zip(&self.edge_counts) {
-            if let Some(line_key) = line_key {
-                *calls.entry(*line_key).or_default().entry(new_rows[callee]).or_default() += *count;
-            }
-            let call_site = line_key.and_then(|(source, line)| Some((file_of(Some(source))?, line)));
-            callers.entry(*callee).or_default().push((new_rows[caller], call_site, *count));
-        }
         let generated = heaviest_users(self.generated);
         for (line_key, mut line) in self.lines {
             line.generated_by = generated.get(&line_key).and_then(|user| Some((file_of(Some(user.0))?, user.1)));
@@ -498,12 +491,6 @@ impl<'a> Builder<'a> {
             line.calls = heaviest_first(calls.remove(&line_key).into_iter().flatten());
             let Some(file) = file_of(Some(line_key.0)) else { continue };
             profile.files[file as usize].lines.insert(line_key.1, line);
-        }
-        let mut compilations: FxHashMap<u32, Vec<(String, Shares)>> = FxHashMap::default();
-        for ((function, shares), row) in self.symbols.functions.iter().zip(&self.functions).zip(&self.rows) {
-            if !shares.total.is_zero() {
-                compilations.entry(*row).or_default().push((function.name.clone(), *shares));
-            }
         }
         let extents = heaviest_extents(line_extents, &file_of);
         let mut by_thread: FxHashMap<u32, BTreeMap<u32, Shares>> = FxHashMap::default();
@@ -526,7 +513,40 @@ impl<'a> Builder<'a> {
             profile.functions.push(row);
         }
     }
+
+    /// Returns the functions that each line calls, and the callers of each function, which have no order yet.
+    fn finish_edges(
+        &self,
+        new_rows: &FxHashMap<u32, u32>,
+        file_of: impl Fn(Option<u32>) -> Option<u32>,
+    ) -> (CallsByLine, CallersByRow) {
+        let (mut calls, mut callers) = (CallsByLine::default(), CallersByRow::default());
+        for ((caller, line_key, callee), count) in self.edges.values.iter().zip(&self.edge_counts) {
+            if let Some(line_key) = line_key {
+                *calls.entry(*line_key).or_default().entry(new_rows[callee]).or_default() += *count;
+            }
+            let call_site = line_key.and_then(|(source, line)| Some((file_of(Some(source))?, line)));
+            callers.entry(*callee).or_default().push((new_rows[caller], call_site, *count));
+        }
+        (calls, callers)
+    }
+
+    /// Returns the sampled compilations of each row's function, by their linkage names.
+    fn compilations_by_row(&self) -> FxHashMap<u32, Vec<(String, Shares)>> {
+        let mut compilations: FxHashMap<u32, Vec<(String, Shares)>> = FxHashMap::default();
+        for ((function, shares), row) in self.symbols.functions.iter().zip(&self.functions).zip(&self.rows) {
+            if !shares.total.is_zero() {
+                compilations.entry(*row).or_default().push((function.name.clone(), *shares));
+            }
+        }
+        compilations
+    }
 }
+
+/// Functions that each line calls, with counts.
+type CallsByLine = FxHashMap<LineKey, FxHashMap<u32, Count>>;
+/// Callers of each function: their rows, call sites and counts.
+type CallersByRow = FxHashMap<u32, Vec<(u32, Option<LineKey>, Count)>>;
 
 /// Returns the user's line that ran each line of generated code, the heaviest of several.
 fn heaviest_users(generated: FxHashMap<(LineKey, LineKey), Count>) -> FxHashMap<LineKey, LineKey> {

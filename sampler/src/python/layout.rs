@@ -75,6 +75,25 @@ pub(super) struct Coroutines {
     pub(super) set_mask: u16,
 }
 
+impl Coroutines {
+    /// Reads the offsets; `frame` is the word index of the frame section.
+    fn parse(minor: u8, frame: usize, objects: &Objects, offset: impl Fn(usize) -> Option<u16>) -> Option<Coroutines> {
+        // The set section begins twelve words before `bytes_object`. The `gc` section follows the string section, and
+        // the coroutine section follows `gc`.
+        let (set, coroutine) = (objects.bytes - 12, objects.text + if minor >= 15 { 10 } else { 6 });
+        Some(Coroutines {
+            frame: offset(coroutine + 2)?,
+            state: offset(coroutine + 3)?,
+            suspended: if minor >= 15 { [2, 3] } else { [-1, -1] },
+            stack_pointer: offset(frame + 6)?,
+            awaited_below_top: if minor >= 15 { 2 } else { 1 },
+            set_used: offset(set + 1)?,
+            set_table: offset(set + 2)?,
+            set_mask: offset(set + 3)?,
+        })
+    }
+}
+
 /// All offsets of one interpreter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
@@ -157,21 +176,6 @@ impl Layout {
             // `PyCompactUnicodeObject` adds `utf8_length` and `utf8` to the ASCII header.
             text_wide_header: offset(objects.text + 3)? + 16,
         };
-        // The set section begins twelve words before `bytes_object`. The `gc` section follows the string section, and
-        // the coroutine section follows `gc`.
-        let (set, coroutine) = (objects.bytes - 12, objects.text + if minor >= 15 { 10 } else { 6 });
-        let coroutines = || {
-            Some(Coroutines {
-                frame: offset(coroutine + 2)?,
-                state: offset(coroutine + 3)?,
-                suspended: if minor >= 15 { [2, 3] } else { [-1, -1] },
-                stack_pointer: offset(frame + 6)?,
-                awaited_below_top: if minor >= 15 { 2 } else { 1 },
-                set_used: offset(set + 1)?,
-                set_table: offset(set + 2)?,
-                set_mask: offset(set + 3)?,
-            })
-        };
         let layout = Layout {
             release,
             object_type: offset(object + 1)?,
@@ -188,7 +192,7 @@ impl Layout {
                 native_id: offset(thread_id + 1)?,
             },
             copies: if is_free_threaded && minor >= 14 { Some((offset(frame + 7)?, offset(code + 10)?)) } else { None },
-            coroutines: if minor >= 14 { coroutines() } else { None },
+            coroutines: if minor >= 14 { Coroutines::parse(minor, frame, &objects, offset) } else { None },
         };
         layout.is_plausible().then_some(layout)
     }

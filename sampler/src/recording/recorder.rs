@@ -197,21 +197,7 @@ fn start_in(
     start: Start,
     continues: impl Fn(&Path) -> bool,
 ) -> Result<(), Error> {
-    if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
-        return Err(Error::Machine);
-    }
-    // The request is too late, because the requesting process no longer waits for it.
-    if options.recorder.is_some_and(Process::has_ended) {
-        return Err(Error::RecorderGone);
-    }
-    // The previous recording has ended by itself, and may not have been stopped yet.
-    if state.as_ref().is_some_and(|running| running.recording.is_written()) {
-        let _ = stop_in(state);
-    }
-    if state.is_some() {
-        return Err(Error::AlreadyRecording);
-    }
-    options::checked_hz(options.hz).map_err(Error::Options)?;
+    check_start(state, &options)?;
     if let Some(parent) = current::last()
         && parent.fork.has_parent_state.swap(false, Ordering::Relaxed)
     {
@@ -251,6 +237,25 @@ fn start_in(
     fatal::install_handlers();
     log_line!(Info, "recording with signal {signal}");
     Ok(())
+}
+
+/// Checks that a recording may start here and now. Finishes the previous one, if it has ended by itself.
+fn check_start(state: &mut Option<Running>, options: &Options) -> Result<(), Error> {
+    if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        return Err(Error::Machine);
+    }
+    // The request is too late, because the requesting process no longer waits for it.
+    if options.recorder.is_some_and(Process::has_ended) {
+        return Err(Error::RecorderGone);
+    }
+    // The previous recording may not have been stopped yet.
+    if state.as_ref().is_some_and(|running| running.recording.is_written()) {
+        let _ = stop_in(state);
+    }
+    if state.is_some() {
+        return Err(Error::AlreadyRecording);
+    }
+    options::checked_hz(options.hz).map(|_| ()).map_err(Error::Options)
 }
 
 /// Starts the writer of a published recording, and arms all threads.

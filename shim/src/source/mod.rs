@@ -117,24 +117,22 @@ impl Source {
             _ => codegen::attach(library, slot, hooks.generate_code[slot], callers),
         };
         linkers.log_refusals(library);
-        let list = interface.map(|interface| {
-            let linker_is_observed = linkers.runtime_dyld.is_ok();
-            interface.observe(library, hooks.register_code[slot], callers, linker_is_observed)
-        });
-        let slots = find_memory_slots(library, hooks);
+        let is_linker_observed = linkers.runtime_dyld.is_ok();
+        let observe =
+            |list: JitInterface| list.observe(library, hooks.register_code[slot], callers, is_linker_observed);
         Ok(Source {
             identity: library.identity,
             path: library.path.clone(),
             name: library.name().into(),
             start: library.range().start,
-            list,
+            list: interface.map(observe),
             version: linkers.version.clone().or_else(|| recognise::version(library)),
             linkers,
             codegen,
             slot,
             wants_list: enabled.contains(LlvmSource::List),
             is_llvmlite: recognise::is_llvmlite(library),
-            slots,
+            slots: find_memory_slots(library, hooks),
             memory_is_hooked: false,
             is_silent: false,
         })
