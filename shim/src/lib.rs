@@ -9,7 +9,7 @@
 //!                 |- ObjectLinkingLayer::emit    vtable   loaded, when found   channels/jitlink/, placement/
 //!                 |- __jit_debug_register_code   detour   loaded, freeing      channels/gdb_list/
 //!                 |- mprotect, mmap, munmap      slots    finalized, freeing   memory/
-//!                 |- and in all other libraries  slots    finalized, freeing   memory/other_libraries.rs, hooks/unlocked.rs
+//!                 |- and in all other libraries  slots    finalized, freeing   memory/, hooks/unlocked.rs
 //!                 |- LLVMPY_AddModule, ...       .dynsym  frame pointers       frame_pointers/llvmlite.rs
 //!                 `- MCJIT, ORC's compilers      vtables  frame pointers       frame_pointers/codegen/
 //! ```

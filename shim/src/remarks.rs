@@ -7,7 +7,7 @@
 //! | function | replacement |
 //! | --- | --- |
 //! | `isAnyRemarkEnabled()` | returns true while images are written |
-//! | `handleDiagnostics(const DiagnosticInfo &)` | reads `loop-vectorize` remarks that have a line; calls the original |
+//! | `handleDiagnostics(const DiagnosticInfo &)` | reads `loop-vectorize` remarks with a line; calls the original |
 //!
 //! No LLVM option is set, so other contexts are unaffected and nothing is printed. LLVM still decides how to handle
 //! each diagnostic; for example, it prints an error and ends the process. The generated code does not change.
@@ -59,8 +59,8 @@ c_functions! {
         get_description = "LLVMGetDiagInfoDescription" (*const RemarkInfo) -> *mut c_char;
         dispose_message = "LLVMDisposeMessage" (*mut c_char);
         get_handler = "_ZNK4llvm11LLVMContext17getDiagHandlerPtrEv" (Context) -> Handler;
-        handle_diagnostics =
-            "_ZN4llvm17DiagnosticHandler17handleDiagnosticsERKNS_14DiagnosticInfoE" (Handler, *const RemarkInfo) -> bool;
+        handle_diagnostics = "_ZN4llvm17DiagnosticHandler17handleDiagnosticsERKNS_14DiagnosticInfoE"
+            (Handler, *const RemarkInfo) -> bool;
         is_any_remark_enabled = "_ZNK4llvm17DiagnosticHandler18isAnyRemarkEnabledEv" (Handler) -> bool;
     }
 }

@@ -529,8 +529,8 @@ fn strided_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let has_contiguous_arrays = hot_loop.function.contains(" 1d, C)") && !hot_loop.function.contains(", A)");
     let has_steps = has_contiguous_arrays && hot_loop.surroundings.is_loop && !hot_loop.is_inlined;
     if descends {
-        let cause = "one value at a time: an index that runs backwards may be negative; a copy in reverse order, if it is \
-                     used often, helps more than options";
+        let cause = "one value at a time: an index that runs backwards may be negative; a copy in reverse order, if it \
+                     is used often, helps more than options";
         return Some(Advice::because("strided-sum", cause));
     }
     let is_fixed = spread >= FAR_APART

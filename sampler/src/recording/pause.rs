@@ -25,7 +25,7 @@ pub(crate) fn single_threaded<R>(call: impl FnOnce() -> R) -> R {
     if scan::may_be_single_threaded() { without_writer(call) } else { call() }
 }
 
-/// Performs `call` without a writer: it exits before the call, and a new writer resumes its work afterwards. If resuming
+/// Performs `call` without a writer: it exits before the call, and a new writer resumes its work afterwards. If that
 /// fails, the recording ends. Signals are blocked during the call.
 pub(crate) fn without_writer<R>(call: impl FnOnce() -> R) -> R {
     let Some(recording) = current::own() else { return call() };

@@ -44,7 +44,7 @@ pub(crate) fn start(recording: &Recording, work: WriterTask) -> Result<(), (i32,
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all_signals.as_ptr(), old_mask.as_mut_ptr()) };
     let work = Box::into_raw(Box::new(work));
     let mut thread = MaybeUninit::uninit();
-    // SAFETY: the thread function takes ownership of its argument. libc's function creates a thread that is not sampled.
+    // SAFETY: the thread function takes ownership of its argument. libc's function does not sample the new thread.
     let error = unsafe { next::pthread_create(thread.as_mut_ptr(), ptr::null(), run, work.cast()) };
     // SAFETY: `old_mask` was written above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old_mask.as_ptr(), ptr::null_mut()) };

@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | [`loader_event`] | the loader's `_dl_debug_state` | the loader's lock |
 //! | [`REGISTER_CODE`] | `__jit_debug_register_code` of one LLVM instance | LLVM's lock (MCJIT), none (ORC) |
-//! | [`mprotect()`], [`munmap`], [`mmap`] | libc's functions, in libraries with LLVM | that of its memory manager, if any |
+//! | [`mprotect()`], [`munmap`], [`mmap`] | libc's, in libraries with LLVM | the lock of its memory manager, if any |
 //! | [`unlocked`] | the same and related functions, in all other libraries | any lock, such as an allocator's |
 //! | [`register_frame`] | libgcc's `__register_frame`, in libraries with LLVM | the lock of LLVM's engine |
 //! | `llvmlite::*` | `LLVMPY_AddModule` and others | llvmlite's Python lock |

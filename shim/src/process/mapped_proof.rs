@@ -2,8 +2,8 @@
 //!
 //! | type | guarantee | created by |
 //! | --- | --- | --- |
-//! | [`Held`] | no library is loaded or unloaded, so the loader's lists may be read | [`with_libraries_held`], `loader_event` |
-//! | [`Mapped`] | the known libraries, or one of them, stay mapped; others may be loaded or unloaded | see its functions |
+//! | [`Held`] | no library is loaded or unloaded; the loader's lists may be read | [`with_libraries_held`], `loader_event` |
+//! | [`Mapped`] | the known libraries, or one of them, stay mapped; others may come and go | see its functions |
 //! | [`Library`](super::library::Library) | this library stays mapped | an entry of the loader's lists, or `Mapped` |
 
 use std::ffi::c_void;

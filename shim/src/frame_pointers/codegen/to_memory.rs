@@ -2,7 +2,8 @@
 //! object in memory. Its signature is unchanged since LLVM 10.
 //!
 //! ```text
-//!   LLVMBool LLVMTargetMachineEmitToMemoryBuffer(LLVMTargetMachineRef, LLVMModuleRef, LLVMCodeGenFileType, char **, LLVMMemoryBufferRef *)
+//!   LLVMBool LLVMTargetMachineEmitToMemoryBuffer(LLVMTargetMachineRef, LLVMModuleRef, LLVMCodeGenFileType, char **,
+//!                                                LLVMMemoryBufferRef *)
 //! ```
 //!
 //! The program decides what to do with the object: it may load the object itself (tinygrad), hand it to one of LLVM's

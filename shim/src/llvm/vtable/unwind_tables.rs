@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   .eh_frame_hdr:  u8 version (1), u8 encodings of the next two and of the table: 0x1b, 0x03, 0x3b
-//!                   i32 .eh_frame, relative to this field; u32 entries; { i32 code, i32 FDE } entries, relative to the header
+//!                   i32 .eh_frame, relative to this field; u32 number of entries
+//!                   { i32 code, i32 FDE } for each entry, relative to the header
 //! ```
 //!
 //! The end of `.eh_frame` is not recorded anywhere, but the section extends at least to the last FDE that an entry
