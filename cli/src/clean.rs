@@ -26,11 +26,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use jitlisten::plumbing::{FirstLine, MarkedDirectory, pid_namespace};
+use jitlisten::plumbing::{FirstLine, MarkedDirectory, default_directory, pid_namespace};
 use jitlisten_files::{FileName, OwnDirectory, check_appendable};
 use jitlisten_report::source_hash;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
-use rustix::process::geteuid;
 
 use crate::outside;
 use crate::problem::Problem;
@@ -150,10 +149,9 @@ fn format_size(bytes: u64) -> String {
 
 /// Directories that may contain images and jitdumps: see `Options` and `sink/image/directory.rs` in the library.
 fn output_directories() -> Vec<PathBuf> {
-    let default_directory = PathBuf::from(format!("/var/tmp/jitlisten-{}", geteuid().as_raw()));
     let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let dumps = variable("HOME").map(|home| home.join(".debug/jit"));
-    let mut directories: Vec<_> = [variable("JITLISTEN_DIR"), variable("JITDUMPDIR"), dumps, Some(default_directory)]
+    let mut directories: Vec<_> = [variable("JITLISTEN_DIR"), variable("JITDUMPDIR"), dumps, Some(default_directory())]
         .into_iter()
         .flatten()
         .collect();

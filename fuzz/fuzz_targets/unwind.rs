@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use gimli::{BaseAddresses, CieOrFde, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, UnwindSection as _};
-use jitlisten::plumbing::fuzzing;
-use jitlisten::{Address, cfi};
+use jitlisten::Address;
+use jitlisten::plumbing::{cfi, fuzzing};
 use libfuzzer_sys::fuzz_target;
 use unwind_register::{ByHost, Registry, Section};
 

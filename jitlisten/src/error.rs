@@ -153,72 +153,43 @@ impl fmt::Display for TableProblem {
 /// version are not part of this crate's API.
 pub struct Reason(Library);
 
-#[derive(Debug)]
-enum Library {
-    ReadElf(object::Error),
-    ReadDwarf(gimli::Error),
-    ConvertCfi(gimli::write::ConvertError),
-    WriteElf(object::write::Error),
-    WriteDwarf(gimli::write::Error),
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Library::ReadElf(error) => error.fmt(f),
-            Library::ReadDwarf(error) => error.fmt(f),
-            Library::ConvertCfi(error) => error.fmt(f),
-            Library::WriteElf(error) => error.fmt(f),
-            Library::WriteDwarf(error) => error.fmt(f),
-        }
-    }
-}
-
 impl fmt::Debug for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-// These conversions let `?` convert library errors within this crate.
-#[doc(hidden)]
-impl From<object::Error> for Error {
-    fn from(error: object::Error) -> Self {
-        Error::NotAnObject(Reason(Library::ReadElf(error)))
-    }
+/// Defines [`Library`], and conversions for `?` within this crate.
+macro_rules! library_errors {
+    ($($library:ident($error:ty) => $($target:ident::$variant:ident),+;)*) => {
+        #[derive(Debug)]
+        enum Library {
+            $($library($error),)*
+        }
+
+        impl fmt::Display for Reason {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match &self.0 {
+                    $(Library::$library(error) => error.fmt(f),)*
+                }
+            }
+        }
+
+        $($(
+            #[doc(hidden)]
+            impl From<$error> for $target {
+                fn from(error: $error) -> Self {
+                    $target::$variant(Reason(Library::$library(error)))
+                }
+            }
+        )+)*
+    };
 }
 
-#[doc(hidden)]
-impl From<gimli::Error> for Error {
-    fn from(error: gimli::Error) -> Self {
-        Error::Dwarf(Reason(Library::ReadDwarf(error)))
-    }
-}
-
-#[doc(hidden)]
-impl From<gimli::Error> for TableProblem {
-    fn from(error: gimli::Error) -> Self {
-        TableProblem::Malformed(Reason(Library::ReadDwarf(error)))
-    }
-}
-
-#[doc(hidden)]
-impl From<gimli::write::Error> for Error {
-    fn from(error: gimli::write::Error) -> Self {
-        Error::Encode(Reason(Library::WriteDwarf(error)))
-    }
-}
-
-#[doc(hidden)]
-impl From<gimli::write::ConvertError> for Error {
-    fn from(error: gimli::write::ConvertError) -> Self {
-        Error::Move(Reason(Library::ConvertCfi(error)))
-    }
-}
-
-#[doc(hidden)]
-impl From<object::write::Error> for Error {
-    fn from(error: object::write::Error) -> Self {
-        Error::NotWritten(Reason(Library::WriteElf(error)))
-    }
+library_errors! {
+    ReadElf(object::Error) => Error::NotAnObject;
+    ReadDwarf(gimli::Error) => Error::Dwarf, TableProblem::Malformed;
+    ConvertCfi(gimli::write::ConvertError) => Error::Move;
+    WriteElf(object::write::Error) => Error::NotWritten;
+    WriteDwarf(gimli::write::Error) => Error::Encode;
 }

@@ -14,8 +14,7 @@
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
 
 mod address;
-#[doc(hidden)]
-pub mod cfi;
+mod cfi;
 mod code_snapshot;
 mod error;
 mod ledger;
@@ -23,8 +22,7 @@ mod liveness;
 mod loaded_object;
 #[doc(hidden)]
 pub mod log;
-#[doc(hidden)]
-pub mod modules;
+mod modules;
 mod object;
 mod object_id;
 mod observer;

@@ -71,6 +71,7 @@ impl Level {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LogTarget {
+    /// Nothing is logged.
     #[default]
     Silent,
     /// Standard error.

@@ -26,6 +26,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::liveness::Run;
+#[doc(inline)]
 pub use crate::log::{Level, LogTarget};
 use crate::run_request::{RUN_VARIABLE, RunRequest};
 

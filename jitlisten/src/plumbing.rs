@@ -1,6 +1,16 @@
 //! Internal interfaces for the shim, the sampler, `libjitlisten.so` and the command. They are hidden from the
 //! documentation and may change in any release.
 
+/// Unwind rules derived from code.
+pub mod cfi {
+    pub use crate::cfi::*;
+}
+
+/// List of modules that tools in the process see.
+pub mod modules {
+    pub use crate::modules::*;
+}
+
 pub use crate::ledger::{Executable, Ledger, MemoryChange, Outcome, Ranges, code_pages};
 pub use crate::liveness::{ProcessIdentity, Run, pid_namespace, process_start_time, start_time};
 pub use crate::log::LogEvent;
@@ -24,6 +34,6 @@ pub use crate::session::{ForkGuard, Loaded};
 #[cfg(feature = "fuzzing")]
 pub use crate::sink::fuzzing;
 pub use crate::sink::perf_map::FirstLine;
-pub use crate::sink::process_directory::MarkedDirectory;
+pub use crate::sink::process_directory::{MarkedDirectory, default_directory};
 pub use crate::sink::{UnwinderSearch, run_before_program};
 pub use unwind_register::{DynamicSection, RELATIVE, ReentrancyGuard, ReentrancyToken, Relocation, is_relative};

@@ -203,7 +203,10 @@ impl Session {
     pub fn statistics(&self) -> Statistics {
         self.counters.snapshot()
     }
+}
 
+#[doc(hidden)]
+impl Session {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Ignore poisoning: panics are caught at the entry points, and the state consists of independent records.
         match self.state.try_lock() {
@@ -254,7 +257,6 @@ impl Session {
     ///
     /// # Errors
     /// If the debug object cannot be parsed. It is counted as refused and otherwise ignored.
-    #[doc(hidden)]
     pub fn loaded(
         &self,
         debug_object: Vec<u8>,
@@ -351,7 +353,6 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::NoMemory`].
-    #[doc(hidden)]
     pub fn check_memory(&self, size: usize) -> Result<(), Error> {
         if reserve::is_memory_left(size) {
             return Ok(());
@@ -364,13 +365,11 @@ impl Session {
     }
 
     /// Path of the file that contains the copy of LLVM that compiled the object, if known.
-    #[doc(hidden)]
     pub fn library(&self, id: ObjectId) -> Option<Arc<str>> {
         self.lock().objects.get(&id)?.library.clone()
     }
 
     /// Handles *finalized*: the bytes of the object are relocated, and its code may run.
-    #[doc(hidden)]
     pub fn finalized(&self, id: ObjectId) {
         let mut state = self.lock_for_this_process();
         let outcome = state.ledger.finalized(id);
@@ -409,14 +408,12 @@ impl Session {
     }
 
     /// Handles *freeing*: the code of the object is about to be freed, but still mapped.
-    #[doc(hidden)]
     pub fn freeing(&self, id: ObjectId) {
         let mut state = self.lock_for_this_process();
         self.free_object(&mut state, id);
     }
 
     /// Returns true if the object is live.
-    #[doc(hidden)]
     pub fn is_alive(&self, id: ObjectId) -> bool {
         self.lock().objects.contains_key(&id)
     }

@@ -12,7 +12,8 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use jitlisten::{Function, LineRows, LoadedObject, cfi};
+use jitlisten::plumbing::cfi;
+use jitlisten::{Function, LineRows, LoadedObject};
 use wire::facts::{Channel, Count, Missing, NO_SYMBOLS_OR_RTTI, ObservedLlvm, Part, Snapshot, UnobservedLlvm};
 
 use super::Finding;

@@ -173,7 +173,7 @@ fn examine_gdb() -> (Finding, Option<u32>) {
 }
 
 fn examine_image_directory() -> (Finding, bool) {
-    let default_directory = PathBuf::from(format!("/var/tmp/jitlisten-{}", geteuid().as_raw()));
+    let default_directory = jitlisten::plumbing::default_directory();
     let Some(configured_directory) =
         std::env::var_os("JITLISTEN_DIR").filter(|directory| !directory.is_empty()).map(PathBuf::from)
     else {

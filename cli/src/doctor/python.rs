@@ -4,8 +4,9 @@
 use std::fs;
 use std::path::Path;
 
+use jitlisten::Machine;
+use jitlisten::plumbing::cfi;
 use jitlisten::plumbing::{RUN_VARIABLE, RunRequest, Word};
-use jitlisten::{Machine, cfi};
 
 use crate::process::Process;
 use crate::process::symbols::Symbols;

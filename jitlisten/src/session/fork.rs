@@ -19,9 +19,9 @@ use crate::process::write_nosignal::{effective_user, user_is_final};
 use crate::process::{clock, fork_gate};
 use crate::sink::SinkState;
 
+#[doc(hidden)]
 impl Session {
     /// Locks the session across `fork(2)`. Call this in the prepare handler of `pthread_atfork`.
-    #[doc(hidden)]
     pub fn lock_for_fork(&'static self) -> ForkGuard {
         let _gate = fork_gate::ClosedGate::close();
         let state = self.lock();
@@ -31,7 +31,6 @@ impl Session {
     /// Locks the session across every `fork(2)` from now on, so that the child finds it unlocked and continues with its
     /// own files. For processes without another fork handler; callers of [`Session::lock_for_fork`], such as the shim,
     /// must not call this.
-    #[doc(hidden)]
     pub fn follow_forks(&'static self) {
         across_fork::follow_forks::<ForkGuard>();
     }

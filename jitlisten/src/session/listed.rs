@@ -6,6 +6,7 @@ use super::{Loaded, Origin, Record, Session, State};
 use crate::options::SinkKind;
 use crate::{AddressRange, Error, ObjectId};
 
+#[doc(hidden)]
 impl Session {
     /// Handles *loaded*: LLVM's linker has placed an object in memory. `object` is a copy with the load addresses in
     /// its section headers, identical to the debug object that LLVM would create. `library` is the path of the file
@@ -13,14 +14,12 @@ impl Session {
     ///
     /// # Errors
     /// Same as for [`Session::loaded`].
-    #[doc(hidden)]
     pub fn linked(&self, object: Vec<u8>, library: Option<Arc<str>>) -> Result<Loaded, Error> {
         self.loaded_from(Origin::LlvmLinker, object, library)
     }
 
     /// Returns true if `debug_object`, registered in LLVM's GDB JIT list at `kept_at`, is identical to the object `id`
     /// that the linker has reported. The session then relies on LLVM's copy.
-    #[doc(hidden)]
     pub fn adopt_list_entry(&self, id: ObjectId, debug_object: &[u8], kept_at: Option<AddressRange>) -> bool {
         let mut state = self.lock_for_this_process();
         let Some(record) = state.objects.get_mut(&id) else { return false };

@@ -12,22 +12,20 @@ use crate::process::{checked_read, reserve};
 use crate::sink::Images;
 use crate::{Address, AddressRange, ObjectId};
 
+#[doc(hidden)]
 impl Session {
     /// Reads the ledger under the session's lock. `read` must not call the session.
-    #[doc(hidden)]
     pub fn ledger<R>(&self, read: impl FnOnce(&Ledger) -> R) -> R {
         read(&self.lock().ledger)
     }
 
     /// Records that `range` became executable.
-    #[doc(hidden)]
     pub fn executable(&self, range: AddressRange, rights: Executable) -> Outcome {
         code_pages::insert(range);
         self.update_ledger(|ledger| ledger.executable(range, rights)).1
     }
 
     /// Records that `range` is about to become non-executable. Its images are withdrawn first.
-    #[doc(hidden)]
     pub fn not_executable(&self, range: AddressRange) -> Outcome {
         code_pages::remove(range);
         let (state, outcome) = self.update_ledger(|ledger| ledger.not_executable(range));
@@ -36,14 +34,12 @@ impl Session {
     }
 
     /// Records that `range` is about to be unmapped, or replaced by other memory.
-    #[doc(hidden)]
     pub fn unmapped(&self, range: AddressRange) -> Outcome {
         self.release_memory(range, |ledger| ledger.unmapped(range))
     }
 
     /// Records that `range` is about to be replaced by executable memory. Pending objects stay, because the new mapping
     /// may be a second mapping of their code.
-    #[doc(hidden)]
     pub fn replaced_by_code(&self, range: AddressRange) -> Outcome {
         self.release_memory(range, |ledger| ledger.not_executable(range))
     }
@@ -57,31 +53,26 @@ impl Session {
 
     /// Records that a system call of the host is about to change the memory in `range`. No image is made there until
     /// the call has ended; see `sink/image/pages.rs`.
-    #[doc(hidden)]
     pub fn begin_change(&self, range: AddressRange) -> MemoryChange {
         self.lock().changes.begin(range)
     }
 
     /// Records that the system call has returned.
-    #[doc(hidden)]
     pub fn end_change(&self, change: &MemoryChange) {
         self.lock().changes.end(change);
     }
 
     /// Records that LLVM has registered the `.eh_frame` at `address` with the unwinder.
-    #[doc(hidden)]
     pub fn eh_frame_registered(&self, address: Address) -> Outcome {
         self.update_ledger(|ledger| ledger.eh_frame_registered(address)).1
     }
 
     /// Handles a pending object whose timeout has expired.
-    #[doc(hidden)]
     pub fn overdue(&self, id: ObjectId) -> Outcome {
         self.update_ledger(|ledger| ledger.overdue(id)).1
     }
 
     /// Returns the next `count` overdue pending objects, round-robin.
-    #[doc(hidden)]
     pub fn next_overdue(&self, count: usize) -> Vec<ObjectId> {
         self.lock().ledger.next_overdue(count)
     }
@@ -98,7 +89,6 @@ impl Session {
 
     /// Records that LLVM has removed the object from its GDB JIT list and is about to free its debug object, while the
     /// code stays. Must be called before the debug object is freed.
-    #[doc(hidden)]
     pub fn unregistered(&self, id: ObjectId) {
         let mut state = self.lock_for_this_process();
         let pid = state.pid;
@@ -122,13 +112,11 @@ impl Session {
 
     /// Records memory that was reserved in front of code that will be loaded there. Sinks may use the memory once that
     /// code is *finalized*.
-    #[doc(hidden)]
     pub fn reserve_header_padding(&self, padding: AddressRange) {
         self.lock().padding.insert(padding.end(), padding);
     }
 
     /// Removes and returns the memory reserved in front of `code`, if any. That of a producer stays.
-    #[doc(hidden)]
     pub fn take_header_padding(&self, code: Address) -> Option<AddressRange> {
         let mut state = self.lock();
         let is_of_producer = state.promised_padding.contains_key(&code);
@@ -136,7 +124,6 @@ impl Session {
     }
 
     /// Records that the owner of `range` is about to make it writable. Its images are withdrawn.
-    #[doc(hidden)]
     pub fn withdraw_images(&self, range: AddressRange) {
         let state = self.lock();
         self.images().withdraw(range, &state.padding);

@@ -4,9 +4,9 @@ use super::{Origin, Session, linked_code, readable_names};
 use crate::ledger::Outcome;
 use crate::{Error, LoadedObject, ObjectId};
 
+#[doc(hidden)]
 impl Session {
     /// Debug object of a pending object.
-    #[doc(hidden)]
     pub fn debug_object(&self, id: ObjectId) -> Option<Vec<u8>> {
         let state = self.lock();
         let record = state.objects.get(&id).filter(|record| record.finalized.is_none())?;
@@ -19,7 +19,6 @@ impl Session {
     ///
     /// # Errors
     /// If the object is unknown or not pending, or the debug object cannot be parsed. In both cases nothing changes.
-    #[doc(hidden)]
     pub fn object_moved(&self, id: ObjectId, debug_object: Vec<u8>, owns_pages: bool) -> Result<Outcome, Error> {
         self.check_memory(debug_object.len())?;
         let object = LoadedObject::parse(&debug_object)?;

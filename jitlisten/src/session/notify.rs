@@ -40,16 +40,17 @@ impl Session {
     pub fn is_enabled(&self, kind: SinkKind) -> bool {
         self.lock().sinks[kind as usize].is_some()
     }
+}
 
+#[doc(hidden)]
+impl Session {
     /// Returns true if the session belongs to this process and its lock is free right now. After a fork without
     /// handlers, the lock may be held by a thread that exists only in the parent, and would never be released.
-    #[doc(hidden)]
     pub fn is_unlocked_in_this_process(&self) -> bool {
         self.state.try_lock().is_ok_and(|state| state.pid == std::process::id())
     }
 
     /// Flushes the sinks at process exit. They stay enabled, because other threads may still compile.
-    #[doc(hidden)]
     pub fn flush_sinks(&self) {
         // Do not wait for the lock, because a signal handler that calls `exit` may have interrupted its holder on this
         // very thread.
@@ -70,7 +71,6 @@ impl Session {
     }
 
     /// Notifies `observer` of all live code now, and of every event from now on. A process has at most one observer.
-    #[doc(hidden)]
     pub fn observe(&self, observer: &'static dyn observer::CodeObserver) {
         let state = self.lock_for_this_process();
         observer::activate(observer);
@@ -85,7 +85,6 @@ impl Session {
     }
 
     /// Deactivates the observer.
-    #[doc(hidden)]
     pub fn stop_observing(&self) {
         let _state = self.lock();
         observer::deactivate();
@@ -93,14 +92,12 @@ impl Session {
 
     /// Appends LLVM's GDB JIT list, given by the address of its first entry, to our own list, for debuggers that read
     /// only ours.
-    #[doc(hidden)]
     pub fn show_to_debuggers(&self, first_entry: u64) {
         sink::show_llvm_list(first_entry);
     }
 
     /// Registers live code with unwinders in libraries that were loaded since the last call. Cheap if there are none.
     /// Must not be called under a lock that another thread may wait for inside the loader.
-    #[doc(hidden)]
     pub fn libraries_changed(&self) -> UnwinderSearch {
         if self.counters.objects_loaded.get() == 0 || !self.is_enabled(SinkKind::Unwind) {
             return UnwinderSearch::NotNeeded;

@@ -8,13 +8,13 @@ use crate::process::{checked_read, mappings};
 use crate::sink::page_size;
 use crate::{Address, AddressRange, Error, LoadedObject, ObjectId, TableProblem, cfi, log_line};
 
+#[doc(hidden)]
 impl Session {
     /// Handles *finalized* by the producer.
     ///
     /// # Errors
     /// [`Error::UnknownObject`] and [`Error::AlreadyFinalized`]. After [`Error::UnwindTable`] the object is finalized,
     /// but no sink uses its table.
-    #[doc(hidden)]
     pub fn reported_finalized(&self, id: ObjectId) -> Result<(), Error> {
         self.libraries_changed();
         let mut state = self.lock_for_this_process();
@@ -41,7 +41,6 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::UnknownObject`].
-    #[doc(hidden)]
     pub fn reported_freeing(&self, id: ObjectId) -> Result<(), Error> {
         let mut state = self.lock_for_this_process();
         let reports = state.reported.get_mut(&id).ok_or(Error::UnknownObject(id))?;
@@ -71,7 +70,6 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::UnknownObject`].
-    #[doc(hidden)]
     pub fn reported_owns_pages(&self, id: ObjectId) -> Result<(), Error> {
         let mut state = self.lock();
         if !state.reported.contains_key(&id) {
@@ -87,7 +85,6 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::UnknownObject`] and [`Error::Padding`].
-    #[doc(hidden)]
     pub fn reported_owns_padding(&self, id: ObjectId, size: u64) -> Result<(), Error> {
         let mut state = self.lock_for_this_process();
         let state = &mut *state;

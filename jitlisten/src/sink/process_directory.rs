@@ -34,6 +34,11 @@ const MAX_DIRECTORIES: usize = 4096;
 const MAX_MARKER_BYTES: u64 = 256;
 const MARKER_PREFIX: &str = "jitlisten files of ";
 
+/// Returns the directory of this user's files, if `JITLISTEN_DIR` names no other.
+pub fn default_directory() -> PathBuf {
+    PathBuf::from(format!("/var/tmp/jitlisten-{}", effective_user()))
+}
+
 #[derive(Debug)]
 pub(super) struct ProcessDirectory {
     path: PathBuf,

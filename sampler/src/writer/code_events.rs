@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jitlisten::options::SinkKind;
+use jitlisten::plumbing::cfi;
 use jitlisten::plumbing::{CodeObserver, ObservedCode};
-use jitlisten::{AddressRange, Machine, ObjectId, Session, cfi};
+use jitlisten::{AddressRange, Machine, ObjectId, Session};
 
 use crate::handler::code_map::{self, CodeRange, Tables};
 use crate::recording::current;

@@ -7,7 +7,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use jitlisten::modules;
+use jitlisten::plumbing::modules;
 use jitlisten::plumbing::preserving_errno;
 
 use super::imports::Imports;

@@ -8,7 +8,7 @@ use std::mem;
 use std::ptr;
 
 use jitlisten::Address;
-use jitlisten::modules::{self, Counts, LinkMap, Module};
+use jitlisten::plumbing::modules::{self, Counts, LinkMap, Module};
 
 use super::originals::{DL_FIND_OBJECT, DL_ITERATE_PHDR, DLADDR, DLADDR1, FUNCTIONS, original};
 use super::symbolize;

@@ -10,7 +10,7 @@
 //! | `unwind_names.rs` | the hook of `unw_get_proc_name` in each copy of libunwind |
 //! | `announce.rs` | invalidates the module lists of memray and heaptrack |
 //!
-//! The hooks add the entries of [`jitlisten::modules`], a list that the `modules` sink maintains. No function is hooked
+//! The hooks add the entries of `jitlisten::plumbing::modules`, which the `modules` sink maintains. No function is hooked
 //! until the sink is enabled. The hooks then stay installed, and only call the original function while the list is
 //! empty.
 //!

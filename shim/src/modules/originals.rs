@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jitlisten::Address;
-use jitlisten::modules::{self, Counts};
+use jitlisten::plumbing::modules::{self, Counts};
 
 /// Number of hooked functions. Their indices follow.
 pub(super) const FUNCTIONS: usize = 6;

@@ -17,9 +17,9 @@ use jitlisten_files::{FileName, OwnDirectory, create_directories};
 use super::pages;
 use crate::liveness::Run;
 use crate::process::remote_file::is_remote;
-use crate::process::write_nosignal::{effective_user, write_whole};
+use crate::process::write_nosignal::write_whole;
 use crate::sink::SinkError;
-use crate::sink::process_directory::{ProcessDirectory, discard, remove_dead};
+use crate::sink::process_directory::{ProcessDirectory, default_directory, discard, remove_dead};
 use crate::{log_line, options::Options};
 
 /// Directory for the images of one process.
@@ -40,7 +40,7 @@ impl Directory {
         if let Some(explicit_base) = &options.directory {
             return Directory::create_below(explicit_base, options.run);
         }
-        let default_base = PathBuf::from(format!("/var/tmp/jitlisten-{}", effective_user()));
+        let default_base = default_directory();
         let default_result = OwnDirectory::create(&default_base).map_err(SinkError::io("use", &default_base));
         let default_result = default_result.and_then(|_| Directory::create_below(&default_base, options.run));
         let Some(fallback) = &options.jitdump_directory else { return default_result };

@@ -12,8 +12,8 @@ use super::other_jits::{MAX_FUNCTION_BYTES, NewEntries, OtherJits};
 use super::record::{self, CodeLoad, Records, UnwindingInfo};
 use super::unwinding::{self, EhFrame};
 use crate::options::{NameStyle, Options};
-use crate::process::write_nosignal::effective_user;
 use crate::process::{checked_read, clock};
+use crate::sink::process_directory::default_directory;
 use crate::sink::{FinalizedObject, Sink, SinkContext, SinkError, SinkState, printable};
 use crate::{Address, AddressRange, LineRows, Machine, cfi, log_line};
 
@@ -118,7 +118,7 @@ impl Jitdump {
     fn fallback(&self, error: &SinkError) -> Option<PathBuf> {
         let SinkError::Io { error, .. } = error else { return None };
         let is_denied = error.kind() == io::ErrorKind::PermissionDenied && !self.is_base_explicit;
-        is_denied.then(|| PathBuf::from(format!("/var/tmp/jitlisten-{}", effective_user())))
+        is_denied.then(default_directory)
     }
 
     /// Checks that the file still exists and copies new lines of other JITs, at most once per [`POLL_INTERVAL_NS`].

@@ -11,8 +11,9 @@
 
 #![forbid(unsafe_code)]
 
+use jitlisten::plumbing::cfi;
 use jitlisten::plumbing::{Mapping, MapsLine, mappings_in};
-use jitlisten::{Address, AddressRange, cfi, log_line};
+use jitlisten::{Address, AddressRange, log_line};
 use wire::facts::Count;
 
 use super::{EmittedObject, EmittedObjects};
