@@ -19,12 +19,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use jitlisten_files::{FileName, OwnDirectory, try_lock};
+use jitlisten_files::{OwnDirectory, try_lock};
 use jitlisten_report::{Bundle, Lookup, MARKER, ROOT, RecordingFile, sanitize};
+use jitlisten_sampler::is_recorded_file;
 use rustix::fs::{CWD, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use wire::recording::{COMPILATIONS, IMAGES, INTERPRETER, PythonImage, old};
+use wire::recording::{IMAGES, old};
 
 use crate::problem::Problem;
 use crate::progress::Progress;
@@ -334,10 +335,7 @@ fn is_ours(path: &Path, listed: &HashSet<PathBuf>) -> bool {
         (Some(MARKER), None, _) => true,
         (Some(recording), None, _) => is_recorder_name(recording),
         (Some(images), Some(name), None) => {
-            let is_image = matches!(FileName::parse(name), Some(FileName::KeptImage { .. }));
-            let is_python = PythonImage::parse(name).is_some();
-            images.strip_suffix(IMAGES).is_some_and(is_recorder_name)
-                && (is_image || is_python || [COMPILATIONS, INTERPRETER].contains(&name))
+            images.strip_suffix(IMAGES).is_some_and(is_recorder_name) && is_recorded_file(name)
         }
         _ => false,
     };

@@ -126,7 +126,7 @@ impl Process {
             let mut sections = vec![(".text", PROGBITS, 0x10f0, code)];
             sections.extend(symbols("compiled", 0x10f0, 0x20));
             sections.push((".jitlisten.callees", PROGBITS, 0, callees.into_bytes()));
-            let file = images.join("image-1.so");
+            let file = images.join(format!("image-{}-1-object-0.so", self.pid));
             fs::write(&file, elf(false, &sections)).unwrap();
             writer.mmap(self.pid, (image, image + 0x2000), 0, file.to_str().unwrap(), 1);
             // Return address of the call of `outer`.

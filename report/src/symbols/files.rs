@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use jitlisten_files::FileName;
 use rustc_hash::{FxHashMap, FxHashSet};
-use wire::recording::PythonImage;
+use wire::recording::{IMAGES, PythonImage};
 
 use super::callees::Callees;
 use super::elf::Elf;
@@ -50,6 +51,8 @@ impl OpenLibraries {
 struct FileEntry {
     file: MappedFile,
     name: String,
+    /// True if the path is that of an image of compiled code.
+    has_image_name: bool,
     state: State,
 }
 
@@ -109,7 +112,7 @@ impl Files {
             let state = if is_anonymous_name { State::Anonymous } else { State::Unopened };
             let name = file.path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(&file.path).to_owned();
             let name = if is_anonymous_name { file.path.clone() } else { name };
-            FileEntry { file: file.clone(), name, state }
+            FileEntry { file: file.clone(), name, has_image_name: is_image_path(&file.path), state }
         });
         self.files.extend(files);
         is_unchanged
@@ -129,7 +132,7 @@ impl Files {
     pub(super) fn into_libraries(self, libraries: &mut OpenLibraries) {
         for FileEntry { file, state, .. } in self.files {
             if let State::Open(elf) = state
-                && !(elf.is_image || elf.is_reduced || is_image_path(&file.path))
+                && !(elf.is_image || elf.is_reduced)
             {
                 libraries.keep(file, elf);
             }
@@ -153,27 +156,38 @@ impl Files {
     /// Returns true if the file contains code compiled at run time. A missing file is judged by its name.
     pub(super) fn is_image(&self, file: u32) -> bool {
         match self.files.get(file as usize) {
-            Some(FileEntry { state: State::Open(elf), file, .. }) => elf.is_image || is_image_path(&file.path),
+            Some(FileEntry { state: State::Open(elf), .. }) => elf.is_image,
             Some(FileEntry { state: State::Closed, .. }) => true,
-            Some(entry) => is_image_path(&entry.file.path),
+            Some(entry) => entry.has_image_name,
             None => false,
         }
     }
 
-    pub(super) fn open(&mut self, file: u32) -> Option<(&MappedFile, &mut Elf)> {
+    /// Opens a file, unless it is open. An image is marked as such if its contents or its name say so.
+    pub(super) fn open(&mut self, file: u32) -> Option<&mut Elf> {
         let roots = &self.roots;
         let entry = self.files.get_mut(file as usize)?;
         if matches!(entry.state, State::Unopened | State::Closed) {
             entry.state = open(roots, &entry.file);
-            if matches!(&entry.state, State::Open(elf) if elf.is_image && entry.has_python_name()) {
-                self.python_images.push_back(file);
-                self.close_oldest();
+            let is_python_image = entry.has_python_name();
+            if let State::Open(elf) = &mut entry.state {
+                let is_python_image = is_python_image && elf.is_image;
+                elf.is_image |= entry.has_image_name;
+                if is_python_image {
+                    self.python_images.push_back(file);
+                    self.close_oldest();
+                }
             }
         }
         match self.files.get_mut(file as usize)? {
-            FileEntry { file, state: State::Open(elf), .. } => Some((file, elf)),
+            FileEntry { state: State::Open(elf), .. } => Some(elf),
             _ => None,
         }
+    }
+
+    /// Opens a file if it is an image.
+    fn open_image(&mut self, file: u32) -> Option<&mut Elf> {
+        self.open(file).filter(|elf| elf.is_image)
     }
 
     /// Closes an image of Python functions if too many are open.
@@ -188,11 +202,11 @@ impl Files {
 
     /// Returns true for a file with code that was compiled ahead of time.
     pub(super) fn is_library(&mut self, file: u32) -> bool {
-        self.open(file).is_some_and(|(mapped, elf)| !elf.is_image && !is_image_path(&mapped.path))
+        self.open(file).is_some_and(|elf| !elf.is_image)
     }
 
     pub(super) fn has_image_name(&self, file: u32) -> bool {
-        self.files.get(file as usize).is_some_and(|entry| is_image_path(&entry.file.path))
+        self.files.get(file as usize).is_some_and(|entry| entry.has_image_name)
     }
 
     /// Returns the functions outside of an image that its code refers to; `None` for other files.
@@ -200,14 +214,14 @@ impl Files {
         if !self.has_image_name(file) {
             return None;
         }
-        self.open(file).map(|(_, elf)| elf.callees())
+        self.open(file).map(|elf| elf.callees())
     }
 
     /// Returns the start of the compiled function that a call calls, if it is in the same image. `call` is the position
     /// of the last byte of the call, and `address` its address in the process.
     pub(super) fn compiled_callee(&mut self, call: FilePosition, address: u64) -> Option<FilePosition> {
         let (call_address, target) = self.call_target(call, address)?;
-        let (_, elf) = self.open(call.file)?;
+        let elf = self.open(call.file)?;
         let (_, function) = elf.function(target).filter(|(_, function)| function.start == target)?;
         let offset = call.offset.wrapping_add(function.start.wrapping_sub(call_address));
         Some(FilePosition { file: call.file, offset })
@@ -216,25 +230,21 @@ impl Files {
     /// Returns the addresses in an image of a call and of the function that it calls, for the arguments of
     /// [`compiled_callee`](Files::compiled_callee).
     pub(super) fn call_target(&mut self, call: FilePosition, address: u64) -> Option<(u64, u64)> {
-        let (mapped, elf) = self.open(call.file)?;
-        if !elf.is_image && !is_image_path(&mapped.path) {
-            return None;
-        }
+        let elf = self.open_image(call.file)?;
         let call_address = elf.address_of_offset(call.offset)?;
         Some((call_address, elf.call_target(call_address, address)?))
     }
 
     /// Returns the name of the function at a position.
     pub(super) fn symbol(&mut self, position: FilePosition) -> Option<String> {
-        let (_, elf) = self.open(position.file)?;
+        let elf = self.open(position.file)?;
         let address = elf.address_of_offset(position.offset)?;
         elf.function(address).map(|(name, _)| name.to_owned())
     }
 
     pub(super) fn find(&mut self, file: u32, offset: u64, native_lines: bool) -> Option<Symbolized> {
-        let (mapped, elf) = self.open(file)?;
-        let is_image = is_image_path(&mapped.path);
-        let is_image = is_image || elf.is_image;
+        let elf = self.open(file)?;
+        let is_image = elf.is_image;
         let address = elf.address_of_offset(offset)?;
         let (mut frames, mut approximate) =
             if is_image || native_lines { elf.locate(address) } else { Default::default() };
@@ -247,17 +257,17 @@ impl Files {
 
     /// Returns the name of a library's function in the library's debug information, if that is installed.
     pub(super) fn debug_symbol(&mut self, position: FilePosition) -> Option<String> {
-        let (_, elf) = self.open(position.file)?;
+        let elf = self.open(position.file)?;
         let address = elf.address_of_offset(position.offset)?;
         self.debug_file(position.file)?.named_function(address).map(|(name, _)| name.to_owned())
     }
 
     /// Returns name and address range of a library's function, also of one that only the debug information names.
     pub(super) fn library_function(&mut self, file: u32, address: u64) -> Option<(&str, Range<u64>)> {
-        if self.open(file)?.1.function(address).is_none() {
+        if self.open(file)?.function(address).is_none() {
             return self.debug_file(file)?.named_function(address);
         }
-        self.open(file)?.1.function(address)
+        self.open(file)?.function(address)
     }
 
     /// Returns why a file could not be opened.
@@ -279,10 +289,7 @@ impl Files {
     }
 
     pub(super) fn image_function(&mut self, position: FilePosition) -> Option<ImageFunction> {
-        let (mapped, elf) = self.open(position.file)?;
-        if !elf.is_image && !is_image_path(&mapped.path) {
-            return None;
-        }
+        let elf = self.open_image(position.file)?;
         let address = elf.address_of_offset(position.offset)?;
         let lines = elf.line_table_hash();
         let (name, range) = elf.function(address)?;
@@ -300,7 +307,7 @@ impl Files {
 
     /// Returns the mapped ranges of a file that can be read.
     pub(super) fn segments(&mut self, file: u32) -> Option<&Segments> {
-        self.open(file).map(|(_, elf)| &elf.segments)
+        self.open(file).map(|elf| &elf.segments)
     }
 
     /// Returns the readable name of the function with this linkage name.
@@ -317,7 +324,7 @@ impl Files {
             State::Missing(error) => Some((entry, error)),
             _ => None,
         });
-        let (images, libraries): (Vec<_>, Vec<_>) = missing.partition(|(entry, _)| is_image_path(&entry.file.path));
+        let (images, libraries): (Vec<_>, Vec<_>) = missing.partition(|(entry, _)| entry.has_image_name);
         let mut notes = Vec::new();
         if let Some((first, error)) = images.first() {
             notes.push(format!(
@@ -405,14 +412,16 @@ pub(super) fn is_anonymous(path: &str) -> bool {
 }
 
 /// Returns true for images of jitlisten, and for those that `perf inject --jit` writes.
-pub(super) fn is_image_path(path: &str) -> bool {
+fn is_image_path(path: &str) -> bool {
     let mut parts = path.rsplit('/');
-    let name = parts.next().unwrap_or_default();
+    let name = parts.next().and_then(FileName::parse);
     let directory = parts.next().unwrap_or_default();
-    name.starts_with("jitted-") && name.ends_with(".so")
-        || name.starts_with("object-") && name.ends_with(".so") && directory.starts_with("image-")
-        // Paths of the images that `jitlisten record` writes.
-        || name.starts_with("image-") && name.ends_with(".so") && directory.ends_with(".images")
+    match name {
+        Some(FileName::Injected { .. }) => true,
+        Some(FileName::Image { .. }) => matches!(FileName::parse(directory), Some(FileName::Images { .. })),
+        Some(FileName::KeptImage { .. }) => directory.ends_with(IMAGES),
+        _ => false,
+    }
 }
 
 /// Symbols of one file, for comparison with other tools. No recording is necessary.

@@ -104,7 +104,7 @@ impl SampledFile {
         has_stack_copies: bool,
     ) -> Option<Result<SampledFile, String>> {
         let is_library = files.is_library(file);
-        let Some((_, elf)) = files.open(file) else { return files.error(file).map(|error| Err(error.to_owned())) };
+        let Some(elf) = files.open(file) else { return files.error(file).map(|error| Err(error.to_owned())) };
         if !is_library {
             return Some(Ok(SampledFile::Image(elf.path.clone())));
         }
@@ -118,7 +118,7 @@ impl SampledFile {
         let source = elf.path.clone();
         let mut library = Library { source, identity, functions: BTreeMap::new(), has_unwind_table: has_stack_copies };
         for offset in offsets {
-            let Some(address) = files.open(file).and_then(|(_, elf)| elf.address_of_offset(*offset)) else { continue };
+            let Some(address) = files.open(file).and_then(|elf| elf.address_of_offset(*offset)) else { continue };
             match files.library_function(file, address) {
                 Some((name, range)) => {
                     let function = (range.end.saturating_sub(range.start), name.to_owned());

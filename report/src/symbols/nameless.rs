@@ -227,7 +227,7 @@ fn called_name(files: &mut Files, call: &Location) -> Option<(Arc<str>, Option<u
 
 impl Files {
     fn address(&mut self, position: FilePosition) -> Option<u64> {
-        self.open(position.file)?.1.address_of_offset(position.offset)
+        self.open(position.file)?.address_of_offset(position.offset)
     }
 
     /// Returns true if an address in the process is in the same file as a location.
@@ -245,7 +245,7 @@ impl Files {
         if !self.is_library(position.file) {
             return None;
         }
-        let (_, elf) = self.open(position.file)?;
+        let elf = self.open(position.file)?;
         let address = elf.address_of_offset(position.offset)?;
         if elf.function(address).is_some() {
             return None;

@@ -5,11 +5,16 @@
 use jitlisten_files::FileName;
 use wire::recording::{COMPILATIONS, INTERPRETER, PythonImage};
 
-/// Returns true if a file name in [`images`](wire::recording::images) has exactly a form that the recorder creates.
-pub(crate) fn is_own_file(name: &str) -> bool {
+/// Returns true if a file in [`images`](wire::recording::images) has exactly a name that the recorder or our Python
+/// package gives to such files.
+pub fn is_recorded_file(name: &str) -> bool {
     let is_image = matches!(FileName::parse(name), Some(FileName::KeptImage { .. }));
-    let is_list = [COMPILATIONS, INTERPRETER].contains(&name);
-    is_list || is_image || PythonImage::parse(name).is_some() || is_unfinished(name)
+    is_image || PythonImage::parse(name).is_some() || [COMPILATIONS, INTERPRETER].contains(&name)
+}
+
+/// Same as [`is_recorded_file`], and true for files that were not completed.
+pub(crate) fn is_own_file(name: &str) -> bool {
+    is_recorded_file(name) || is_unfinished(name)
 }
 
 /// Returns true for the temporary file of a process that was killed before completing it: `.jitlisten-PID-WORD.new`.

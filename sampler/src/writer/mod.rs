@@ -8,7 +8,7 @@ mod code_records;
 pub(crate) mod event_queue;
 pub(crate) mod existing_file;
 mod file;
-mod file_names;
+pub(crate) mod file_names;
 pub(crate) mod handle;
 pub(crate) mod held_file;
 pub(crate) mod mappings;
