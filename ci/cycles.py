@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Finds import cycles between the source files of each crate, by reading `crate::` and `super::` paths. Ignores tests.
+"""Finds import cycles between the source files of each crate, and pairs of its folders that import each other, by
+reading `crate::` and `super::` paths. Ignores tests.
 
 An item that a module re-exports (`pub use`, or a private `use` for its children) counts as an import of the file that
 defines the item. A parent that uses an item of its child imports the child. A parent that merely names its children
@@ -11,6 +12,9 @@ defines the item. A parent that uses an item of its child imports the child. A p
 import pathlib
 import re
 import sys
+
+# The sampler's folders share the state of one recording.
+CRATES_WITH_MUTUAL_FOLDERS = ("sampler",)
 
 
 def find_modules(source):
@@ -165,12 +169,18 @@ def find_cycles(graph):
     return cycles
 
 
+def find_mutual_folders(graph):
+    """Returns the pairs of top-level modules whose files import each other."""
+    imports = {(module[0], target[0]) for module, targets in graph.items() for target in targets if module and target}
+    return sorted((one, other) for one, other in imports if one < other and (other, one) in imports)
+
+
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
     crates = [pathlib.Path(name) for name in sys.argv[1:]] or sorted(
         path.parent for path in root.glob("*/Cargo.toml") if (path.parent / "src").is_dir()
     )
-    cycle_count = 0
+    cycle_count = pair_count = 0
     for crate in crates:
         module_files = find_modules(crate / "src")
         names = Reexports({module: without_tests(file.read_text()) for module, file in module_files.items()})
@@ -178,8 +188,11 @@ def main():
         for cycle in find_cycles(graph):
             cycle_count += 1
             print(f"{crate.name}: {' -> '.join('::'.join(module) for module in cycle)}")
-    print(f"cycles: {len(crates)} crates, {cycle_count} circles")
-    sys.exit(cycle_count > 0)
+        for one, other in find_mutual_folders(graph) if crate.name not in CRATES_WITH_MUTUAL_FOLDERS else ():
+            pair_count += 1
+            print(f"{crate.name}: {one} and {other} import each other")
+    print(f"cycles: {len(crates)} crates, {cycle_count} circles, {pair_count} mutual pairs of folders")
+    sys.exit(cycle_count + pair_count > 0)
 
 
 main()
