@@ -99,6 +99,20 @@ fn a_narrow_table_cuts_no_figure() {
     assert!(table.trim_end().ends_with('…') && table.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 
+/// `libjitlisten` forwards some functions of libc, such as `syscall`.
+#[test]
+fn a_forwarded_call_belongs_to_the_library_that_made_it() {
+    let mut writer = writer();
+    for (start, library) in [(0x6000_0000, "libjitlisten.so"), (0x6100_0000, "libc.so.6"), (0x6200_0000, "libz.so.1")] {
+        writer.mmap(10, (start, start + 0x1_0000), 0, &format!("/usr/lib/{library}"), 3);
+    }
+    writer.sample((10, 10), 10, 5, &[0x6100_0100, 0x6000_0100, 0x6200_0100]);
+    writer.sample((10, 10), 11, 5, &[0x6100_0100, 0x6000_0100]).sample((10, 10), 12, 5, &[0x6000_0100]);
+    let report = report(&writer.file());
+    let libraries = report.profile.summary.libraries.iter().map(|(name, count)| (name.as_str(), count.samples));
+    assert_eq!(libraries.collect::<Vec<_>>(), [("libc", 1), ("libjitlisten", 1), ("libz", 1)]);
+}
+
 /// The main thread and a worker spend their time in one library.
 #[test]
 fn a_library_for_parallel_loops_has_one_word() {

@@ -190,13 +190,13 @@ fn count_disturbances(scenario: &str) -> Option<(u64, Vec<WeightedSample>)> {
     Some((count, read(&data)))
 }
 
-/// Wall-clock sampling once interrupted all 50 waits. A rare interruption remains possible if a thread begins to wait
+/// Wall-clock sampling once interrupted all waits. A rare interruption remains possible if a thread begins to wait
 /// between the sampler's check and its signal.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn waits_go_on_by_wall_clock_time() {
     let Some((interrupted, samples)) = count_disturbances("waits-interrupted") else { return };
-    assert!(interrupted <= 10, "{interrupted} of 50");
+    assert!(interrupted <= 8, "{interrupted} of 60");
     let seconds = |name: &str| share(&samples, name, &["main"]);
     assert!(seconds("wait_once") > 80.0 && percent_complete(&samples) > 95.0, "{} %", percent_complete(&samples));
 }

@@ -503,6 +503,6 @@ pub(crate) fn is_wait_for_threads(name: &str) -> bool {
     [Wait::Threads, Wait::Idle].iter().any(|wait| wait.words() == name)
 }
 
-/// Libraries that every other library uses.
-const BASE_LIBRARIES: [&str; 8] =
-    ["libc", "libm", "libpthread", "libgcc_s", "libstdc++", "ld-linux", "[vdso]", "kernel"];
+/// Libraries that every other library uses, and our own, which forwards some functions of libc.
+const BASE_LIBRARIES: [&str; 9] =
+    ["libc", "libm", "libpthread", "libgcc_s", "libstdc++", "ld-linux", "[vdso]", "kernel", "libjitlisten"];

@@ -95,16 +95,18 @@ impl SystemCall {
         const X86_64_CALLS: [i64; 4] = [libc::SYS_epoll_wait, libc::SYS_pause, libc::SYS_poll, libc::SYS_select];
         #[cfg(not(target_arch = "x86_64"))]
         const X86_64_CALLS: [i64; 0] = [];
-        const RESTARTABLE_CALLS: [i64; 28] = [
+        const RESTARTABLE_CALLS: [i64; 30] = [
             libc::SYS_accept,
             libc::SYS_accept4,
             libc::SYS_clock_nanosleep,
+            libc::SYS_connect,
             libc::SYS_epoll_pwait,
             libc::SYS_epoll_pwait2,
             libc::SYS_fcntl,
             libc::SYS_flock,
             libc::SYS_futex,
             libc::SYS_io_getevents,
+            libc::SYS_io_uring_enter,
             libc::SYS_mq_timedreceive,
             libc::SYS_mq_timedsend,
             libc::SYS_msgrcv,
