@@ -162,9 +162,10 @@ mod tests {
     fn user_file_names_are_rejected() {
         let names = "object-detector.so object-store.so object-1.so.bak object-01.so object-+1.so object-.so \
                      object-#.so image-12 image-12-345-0 image-12-0345 image-of-my-cat image-#-# \
-                     image-12-345-object-.so jit-notes.txt jit-analysis.ipynb jit-007.dump jit-5.dump~ jit-99999999999.dump \
-                     jitted-5.so jitted-5-x.so jitlisten-report jitdump-of-java jitdump-5 perf-007.map perf-+7.map \
-                     perf-5.map.old ALIVE alive2 object-1844674407370955161600.so object-\u{661}.so";
+                     image-12-345-object-.so jit-notes.txt jit-analysis.ipynb jit-007.dump jit-5.dump~ \
+                     jit-99999999999.dump jitted-5.so jitted-5-x.so jitlisten-report jitdump-of-java jitdump-5 \
+                     perf-007.map perf-+7.map perf-5.map.old ALIVE alive2 object-1844674407370955161600.so \
+                     object-\u{661}.so";
         for name in names.split(' ').chain([""]) {
             assert_eq!(FileName::parse(name), None, "{name}");
         }

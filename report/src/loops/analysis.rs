@@ -937,7 +937,8 @@ mod tests {
 
     #[test]
     fn a_sum_on_a_branch_is_counted_if_nothing_else_is_carried() {
-        // vmovsd xmm1, [rdi+rcx*8]; vucomisd xmm1, xmm2; jae +4; vaddsd xmm0, xmm1, xmm0; inc rcx; cmp rcx, rsi; jl; ret
+        // vmovsd xmm1, [rdi+rcx*8]; vucomisd xmm1, xmm2; jae +4; vaddsd xmm0, xmm1, xmm0
+        // inc rcx; cmp rcx, rsi; jl; ret
         let sum = b"\xc5\xfb\x10\x0c\xcf\xc5\xf9\x2e\xca\x73\x04\xc5\xf3\x58\xc0\x48\xff\xc1\x48\x39\xf1\x7c\xe9\xc3";
         // The same with vmulsd.
         let product =

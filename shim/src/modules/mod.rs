@@ -10,9 +10,9 @@
 //! | `unwind_names.rs` | the hook of `unw_get_proc_name` in each copy of libunwind |
 //! | `announce.rs` | invalidates the module lists of memray and heaptrack |
 //!
-//! The hooks add the entries of `jitlisten::plumbing::modules`, which the `modules` sink maintains. No function is hooked
-//! until the sink is enabled. The hooks then stay installed, and only call the original function while the list is
-//! empty.
+//! The hooks add the entries of `jitlisten::plumbing::modules`, which the `modules` sink maintains. No function is
+//! hooked until the sink is enabled. The hooks then stay installed, and only call the original function while the list
+//! is empty.
 //!
 //! Unwinding does not change. libgcc, LLVM's libunwind and the sanitizer runtimes keep calling the loader's functions,
 //! because compiled code is registered with these unwinders. A library with its own libgcc (`-static-libgcc`) calls our

@@ -2,7 +2,7 @@
 //!
 //! | type | guarantee | created by |
 //! | --- | --- | --- |
-//! | [`Held`] | no library is loaded or unloaded; the loader's lists may be read | [`with_libraries_held`], `loader_event` |
+//! | [`Held`] | no library comes or goes: the loader's lists may be read | [`with_libraries_held`], `loader_event` |
 //! | [`Mapped`] | the known libraries, or one of them, stay mapped; others may come and go | see its functions |
 //! | [`Library`](super::library::Library) | this library stays mapped | an entry of the loader's lists, or `Mapped` |
 
