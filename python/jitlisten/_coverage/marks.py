@@ -29,6 +29,8 @@ from urllib.parse import quote, unquote
 
 from llvmlite import binding
 
+from .paths import source_file
+
 PREFIX = "jitlisten.coverage.1:"
 _SYMBOL = re.compile(re.escape(PREFIX).encode() + rb"[!-{]+\|")
 # Size of the memory for marks. Untouched anonymous memory costs nothing.
@@ -53,14 +55,17 @@ _digests: Dict[str, Tuple[Tuple[int, int], str]] = {}
 
 
 def digest(path: str) -> Optional[str]:
-    """Returns the digest of a file's current contents; `None` if the file cannot be read."""
+    """Returns the digest of a file's current contents, or of its archive's; `None` if it cannot be read."""
     try:
-        stat = os.stat(path)
+        source = source_file(path)
+        if source is None:
+            return None
+        stat = os.stat(source)
         stamp = (stat.st_size, stat.st_mtime_ns)
         cached = _digests.get(path)
         if cached is not None and cached[0] == stamp:
             return cached[1]
-        with open(path, "rb") as file:
+        with open(source, "rb") as file:
             value = hashlib.sha256(file.read()).hexdigest()[:16]
     except (OSError, ValueError):
         return None

@@ -1,5 +1,5 @@
-"""Files whose lines are measured: all existing files, except Numba's own. coverage.py chooses among them when it
-collects.
+"""Files whose lines are measured: all existing files and modules in archives, except Numba's own. coverage.py chooses
+among them when it collects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ def measured_path(filename: str) -> Optional[str]:
     if filename in _measured_paths:
         return _measured_paths[filename]
     path: Optional[str] = os.path.abspath(filename)
-    if filename.startswith(("<", _NUMBA)) or path is None or path.startswith(_NUMBA) or not os.path.isfile(path):
+    if filename.startswith(("<", _NUMBA)) or path is None or path.startswith(_NUMBA) or source_file(path) is None:
         path = None
     _measured_paths[filename] = path
     return path
+
+
+def source_file(path: str) -> Optional[str]:
+    """Returns the file itself, or the archive that contains it; `None` if there is neither."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path if os.path.isfile(path) else None
