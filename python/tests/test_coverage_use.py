@@ -477,3 +477,14 @@ def test_erased_marks(project):
     )
     run(project, "start")
     assert 8 in missing_lines(project) and 9 not in missing_lines(project)
+
+
+def test_cached_code_of_a_copied_directory(project):
+    """Numba looks for cached code next to the file, and takes that of the original for the copy's."""
+    run(project, "coverage", "run", "prog.py", "cache")
+    copied = project / "copied"
+    subprocess.run(["cp", "-a", project, "copied"], cwd=project.parent, check=True)
+    (project.parent / "copied").rename(copied)
+    for hits in "0", "1":
+        assert run(copied, "coverage", "run", "prog.py", "cache").stdout.split() == ["0", hits]
+        assert missing_lines(copied) == MISSING_LINES

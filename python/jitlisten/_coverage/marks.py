@@ -46,7 +46,7 @@ class Mark(NamedTuple):
 
 
 class Stale(Exception):
-    """Cached code was compiled from a different source."""
+    """Cached code was compiled from a different source, or from the same source elsewhere."""
 
 
 # Symbols of tables
@@ -171,10 +171,14 @@ def register(name: str, marks: Optional[Sequence[Mark]] = None) -> None:
     binding.add_symbol(name, address)
 
 
-def register_all(data: bytes) -> None:
-    """Defines the symbol of each table that an object in Numba's cache refers to."""
-    for name in set(_SYMBOL.findall(data)):
-        register(name.decode("ascii"))
+def register_all(data: bytes, path: Optional[str] = None) -> None:
+    """Defines the symbol of each table that an object in Numba's cache refers to. Raises `Stale` if it has marks, but
+    none of the function's file: the directory was copied with its cache."""
+    names = [name.decode("ascii") for name in set(_SYMBOL.findall(data))]
+    if names and path is not None and not any(":%s:" % quote(path) in name for name in names):
+        raise Stale(path)
+    for name in names:
+        register(name)
 
 
 def take() -> Set[Mark]:
