@@ -461,7 +461,7 @@ def test_a_module_that_is_not_in_sys_modules_any_more(project):
 
 
 def test_an_inner_measurement_leaves_the_outer_one_as_it_was(project):
-    """coverage.py's tracer counts frames: those of an inner measurement's start and of its stop must be equally many."""
+    """coverage.py's tracer counts frames: the start and the stop of an inner measurement must have equally many."""
     (project / "start.py").write_text(
         "import coverage\nfrom prog import compiled\ncompiled(1)\ninner = coverage.Coverage(data_file=None)\n"
         "inner.start()\ncompiled(5)\ninner.stop()\ncompiled(1)\n"
