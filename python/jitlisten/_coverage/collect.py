@@ -88,7 +88,8 @@ def _pop_marks(collector: Any) -> Optional[Set[Any]]:
     """Returns the marks of a collector, which then has none."""
     if collector._collectors and collector._collectors[-1] is collector:
         _take_marks(collector)
-    return collector.__dict__.pop(_PENDING, None)
+    pending: Optional[Set[Any]] = collector.__dict__.pop(_PENDING, None)
+    return pending
 
 
 def _flush_marks(collector: Any) -> bool:
