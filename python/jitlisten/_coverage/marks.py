@@ -29,8 +29,6 @@ from urllib.parse import quote, unquote
 
 from llvmlite import binding
 
-from .paths import source_file
-
 PREFIX = "jitlisten.coverage.1:"
 _SYMBOL = re.compile(re.escape(PREFIX).encode() + rb"[!-{]+\|")
 # Size of the memory for marks. Untouched anonymous memory costs nothing.
@@ -52,6 +50,13 @@ class Stale(Exception):
 # Symbols of tables
 
 _digests: Dict[str, Tuple[Tuple[int, int], str]] = {}
+
+
+def source_file(path: str) -> Optional[str]:
+    """Returns the file itself, or the archive that contains it; `None` if there is neither."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path if os.path.isfile(path) else None
 
 
 def digest(path: str) -> Optional[str]:

@@ -9,6 +9,8 @@ from typing import Dict, Optional
 
 import numba
 
+from .marks import source_file
+
 _NUMBA = os.path.join(os.path.dirname(os.path.abspath(numba.__file__)), "")
 _measured_paths: Dict[str, Optional[str]] = {}
 
@@ -22,10 +24,3 @@ def measured_path(filename: str) -> Optional[str]:
         path = None
     _measured_paths[filename] = path
     return path
-
-
-def source_file(path: str) -> Optional[str]:
-    """Returns the file itself, or the archive that contains it; `None` if there is neither."""
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    return path if os.path.isfile(path) else None
