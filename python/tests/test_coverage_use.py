@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import zipfile
 
 import pytest
 
@@ -441,3 +442,49 @@ def test_a_function_that_numba_compiles_close_to_the_recursion_limit(project):
     assert measured.stdout == "2500 300\n"
     assert "not-measured" not in measured.stderr
     assert missing_lines(project, "long.py") == [8 + 2 * number for number in range(50, 100)]
+
+
+def test_a_module_in_an_archive(project):
+    with zipfile.ZipFile(project / "library.zip", "w") as archive:
+        archive.writestr("zipped.py", PROGRAM)
+    (project / "start.py").write_text(
+        "import sys\nsys.path.insert(0, 'library.zip')\nfrom zipped import compiled\ncompiled(1)\n"
+    )
+    run(project, "coverage", "run", "start.py")
+    assert missing_lines(project, os.path.join("library.zip", "zipped.py")) == [8, 12]
+
+
+def test_a_module_that_is_not_in_sys_modules_any_more(project):
+    (project / "start.py").write_text("import sys\nfrom prog import compiled\ndel sys.modules['prog']\ncompiled(1)\n")
+    run(project, "coverage", "run", "--source=prog", "start.py")
+    assert missing_lines(project) == [8, 12]
+
+
+def test_an_inner_measurement_leaves_the_outer_one_as_it_was(project):
+    """coverage.py's tracer counts frames: the start and the stop of an inner measurement must have equally many."""
+    (project / "start.py").write_text(
+        "import coverage\nfrom prog import compiled\ncompiled(1)\ninner = coverage.Coverage(data_file=None)\n"
+        "inner.start()\ncompiled(5)\ninner.stop()\ncompiled(1)\n"
+    )
+    run(project, "coverage", "run", "start.py")
+    assert missing_lines(project) == [8, 12] and missing_lines(project, "start.py") == [6, 7]
+
+
+def test_erased_marks(project):
+    (project / "start.py").write_text(
+        "import coverage\nmeasured = coverage.Coverage()\nmeasured.start()\nfrom prog import compiled\ncompiled(5)\n"
+        "measured.stop()\nmeasured.erase()\nmeasured.start()\ncompiled(1)\nmeasured.stop()\nmeasured.save()\n"
+    )
+    run(project, "start")
+    assert 8 in missing_lines(project) and 9 not in missing_lines(project)
+
+
+def test_cached_code_of_a_copied_directory(project):
+    """Numba looks for cached code next to the file, and takes that of the original for the copy's."""
+    run(project, "coverage", "run", "prog.py", "cache")
+    copied = project / "copied"
+    subprocess.run(["cp", "-a", project, "copied"], cwd=project.parent, check=True)
+    (project.parent / "copied").rename(copied)
+    for hits in "0", "1":
+        assert run(copied, "coverage", "run", "prog.py", "cache").stdout.split() == ["0", hits]
+        assert missing_lines(copied) == MISSING_LINES

@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, Iterable, Set
+from typing import Any, Callable, Dict, Iterable, Optional, Set
 
 from . import patches
 
@@ -30,6 +30,11 @@ def install() -> None:
     Collector._jitlisten = True
     _wrap(Collector, "start", before=_start_collector)
     _wrap(Collector, "pause", after=_take_marks)
+    # The tracer of an outer collector misses the returns from these two, and then the calls of the next two. It counts
+    # both, so there must be as many frames.
+    _wrap(Collector, "stop")
+    _wrap(Collector, "resume")
+    _wrap(Collector, "reset", after=_pop_marks)
     original = Collector.flush_data
 
     @functools.wraps(original)
@@ -44,7 +49,7 @@ def _wrap(
     owner: Any,
     name: str,
     before: Callable[[Any], None] = lambda self: None,
-    after: Callable[[Any], None] = lambda self: None,
+    after: Callable[[Any], object] = lambda self: None,
 ) -> None:
     original = getattr(owner, name)
 
@@ -79,10 +84,16 @@ def _take_marks(collector: Any) -> None:
         collector.__dict__.setdefault(_PENDING, set()).update(marks.take())
 
 
-def _flush_marks(collector: Any) -> bool:
+def _pop_marks(collector: Any) -> Optional[Set[Any]]:
+    """Returns the marks of a collector, which then has none."""
     if collector._collectors and collector._collectors[-1] is collector:
         _take_marks(collector)
-    pending = collector.__dict__.pop(_PENDING, None)
+    pending: Optional[Set[Any]] = collector.__dict__.pop(_PENDING, None)
+    return pending
+
+
+def _flush_marks(collector: Any) -> bool:
+    pending = _pop_marks(collector)
     _warn_unmeasured(collector)
     if not pending:
         return False
@@ -114,7 +125,8 @@ def _is_measured(collector: Any, path: str) -> bool:
     """Returns true if coverage.py measures this file."""
     cache = collector.__dict__.setdefault(_PATHS, {})
     if path not in cache:
-        disposition = collector.should_trace(path, _fake_frame(path))
+        # coverage.py has usually decided when the module's own code ran.
+        disposition = collector.should_trace_cache.get(path) or collector.should_trace(path, _fake_frame(path))
         cache[path] = bool(disposition.trace) and not disposition.file_tracer
     return bool(cache[path])
 

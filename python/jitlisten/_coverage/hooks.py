@@ -214,18 +214,28 @@ def _add_module(original: Original, library: Any, ir_module: Any) -> Any:
 # Code in Numba's cache
 
 
+class _Loading(threading.local):
+    # Path of the function that is loaded from the cache.
+    path: Optional[str] = None
+
+
+_loading = _Loading()
+
+
 def _load_object(original: Original, library_type: Any, codegen: Any, state: Any) -> Any:
     data = state[2]
-    for part in data if isinstance(data, tuple) else (data,):
-        marks.register_all(part)
+    marks.register_all(b"".join(data) if isinstance(data, tuple) else data, _loading.path)
     return original(library_type, codegen, state)
 
 
-def _load_overload(original: Original, *args: Any, **kwargs: Any) -> Any:
+def _load_overload(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
+    _loading.path = paths.measured_path(self._py_func.__code__.co_filename)
     try:
-        return original(*args, **kwargs)
+        return original(self, *args, **kwargs)
     except marks.Stale:
         return None
+    finally:
+        _loading.path = None
 
 
 def all_hooks() -> Hooks:

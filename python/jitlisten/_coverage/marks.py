@@ -44,7 +44,7 @@ class Mark(NamedTuple):
 
 
 class Stale(Exception):
-    """Cached code was compiled from a different source."""
+    """Cached code was compiled from a different source, or from the same source elsewhere."""
 
 
 # Symbols of tables
@@ -52,15 +52,25 @@ class Stale(Exception):
 _digests: Dict[str, Tuple[Tuple[int, int], str]] = {}
 
 
+def source_file(path: str) -> Optional[str]:
+    """Returns the file itself, or the archive that contains it; `None` if there is neither."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path if os.path.isfile(path) else None
+
+
 def digest(path: str) -> Optional[str]:
-    """Returns the digest of a file's current contents; `None` if the file cannot be read."""
+    """Returns the digest of a file's current contents, or of its archive's; `None` if it cannot be read."""
     try:
-        stat = os.stat(path)
+        source = source_file(path)
+        if source is None:
+            return None
+        stat = os.stat(source)
         stamp = (stat.st_size, stat.st_mtime_ns)
         cached = _digests.get(path)
         if cached is not None and cached[0] == stamp:
             return cached[1]
-        with open(path, "rb") as file:
+        with open(source, "rb") as file:
             value = hashlib.sha256(file.read()).hexdigest()[:16]
     except (OSError, ValueError):
         return None
@@ -166,10 +176,14 @@ def register(name: str, marks: Optional[Sequence[Mark]] = None) -> None:
     binding.add_symbol(name, address)
 
 
-def register_all(data: bytes) -> None:
-    """Defines the symbol of each table that an object in Numba's cache refers to."""
-    for name in set(_SYMBOL.findall(data)):
-        register(name.decode("ascii"))
+def register_all(data: bytes, path: Optional[str] = None) -> None:
+    """Defines the symbol of each table that an object in Numba's cache refers to. Raises `Stale` if it has marks, but
+    none of the function's file: the directory was copied with its cache."""
+    names = [name.decode("ascii") for name in set(_SYMBOL.findall(data))]
+    if names and path is not None and not any(":%s:" % quote(path) in name for name in names):
+        raise Stale(path)
+    for name in names:
+        register(name)
 
 
 def take() -> Set[Mark]:

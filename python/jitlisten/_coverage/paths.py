@@ -1,5 +1,5 @@
-"""Files whose lines are measured: all existing files, except Numba's own. coverage.py chooses among them when it
-collects.
+"""Files whose lines are measured: all existing files and modules in archives, except Numba's own. coverage.py chooses
+among them when it collects.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ import os
 from typing import Dict, Optional
 
 import numba
+
+from .marks import source_file
 
 _NUMBA = os.path.join(os.path.dirname(os.path.abspath(numba.__file__)), "")
 _measured_paths: Dict[str, Optional[str]] = {}
@@ -18,7 +20,7 @@ def measured_path(filename: str) -> Optional[str]:
     if filename in _measured_paths:
         return _measured_paths[filename]
     path: Optional[str] = os.path.abspath(filename)
-    if filename.startswith(("<", _NUMBA)) or path is None or path.startswith(_NUMBA) or not os.path.isfile(path):
+    if filename.startswith(("<", _NUMBA)) or path is None or path.startswith(_NUMBA) or source_file(path) is None:
         path = None
     _measured_paths[filename] = path
     return path
