@@ -2848,13 +2848,15 @@ FUNCTIONS = {node.name: node for node in ast.parse("\n".join(SOURCE)).body if is
 EXCEPTIONS = {
     # LLVM 14 emits an addition of 0.0 that the kernel does not contain, so fastmath={"reassoc"} alone is 9.5 times
     # faster.
-    "0.57.1": {"present": "fp-order", "enumerated": "-", "of_list": "exception-exit", "classes": "-",
+    "0.57.1": {
+        "present": "fp-order", "enumerated": "-", "of_list": "exception-exit", "classes": "-",
         "block_sums": "strided-sum", "sum_of_large32": "fp-order", "cluster_sums": "gather", "counted_by_workers": "-",
+        "days": "invariant-divisor",
     },
     "0.61.2": {
         "present": "fp-order", "enumerated": "-", "of_list": "-", "is_ascending": "-", "counted_bases": "no loop",
         "reservoirs": "-", "block_sums": "strided-sum", "sum_of_large32": "fp-order", "cluster_sums": "gather",
-        "counted_by_workers": "-",
+        "counted_by_workers": "-", "days": "invariant-divisor",
     },
     # LLVM 20 emits calls of numba_sqrt.
     "0.63.1": {"chosen": "-", "enumerated": "-", "lagged_sum": "strided-sum", "inverse_lengths": "-"},
