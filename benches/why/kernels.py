@@ -2285,17 +2285,6 @@ def lengths_by_step(a):
 
 
 @njit
-def pair_potential(hundred_points):
-    energy = 0.0
-    for i in range(len(hundred_points)):
-        for j in range(i + 1, len(hundred_points)):
-            x = hundred_points[i, 0] - hundred_points[j, 0]
-            y = hundred_points[i, 1] - hundred_points[j, 1]
-            energy -= 1.0 / math.sqrt(x * x + y * y)  # hot
-    return energy
-
-
-@njit
 def two_powers(a, out):
     for i in range(len(a)):
         out[i] = a[i] ** 0.5 + a[i] ** 2.5  # hot
@@ -2456,6 +2445,190 @@ def complemented(bases, codes_out):
             codes_out[i] = 67
         else:
             codes_out[i] = 65
+
+
+@njit
+def signed_sum(a):
+    s, sign = 0.0, 1.0
+    for i in range(len(a)):
+        s += sign * a[i]  # hot
+        sign = -sign
+    return s
+
+
+@njit(fastmath={"reassoc"})
+def signed_sum_changed(a):
+    s = 0.0
+    for i in range(len(a)):
+        s += a[i] if i % 2 == 0 else -a[i]
+    return s
+
+
+@njit
+def moment(a):
+    s, weight = 0.0, 0.0
+    for i in range(len(a)):
+        s += weight * a[i]  # hot
+        weight += 0.5
+    return s
+
+
+moment_changed = njit(fastmath={"reassoc"})(moment.py_func)
+
+
+@njit
+def block_sums(a, twenty):
+    size = len(a) // len(twenty)
+    for block in range(len(twenty)):
+        for i in range(block * size, (block + 1) * size):
+            twenty[block] += a[i]  # hot
+
+
+@njit(fastmath={"reassoc"})
+def block_sums_changed(a, twenty):
+    size = len(a) // len(twenty)
+    for block in range(len(twenty)):
+        part = a[block * size : (block + 1) * size]
+        s = 0.0
+        for i in range(size):
+            s += part[i]
+        twenty[block] += s
+
+
+@njit
+def sum_of_large32(a32):
+    s = np.float32(0.0)
+    for i in range(len(a32)):
+        if a32[i] > np.float32(0.9):
+            s += a32[i]  # hot
+    return s
+
+
+@njit(fastmath={"reassoc"})
+def sum_of_large32_changed(a32):
+    s = np.float32(0.0)
+    for i in range(len(a32)):
+        s += a32[i] if a32[i] > np.float32(0.9) else np.float32(0.0)
+    return s
+
+
+@njit
+def impedances(z, z_too, z_out):
+    for i in range(len(z)):
+        z_out[i] = z[i] / z_too[i]  # hot
+
+
+@njit
+def impedances_changed(z, z_too, z_out):
+    for i in range(len(z)):
+        w = z_too[i]
+        z_out[i] = z[i] * w.conjugate() * (1.0 / (w.real * w.real + w.imag * w.imag))
+
+
+@njit
+def weighted_phasors(z, a, z_out):
+    for i in range(len(z)):
+        z_out[i] = z[i] / a[i]  # hot
+
+
+@njit
+def weighted_phasors_changed(z, a, z_out):
+    for i in range(len(z)):
+        z_out[i] = z[i] * (1.0 / a[i])
+
+
+@njit
+def phasors(z, c, z_out):
+    for i in range(len(z)):
+        z_out[i] = z[i] / c  # hot
+
+
+@njit
+def phasors_changed(z, c, z_out):
+    factor = 1.0 / c
+    for i in range(len(z)):
+        z_out[i] = z[i] * factor
+
+
+@njit
+def days(x, out):
+    for i in range(len(x)):
+        out[i] = (x[i] - 7) / 86_400.0  # hot
+
+
+@njit
+def inverse_lengths(a, b, out):
+    for i in range(len(a)):
+        out[i] = a[i] / math.sqrt(b[i])  # hot
+
+
+inverse_lengths_changed = njit(error_model="numpy")(inverse_lengths.py_func)
+
+
+@njit
+def potential_at_origin(a, b):
+    energy = 0.0
+    for i in range(len(a)):
+        energy -= 1.0 / math.sqrt(a[i] * a[i] + b[i] * b[i])  # hot
+    return energy
+
+
+potential_at_origin_changed = njit(error_model="numpy", fastmath={"reassoc"})(potential_at_origin.py_func)
+
+
+@njit
+def ratios_of_three(triples, scales, triples_out):
+    for i in range(triples.shape[0]):
+        for k in range(triples.shape[1]):
+            triples_out[i, k] = triples[i, k] / scales[k]  # hot
+
+
+@njit
+def moved_points(triples, scales, triples_out):
+    for i in range(triples.shape[0]):
+        for k in range(triples.shape[1]):
+            triples_out[i, k] = triples[i, k] - scales[k]  # hot
+
+
+@njit
+def moved_points_changed(triples, scales, triples_out):
+    for i in range(triples.shape[0]):
+        for k in range(3):
+            triples_out[i, k] = triples[i, k] - scales[k]
+
+
+@njit
+def cluster_sums(triples, labels, centres):
+    for i in range(triples.shape[0]):
+        for k in range(triples.shape[1]):
+            centres[labels[i], k] += triples[i, k]  # hot
+
+
+@njit
+def cluster_sums_changed(triples, labels, centres):
+    for i in range(triples.shape[0]):
+        for k in range(3):
+            centres[labels[i], k] += triples[i, k]
+
+
+@njit(parallel=True)
+def counted_by_workers(x, two_counts):
+    size = len(x) // len(two_counts)
+    for worker in prange(len(two_counts)):
+        for i in range(worker * size, (worker + 1) * size):
+            if x[i] > 50_000:
+                two_counts[worker] += 1  # hot
+
+
+@njit(parallel=True)
+def counted_by_workers_changed(x, two_counts):
+    size = len(x) // len(two_counts)
+    for worker in prange(len(two_counts)):
+        n = 0
+        for i in range(worker * size, (worker + 1) * size):
+            if x[i] > 50_000:
+                n += 1
+        two_counts[worker] += n
 
 
 RULES = {
@@ -2638,7 +2811,6 @@ MORE = {
     "short_medians": "short-sort",
     "sorted_triples": "short-sort",
     "lengths_by_step": "strided-sum",
-    "pair_potential": "-",
     "two_powers": "math-call",
     "roots_by_newton": "division-check",
     "interpolated": "interpolation",
@@ -2652,6 +2824,20 @@ MORE = {
     "mirrored": "-",
     "nested_lists": "-",
     "complemented": "-",
+    "signed_sum": "fp-order",
+    "moment": "fp-order",
+    "block_sums": "fp-order",
+    "sum_of_large32": "conditional-sum",
+    "impedances": "complex-division",
+    "weighted_phasors": "complex-division",
+    "phasors": "invariant-divisor",
+    "days": "-",
+    "inverse_lengths": "division-check",
+    "potential_at_origin": "division-check",
+    "ratios_of_three": "-",
+    "moved_points": "few-rounds",
+    "cluster_sums": "few-rounds",
+    "counted_by_workers": "sum-in-memory",
 }
 ALL = {**RULES, **MORE}
 with open(__file__, encoding="utf-8") as file:
@@ -2662,24 +2848,31 @@ FUNCTIONS = {node.name: node for node in ast.parse("\n".join(SOURCE)).body if is
 EXCEPTIONS = {
     # LLVM 14 emits an addition of 0.0 that the kernel does not contain, so fastmath={"reassoc"} alone is 9.5 times
     # faster.
-    "0.57.1": {"present": "fp-order", "enumerated": "-", "of_list": "exception-exit", "classes": "-"},
+    "0.57.1": {
+        "present": "fp-order", "enumerated": "-", "of_list": "exception-exit", "classes": "-",
+        "block_sums": "strided-sum", "sum_of_large32": "fp-order", "cluster_sums": "gather", "counted_by_workers": "-",
+        "days": "invariant-divisor",
+    },
     "0.61.2": {
         "present": "fp-order", "enumerated": "-", "of_list": "-", "is_ascending": "-", "counted_bases": "no loop",
-        "reservoirs": "-",
+        "reservoirs": "-", "block_sums": "strided-sum", "sum_of_large32": "fp-order", "cluster_sums": "gather",
+        "counted_by_workers": "-", "days": "invariant-divisor",
     },
     # LLVM 20 emits calls of numba_sqrt.
-    "0.63.1": {"chosen": "-", "enumerated": "-", "lagged_sum": "strided-sum"},
+    "0.63.1": {"chosen": "-", "enumerated": "-", "lagged_sum": "strided-sum", "inverse_lengths": "-"},
     # Only the loop over the rows has enough samples for advice.
     "0.68.1": {"row_expressions": "allocation"},
     # Without AVX, divisions of float32 are narrow, LLVM keeps branches that add to a sum, and several divisions or
     # square roots take as long as one at a time.
     "0.68.1 nehalem": {
         "by_scalar32": "invariant-divisor", "sum_of_both": "-", "cut_off_energy": "-", "cut_off_points": "-",
-        "cut_off_lengths": "-",
+        "cut_off_lengths": "-", "inverse_lengths": "-", "potential_at_origin": "-",
+        "days": "invariant-divisor", "cluster_sums": "gather", "counted_by_workers": "-",
     },
     # This processor has gather and scatter instructions for strides other than 1.
     "0.68.1 skylake-avx512": {
         "scaled_view": "stride", "classes": "-", "integer_classes": "-", "mirrored": "gather",
+        "block_sums": "strided-sum", "days": "invariant-divisor",
     },
 }
 
@@ -2750,6 +2943,8 @@ def arguments():
         "bases": np.frombuffer(b"ACGT", np.uint8)[random.integers(0, 4, N)], "times": 10, "backwards": np.sort(a[:200])[::-1].copy(), "means": np.zeros(512), "grid_too": m.copy(), "small_factor": 1e-3,
         "ordered_few": np.sort(a[:200]), "few_heights": random.random(200), "threes": random.random((1000, 3, 3)) + 2.0 * np.eye(3),
         "threes_out": np.zeros((1000, 3, 3)), "forties": random.random((10, 40, 40)) + 40.0 * np.eye(40), "forty": np.ones(40), "particles": Particles,
+        "z_too": random.normal(size=N) + 1j * random.normal(size=N), "twenty": np.zeros(20), "scales": np.full(3, 0.3),
+        "labels": random.integers(0, 8, 6000), "centres": np.zeros((8, 3)), "two_counts": np.zeros(2, np.int64),
         "many_arrays": lambda: List([a[i : i + 100].copy() for i in range(200)]),
         "nested": lambda: List([List([0.5] * 20) for _ in range(50)]), "codes_out": np.zeros(N, np.uint8),
     }

@@ -50,6 +50,8 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     if reads_earlier_results(&body) {
         facts.carried = facts.carried.map(|_| Carried::Others);
     }
+    facts.narrow = count_narrow_accesses(&body, facts.width);
+    facts.is_single = accesses_single_values(&body);
     (facts.spread, facts.unrolled) = measure_spread(&body, facts.additions);
     facts.sums_in_memory = count_sums_in_memory(&body, changed);
     facts.counts_in_memory = count_counts_in_memory(&body, changed);
@@ -108,13 +110,13 @@ fn count_instruction(facts: &mut Facts, elements: &mut Elements, instruction: &I
             facts.narrowings += 1;
         }
         Operation::ChooseInteger => facts.integer_choices += 1,
+        Operation::Choose => facts.selections += 1,
         Operation::Call => facts.calls += 1,
         Operation::Other
         | Operation::Move
         | Operation::Add(_)
         | Operation::AddInMemory
         | Operation::Multiply(_)
-        | Operation::Choose
         | Operation::Compare => {}
     }
     let Some(memory) = instruction.memory else { return };
@@ -459,6 +461,20 @@ fn count_checked_divisions(body: &[&Instruction]) -> u32 {
     body.iter().filter(is_checked).count() as u32
 }
 
+/// Counts accesses of vector registers that are narrower than the widest packed operation.
+fn count_narrow_accesses(body: &[&Instruction], width: u32) -> u32 {
+    let values = body.iter().filter(|instruction| instruction.has_vectors());
+    let accesses = values.filter_map(|instruction| instruction.memory.filter(|memory| !memory.is_stack));
+    accesses.filter(|memory| memory.bytes != 0 && memory.bytes * 8 < width).count() as u32
+}
+
+/// Returns true if the loop accesses floating-point arrays, by 4 bytes at a time.
+fn accesses_single_values(body: &[&Instruction]) -> bool {
+    let values = body.iter().filter(|instruction| instruction.has_vectors());
+    let mut accesses = values.filter_map(|instruction| instruction.memory.filter(|memory| !memory.is_stack)).peekable();
+    accesses.peek().is_some() && accesses.all(|memory| memory.bytes == 4)
+}
+
 /// Measures arrays whose addresses advance by constants. Returns the largest distance between the values of consecutive
 /// source iterations, in multiples of their size, and the smallest number of values per iteration; 0 if unknown. A sum
 /// takes `additions` values per iteration; fewer than it loads if each source iteration loads several, as of a record.
@@ -526,16 +542,21 @@ fn count_loaded_addresses(facts: &mut Facts, body: &[&Instruction], changed: Reg
 }
 
 /// Returns true if the loop decreases a register that it also uses otherwise, or subtracts several indices from a
-/// constant. A counter of the iterations left is used for nothing else.
+/// constant. A counter of the iterations left is at most compared.
 fn descends(body: &[&Instruction], changed: Registers) -> bool {
     let is_from_constant = |(minuend, subtrahend)| !changed.contains(minuend) && changed.contains(subtrahend);
     if body.iter().filter_map(|instruction| instruction.difference).any(is_from_constant) {
         return true;
     }
     let decreased = |instruction: &&Instruction| instruction.advance.filter(|(_, constant)| *constant < 0);
+    let only_compares = |instruction: &Instruction| {
+        instruction.sets_flags && instruction.written == Registers::default() && instruction.memory.is_none()
+    };
     let is_used = |register: u8| {
         body.iter().any(|instruction| {
-            instruction.read.contains(register) && instruction.advance.is_none_or(|(target, _)| target != register)
+            instruction.read.contains(register)
+                && instruction.advance.is_none_or(|(target, _)| target != register)
+                && !only_compares(instruction)
         })
     };
     body.iter().filter_map(decreased).any(|(register, _)| is_used(register))

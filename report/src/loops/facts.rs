@@ -36,6 +36,13 @@ pub struct Facts {
     pub integer_divisions: u32,
     /// Integer divisions by a loop-invariant value.
     pub invariant_integer_divisions: u32,
+    /// Floating-point selections, such as the larger of two values.
+    pub selections: u32,
+    /// Accesses of vector registers that are narrower than the widest packed operation, as of bytes that become integers
+    /// of 64 bits.
+    pub narrow: u32,
+    /// True if all accesses to floating-point arrays are of single values of float32.
+    pub is_single: bool,
     /// Conversions between float32 and float64.
     pub conversions: u32,
     /// Conversions from float64 to float32.

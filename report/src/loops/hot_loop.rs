@@ -98,6 +98,9 @@ const FEW_ROUNDS_PERCENT: f64 = 7.0;
 /// sums of 10.
 const FEW_ROUNDS_SLOW_PERCENT: f64 = 45.0;
 const MANY_ROUNDS_PERCENT: f64 = 2.5;
+/// The same percentage up to which a loop of slow rounds has many: 2 to 4 % for three divisions, less than 0.5 % from 16
+/// on.
+const MAX_PERCENT_AROUND_SLOW_ROUNDS: f64 = 1.5;
 /// Minimum number of samples around a loop with few rounds.
 const MIN_SURROUNDING_SAMPLES: u64 = 3;
 /// Code with more instructions around a loop has samples of its own, whatever the number of rounds.
@@ -142,6 +145,8 @@ pub enum Verdict<'a> {
 
 /// A loop is packed if at least this percentage of its time and of its operations is.
 const MIN_PACKED_PERCENT: u32 = 90;
+/// Instructions that count the rounds of a loop: an addition, a comparison and a branch.
+const LOOP_CONTROL_INSTRUCTIONS: u32 = 3;
 /// A called function with at least this percentage of the loop's time is its main cost.
 const MIN_CALLEE_PERCENT: f64 = 50.0;
 
@@ -241,10 +246,16 @@ impl Loop {
 
     /// Assesses a loop that gets no advice.
     pub fn verdict(&self) -> Verdict<'_> {
-        let Facts { packed, scalar, gathers, scatters, .. } = self.facts;
+        let Facts { packed, scalar, gathers, scatters, spills, narrow, memory, stores, instructions, .. } = self.facts;
         let is_packed =
             self.facts.is_vectorised() && packed * (100 - MIN_PACKED_PERCENT) >= scalar * MIN_PACKED_PERCENT;
-        if is_packed && gathers + scatters == 0 && self.self_count.percent_of(self.total) >= MIN_PACKED_PERCENT.into() {
+        // Masks, conversions and copies, which simpler conditions or other types may save.
+        let others = instructions.saturating_sub(packed + memory + LOOP_CONTROL_INSTRUCTIONS);
+        let is_understood = gathers + scatters + spills + narrow == 0 && others <= packed;
+        // The loop around a sum may add the same values again and again, as in moving windows.
+        let may_repeat = stores == 0 && self.surroundings.is_loop;
+        let has_its_time = self.self_count.percent_of(self.total) >= MIN_PACKED_PERCENT.into();
+        if is_packed && is_understood && !may_repeat && has_its_time && self.rounds() != Rounds::Few {
             return Verdict::Packed;
         }
         let callee = self.calls.first().map(|(name, count)| (name, count.percent_of(self.total)));
@@ -322,16 +333,48 @@ impl Loop {
         self.is_one_at_a_time() && count != 0 && unrolled * 10 < self.total.samples
     }
 
+    /// Returns true if LLVM unrolled or vectorised the loop, but almost only the rest of fewer rounds ran.
+    pub(super) fn wider_versions_did_not_run(&self) -> bool {
+        let Facts { scalar, memory, .. } = self.facts;
+        let is_wider =
+            |facts: &Facts| facts.is_vectorised() || facts.scalar >= 4 * scalar && facts.memory >= 4 * memory.max(1);
+        let mut wider = self.versions.iter().filter(|version| is_wider(&version.facts)).peekable();
+        wider.peek().is_some() && wider.all(|version| version.total.samples * 10 < self.total.samples)
+    }
+
+    /// Returns true if LLVM would compute several values at a time, did sums not have to keep their order.
+    pub(super) fn only_order_hinders_llvm(&self) -> bool {
+        self.remarks.iter().any(|remark| remark.name == "CantReorderFPOps")
+    }
+
+    /// Returns true if LLVM recognised no sum in the loop, whatever the order of its additions: another value, such as a
+    /// sign that alternates, changes in each round, or the function allows any order already.
+    pub(super) fn has_no_sum_for_llvm(&self) -> bool {
+        let has_other_value = self.remarks.iter().any(|remark| remark.name == "NonReductionValueUsedOutsideLoop");
+        has_other_value && !self.only_order_hinders_llvm()
+    }
+
+    /// Returns the percentage of the samples around the loop.
+    fn percent_around(&self) -> f64 {
+        let mut inside = self.self_count.samples;
+        self.versions.iter().for_each(|version| inside += version.total.samples);
+        let around = self.surroundings.self_count.samples;
+        // Half a sample for those that a longer recording would have.
+        (around as f64 + 0.5) * 100.0 / (inside + around).max(1) as f64
+    }
+
+    /// Returns true if a loop whose rounds are slow, such as divisions, may have few of them.
+    pub(super) fn may_have_few_slow_rounds(&self) -> bool {
+        self.surroundings.is_loop && self.percent_around() > MAX_PERCENT_AROUND_SLOW_ROUNDS
+    }
+
     /// Estimates the rounds each time the loop is entered.
     pub(super) fn rounds(&self) -> Rounds {
         if self.unrolled_version_did_not_run() {
             return Rounds::Few;
         }
-        let mut inside = self.self_count.samples;
-        self.versions.iter().for_each(|version| inside += version.total.samples);
         let Surroundings { self_count: Count { samples: around, .. }, instructions, is_slow, .. } = self.surroundings;
-        // Half a sample for those that a longer recording would have.
-        let percent = (around as f64 + 0.5) * 100.0 / (inside + around).max(1) as f64;
+        let percent = self.percent_around();
         let is_few = percent > if is_slow { FEW_ROUNDS_SLOW_PERCENT } else { FEW_ROUNDS_PERCENT }
             && around >= MIN_SURROUNDING_SAMPLES
             && instructions <= MAX_SURROUNDING_INSTRUCTIONS;

@@ -50,10 +50,14 @@ const MAX_CONTAINER_INSTRUCTIONS: u32 = 200;
 /// Size limit of a loop that only compares values.
 const MAX_CHECK_INSTRUCTIONS: u32 = 20;
 
+/// Instructions of a loop for each division by the same value, from which the others take most of the time, such as
+/// conversions of integers: such a loop gains 0.99 to 1.04 times at 18 and more, 2.1 at 9.
+const MAX_INSTRUCTIONS_PER_DIVISION: u32 = 16;
+
 type Rule = fn(&Loop, Dialect) -> Option<Advice>;
 
 /// All rules, the most relevant first.
-const RULES: [Rule; 42] = [
+const RULES: [Rule; 44] = [
     small_parallel,
     object_mode,
     list_growth,
@@ -72,6 +76,7 @@ const RULES: [Rule; 42] = [
     hypot,
     power,
     math_call,
+    complex_division,
     reference_count,
     float_widening,
     integer_division,
@@ -84,6 +89,7 @@ const RULES: [Rule; 42] = [
     integer_power,
     few_steps,
     few_rounds,
+    few_updates,
     sum_in_memory,
     tuple_index,
     wraparound,
@@ -362,6 +368,22 @@ fn math_call(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     })
 }
 
+fn complex_division(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let Facts { divisions, exceptions, calls, .. } = hot_loop.facts;
+    // Numba divides by the larger part of the divisor first, on two paths, and checks both for zero.
+    let divides = divisions > exceptions && exceptions >= 2 && calls == 0 && handles_complex(hot_loop);
+    (divides && hot_loop.is_innermost && hot_loop.is_one_at_a_time() && dialect.is_python()).then(|| {
+        let cause = "one value at a time: a division of complex numbers branches by the divisor's larger part";
+        Advice::because("complex-division", cause)
+            .change(
+                "z * w.conjugate() * (1.0 / (w.real * w.real + w.imag * w.imag)) for z / w, and z * (1.0 / x) for a \
+                 real x; the less regular the parts, the more it gains",
+            )
+            .gain(1.05, 5.0)
+            .changing("rounding, and overflows from 1e154 on")
+    })
+}
+
 fn reference_count(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let is_freed = hot_loop.share_of_calls(is_allocation) > 5.0;
     let counts_references = hot_loop.facts.atomics != 0
@@ -435,11 +457,12 @@ fn division_check(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     } = hot_loop.facts;
     // Another branch or a carried value may also keep the loop from several values at a time.
     let carried = carried.filter(|carried| *carried != Carried::Others)?;
-    // Values that are not neighbours, and square roots before a division, gain nothing.
-    let is_dense = strided + indirect == 0 && spread < 2 && square_roots == 0;
+    // Values that are not neighbours gain nothing. Without AVX, several square roots take nearly as long as one at a
+    // time.
+    let is_dense = strided + indirect == 0 && spread < 2 && (square_roots == 0 || hot_loop.facts.has_avx);
     // Other ways out remain without the check.
     let is_only_way_out = exits <= 1 + exceptions.max(1);
-    let applies = is_dense && is_only_way_out && checked_divisions != 0;
+    let applies = is_dense && is_only_way_out && checked_divisions != 0 && !hot_loop.may_have_few_slow_rounds();
     // LLVM unrolls a constant number of rounds.
     let is_mostly_division = hot_loop.is_innermost && calls == 0 && instructions <= 8 * checked_divisions;
     (hot_loop.is_one_at_a_time() && (is_small(hot_loop) || is_mostly_division) && applies).then(|| {
@@ -450,10 +473,15 @@ fn division_check(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         let advice = Advice::because("division-check", cause);
         let change = dialect.unchecked_division();
         if carried == Carried::Nothing {
-            return advice.change(change).gain(1.9, 8.0).changing("a division by zero");
+            let lower = if square_roots == 0 { 1.9 } else { 1.3 };
+            return advice.change(change).gain(lower, 8.0).changing("a division by zero");
         }
         // Without the check, the sum still keeps its order. The division is a small part of a larger loop.
-        let lower = if hot_loop.facts.instructions > 20 * checked_divisions { 1.05 } else { 1.9 };
+        let lower = match square_roots {
+            _ if hot_loop.facts.instructions > 20 * checked_divisions => 1.05,
+            0 => 1.9,
+            _ => 1.3,
+        };
         advice
             .change(format!("{change}, and with {} it allows several", dialect.reassociate()))
             .gain(lower, 6.0)
@@ -465,28 +493,42 @@ fn invariant_divisor(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let Facts { invariant_divisions, shared_divisions, divisions, element, width, packed, scalar, .. } = hot_loop.facts;
     // Wide divisions of float32 take little longer than the memory accesses, and other operations hide a division.
     let is_fast = width > 128 && element == 32 || packed > 6 * invariant_divisions;
-    let (cause, lower, upper) = if invariant_divisions != 0 && !(hot_loop.facts.is_vectorised() && is_fast) {
+    let is_hidden = hot_loop.facts.is_vectorised() && is_fast
+        || hot_loop.facts.instructions > MAX_INSTRUCTIONS_PER_DIVISION * invariant_divisions;
+    let (cause, lower, upper) = if invariant_divisions != 0 && !is_hidden {
         ("divides by a value that the loop does not change", 1.05, if width > 128 { 3.5 } else { 5.0 })
     } else if shared_divisions != 0 && scalar <= 6 * divisions {
         ("divides several values by the same one in each round", 1.2, 3.0)
     } else {
         return None;
     };
-    is_small(hot_loop).then(|| {
-        Advice::because("invariant-divisor", cause)
-            .change(format!("{}, or a product with its reciprocal, divides once", dialect.reciprocal()))
-            .gain(lower, upper)
-            .changing("rounding")
-    })
+    // Options do not reach Numba's division of complex numbers.
+    let change = if handles_complex(hot_loop) && dialect.is_python() {
+        "a product with its reciprocal divides once".to_owned()
+    } else {
+        format!("{}, or a product with its reciprocal, divides once", dialect.reciprocal())
+    };
+    is_small(hot_loop)
+        .then(|| Advice::because("invariant-divisor", cause).change(change).gain(lower, upper).changing("rounding"))
 }
 
 fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let Facts { strided, spread, wraparounds, wide_products, stored_sums, .. } = hot_loop.facts;
+    let Facts { recurrences, choices, conditional_sums, indirect, calls, .. } = hot_loop.facts;
     // A loop whose index may be negative advances by a step that is not constant if it has no spread. Values whose
     // index is a quotient or remainder are loaded one at a time in any order.
     let is_steady = spread != 0 && !hot_loop.facts.descends;
-    if !is_sum(hot_loop) || strided + wide_products != 0 || wraparounds != 0 && !is_steady {
+    // A counter of floats, which LLVM computes from the index once sums may be reordered.
+    let counts_in_floats =
+        hot_loop.is_one_at_a_time() && recurrences != 0 && calls == 0 && hot_loop.only_order_hinders_llvm();
+    let is_any_sum = is_sum(hot_loop) || counts_in_floats && choices + conditional_sums + indirect == 0;
+    if !is_any_sum || strided + wide_products != 0 || wraparounds != 0 && !is_steady {
         return None;
+    }
+    if hot_loop.has_no_sum_for_llvm() {
+        let cause = "one value at a time: the sum keeps its order, and options help only after another value that \
+                     changes in each round, such as an alternating sign, is computed from the index";
+        return Some(Advice::because("fp-order", cause));
     }
     if wraparounds != 0 {
         let cause = "one value at a time: the sum keeps its order, and an index may be negative in each round";
@@ -508,6 +550,7 @@ fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         (Rounds::Some, _) => {
             Some(advice.change(format!("{change}, from about 30 rounds on")).gain(1.1, 14.0).changing("rounding"))
         }
+        (Rounds::Many, _) if counts_in_floats => Some(advice.change(change).gain(1.1, 14.0).changing("rounding")),
         (Rounds::Many, 2..) => Some(advice.change(change).gain(1.1, 6.0).changing("rounding")),
         (Rounds::Many, _) => Some(advice.change(change).gain(1.5, 18.0).changing("rounding")),
     }
@@ -586,6 +629,24 @@ fn few_steps(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     })
 }
 
+/// Few rounds that do not add up, as over the three coordinates of a point.
+fn few_updates(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let Facts { stores, packed, divisions, square_roots, selections, integer_choices, exits, carried, .. } =
+        hot_loop.facts;
+    let is_plain = carried == Some(Carried::Nothing)
+        && exits == 1
+        && packed + divisions + square_roots + selections + integer_choices == 0;
+    // One value at a time, the rest that is left of a loop that LLVM prepared for many rounds.
+    let is_rest = (1..=2).contains(&stores) && hot_loop.wider_versions_did_not_run();
+    let is_inner = hot_loop.surroundings.is_loop && !hot_loop.surroundings.is_slow && is_matrix(hot_loop);
+    let applies = is_small(hot_loop) && is_plain && is_rest && is_inner && dialect.is_python();
+    (applies && hot_loop.rounds() == Rounds::Few).then(|| {
+        Advice::because("few-rounds", "the loop has few rounds each time, and their number is not a constant")
+            .change("a constant number, as range(3), if it is always the same")
+            .gain(1.1, 5.0)
+    })
+}
+
 fn few_rounds(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let is_scalar_sum = is_sum(hot_loop) && hot_loop.facts.strided == 0;
     (is_scalar_sum && hot_loop.rounds() == Rounds::Few).then(|| {
@@ -596,8 +657,16 @@ fn few_rounds(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         let Facts { unrolled, wraparounds, .. } = hot_loop.facts;
         let is_known = unrolled == 1 && wraparounds == 0 && hot_loop.unrolled_version_did_not_run();
         if !is_known || is_minor || !has_rows || !dialect.is_python() {
-            let cause =
-                "the loop has few rounds each time; options gain little, a constant number of rounds may help more";
+            // LLVM unrolls by 8 rounds, which are enough for options to gain up to 2 times.
+            let cause = if unrolled >= 8 {
+                format!(
+                    "the loop has few rounds each time; {} may gain a little, a constant number of rounds more",
+                    dialect.reassociate()
+                )
+            } else {
+                "the loop has few rounds each time; options gain little, a constant number of rounds may help more"
+                    .to_owned()
+            };
             return Advice::because("few-rounds", cause);
         }
         Advice::because("few-rounds", "the loop has few rounds each time, and their number is not a constant")
@@ -634,11 +703,11 @@ fn tuple_index(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 }
 
 fn wraparound(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { wraparounds, indirect, accumulators, recurrences, calls, unrolled, .. } = hot_loop.facts;
+    let Facts { wraparounds, indirect, accumulators, recurrences, choices, calls, unrolled, .. } = hot_loop.facts;
     let divisions = hot_loop.facts.integer_divisions + hot_loop.facts.wide_products;
     let has_choices = hot_loop.facts.carried.is_none() || hot_loop.facts.integer_choices != 0;
-    let needs_last_round = accumulators != 0 || recurrences != 0 && hot_loop.is_one_at_a_time();
-    let is_plain = hot_loop.facts.exits < 2 && !hot_loop.facts.descends;
+    let needs_last_round = accumulators + choices != 0 || recurrences != 0 && hot_loop.is_one_at_a_time();
+    let is_plain = hot_loop.facts.exits < 2 && !hot_loop.facts.descends && hot_loop.rounds() != Rounds::Few;
     let applies = wraparounds != 0
         && unrolled != 0
         && is_plain
@@ -737,10 +806,12 @@ fn conditional_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let change = format!("{} with {} allows several", dialect.conditional_operand(), dialect.reassociate());
     let advice = Advice::because("conditional-sum", "one value at a time: a sum that only some rounds add to");
     let advice = advice.changing("rounding");
+    // Twice as many values of float32 fit in a register.
+    let upper = if hot_loop.facts.is_single { 30.0 } else { 15.0 };
     // Without AVX, several divisions or square roots take as long as one at a time.
     let is_slow = divisions + square_roots != 0;
     if conditional_sums != 0 && strided == 0 && (has_avx || !is_slow) {
-        return Some(advice.change(change).gain(if is_slow { 1.5 } else { 4.0 }, 15.0));
+        return Some(advice.change(change).gain(if is_slow { 1.5 } else { 4.0 }, upper));
     }
     // The branch remains, because a division in it may raise.
     let is_unchecked_otherwise = hot_loop.facts.exits == 1 + hot_loop.facts.exceptions && hot_loop.facts.stores == 0;
@@ -754,10 +825,9 @@ fn conditional_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         return (has_columns || is_dense).then_some(advice);
     }
     // Values are not tracked through branches here, but LLVM does. Without AVX, LLVM keeps these branches.
-    let keeps_order = hot_loop.remarks.iter().any(|remark| remark.name == "CantReorderFPOps");
     let cause = "one value at a time: a branch decides what is added to the sum, which keeps its order";
-    (accumulators == 0 && strided == 0 && keeps_order && has_avx && is_small(hot_loop))
-        .then(|| Advice::because("conditional-sum", cause).change(change).gain(2.5, 12.0).changing("rounding"))
+    (accumulators == 0 && strided == 0 && hot_loop.only_order_hinders_llvm() && has_avx && is_small(hot_loop))
+        .then(|| Advice::because("conditional-sum", cause).change(change).gain(2.5, upper).changing("rounding"))
 }
 
 fn branched_counts(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
@@ -779,13 +849,13 @@ fn branched_counts(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 fn maximum(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     // Four accumulators do not help if the loop also tracks a position. Four selections (two each for a maximum and a
     // minimum) mean that the advice has already been followed.
-    let Facts { choices, recurrences, conditional_sums, integer_choices, .. } = hot_loop.facts;
+    let Facts { choices, recurrences, conditional_sums, integer_choices, is_single, .. } = hot_loop.facts;
     let other_carried = recurrences + conditional_sums + integer_choices;
     let applies = (1..=2).contains(&choices) && other_carried == 0 && hot_loop.rounds() != Rounds::Few;
     (hot_loop.is_one_at_a_time() && applies).then(|| {
         Advice::because("maximum", "one value at a time: each round keeps the larger or smaller")
             .change("keep 4 and join them after the loop, as no option does")
-            .gain(1.5, 4.0)
+            .gain(1.5, if is_single { 5.0 } else { 4.0 })
             .changing("the order in which NaN are met")
     })
 }
@@ -813,7 +883,7 @@ fn recurrence(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
         }
         true if recurrences != 0 => Some(Advice::because(
             "recurrence",
-            "one value at a time: each round needs the one before; options do not help",
+            "one value at a time: each round needs the one before; options seldom help",
         )),
         true if updates_columns && is_down_columns => {
             Some(advise_order("one value at a time: a column is updated in place or from others, element by element"))
@@ -898,6 +968,11 @@ fn is_sum(hot_loop: &Loop) -> bool {
     hot_loop.is_one_at_a_time() && accumulators != 0 && recurrences + choices + conditional_sums + indirect == 0
 }
 
+/// Returns true if the function takes or returns complex arrays.
+fn handles_complex(hot_loop: &Loop) -> bool {
+    hot_loop.function.contains("(complex")
+}
+
 fn handles_strings(hot_loop: &Loop) -> bool {
     hot_loop.calls.iter().any(|(name, _)| name.starts_with("numba.cpython.unicode."))
         || hot_loop.lines.iter().any(|(path, _)| path.ends_with("numba/cpython/unicode.py"))
@@ -906,7 +981,7 @@ fn handles_strings(hot_loop: &Loop) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loops::hot_loop::Surroundings;
+    use crate::loops::hot_loop::{Remark, Surroundings};
 
     fn count(samples: u64) -> Count {
         Count { weight: samples, samples }
@@ -1000,7 +1075,21 @@ mod tests {
         assert_eq!(hot_loop(&packed, 100, "").verdict(), Verdict::Packed);
         assert_eq!(hot_loop(&packed, 4, "concat").verdict(), Verdict::Callee("concat", 96.0));
         assert_eq!(hot_loop(&packed, 80, "concat").verdict(), Verdict::Unexplained);
-        assert_eq!(hot_loop(&Facts { scalar: 4, ..packed.clone() }, 100, "").verdict(), Verdict::Unexplained);
+        for facts in [
+            Facts { scalar: 4, ..packed.clone() },
+            Facts { spills: 1, ..packed.clone() },
+            Facts { narrow: 1, ..packed.clone() },
+            Facts { instructions: 12, ..packed.clone() },
+        ] {
+            assert_eq!(hot_loop(&facts, 100, "").verdict(), Verdict::Unexplained, "{facts:?}");
+        }
+        // A sum within a loop may be that of a moving window.
+        let surroundings = Surroundings { is_loop: true, ..Surroundings::default() };
+        let inner = |stores| {
+            let facts = Facts { stores, ..packed.clone() };
+            Loop { surroundings, ..hot_loop(&facts, 100, "") }.verdict() == Verdict::Packed
+        };
+        assert!(inner(1) && !inner(0));
         assert_eq!(hot_loop(&Facts::default(), 100, "").verdict(), Verdict::Unexplained);
     }
 
@@ -1303,6 +1392,81 @@ mod tests {
     fn gains_have_two_or_three_digits() {
         let advice = Advice::because("rule", "").gain(40.0 / 23.0, 400.0 / 23.0);
         assert_eq!(advice.gain.map(|gain| (gain.lower, gain.upper)), Some((1.74, 17.4)));
+    }
+
+    #[test]
+    fn what_llvm_says_about_a_sum_decides_whether_its_order_matters() {
+        let first = |facts: Facts, remark: &str| {
+            let remarks = vec![Remark { line: 2, name: remark.to_owned(), text: String::new() }];
+            let (self_count, total) = (count(100), count(100));
+            advice(&Loop { remarks, self_count, total, ..Loop::from_facts(facts) }).remove(0)
+        };
+        let rule = |facts, remark| {
+            let advice = first(facts, remark);
+            (advice.rule, advice.change.is_some())
+        };
+        let sum = Facts { scalar: 8, accumulators: 1, ..Facts::default() };
+        assert_eq!(rule(sum.clone(), "CantReorderFPOps"), ("fp-order", true));
+        assert_eq!(rule(sum.clone(), "NonReductionValueUsedOutsideLoop"), ("fp-order", false));
+        let with_counter = Facts { recurrences: 1, ..sum };
+        assert_eq!(rule(with_counter.clone(), "CantReorderFPOps"), ("fp-order", true));
+        assert_eq!(rule(with_counter, "NonReductionValueUsedOutsideLoop"), ("recurrence", false));
+    }
+
+    #[test]
+    fn complex_numbers_are_divided_without_options() {
+        let in_loop = |facts: Facts, arguments: &str| {
+            let advice = advice(&Loop { function: format!("f({arguments})"), ..Loop::from_facts(facts) });
+            advice.first().map(|advice| (advice.rule, advice.text().contains("arcp")))
+        };
+        let quotient = Facts { scalar: 22, divisions: 5, exceptions: 4, exits: 5, ..Facts::default() };
+        assert_eq!(in_loop(quotient.clone(), "array(complex128, 1d, C)"), Some(("complex-division", false)));
+        assert_ne!(in_loop(quotient, "array(float64, 1d, C)"), Some(("complex-division", false)));
+        let scaled = Facts { packed: 5, width: 256, element: 64, invariant_divisions: 1, ..Facts::default() };
+        assert_eq!(in_loop(scaled.clone(), "array(complex128, 1d, C)"), Some(("invariant-divisor", false)));
+        assert_eq!(in_loop(scaled.clone(), "array(float64, 1d, C)"), Some(("invariant-divisor", true)));
+        assert_eq!(in_loop(Facts { instructions: 21, ..scaled }, "array(float64, 1d, C)"), None);
+    }
+
+    #[test]
+    fn a_constant_number_of_rounds_helps_plain_updates() {
+        let rules = |facts: Facts, around: u64, wide: u64| {
+            let wide =
+                super::super::Version { facts: Facts { packed: 4, width: 256, ..facts.clone() }, total: count(wide) };
+            let surroundings = Surroundings { is_loop: true, self_count: count(around), ..Surroundings::default() };
+            let function = "f(array(float64, 2d, C))".to_owned();
+            let (self_count, total, versions) = (count(80), count(80), vec![wide]);
+            let hot_loop = Loop { function, surroundings, self_count, total, versions, ..Loop::from_facts(facts) };
+            rules_of(&hot_loop)
+        };
+        let carried = Some(Carried::Nothing);
+        let update = Facts { scalar: 1, memory: 3, stores: 1, exits: 1, carried, ..Facts::default() };
+        assert_eq!(rules(update.clone(), 20, 0), ["few-rounds"]);
+        for (facts, around, wide) in [
+            (update.clone(), 1, 0),
+            (update.clone(), 20, 20),
+            (Facts { divisions: 1, ..update.clone() }, 20, 0),
+            (Facts { selections: 1, ..update }, 20, 0),
+        ] {
+            assert!(!rules(facts.clone(), around, wide).contains(&"few-rounds"), "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn a_division_that_is_checked_in_few_rounds_stays_as_it_is() {
+        let lower = |facts: Facts, around: u64| {
+            let surroundings = Surroundings { is_loop: true, self_count: count(around), ..Surroundings::default() };
+            let (self_count, total) = (count(80), count(80));
+            let hot_loop = Loop { surroundings, self_count, total, ..Loop::from_facts(facts) };
+            let division = advice(&hot_loop).into_iter().find(|advice| advice.rule == "division-check");
+            division.and_then(|advice| advice.gain).map(|gain| gain.lower)
+        };
+        let carried = Some(Carried::Nothing);
+        let quotient = Facts { scalar: 2, checked_divisions: 1, exits: 2, exceptions: 1, carried, ..Facts::default() };
+        assert_eq!((lower(quotient.clone(), 0), lower(quotient.clone(), 20)), (Some(1.9), None));
+        let of_root = Facts { square_roots: 1, ..quotient };
+        assert_eq!(lower(of_root.clone(), 0), None, "without AVX");
+        assert_eq!(lower(Facts { has_avx: true, ..of_root }, 0), Some(1.3));
     }
 
     #[test]
