@@ -19,6 +19,7 @@ import tempfile
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "python", "tests"))
 
+import pytest
 from test_coverage_random import differences
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -60,7 +61,7 @@ def main(functions, first_seed="1"):
         try:
             with tempfile.TemporaryDirectory() as directory:
                 found, compared = differences(directory, seed, FUNCTIONS_PER_MODULE)
-        except subprocess.TimeoutExpired as error:
+        except (subprocess.TimeoutExpired, pytest.skip.Exception) as error:
             print("%d: %s" % (seed, error), file=sys.stderr, flush=True)
             seed += 1
             continue

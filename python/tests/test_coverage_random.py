@@ -96,6 +96,17 @@ class Module:
         return self._first_lines[max(starts)] if starts else ""
 
 
+def unsteady_refusals(path, names):
+    """Returns those of the refused functions that Numba does not refuse once more, or refuses without coverage, too."""
+    if not names:
+        return set()
+    measured, plain = (
+        names_of(line for line in measure(path, mode, names)[1] if " refused " in line)
+        for mode in ("compiled", "plain")
+    )
+    return names - (measured - plain)
+
+
 class Difference(NamedTuple):
     function: str
     text: str
@@ -129,14 +140,14 @@ def differences(directory, seed, functions=FUNCTIONS_PER_MODULE):
     if suspects:
         plain = measure(module.path, "plain", suspects)[1]
         refused_plain = names_of(line for line in plain if " refused " in line)
-        plain = set(map(without_reason, plain))
         # Numba may refuse a function once, and compile it the next time, because the order of its sets is random.
-        unsteady = refused_plain - refused
+        unsteady = (refused_plain - refused) | unsteady_refusals(module.path, refused - refused_plain)
+        plain = set(map(without_reason, plain))
         found = [difference for difference in found if difference.function not in unsteady]
         found += [
             Difference(line.split()[0], "%d: result: %s" % (seed, line))
             for line in results
-            if line.split()[0] in (different | refused) - refused_plain and without_reason(line) not in plain
+            if line.split()[0] in (different | refused) - refused_plain - unsteady and without_reason(line) not in plain
         ]
         excluded |= module.with_callees(unsteady)
     return found, functions - len(excluded)

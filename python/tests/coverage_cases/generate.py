@@ -12,6 +12,7 @@ import tokenize
 
 HEADER = """
 import os
+import traceback
 import numba
 import numba.experimental
 import numba.extending
@@ -115,8 +116,10 @@ def call(name, *arguments):
         if hasattr(result, "__next__"):
             result = list(result)
     except Exception as error:
-        # Numba also fails with exceptions that the function could raise.
-        is_refused = isinstance(error, NumbaError) or not getattr(function, "signatures", True)
+        # Numba also fails with exceptions that the function could raise, for a lifted loop when that is called.
+        raised_by = traceback.extract_tb(error.__traceback__)[-1].filename
+        is_refused = isinstance(error, NumbaError) or "/numba/core/" in raised_by
+        is_refused |= not getattr(function, "signatures", True)
         result = "refused " + str(error)[:200] if is_refused else type(error).__name__
         if is_refused:
             refused.add(name)
