@@ -3,9 +3,9 @@
  *   sampled_trust SCENARIO [NUMBER] */
 #define _GNU_SOURCE
 #include <alloca.h>
-#include <linux/io_uring.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <linux/io_uring.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -292,22 +292,30 @@ static void ignore_signal(int number)
     (void)number;
 }
 
-/* System call without the C library, as in liburing. Returns the negative error number. */
-static inline __attribute__((always_inline)) long system_call(long number, long a, long b, long c, long d, const void *e, long f)
+/* Waits in io_uring_enter for an operation that does not come, by an inline system call, as liburing does. Returns true
+ * if the wait was interrupted. Containers often forbid io_uring, and headers before Linux 5.11 lack the timeout. */
+static inline __attribute__((always_inline)) int wait_for_ring(const struct timespec *timeout)
 {
-#ifdef __x86_64__
+#if defined(__x86_64__) && defined(IORING_ENTER_EXT_ARG)
+    static int ring = -1;
+    /* The ring stays open, because closing it interrupts a later wait. */
+    if (ring < 0)
+        ring = (int)syscall(SYS_io_uring_setup, 1, &(struct io_uring_params){0});
+    if (ring < 0)
+        return 0;
+    const struct io_uring_getevents_arg wait = {.ts = (unsigned long)timeout};
     long result;
-    register long fourth __asm__("r10") = d;
-    register const void *fifth __asm__("r8") = e;
-    register long sixth __asm__("r9") = f;
+    register long flags __asm__("r10") = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+    register const void *argument __asm__("r8") = &wait;
+    register long size __asm__("r9") = sizeof wait;
     __asm__ volatile("syscall"
                      : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth), "r"(sixth)
+                     : "a"(SYS_io_uring_enter), "D"(ring), "S"(0), "d"(1), "r"(flags), "r"(argument), "r"(size)
                      : "rcx", "r11", "memory");
-    return result;
+    return result == -EINTR;
 #else
-    long result = syscall(number, a, b, c, d, e, f);
-    return result < 0 ? -errno : result;
+    (void)timeout;
+    return 0;
 #endif
 }
 
@@ -320,9 +328,6 @@ KEPT static int wait_once(long call, size_t size)
     struct timespec timeout = {0, 50000000};
     struct timeval select_timeout = {0, 50000};
     struct epoll_event event;
-    static int ring = -1;
-    struct io_uring_params params = {0};
-    struct io_uring_getevents_arg ring_wait = {.ts = (unsigned long)&timeout};
     int descriptor, result = 0;
     switch (call) {
     case 0:
@@ -337,11 +342,7 @@ KEPT static int wait_once(long call, size_t size)
     case 3:
         return select(0, NULL, NULL, NULL, &select_timeout) < 0;
     case 4:
-        /* The ring stays open, because closing it interrupts a later wait. Containers often forbid io_uring. */
-        if (ring < 0)
-            ring = (int)syscall(SYS_io_uring_setup, 1, &params);
-        return ring >= 0 && system_call(SYS_io_uring_enter, ring, 0, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG,
-                                        &ring_wait, sizeof ring_wait) == -EINTR;
+        return wait_for_ring(&timeout);
     default:
         descriptor = epoll_create1(0);
         result = epoll_wait(descriptor, &event, 1, 50) < 0;
