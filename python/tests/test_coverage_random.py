@@ -50,6 +50,10 @@ def names_of(lines):
     return {line.split()[0] for line in lines}
 
 
+def refused_names(results):
+    return names_of(line for line in results if " refused " in line)
+
+
 def without_reason(line):
     """Numba's messages contain numbers that differ from run to run."""
     return line.partition(" refused ")[0]
@@ -100,10 +104,7 @@ def unsteady_refusals(path, names):
     """Returns those of the refused functions that Numba does not refuse once more, or refuses without coverage, too."""
     if not names:
         return set()
-    measured, plain = (
-        names_of(line for line in measure(path, mode, names)[1] if " refused " in line)
-        for mode in ("compiled", "plain")
-    )
+    measured, plain = (refused_names(measure(path, mode, names)[1]) for mode in ("compiled", "plain"))
     return names - (measured - plain)
 
 
@@ -117,7 +118,7 @@ def differences(directory, seed, functions=FUNCTIONS_PER_MODULE):
     module = Module(directory, seed, functions)
     compiled, results = measure(module.path, "compiled")
     # Numba refuses some functions. Those never ran, and must not call others as Python either.
-    refused = names_of(line for line in results if " refused " in line)
+    refused = refused_names(results)
     never_ran = refused - names_of(line for line in results if " refused " not in line)
     truth, expected = measure(module.path, "truth", module.names - never_ran)
     # Others compute another result, for example because they overflow.
@@ -139,7 +140,7 @@ def differences(directory, seed, functions=FUNCTIONS_PER_MODULE):
     suspects = different | refused | {difference.function for difference in found}
     if suspects:
         plain = measure(module.path, "plain", suspects)[1]
-        refused_plain = names_of(line for line in plain if " refused " in line)
+        refused_plain = refused_names(plain)
         # Numba may refuse a function once, and compile it the next time, because the order of its sets is random.
         unsteady = (refused_plain - refused) | unsteady_refusals(module.path, refused - refused_plain)
         plain = set(map(without_reason, plain))
