@@ -429,6 +429,67 @@ def test_loops_are_lifted_as_without_coverage(project):
         assert "refused" in without or with_marks == without
 
 
+COMPREHENSIONS = """
+import numpy as np
+from numba import njit, types
+
+@njit
+def lines_below(n):
+    return np.array([
+        i * 2
+        for i in range(n)
+    ])
+
+@njit
+def with_type(n):
+    values = np.array(
+        [i * 2
+         for i in range(n)],
+        dtype=np.float64,
+    )
+    return values
+
+@njit
+def nested(n):
+    return np.array([
+        [i * j
+         for i in range(n)]
+        for j in range(n)
+    ])
+
+@njit(parallel=True)
+def parallel(n):
+    return np.array([
+        (i if i > 3
+         else 2)
+        for i in range(n)
+    ])
+
+@njit
+def with_closure(n):
+    offset = n + 1
+    def unused():
+        return offset
+    return np.array([
+        i + offset
+        for i in range(n)
+    ])
+
+for function in lines_below, with_type, nested, parallel, with_closure:
+    values = function(5)
+    variables = function.overloads[function.signatures[0]].type_annotation.typemap.values()
+    print(function.__name__, values.sum(), any(isinstance(variable, types.List) for variable in variables))
+"""
+
+
+def test_arrays_of_comprehensions_are_not_made_of_lists(project):
+    """A mark between a comprehension and the call on another line must not keep Numba from making the array at once."""
+    (project / "arrays.py").write_text(COMPREHENSIONS)
+    expected = run(project, "arrays").stdout
+    assert expected.count("False") == 5
+    assert run(project, "coverage", "run", "--branch", "arrays.py").stdout == expected
+
+
 def test_a_function_that_numba_compiles_close_to_the_recursion_limit(project):
     """Blocks for marks lengthen the chain of blocks, along which Numba recurses."""
     branches = "".join("        if n > %d:\n            total += 1\n" % number for number in range(100))

@@ -144,6 +144,16 @@ def _unroll(original: Original, unroller: Any, state: Any) -> Any:
     return original(unroller, state)
 
 
+def _find_array_call(original: Original, func_ir: Any, block: Any) -> Any:
+    """Hides the marks between a comprehension and the call that makes an array of it. Numba stops its search at the
+    first statement that it does not know, and then makes a list first."""
+    positions = [i for i, statement in enumerate(block.body) if not isinstance(statement, MarkStatement)]
+    unmarked = block.copy()
+    unmarked.body = [block.body[i] for i in positions]
+    list_variable, position, keywords = original(func_ir, unmarked)
+    return list_variable, positions[position], keywords
+
+
 def _split_loop_entry(original: Original, numba_pass: Any, state: Any) -> Any:
     """Removes the blocks that were created for marks before Numba prepares loops for lifting: they change where a loop
     begins and ends."""
@@ -248,6 +258,7 @@ def all_hooks() -> Hooks:
         Seam.LIFT_LOOPS: _lift_loops,
         Seam.RECONSTRUCT_SSA: _reconstruct_ssa,
         Seam.UNROLL: _unroll,
+        Seam.FIND_ARRAY_CALL: _find_array_call,
         Seam.LOAD_OVERLOAD: _load_overload,
         Seam.LOAD_OBJECT: _load_object,
         Seam.ADD_MODULE: _add_module,

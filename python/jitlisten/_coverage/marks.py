@@ -67,14 +67,14 @@ def digest(path: str) -> Optional[str]:
             return None
         stat = os.stat(source)
         stamp = (stat.st_size, stat.st_mtime_ns)
-        cached = _digests.get(path)
+        cached = _digests.get(source)
         if cached is not None and cached[0] == stamp:
             return cached[1]
         with open(source, "rb") as file:
             value = hashlib.sha256(file.read()).hexdigest()[:16]
     except (OSError, ValueError):
         return None
-    _digests[path] = (stamp, value)
+    _digests[source] = (stamp, value)
     return value
 
 

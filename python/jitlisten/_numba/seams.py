@@ -68,6 +68,7 @@ class Seam(enum.Enum):
     STRIP_PHIS = "numba.core.typed_passes", "PreLowerStripPhis._strip_phi_nodes"
     INLINE_FUNCTION = "numba.core.inline_closurecall", "InlineWorker.inline_ir"
     INLINE_CLOSURE = "numba.core.inline_closurecall", "inline_closure_call"
+    FIND_ARRAY_CALL = "numba.core.inline_closurecall", "_find_arraycall"
     # Parallel loops and stencils
     COMPILE_KERNEL = "numba.parfors.parfor_lowering", "_create_gufunc_for_parfor_body"
     PARALLEL_STENCIL = "numba.stencils.stencilparfor", "StencilPass._mk_stencil_parfor"

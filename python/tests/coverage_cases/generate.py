@@ -234,6 +234,8 @@ class Function:
             % (relation, self.atom(), count),
             "len([k + q for k in range(%s) for q in range(k) if q %s %s])" % (count, relation, self.atom()),
             "int(np.array([k * %s for k in range(%s)]).sum())" % (self.atom(), count),
+            "int(np.array([\n        k - %s\n        for k in range(%s)\n        ]).sum())" % (self.atom(), count),
+            "int(np.array([\n        [k + q for q in range(2)]\n        for k in range(%s)]).sum())" % count,
         ]
         if sys.version_info >= (3, 12) and not self.in_parallel:
             # Before, comprehensions are functions, and Numba supports no assignment to variables of other functions.
