@@ -119,6 +119,7 @@ impl<'a> Reader<'a> {
 /// Returns true if [`readable`] uses the location of this symbol.
 pub fn wants_location(linkage_name: &str) -> bool {
     numba::wants_location(linkage_name)
+        || escape::with_current_escapes(linkage_name).is_some_and(|name| numba::wants_location(&name))
 }
 
 #[cfg(test)]

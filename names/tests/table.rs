@@ -104,5 +104,7 @@ fn truncated_and_sanitised_names_stay_different() {
 fn only_nameless_code_wants_a_location() {
     assert!(wants_location("_ZN13_3cdynamic_3e36__numba_parfor_gufunc_0x7f50dd2e7110B3v24E"));
     assert!(wants_location("_ZN8__main__12_3clambda_3eB3v41Ed"));
+    // Numba before 0.56 escaped names differently.
+    assert!(wants_location("_ZN8__main__16$3clambda$3e$241Ed"));
     assert!(!wants_location("_ZN8__main__5innerB2v2Edx"));
 }

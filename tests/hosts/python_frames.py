@@ -46,7 +46,7 @@ def forgotten(number):
     """Calls a function with a new name, code object and line, usually at the address of the previous one's code
     object."""
     names = {"burn": burn}
-    exec(f"{chr(10) * (number % 50)}def short_lived_{number}():\n    return burn(5000)", names)
+    exec(f"{chr(10) * (number % 50 * 2)}def short_lived_{number}():\n    return burn(5000)", names)
     return names[f"short_lived_{number}"]()
 
 

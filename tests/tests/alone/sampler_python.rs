@@ -108,7 +108,10 @@ fn freed_code_objects_keep_their_own_names() {
         assert!(!short_lived.is_empty(), "{venv}: of {} frames none", frame_lines.len());
         for (name, line) in short_lived {
             let number: u32 = name.trim_start_matches("py::short_lived_").split(':').next().unwrap().parse().unwrap();
-            assert_eq!(*line, format!("<string>:{}", number % 50 + 2), "{venv}: {name}");
+            // The first instruction has the line of `def`.
+            let definition = number % 50 * 2 + 1;
+            let has_own_line = [definition, definition + 1].map(|line| format!("<string>:{line}")).contains(line);
+            assert!(has_own_line, "{venv}: {name} at {line}");
         }
     }
 }
