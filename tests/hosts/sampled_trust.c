@@ -444,7 +444,8 @@ static int run_idle_threads(long seconds)
     for (int i = 0; i < 100; i++)
         if (pthread_create(&threads[i], NULL, idles, NULL) != 0)
             return 2;
-    sleep((unsigned)seconds);
+    if (sleep((unsigned)seconds) != 0)
+        return 3;
     for (int i = 0; i < 100; i++)
         sem_post(&finished);
     for (int i = 0; i < 100; i++)

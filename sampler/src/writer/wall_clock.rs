@@ -271,6 +271,11 @@ impl WatchedThread {
         self.is_sampled(slot) && cpu_ns == self.last_cpu_ns
     }
 
+    /// True if the thread has run since the last check, according to its CPU time.
+    fn has_run_since_check(&self, slot: &Slot) -> bool {
+        clock::thread_cpu(slot.state.tid()) != self.last_cpu_ns
+    }
+
     /// Checks a thread that is due. Returns the system call that it waits in if the writer should read its stack.
     fn check(&mut self, index: usize, slot: &Slot, now: u64, ended: &mut OpenTime) -> Option<SystemCall> {
         let elapsed_ns = slot.take_unaccounted();
@@ -324,10 +329,10 @@ impl WatchedThread {
         // The handler ignores a signal without a period.
         slot.source.add_pending((open_ns + added_ns).max(1));
         (self.sampled_cpu_ns, self.sampled_activity, self.call) = (cpu_ns, Some(activity), call);
-        match (call, is_queued) {
-            (Some(_), _) => {}
-            (None, false) => self.signal(slot),
-            (None, true) => self.signal_at_tick(index, slot),
+        match call {
+            Some(_) => {}
+            None if is_running(slot) => self.signal(slot),
+            None => self.signal_at_tick(index, slot),
         }
         call
     }
@@ -462,7 +467,9 @@ impl Watch {
                 if let Some(call) = thread.check(index, slot, now, &mut self.ended) {
                     match sample_remotely(&call, thread.last_cpu_ns, slot, &mut self.cache) {
                         Some(remote_sample) => sample(index, slot, remote_sample),
-                        None if call.is_interruption_visible() => {}
+                        // Reading the call and the stack takes a while. A thread that has left the call is checked
+                        // again, because the signal would interrupt what it does next.
+                        None if call.is_interruption_visible() || thread.has_run_since_check(slot) => {}
                         None => thread.signal(slot),
                     }
                 }
@@ -519,6 +526,13 @@ fn find_thread<'a>(
         };
     }
     Some((thread, is_new))
+}
+
+/// True if the thread is running at this moment. It may have begun to wait since the check read its files, and a signal
+/// would interrupt the wait.
+fn is_running(slot: &Slot) -> bool {
+    let tid = slot.state.tid();
+    clock::thread_cpu(tid) != clock::thread_cpu(tid)
 }
 
 /// Reads the stack of a waiting thread. `None` if the thread no longer waits, or if the stack is incomplete and a
