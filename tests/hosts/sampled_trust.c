@@ -20,8 +20,10 @@
 #include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/un.h>
 #include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -292,8 +294,25 @@ static void ignore_signal(int number)
     (void)number;
 }
 
-/* Waits in io_uring_enter for an operation that does not come, by an inline system call, as liburing does. Returns true
- * if the wait was interrupted. Containers often forbid io_uring, and headers before Linux 5.11 lack the timeout. */
+#if defined(__x86_64__)
+/* An inline system call, as in liburing and libaio. */
+static inline __attribute__((always_inline)) long inline_syscall(long number, long first, long second, long third,
+                                                                 long fourth, const void *fifth, long sixth)
+{
+    long result;
+    register long r10 __asm__("r10") = fourth;
+    register const void *r8 __asm__("r8") = fifth;
+    register long r9 __asm__("r9") = sixth;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(first), "S"(second), "d"(third), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+#endif
+
+/* Waits in io_uring_enter for an operation that does not come. Returns true if the wait was interrupted. Containers
+ * often forbid io_uring, and headers before Linux 5.11 lack the timeout. */
 static inline __attribute__((always_inline)) int wait_for_ring(const struct timespec *timeout)
 {
 #if defined(__x86_64__) && defined(IORING_ENTER_EXT_ARG)
@@ -304,19 +323,48 @@ static inline __attribute__((always_inline)) int wait_for_ring(const struct time
     if (ring < 0)
         return 0;
     const struct io_uring_getevents_arg wait = {.ts = (unsigned long)timeout};
-    long result;
-    register long flags __asm__("r10") = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
-    register const void *argument __asm__("r8") = &wait;
-    register long size __asm__("r9") = sizeof wait;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(SYS_io_uring_enter), "D"(ring), "S"(0), "d"(1), "r"(flags), "r"(argument), "r"(size)
-                     : "rcx", "r11", "memory");
-    return result == -EINTR;
+    const long flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+    return inline_syscall(SYS_io_uring_enter, ring, 0, 1, flags, &wait, sizeof wait) == -EINTR;
 #else
     (void)timeout;
     return 0;
 #endif
+}
+
+/* Waits in io_pgetevents for a read that does not come. Returns true if the wait was interrupted. */
+static inline __attribute__((always_inline)) int wait_for_read(const struct timespec *timeout)
+{
+#if defined(__x86_64__)
+    static unsigned long context;
+    char event[32];
+    if (context == 0 && syscall(SYS_io_setup, 1, &context) != 0)
+        return 0;
+    return inline_syscall(SYS_io_pgetevents, (long)context, 1, 1, (long)event, timeout, 0) == -EINTR;
+#else
+    (void)timeout;
+    return 0;
+#endif
+}
+
+/* Waits for a server that accepts no connection. Returns true if the wait was interrupted. */
+static int wait_for_connection(struct timeval timeout)
+{
+    static struct sockaddr_un address = {.sun_family = AF_UNIX};
+    static int listener = -1;
+    if (listener < 0) {
+        /* An abstract name, and a queue of one connection, which is never accepted. */
+        snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "sampled-trust-%d", getpid());
+        listener = socket(AF_UNIX, SOCK_STREAM, 0);
+        if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(listener, 0) != 0 ||
+            connect(socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr *)&address, sizeof address) != 0)
+            return 1;
+    }
+    int client = socket(AF_UNIX, SOCK_STREAM, 0);
+    setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
+    int result = connect(client, (struct sockaddr *)&address, sizeof address);
+    int is_interrupted = result == 0 || errno == EINTR;
+    close(client);
+    return is_interrupted;
 }
 
 /* Waits for 50 ms. The frame size is known only at run time, so unwinding needs registers that only a signal frame has.
@@ -343,6 +391,10 @@ KEPT static int wait_once(long call, size_t size)
         return select(0, NULL, NULL, NULL, &select_timeout) < 0;
     case 4:
         return wait_for_ring(&timeout);
+    case 5:
+        return wait_for_read(&timeout);
+    case 6:
+        return wait_for_connection(select_timeout);
     default:
         descriptor = epoll_create1(0);
         result = epoll_wait(descriptor, &event, 1, 50) < 0;
@@ -355,9 +407,9 @@ static int count_interrupted_waits(void)
 {
     signal(SIGALRM, ignore_signal);
     int interrupted = 0;
-    for (long i = 0; i < 60; i++) {
+    for (long i = 0; i < 64; i++) {
         work(100000);
-        interrupted += wait_once(i % 6, 64 + (size_t)i);
+        interrupted += wait_once(i % 8, 64 + (size_t)i);
     }
     printf("%d\n", interrupted);
     return 0;

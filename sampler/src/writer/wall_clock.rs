@@ -95,7 +95,10 @@ impl SystemCall {
         const X86_64_CALLS: [i64; 4] = [libc::SYS_epoll_wait, libc::SYS_pause, libc::SYS_poll, libc::SYS_select];
         #[cfg(not(target_arch = "x86_64"))]
         const X86_64_CALLS: [i64; 0] = [];
-        const RESTARTABLE_CALLS: [i64; 30] = [
+        /// Missing in the `libc` crate.
+        const SYS_IO_PGETEVENTS: i64 = if cfg!(target_arch = "x86_64") { 333 } else { 292 };
+        const RESTARTABLE_CALLS: [i64; 31] = [
+            SYS_IO_PGETEVENTS,
             libc::SYS_accept,
             libc::SYS_accept4,
             libc::SYS_clock_nanosleep,
