@@ -251,6 +251,24 @@ gaps(np.ones(8_000_000))  # twice as long as `double`, for the order to be sure
 pandas.apply(double, range(6_000_000))  # callback
 """
 
+#: Calls of a compiled function by pandas.
+COMPILED_CALLBACK = """
+import sys
+sys.path.insert(0, "vendored")
+import pandas
+from numba import njit
+
+@njit
+def harmonic(x):
+    total = 0.0
+    for i in range(100):
+        total += x / (i + 1)
+    return total
+
+harmonic(1.0)
+pandas.apply(harmonic, [n / 7 for n in range(1_000_000)])  # callback
+"""
+
 #: Threads that call a compiled function.
 THREADS = """
 import sys
@@ -287,7 +305,9 @@ def test_functions_that_cannot_be_cached_are_named(screen):
     assert reasons["__init__"] == reasons["add"] == "cannot be cached: a jitclass", reasons
 
 
-def test_loops_in_python_are_named(screen, tmp_path):
+@pytest.fixture
+def vendored_pandas(tmp_path):
+    """A package with the name of pandas that calls a function for each value."""
     package = tmp_path / "vendored" / "pandas"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(
@@ -295,12 +315,23 @@ def test_loops_in_python_are_named(screen, tmp_path):
     )
     (tmp_path / "vendored" / "pandas-1.0.dist-info").mkdir()
     (tmp_path / "vendored" / "pandas-1.0.dist-info" / "RECORD").write_text("pandas/__init__.py,,\n")
+
+
+def test_loops_in_python_are_named(screen, vendored_pandas):
     shown = screen("prog.py", INTERPRETED)
     helps = {help["rule"]: help for help in shown.answer["helps"]}
     assert helps["interpreted"]["line"] == line_of(INTERPRETED, "loop"), shown.text
     assert "gaps (prog.py:" in helps["interpreted"]["text"], shown.text
     assert helps["pandas-calls"]["line"] == line_of(INTERPRETED, "callback"), shown.text
     assert "pandas calls double (prog.py:" in helps["pandas-calls"]["text"], shown.text
+
+
+def test_calls_of_compiled_functions_by_pandas_are_named(screen, vendored_pandas):
+    shown = screen("prog.py", COMPILED_CALLBACK)
+    helps = {help["rule"]: help for help in shown.answer["helps"]}
+    assert helps["pandas-calls"]["line"] == line_of(COMPILED_CALLBACK, "callback"), shown.text
+    assert "pandas calls harmonic (prog.py:" in helps["pandas-calls"]["text"], shown.text
+    assert 'engine="numba"' in helps["pandas-calls"]["text"], shown.text
 
 
 def test_no_compiler_is_advised_for_strings(screen):

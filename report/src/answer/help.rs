@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::path::Step;
+use super::path::{Callback, Step};
 use super::samples::{CALLING, COLLECTING, Group, INTERPRETER, Samples, WAITING_FOR_GIL};
 use crate::loops::{Loop, SMALL_PARALLEL};
 use crate::profile::activity::Activity;
@@ -40,6 +40,8 @@ const MIN_SIGNATURES: usize = 5;
 const MIN_CALLER_PERCENT: f64 = 30.0;
 /// Minimum share of the user's Python in the time of such a line.
 const MIN_CALLBACK_PERCENT: f64 = 20.0;
+/// Minimum share of a compiled function, which needs less time than its calls.
+const MIN_COMPILED_CALLBACK_PERCENT: f64 = 10.0;
 /// Minimum share of the interpreter in a line that it executes value by value.
 const MIN_INTERPRETER_PERCENT: f64 = 10.0;
 
@@ -366,46 +368,56 @@ fn call_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     })
 }
 
-/// Returns the line whose time pandas spends on calls of the user's Python.
+/// Returns the line whose time pandas spends on calls of a function of the user.
 fn callback_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     const PACKAGE: &str = "pandas";
-    let is_pandas = |function: u32| {
-        let package = evidence.profile.activities.library_of_function(function as usize);
-        package == Some(PACKAGE)
-    };
+    let activities = &evidence.profile.activities;
+    let is_of_pandas = |function: u32| activities.library_of_function(function as usize) == Some(PACKAGE);
+    let is_of_user = |step: &Step| activities.package_of_source(step.source).is_none();
     let mut lines: BTreeMap<Place, (Count, Step)> = BTreeMap::new();
-    for group in &evidence.samples.groups {
-        let Some(callback) = group.callback.filter(|callback| is_pandas(callback.function)) else { continue };
-        if group.compilation.is_none() {
-            lines
-                .entry((callback.caller.source, callback.caller.line))
-                .or_insert((Count::default(), callback.callee))
-                .0 += group.count;
+    for group in evidence.samples.groups.iter().filter(|group| group.compilation.is_none()) {
+        let Some(Callback { caller, callee, function }) = group.callback else { continue };
+        if is_of_pandas(function) && is_of_user(&callee) {
+            lines.entry((caller.source, caller.line)).or_insert((Count::default(), callee)).0 += group.count;
         }
     }
     let (_, own) = sum_of_word(evidence, PACKAGE, |group| {
         group.callback.is_none().then_some(())?;
         Some(positions(group)?.0)
     });
-    let has_many_calls = |(place, (count, _)): &(Place, (Count, Step))| {
-        let own = own.get(place).copied().unwrap_or_default();
-        let all = [*count, own].iter().sum::<Count>();
-        all.percent_of(evidence.all) >= MIN_OVERHEAD_PERCENT
+    let calls = lines.into_iter().filter_map(|(place, (count, callee))| {
+        let own = own.get(&place).copied().unwrap_or_default();
+        let all = [count, own].into_iter().sum::<Count>();
+        // Of a compiled function, its calls take the time that can be saved.
+        let (saved, min_percent) = match callee.is_compiled {
+            true => (own, MIN_COMPILED_CALLBACK_PERCENT),
+            false => (count, MIN_CALLBACK_PERCENT),
+        };
+        let has_many_calls = all.percent_of(evidence.all) >= MIN_OVERHEAD_PERCENT
             && own.percent_of(all) >= MIN_CALLER_PERCENT
-            && count.percent_of(all) >= MIN_CALLBACK_PERCENT
-    };
-    let lines = lines.into_iter().filter(has_many_calls);
-    let ((source, line), (count, callee)) = lines.max_by_key(|(_, (count, _))| *count)?;
+            && count.percent_of(all) >= min_percent;
+        has_many_calls.then_some((place, callee, saved))
+    });
+    let ((source, line), callee, count) = calls.max_by_key(|(.., saved)| *saved)?;
     let path = &evidence.symbols.sources[source as usize];
     let function = evidence.profile.functions.get(callee.row as usize);
     let name = function.map(|function| short_name(&function.name)).filter(|name| !name.contains('<'));
+    let (how, cure) = match callee.is_compiled {
+        true => (
+            ", which is compiled, again and again",
+            "engine=\"numba\" where the method has it, or an @njit loop over to_numpy(), calls it from compiled code",
+        ),
+        false => (
+            " in Python again and again",
+            "operations on whole columns, or an @njit function on to_numpy(), need no calls",
+        ),
+    };
     Some(Help {
         count,
         rule: "pandas-calls",
         position: Some((path.clone(), line)),
         text: format!(
-            "{}:{line}: pandas calls {} ({}:{}) in Python again and again; operations on whole columns, or an @njit \
-             function on to_numpy(), need no calls",
+            "{}:{line}: pandas calls {} ({}:{}){how}; {cure}",
             source_name(path),
             name.unwrap_or("a function"),
             source_name(&evidence.symbols.sources[callee.source as usize]),

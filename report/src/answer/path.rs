@@ -29,7 +29,7 @@ impl Step {
     }
 }
 
-/// Call of the user's Python by a package, such as `DataFrame.apply`.
+/// Call of a function by a package that a line of Python called, such as `DataFrame.apply`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Callback {
     /// Line that called the package.
@@ -53,7 +53,7 @@ pub(super) struct StackPath {
     /// Innermost package among the C functions that the innermost Python or compiled function called, as an index into
     /// [`Symbols::functions`].
     pub(super) package: Option<u32>,
-    /// Innermost call of the user's Python by a package.
+    /// Innermost call of a function by a package.
     pub(super) callback: Option<Callback>,
     /// True if the innermost Python function called C functions that work on strings, or sort a list.
     pub(super) is_text: bool,
@@ -116,10 +116,9 @@ fn path_of_stack(locations: &[u32], has_code: &[bool], symbols: &Symbols, profil
         match step(frame, symbols, profile) {
             Some(step) if is_entry(&function.name) => entry = entry.or(Some(step)),
             Some(caller) => {
-                let callee = inner_to_outer.last().copied().zip(between.take());
+                let callee = inner_to_outer.last().copied().or(entry).zip(between.take());
                 let callback = callee.map(|(callee, function)| Callback { caller, callee, function });
-                let is_python = |callback: &Callback| !caller.is_compiled && !callback.callee.is_compiled;
-                path.callback = path.callback.or(callback.filter(is_python));
+                path.callback = path.callback.or(callback.filter(|_| !caller.is_compiled));
                 inner_to_outer.push(caller);
             }
             None => between = Some(frame.function),
