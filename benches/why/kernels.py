@@ -1299,6 +1299,27 @@ def sum_of_both_changed(a, b):
 
 
 @njit
+def masked_row_means(m, present_cells, means):
+    for i in range(m.shape[0]):
+        total, count = 0.0, 0
+        for j in range(m.shape[1]):
+            if present_cells[i, j]:  # hot
+                total += m[i, j]
+                count += 1
+        means[i] = total / count
+
+
+@njit(fastmath={"reassoc"})
+def masked_row_means_changed(m, present_cells, means):
+    for i in range(m.shape[0]):
+        total, count = 0.0, 0
+        for j in range(m.shape[1]):
+            total += m[i, j] if present_cells[i, j] else 0.0
+            count += 1 if present_cells[i, j] else 0
+        means[i] = total / count
+
+
+@njit
 def of_lists(a):
     lists = [[x for x in a[:200]] for _ in range(50)]
     s = 0.0
@@ -2745,6 +2766,7 @@ MORE = {
     "appended_if": "list-growth",
     "sum_if": "conditional-sum",
     "sum_of_both": "conditional-sum",
+    "masked_row_means": "conditional-sum",
     "of_lists": "fp-order",
     "lagged": "wraparound",
     "float_remainder": "float-remainder",
@@ -2947,6 +2969,7 @@ def arguments():
         "labels": random.integers(0, 8, 6000), "centres": np.zeros((8, 3)), "two_counts": np.zeros(2, np.int64),
         "many_arrays": lambda: List([a[i : i + 100].copy() for i in range(200)]),
         "nested": lambda: List([List([0.5] * 20) for _ in range(50)]), "codes_out": np.zeros(N, np.uint8),
+        "present_cells": random.random((512, 512)) < 0.99,
     }
 
 

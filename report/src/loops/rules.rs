@@ -827,7 +827,7 @@ fn conditional_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     // Values are not tracked through branches here, but LLVM does. Without AVX, LLVM keeps these branches.
     let cause = "one value at a time: a branch decides what is added to the sum, which keeps its order";
     (accumulators == 0 && strided == 0 && hot_loop.only_order_hinders_llvm() && has_avx && is_small(hot_loop))
-        .then(|| Advice::because("conditional-sum", cause).change(change).gain(2.5, upper).changing("rounding"))
+        .then(|| Advice::because("conditional-sum", cause).change(change).gain(1.8, upper).changing("rounding"))
 }
 
 fn branched_counts(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
