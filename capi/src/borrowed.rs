@@ -55,6 +55,11 @@ pub(crate) unsafe fn copy_sized<T: Plain>(start: *const T, min_size: usize, argu
             format_args!("{argument}: its size says {size}, which is not between {min_size} and {MAX_STRUCT_BYTES}");
         return Err(Failure::argument(message));
     }
+    // Such a size would end within a pointer.
+    if !size.is_multiple_of(align_of::<T>()) {
+        let message = format_args!("{argument}: its size says {size}, which is not a multiple of {}", align_of::<T>());
+        return Err(Failure::argument(message));
+    }
     // SAFETY: the caller vouches for the size.
     let (known_bytes, newer_bytes) =
         unsafe { read_bytes(start.cast(), size, argument) }?.split_at(size.min(size_of::<T>()));
@@ -141,4 +146,31 @@ pub(crate) fn check_output<T>(output: *mut T, argument: &str) -> Result<(), Fail
         return Err(Failure::argument(format_args!("{argument}: the pointer is null or misaligned")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy)]
+    #[repr(C)]
+    struct Options {
+        size: usize,
+        first: *const c_char,
+        second: *const c_char,
+    }
+    // SAFETY: the struct consists of an integer and pointers.
+    unsafe impl Plain for Options {}
+
+    #[test]
+    fn a_size_that_ends_within_a_member_is_refused() {
+        let copy = |size| {
+            let options = Options { size, first: c"first".as_ptr(), second: c"second".as_ptr() };
+            // SAFETY: the structure is readable, and at least as large as its size says.
+            unsafe { copy_sized(&raw const options, size_of::<usize>(), "options") }
+        };
+        assert!(copy(17).is_err() && copy(20).is_err());
+        let older = copy(16).unwrap_or_else(|_| unreachable!("a caller that does not know the last member"));
+        assert!(!older.first.is_null() && older.second.is_null());
+    }
 }

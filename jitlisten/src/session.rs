@@ -304,7 +304,7 @@ impl Session {
             library,
             object,
             in_both_channels: false,
-            ignored_table: false,
+            ignored_table: None,
             names,
             debug_object,
             finalized: None,

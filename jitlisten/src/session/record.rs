@@ -22,8 +22,8 @@ pub(super) struct Record {
     pub(super) in_both_channels: bool,
     pub(super) names: Vec<ReadableName>,
     pub(super) debug_object: DebugObject,
-    /// True if the object has an `.eh_frame` that was ignored, and removed from `object`.
-    pub(super) ignored_table: bool,
+    /// Range of an `.eh_frame` that was ignored, and removed from `object`.
+    pub(super) ignored_table: Option<AddressRange>,
     /// Time at which the sinks were notified of *finalized*, by [`clock::monotonic`].
     pub(super) finalized: Option<u64>,
     /// Unwind rules for functions that the object's `.eh_frame` does not cover; empty before *finalized*.

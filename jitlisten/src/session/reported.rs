@@ -136,12 +136,24 @@ fn is_private_memory(range: AddressRange) -> bool {
 }
 
 impl Record {
+    /// Returns true if the record was created for an object like this one.
+    fn is_of(&self, object: &LoadedObject) -> bool {
+        match self.ignored_table {
+            None => self.object == *object,
+            Some(table) => {
+                let mut without_table = object.clone();
+                without_table.remove_eh_frame();
+                object.eh_frame() == Some(table) && self.object == without_table
+            }
+        }
+    }
+
     /// Removes the table of an object that is not final if it is unusable, and returns the reason.
     fn ignore_unusable_table(&mut self) -> Option<TableProblem> {
         let range = self.object.eh_frame().filter(|_| self.finalized.is_none())?;
         let problem = self.find_table_problem(range)?;
         self.object.remove_eh_frame();
-        self.ignored_table = true;
+        self.ignored_table = Some(range);
         Some(problem)
     }
 
@@ -188,8 +200,7 @@ impl State {
         let record = self.objects.get_mut(&id)?;
         // JITLink's debug plugin reports table sizes from before dead functions were removed.
         let is_list_entry_of_linked = record.origin == Origin::LlvmLinker && matches!(origin, Origin::LlvmList { .. });
-        let may_differ_in_table = is_list_entry_of_linked || record.ignored_table;
-        let equal = record.object == *object || may_differ_in_table && record.object.has_code_of(object);
+        let equal = record.is_of(object) || is_list_entry_of_linked && record.object.has_code_of(object);
         let same_channel = record.in_both_channels || record.origin.channel() == channel;
         if text_starts(&record.object) != text_starts(object) || (same_channel && !equal) {
             return None;
@@ -324,6 +335,9 @@ mod tests {
             let id = reported_loaded(&session, object.clone()).unwrap();
             let finalized = session.reported_finalized(id);
             assert_eq!(reported_loaded(&session, object).unwrap(), id, "it is the same object");
+            let repaired = table_for(&[0x1000]);
+            let object = raw::encode(&Code::new(Machine::X86_64, &functions).eh_frame(range_of(&repaired))).unwrap();
+            assert_ne!(reported_loaded(&session, object).unwrap(), id, "it has another table");
             let statistics = session.statistics();
             assert_eq!((statistics.objects_finalized, statistics.objects_refused), (1, 0));
             assert_eq!(statistics.unwind_tables_refused, u64::from(finalized.is_err()));
