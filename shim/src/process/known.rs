@@ -59,8 +59,6 @@ pub(crate) struct KnownLibrary {
 pub(crate) struct Namespace {
     /// Address of the namespace's `r_debug` record, which is never freed.
     record: usize,
-    /// Address of the link map entry that was read last; 0 if none.
-    last_entry: usize,
     libraries: Vec<KnownLibrary>,
 }
 
@@ -89,42 +87,24 @@ pub(crate) struct Changes<'l> {
     pub(crate) opened: Vec<NewLibrary<'l>>,
 }
 
-/// Part of the loader's lists that is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
-    /// Entries after the last known one. Valid only if no library was closed.
-    New,
-    Whole,
-}
-
 impl KnownLibraries {
     /// Reads the list of one namespace, and adds the changes to `changes`.
     ///
     /// # Safety
-    /// `record` must be the address of a namespace's record whose list begins with `map`. With [`Extent::New`], no
-    /// library may have been closed since the last call.
+    /// `record` must be the address of a namespace's record whose list begins with `map`.
     pub(crate) unsafe fn read<'l>(
         &mut self,
         _: Held<'l>,
         record: usize,
         map: *const LinkMap,
-        extent: Extent,
         changes: &mut Changes<'l>,
     ) {
         let index = self.0.iter().position(|namespace| namespace.record == record).unwrap_or_else(|| {
-            self.0.push(Namespace { record, last_entry: 0, libraries: Vec::new() });
+            self.0.push(Namespace { record, libraries: Vec::new() });
             self.0.len() - 1
         });
         let namespace = &mut self.0[index];
-        let mut cursor = match (extent, namespace.last_entry) {
-            (Extent::New, last_entry) if last_entry != 0 => {
-                // SAFETY: the caller guarantees that the last entry is still in the list.
-                unsafe { &*(last_entry as *const LinkMap) }.next
-            }
-            _ => map,
-        };
-        let mut next_known = 0;
-        let mut is_new = extent == Extent::New && namespace.last_entry != 0;
+        let (mut cursor, mut next_known, mut is_new) = (map, 0, false);
         while !cursor.is_null() {
             // SAFETY: `cursor` points to an entry of the list, which cannot change while the libraries are held.
             let link = unsafe { &*cursor };
@@ -148,7 +128,6 @@ impl KnownLibraries {
             if is_new {
                 changes.opened.push(NewLibrary { namespace: index, entry });
             }
-            namespace.last_entry = cursor as usize;
             cursor = link.next;
         }
         if !is_new {
@@ -185,11 +164,11 @@ mod tests {
         list
     }
 
-    fn read(known: &mut KnownLibraries, list: &[LinkMap], extent: Extent) -> (Vec<usize>, Vec<usize>) {
+    fn read(known: &mut KnownLibraries, list: &[LinkMap]) -> (Vec<usize>, Vec<usize>) {
         let mut changes = Changes::default();
         let first = list.first().map_or(std::ptr::null(), |first| &raw const *first);
         // SAFETY: the list is complete and does not change during the call.
-        unsafe { known.read(Held::new(), 1, first, extent, &mut changes) };
+        unsafe { known.read(Held::new(), 1, first, &mut changes) };
         changes.opened.iter().for_each(|library| known.add(library, None));
         let closed = changes.closed.iter().map(|library| library.identity.bias).collect();
         (closed, changes.opened.iter().map(|library| library.entry.identity.bias).collect())
@@ -200,20 +179,20 @@ mod tests {
         let mut known = KnownLibraries::default();
         let mut entries = list(&[1, 2, 3, 4]);
         entries[1].next = std::ptr::null();
-        assert_eq!(read(&mut known, &entries, Extent::New), (vec![], vec![1, 2]));
-        assert_eq!(read(&mut known, &entries, Extent::New), (vec![], vec![]));
+        assert_eq!(read(&mut known, &entries), (vec![], vec![1, 2]));
+        assert_eq!(read(&mut known, &entries), (vec![], vec![]));
         entries[1].next = &raw const entries[2];
-        assert_eq!(read(&mut known, &entries, Extent::New), (vec![], vec![3, 4]));
+        assert_eq!(read(&mut known, &entries), (vec![], vec![3, 4]));
     }
 
     #[test]
     fn detects_closed_libraries_by_order() {
         let mut known = KnownLibraries::default();
-        assert_eq!(read(&mut known, &list(&[1, 2, 3, 4]), Extent::Whole), (vec![], vec![1, 2, 3, 4]));
-        assert_eq!(read(&mut known, &list(&[1, 3, 4]), Extent::Whole), (vec![2], vec![]));
-        assert_eq!(read(&mut known, &list(&[1, 3]), Extent::Whole), (vec![4], vec![]));
-        assert_eq!(read(&mut known, &list(&[1, 5, 6]), Extent::Whole), (vec![3], vec![5, 6]));
-        assert_eq!(read(&mut known, &list(&[5, 6]), Extent::Whole), (vec![1], vec![]));
-        assert_eq!(read(&mut known, &list(&[]), Extent::Whole), (vec![5, 6], vec![]));
+        assert_eq!(read(&mut known, &list(&[1, 2, 3, 4])), (vec![], vec![1, 2, 3, 4]));
+        assert_eq!(read(&mut known, &list(&[1, 3, 4])), (vec![2], vec![]));
+        assert_eq!(read(&mut known, &list(&[1, 3])), (vec![4], vec![]));
+        assert_eq!(read(&mut known, &list(&[1, 5, 6])), (vec![3], vec![5, 6]));
+        assert_eq!(read(&mut known, &list(&[5, 6])), (vec![1], vec![]));
+        assert_eq!(read(&mut known, &list(&[])), (vec![5, 6], vec![]));
     }
 }

@@ -14,7 +14,7 @@ use std::ptr;
 
 use jitlisten::plumbing::DynamicSection;
 
-use crate::process::known::{Changes, Extent, KnownLibraries, LinkMap, NewLibrary};
+use crate::process::known::{Changes, KnownLibraries, LinkMap, NewLibrary};
 use crate::process::mapped_proof::Held;
 
 /// `struct r_debug` of `<link.h>`. `next` exists from version 2 on (glibc 2.35).
@@ -66,29 +66,18 @@ impl LoaderDebug {
 
     /// All libraries of all namespaces; empty while the loader is changing a list.
     pub(crate) fn libraries(self, held: Held<'_>) -> Vec<NewLibrary<'_>> {
-        // SAFETY: `Extent::Whole` has no precondition, because it reads the complete list.
-        let changes = unsafe { self.changes(held, &mut KnownLibraries::default(), Extent::Whole) };
-        changes.unwrap_or_default().opened
+        self.changes(held, &mut KnownLibraries::default()).unwrap_or_default().opened
     }
 
     /// Changes since `known` was last updated; `None` while the loader is changing a list.
-    ///
-    /// # Safety
-    /// With [`Extent::New`], no library may have been closed since the last call with `known`.
-    pub(crate) unsafe fn changes<'l>(
-        self,
-        held: Held<'l>,
-        known: &mut KnownLibraries,
-        extent: Extent,
-    ) -> Option<Changes<'l>> {
+    pub(crate) fn changes<'l>(self, held: Held<'l>, known: &mut KnownLibraries) -> Option<Changes<'l>> {
         if self.records(held).any(|record| record.state != RT_CONSISTENT) {
             return None;
         }
         let mut changes = Changes::default();
         for record in self.records(held) {
-            // SAFETY: `record` is a namespace's record, which belongs to the loader. The caller upholds the contract of
-            // `extent`.
-            unsafe { known.read(held, ptr::from_ref(record) as usize, record.map, extent, &mut changes) };
+            // SAFETY: `record` is a namespace's record, which belongs to the loader.
+            unsafe { known.read(held, ptr::from_ref(record) as usize, record.map, &mut changes) };
         }
         Some(changes)
     }

@@ -12,7 +12,7 @@ use crate::llvm::recognise;
 use crate::modules::{Imports, unwinder_appeared};
 use crate::process::detour::{self, Callers};
 use crate::process::forward;
-use crate::process::known::{Extent, KnownLibrary, NewLibrary};
+use crate::process::known::{KnownLibrary, NewLibrary};
 use crate::process::library::Library;
 use crate::process::lookup;
 use crate::process::mapped_proof::{Counts, Held, Mapped};
@@ -54,18 +54,20 @@ impl Shim {
     /// Handles a change of the loader's lists. Returns proof that all known libraries are mapped, if the lists could be
     /// read.
     ///
-    /// # Safety
-    /// With [`Extent::New`], no library may have been closed since the last call.
-    pub(super) unsafe fn libraries_changed<'l>(
+    /// Reads the whole lists each time: where to continue after a `dlclose` is not known for certain.
+    pub(super) fn libraries_changed<'l>(
         &self,
         held: Held<'l>,
         state: &mut State,
-        extent: Extent,
         callers: Callers,
     ) -> Option<Mapped<'l>> {
-        // SAFETY: the caller guarantees the precondition of the extent.
-        let changes = unsafe { self.r_debug?.changes(held, &mut state.libraries, extent) }?;
-        LIBRARIES_CLOSING.store(false, Ordering::SeqCst);
+        let r_debug = self.r_debug?;
+        // Cleared before the list is read, not after: a thread that begins to close a library meanwhile sets it again.
+        let was_closing = LIBRARIES_CLOSING.swap(false, Ordering::SeqCst);
+        let Some(changes) = r_debug.changes(held, &mut state.libraries) else {
+            LIBRARIES_CLOSING.fetch_or(was_closing, Ordering::SeqCst);
+            return None;
+        };
         let mut llvms_changed = false;
         for closed in changes.closed {
             llvms_changed |= self.forget_library(state, closed);
@@ -120,9 +122,7 @@ impl Shim {
         if before == counts && !state.dlsym_slots.has_unrelocated() && !state.other_libraries.has_unrelocated() {
             return;
         }
-        let extent = if before.unloads == counts.unloads { Extent::New } else { Extent::Whole };
-        // SAFETY: with `Extent::New`, the loader's counter shows that no library was unloaded since the last read.
-        if unsafe { self.libraries_changed(held, &mut state, extent, Callers::Any) }.is_some() {
+        if self.libraries_changed(held, &mut state, Callers::Any).is_some() {
             state.counts = counts;
         }
     }
@@ -196,11 +196,7 @@ impl Shim {
 
     /// Handles a call of `_r_debug.r_brk`.
     pub(crate) fn loader_event(&self, held: Held<'_>) {
-        let closed = LIBRARIES_CLOSING.load(Ordering::SeqCst);
-        let extent = if closed { Extent::Whole } else { Extent::New };
-        // SAFETY: no library was closed since the last read, because the loader would have announced that and the
-        // extent would be `Whole`.
-        unsafe { self.libraries_changed(held, &mut self.lock(), extent, Callers::NoneYet) };
+        self.libraries_changed(held, &mut self.lock(), Callers::NoneYet);
         notify_libraries_changed();
         self.detect_unwinders();
         if lookup::CHECK_ONCE.load(Ordering::Acquire) {

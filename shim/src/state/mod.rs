@@ -32,7 +32,7 @@ use crate::memory::other_libraries::OtherLibraries;
 use crate::modules::Imports;
 use crate::process::detour::Callers;
 use crate::process::forward;
-use crate::process::known::{Extent, KnownLibraries};
+use crate::process::known::KnownLibraries;
 use crate::process::loader::LoaderDebug;
 use crate::process::lookup::DlsymSlots;
 use crate::process::mapped_proof::{Counts, Held, Identity, Mapped};
@@ -110,8 +110,7 @@ impl Shim {
     pub(crate) fn start(&self, held: Held<'_>) {
         self.watch_loader();
         let mut state = self.lock();
-        // SAFETY: `Extent::Whole` has no precondition, because it reads the complete list.
-        let mapped = unsafe { self.libraries_changed(held, &mut state, Extent::Whole, Callers::Any) };
+        let mapped = self.libraries_changed(held, &mut state, Callers::Any);
         if let Some(mapped) = mapped {
             self.observe_existing(&mut state, mapped);
         }
