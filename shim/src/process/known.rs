@@ -1,7 +1,7 @@
-//! Known libraries, in the order of the loader's lists, so that each loader event visits only new entries.
+//! Known libraries, in the order of the loader's lists, which each loader event compares with them.
 //!
-//! The loader appends to its lists, so new libraries follow the last known entry. After a library was closed, the whole
-//! list is compared with the known libraries. One pass suffices, because both have the same order.
+//! The loader appends to its lists, so new libraries follow the known ones. One pass suffices, because both have the
+//! same order. No entry is remembered: another thread may close its library between two reads.
 
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;

@@ -53,8 +53,6 @@ impl Shim {
 
     /// Handles a change of the loader's lists. Returns proof that all known libraries are mapped, if the lists could be
     /// read.
-    ///
-    /// Reads the whole lists each time: where to continue after a `dlclose` is not known for certain.
     pub(super) fn libraries_changed<'l>(
         &self,
         held: Held<'l>,
@@ -196,7 +194,12 @@ impl Shim {
 
     /// Handles a call of `_r_debug.r_brk`.
     pub(crate) fn loader_event(&self, held: Held<'_>) {
-        self.libraries_changed(held, &mut self.lock(), Callers::NoneYet);
+        let is_unfinished = self.libraries_changed(held, &mut self.lock(), Callers::NoneYet).is_none();
+        // The search below asks the loader, which then declares its list consistent, although it still contains the
+        // libraries that are being closed. The end of the change is an event of its own.
+        if is_unfinished {
+            return;
+        }
         notify_libraries_changed();
         self.detect_unwinders();
         if lookup::CHECK_ONCE.load(Ordering::Acquire) {
