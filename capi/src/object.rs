@@ -2,6 +2,7 @@
 
 use std::ffi::c_char;
 
+use jitlisten::plumbing::{LiveObjects, into_id};
 use jitlisten::producer::{LoadedCode, Placed, Producer, raw};
 use jitlisten::{Address, Machine, ObjectId, Session};
 
@@ -105,7 +106,7 @@ unsafe fn load_object(session: &'static Session, elf: Vec<u8>, sections: &[CSect
         true => LoadedCode::from_object(session, Producer::Llvm, elf),
         false => LoadedCode::from_object_at(session, Producer::Llvm, elf, &placed_sections),
     };
-    Ok(code?.into_id())
+    Ok(into_id(code?))
 }
 
 /// Reports *loaded* for code that is described by its parts.
@@ -152,34 +153,39 @@ unsafe fn load_code(session: &'static Session, code: &CCode) -> Result<ObjectId,
     if code.eh_frame_size != 0 {
         raw_code = raw_code.eh_frame(borrowed::check_range(code.eh_frame, code.eh_frame_size, "eh_frame")?);
     }
-    Ok(LoadedCode::from_raw(session, &raw_code)?.into_id())
+    Ok(into_id(LoadedCode::from_raw(session, &raw_code)?))
 }
 
-/// Converts an object's number in the C API to its id.
-fn parse_id(object: u64) -> Result<ObjectId, Failure> {
-    if object == 0 { Err(Failure::argument("0 is never an object")) } else { Ok(ObjectId(object)) }
+/// Reports an event of an object, given by its number in the C API.
+fn report(object: u64, event: impl FnOnce(&LiveObjects, ObjectId) -> Result<(), jitlisten::Error>) -> i32 {
+    with_active_session(|session| {
+        if object == 0 {
+            return Err(Failure::argument("0 is never an object"));
+        }
+        Ok(event(LiveObjects::of(session), ObjectId(object))?)
+    })
 }
 
 /// Records the caller's promise that the object's pages contain no other code.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_owns_pages(object: u64) -> i32 {
-    with_active_session(|session| Ok(session.reported_owns_pages(parse_id(object)?)?))
+    report(object, LiveObjects::reported_owns_pages)
 }
 
 /// Records the caller's promise that the memory in front of the object's pages is free for an image's headers.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_owns_padding(object: u64, size: u64) -> i32 {
-    with_active_session(|session| Ok(session.reported_owns_padding(parse_id(object)?, size)?))
+    report(object, |objects, id| objects.reported_owns_padding(id, size))
 }
 
 /// Reports that an object's code is executable (*finalized*).
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_finalized(object: u64) -> i32 {
-    with_active_session(|session| Ok(session.reported_finalized(parse_id(object)?)?))
+    report(object, LiveObjects::reported_finalized)
 }
 
 /// Reports that an object's code is about to be freed (*freeing*).
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_freeing(object: u64) -> i32 {
-    with_active_session(|session| Ok(session.reported_freeing(parse_id(object)?)?))
+    report(object, LiveObjects::reported_freeing)
 }

@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
 use std::panic::catch_unwind;
 
-use jitlisten::plumbing::{HostStateGuard, is_privileged, run_before_program};
+use jitlisten::plumbing::{HostStateGuard, LiveObjects, is_privileged, run_before_program};
 use jitlisten::{Session, log_line};
 use jitlisten_sampler::InheritedBy;
 
@@ -67,8 +67,8 @@ extern "C" fn destructor() {
         jitlisten_shim::ending();
         // The recording ends before the sinks, while the names of sampled code are still known.
         jitlisten_sampler::finish_at_exit();
-        if let Some(session) = Session::process() {
-            session.flush_sinks();
+        if let Some(objects) = LiveObjects::process() {
+            objects.flush_sinks();
         }
     });
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::Session;
 use jitlisten::options::{Listening, Options};
+use jitlisten::plumbing::open_session;
 
 use crate::borrowed::{self, Plain};
 use crate::guard::guarded;
@@ -173,7 +174,7 @@ fn open(caller_options: &CallerOptions, listening: Listening) -> Result<(), Fail
         heap::follow_forks();
     }
     let session = if listening == Listening::Process {
-        Session::open(options, &problems)
+        open_session(options, &problems)
     } else {
         jitlisten::producer::open(options, &problems)
     };

@@ -18,6 +18,7 @@ mod cfi;
 mod code_snapshot;
 mod error;
 mod ledger;
+mod live_objects;
 mod liveness;
 mod loaded_object;
 #[doc(hidden)]
@@ -41,7 +42,8 @@ mod unwindability;
 pub use address::{Address, AddressRange, Offset};
 pub use error::{Error, Reason, TableProblem};
 pub use jitlisten_names as name;
+pub use live_objects::LiveFunction;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
 pub use object_id::ObjectId;
-pub use session::{LiveFunction, Session};
+pub use session::Session;
 pub use statistics::{ImageStatistics, SinkStatistics, Statistics};

@@ -50,7 +50,7 @@ pub(crate) fn observer() -> Option<&'static dyn CodeObserver> {
 }
 
 /// Activates the observer. Only the first observer of a process is ever used; see
-/// [`Session::observe`](crate::Session::observe).
+/// [`LiveObjects::observe`](crate::live_objects::LiveObjects::observe).
 pub(crate) fn activate(observer: &'static dyn CodeObserver) {
     OBSERVER.get_or_init(|| Box::new(observer));
     ACTIVE.store(true, Ordering::Release);

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use once_cell::race::OnceBox;
 
 use jitlisten::options::{FramePointerPolicy, Options};
-use jitlisten::plumbing::HostStateGuard;
+use jitlisten::plumbing::{HostStateGuard, LiveObjects, into_id};
 use jitlisten::producer::{self, LoadedCode, Producer};
 use jitlisten::{Error, ObjectId, Session};
 
@@ -92,7 +92,7 @@ fn open_ours() -> &'static Session {
 }
 
 extern "C" fn at_exit() {
-    let _ = catch_unwind(|| Session::process().map(Session::flush_sinks));
+    let _ = catch_unwind(|| LiveObjects::process().map(LiveObjects::flush_sinks));
 }
 
 /// Opens the session of the process, unless it is open, and returns its frame-pointer policy.
@@ -125,9 +125,8 @@ unsafe extern "C" fn jitlisten_crate_object_loaded(
             // SAFETY: `elf` points to a `StringRef` of the adapters, which is valid for this call.
             let bytes = unsafe { std::slice::from_raw_parts(elf.cast::<u8>(), size) };
             let Ok(code) = LoadedCode::from_object(session, Producer::Llvm, bytes.to_vec()) else { return FAILED };
-            // SAFETY: `object` points to a variable of the adapters. There, zero means "no object", so ids are shifted
-            // by one.
-            unsafe { object.write(code.into_id().0 + 1) };
+            // SAFETY: `object` points to a variable of the adapters.
+            unsafe { object.write(into_id(code).0) };
             OK
         }
         Backend::Ours(_) => FAILED,
@@ -136,27 +135,27 @@ unsafe extern "C" fn jitlisten_crate_object_loaded(
 
 #[unsafe(no_mangle)]
 extern "C" fn jitlisten_crate_owns_pages(object: u64) -> i32 {
-    report(object, |library| library.owns_pages, Session::reported_owns_pages)
+    report(object, |library| library.owns_pages, LiveObjects::reported_owns_pages)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn jitlisten_crate_finalized(object: u64) -> i32 {
-    report(object, |library| library.finalized, Session::reported_finalized)
+    report(object, |library| library.finalized, LiveObjects::reported_finalized)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn jitlisten_crate_freeing(object: u64) -> i32 {
-    report(object, |library| library.freeing, Session::reported_freeing)
+    report(object, |library| library.freeing, LiveObjects::reported_freeing)
 }
 
 /// Reports an event of an object: calls `verb` of a `libjitlisten` in the process, or `event` of our session.
-fn report(object: u64, verb: fn(&Library) -> Verb, event: fn(&Session, ObjectId) -> Result<(), Error>) -> i32 {
+fn report(object: u64, verb: fn(&Library) -> Verb, event: fn(&LiveObjects, ObjectId) -> Result<(), Error>) -> i32 {
     catch_panics(|| match backend() {
         // SAFETY: the function accepts any number.
         Backend::Library(library) => unsafe { verb(library)(object) },
         Backend::Ours(session) => {
             let _host_state = HostStateGuard::enter();
-            event(session, ObjectId(object.wrapping_sub(1))).map_or(FAILED, |()| OK)
+            event(LiveObjects::of(session), ObjectId(object)).map_or(FAILED, |()| OK)
         }
     })
 }

@@ -32,7 +32,7 @@ impl HeldAcrossFork for HeldLocks {
     fn take() -> Option<HeldLocks> {
         hooks::catch_panic(|shim| {
             let entered = hooks::enter()?;
-            let (state, session) = (shim.lock(), shim.session.lock_for_fork());
+            let (state, session) = (shim.lock(), shim.objects.lock_for_fork());
             Some(HeldLocks { state, session, _entered: entered })
         })
     }

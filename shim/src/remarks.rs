@@ -145,8 +145,8 @@ impl Remarks {
     /// # Safety
     /// `module` must be a module of this LLVM library that no other thread uses, and `self` must never be freed.
     pub(crate) unsafe fn observe(&'static self, shim: &Shim, module: Module) {
-        let is_wanted = shim.session.is_enabled(SinkKind::Image)
-            && shim.session.options().frame_pointer_policy != FramePointerPolicy::Untouched;
+        let is_wanted = shim.objects.is_enabled(SinkKind::Image)
+            && shim.objects.options().frame_pointer_policy != FramePointerPolicy::Untouched;
         self.is_wanted.store(is_wanted, Ordering::Relaxed);
         if !is_wanted || module.is_null() {
             return;

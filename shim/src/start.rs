@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use jitlisten::Session;
+use jitlisten::plumbing::LiveObjects;
 
 use crate::channels::jitlink::hook;
 use crate::channels::runtime_dyld::load_object;
@@ -57,7 +58,7 @@ fn memory_hook_without_llvm(function: Function) -> usize {
 ///
 /// Must not be called under the loader's lock, except from a constructor.
 pub fn start(session: &'static Session) {
-    if !session.options().active || !state::open(session, &HOOKS) {
+    if !session.options().active || !state::open(LiveObjects::of(session), &HOOKS) {
         return;
     }
     fork::install_handlers();

@@ -50,7 +50,7 @@ pub fn open(mut options: Options, complaints: &[String]) -> &'static Session {
     options.listening = Listening::Calls;
     let session = Session::open(options, complaints);
     if session.options().listening == Listening::Calls {
-        session.follow_forks();
+        session.live_objects().follow_forks();
     }
     session
 }

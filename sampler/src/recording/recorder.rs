@@ -7,8 +7,8 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, exempt_signals, follow_forks, without_write_signals};
-use jitlisten::{Session, log_line};
+use jitlisten::log_line;
+use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, LiveObjects, exempt_signals, follow_forks, without_write_signals};
 use wire::mailbox::Ending;
 
 use crate::handler::{self, code_map};
@@ -370,8 +370,8 @@ fn leave_parent(parent: &Recording) {
     if let Some(unused) = parent.unused_clock.get() {
         unused.close();
     }
-    if let Some(session) = Session::process() {
-        session.stop_observing();
+    if let Some(objects) = LiveObjects::process() {
+        objects.stop_observing();
     }
     let signal_stack = adoption::signal_stack().map_or(ptr::null_mut(), |stack| stack.ss_sp);
     parent.fork.signal_stack.store(signal_stack, Ordering::Relaxed);

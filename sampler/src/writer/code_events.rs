@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jitlisten::options::SinkKind;
-use jitlisten::plumbing::cfi;
-use jitlisten::plumbing::{CodeObserver, ObservedCode};
-use jitlisten::{AddressRange, Machine, ObjectId, Session};
+use jitlisten::plumbing::{CodeObserver, LiveObjects, ObservedCode, cfi};
+use jitlisten::{AddressRange, Machine, ObjectId};
 
 use crate::handler::code_map::{self, CodeRange, Tables};
 use crate::recording::current;
@@ -25,13 +24,13 @@ pub(crate) struct Observation {
 impl Observation {
     /// Observes compiled code, and enables the image sink if `images` is true.
     pub(crate) fn begin(images: bool) -> Observation {
-        let Some(session) = Session::process().filter(|session| session.options().active) else {
+        let Some(objects) = LiveObjects::process().filter(|objects| objects.options().active) else {
             return Observation { enabled_images: false };
         };
-        session.observe(&Observer);
-        let enabled_images = images && !session.is_enabled(SinkKind::Image);
+        objects.observe(&Observer);
+        let enabled_images = images && !objects.is_enabled(SinkKind::Image);
         if enabled_images {
-            session.enable(SinkKind::Image);
+            objects.enable(SinkKind::Image);
         }
         Observation { enabled_images }
     }
@@ -40,9 +39,9 @@ impl Observation {
     pub(crate) fn end(self) {
         forget_code();
         if self.enabled_images
-            && let Some(session) = Session::process()
+            && let Some(objects) = LiveObjects::process()
         {
-            session.disable(SinkKind::Image);
+            objects.disable(SinkKind::Image);
         }
     }
 }
@@ -50,8 +49,8 @@ impl Observation {
 /// Stops observing code and forgets it. A recording may end long before it is stopped: at its time limit, or on a full
 /// disk.
 pub(crate) fn forget_code() {
-    if let Some(session) = Session::process() {
-        session.stop_observing();
+    if let Some(objects) = LiveObjects::process() {
+        objects.stop_observing();
     }
     if let Some(recording) = current::last() {
         drop(recording.code_events.take());

@@ -120,7 +120,7 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
 ) -> usize {
     // Only callers that got the hook's address from the library in this slot can call it, so the slot is in use.
     let Some(llvmlite) = in_slot(SLOT) else { return 0 };
-    let policy = shim().map_or(FramePointerPolicy::Untouched, |shim| shim.session.options().frame_pointer_policy);
+    let policy = shim().map_or(FramePointerPolicy::Untouched, |shim| shim.objects.options().frame_pointer_policy);
     let mut elements = None;
     guarded(Shim::recheck_memory_hooks);
     guarded(|shim| match (llvmlite.llvm(), FUNCTION) {

@@ -141,14 +141,14 @@ pub(crate) struct PendingMemoryChange(Option<MemoryChange>);
 impl PendingMemoryChange {
     /// Announces the change. The caller makes the system call next.
     pub(crate) fn begin(range: AddressRange) -> PendingMemoryChange {
-        PendingMemoryChange(guarded(|shim| Some(shim.session.begin_change(range))))
+        PendingMemoryChange(guarded(|shim| Some(shim.objects.begin_change(range))))
     }
 }
 
 impl Drop for PendingMemoryChange {
     fn drop(&mut self) {
         if let Some(change) = &self.0 {
-            guarded(|shim| shim.session.end_change(change));
+            guarded(|shim| shim.objects.end_change(change));
         }
     }
 }
@@ -172,14 +172,14 @@ pub(crate) fn before_protect(range: AddressRange, protection: c_int) {
     if protection & libc::PROT_EXEC == 0 {
         guarded(|shim| shim.record_not_executable(range));
     } else if protection & libc::PROT_WRITE != 0 {
-        guarded(|shim| shim.session.withdraw_images(range));
+        guarded(|shim| shim.objects.withdraw_images(range));
     }
 }
 
 /// Handles a protection change after it has succeeded.
 pub(crate) fn after_protect(range: AddressRange, protection: c_int) {
     if protection & (libc::PROT_EXEC | libc::PROT_WRITE) == 0 {
-        guarded(|shim| header_padding::release(shim.session, range.start()));
+        guarded(|shim| header_padding::release(shim.objects, range.start()));
     }
     if protection & libc::PROT_EXEC != 0 {
         guarded(|shim| shim.record_executable(range, executable_kind(protection)));
@@ -198,7 +198,7 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_i
         }
     }
     drop(change);
-    guarded(|shim| header_padding::release(shim.session, range.start()));
+    guarded(|shim| header_padding::release(shim.objects, range.start()));
     0
 }
 
@@ -229,7 +229,7 @@ pub(crate) unsafe extern "C" fn mmap(
 /// Maps memory that LLVM will link into; on failure returns the `errno` value.
 fn allocate(shim: &Shim, address: *mut c_void, size: usize, flags: c_int) -> Result<*mut c_void, c_int> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let padded = header_padding::mmap(shim.session, address, size, flags);
+    let padded = header_padding::mmap(shim.objects, address, size, flags);
     // SAFETY: this forwards the host's own call.
     let mapped = padded.unwrap_or_else(|| unsafe { forward::mmap(address, size, protection, flags, -1, 0) });
     if mapped == libc::MAP_FAILED {

@@ -33,7 +33,7 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_i
     let result = unsafe { forward::munmap(address, size) };
     drop(change);
     if held_code && result == 0 {
-        guarded(|shim| header_padding::release(shim.session, range.start()));
+        guarded(|shim| header_padding::release(shim.objects, range.start()));
     }
     result
 }

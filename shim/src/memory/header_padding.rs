@@ -16,7 +16,8 @@
 use std::ffi::{c_int, c_void};
 
 use jitlisten::options::SinkKind;
-use jitlisten::{Address, AddressRange, Session};
+use jitlisten::plumbing::LiveObjects;
+use jitlisten::{Address, AddressRange};
 
 use crate::process::detour::page_size;
 use crate::process::forward::{self, Function};
@@ -40,8 +41,8 @@ fn padding_for(size: usize) -> usize {
 
 /// Maps an [allocation](is_allocation) with padding before it. Returns `None` if the host's call should be forwarded
 /// unchanged.
-pub(crate) fn mmap(session: &Session, address: *mut c_void, size: usize, flags: c_int) -> Option<*mut c_void> {
-    if !session.is_enabled(SinkKind::Image) {
+pub(crate) fn mmap(objects: &LiveObjects, address: *mut c_void, size: usize, flags: c_int) -> Option<*mut c_void> {
+    if !objects.is_enabled(SinkKind::Image) {
         return None;
     }
     let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -64,13 +65,13 @@ pub(crate) fn mmap(session: &Session, address: *mut c_void, size: usize, flags: 
             return None;
         }
     }
-    session.reserve_header_padding(AddressRange::new(Address(mapped as u64), padding as u64)?);
+    objects.reserve_header_padding(AddressRange::new(Address(mapped as u64), padding as u64)?);
     Some(mapped.wrapping_byte_add(padding))
 }
 
 /// Unmaps the padding before `code`, if there is any.
-pub(crate) fn release(session: &Session, code: Address) {
-    if let Some(padding) = session.take_header_padding(code) {
+pub(crate) fn release(objects: &LiveObjects, code: Address) {
+    if let Some(padding) = objects.take_header_padding(code) {
         // SAFETY: we mapped this range, and only the sinks know about it. They stop using it before the code after it
         // is freed.
         unsafe { libc::munmap(padding.start().0 as *mut c_void, padding.size() as usize) };

@@ -27,8 +27,8 @@ impl Shim {
         for PendingObject { id, .. } in state.trackers.pending.take_overdue(monotonic(), FINALIZE_TIMEOUT_NS) {
             let Some(text) = self.pending_text(id) else { continue };
             text.iter().for_each(|&text| self.query_executable(state, text));
-            let library = self.session.library(id);
-            let outcome = self.session.overdue(id);
+            let library = self.objects.library(id);
+            let outcome = self.objects.overdue(id);
             self.record_outcome(state, &outcome);
             let is_displaced = outcome.freed.contains(&id);
             let is_missed = is_displaced || self.pending_text(id).is_some();
@@ -45,10 +45,10 @@ impl Shim {
     /// Frees a few objects whose memory was unmapped without our noticing, by a library without LLVM or by a direct
     /// system call. The `munmap` hooks of other libraries do not recognise pages that have never been executable.
     fn free_unmapped(&self, state: &mut State) {
-        for id in self.session.next_overdue(MAX_OVERDUE_CHECKS) {
-            let first_range = self.session.ledger(|ledger| ledger.pending(id).and_then(|text| text.first().copied()));
+        for id in self.objects.next_overdue(MAX_OVERDUE_CHECKS) {
+            let first_range = self.objects.ledger(|ledger| ledger.pending(id).and_then(|text| text.first().copied()));
             if first_range.is_some_and(is_unmapped) {
-                self.session.freeing(id);
+                self.objects.freeing(id);
                 self.record_outcome(state, &Outcome { freed: vec![id], ..Outcome::default() });
             }
         }
@@ -67,7 +67,7 @@ impl Shim {
     /// Warns once about code that has been executable for a second and was not reported.
     fn warn_about_unreported_code(&self, state: &mut State) {
         let Some(range) = state.unreported_code.take(monotonic()) else { return };
-        if self.session.ledger(|ledger| !ledger.is_free(range) || !ledger.has_executable(range)) {
+        if self.objects.ledger(|ledger| !ledger.is_free(range) || !ledger.has_executable(range)) {
             return;
         }
         let unobserved: Vec<_> =

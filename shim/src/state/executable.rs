@@ -22,7 +22,7 @@ impl Shim {
     pub(super) fn observe_memory(&self, state: &mut State, slot: usize, mapped: Mapped<'_>) {
         if state.hook_memory(slot, mapped) {
             for (range, kind) in executable_memory() {
-                let outcome = self.session.executable(range, kind);
+                let outcome = self.objects.executable(range, kind);
                 self.record_outcome(state, &outcome);
             }
         }
@@ -38,7 +38,7 @@ impl Shim {
                 self.read_list(&mut state, slot);
             }
         }
-        let outcome = self.session.executable(range, kind);
+        let outcome = self.objects.executable(range, kind);
         self.record_outcome(&mut state, &outcome);
         self.move_copied(&mut state, true, |pending, memory| copies::search_executable(pending, memory, range));
         self.locate(&mut state, |trackers, memory| trackers.emitted.search_executable(memory, range));
@@ -59,7 +59,7 @@ impl Shim {
     /// Queries the kernel about those text ranges that are not yet known to be executable.
     pub(super) fn query_unknown_ranges(&self, state: &mut State, texts: &[AddressRange]) {
         for &text in texts {
-            if !self.session.ledger(|ledger| ledger.has_executable(text)) {
+            if !self.objects.ledger(|ledger| ledger.has_executable(text)) {
                 self.query_executable(state, text);
             }
         }
@@ -71,7 +71,7 @@ impl Shim {
         for mapping in mappings.into_iter().filter(|mapping| mapping.executable) {
             let is_immutable = !mapping.writable && !mapping.shared;
             let kind = if is_immutable { Executable::Only } else { Executable::Writable };
-            let outcome = self.session.executable(mapping.range, kind);
+            let outcome = self.objects.executable(mapping.range, kind);
             self.record_outcome(state, &outcome);
         }
     }
@@ -80,7 +80,7 @@ impl Shim {
     pub(crate) fn record_not_executable(&self, range: AddressRange) {
         let mut state = self.lock();
         self.search_before_removal(&mut state, range);
-        let outcome = self.session.not_executable(range);
+        let outcome = self.objects.not_executable(range);
         self.record_outcome(&mut state, &outcome);
     }
 
@@ -88,8 +88,8 @@ impl Shim {
     pub(crate) fn record_eh_frame(&self, address: Address) {
         let mut state = self.lock();
         self.locate(&mut state, |trackers, memory| trackers.emitted.search_near_table(memory, address));
-        if self.session.ledger(|ledger| ledger.has_eh_frame(address)) {
-            let outcome = self.session.eh_frame_registered(address);
+        if self.objects.ledger(|ledger| ledger.has_eh_frame(address)) {
+            let outcome = self.objects.eh_frame_registered(address);
             self.record_outcome(&mut state, &outcome);
         } else {
             self.move_copied(&mut state, false, |pending, memory| copies::search_by_table(pending, memory, address));
@@ -109,14 +109,14 @@ impl Shim {
         let mut state = self.lock();
         self.search_before_removal(&mut state, range);
         state.allocated.remove(range);
-        let outcome = self.session.replaced_by_code(range);
+        let outcome = self.objects.replaced_by_code(range);
         self.record_outcome(&mut state, &outcome);
     }
 
     /// Frees the objects in `range`, because their memory is unmapped.
     fn record_unmapped(&self, state: &mut State, range: AddressRange) {
         state.allocated.remove(range);
-        let outcome = self.session.unmapped(range);
+        let outcome = self.objects.unmapped(range);
         self.record_outcome(state, &outcome);
     }
 
@@ -134,9 +134,9 @@ impl Shim {
     pub(crate) fn record_unmapping(&self, range: AddressRange) -> bool {
         let mut state = self.lock();
         self.search_before_removal(&mut state, range);
-        let held_code = self.session.ledger(|ledger| ledger.has_executable(range));
+        let held_code = self.objects.ledger(|ledger| ledger.has_executable(range));
         self.record_unmapped(&mut state, range);
-        held_code && self.session.is_enabled(SinkKind::PerfMap) && state.reserve(range)
+        held_code && self.objects.is_enabled(SinkKind::PerfMap) && state.reserve(range)
     }
 }
 

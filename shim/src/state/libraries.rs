@@ -130,7 +130,7 @@ impl Shim {
         if !lookup::UNWINDERS_PENDING.swap(false, Ordering::AcqRel) && !lookup::CHECK_ALWAYS.load(Ordering::Acquire) {
             return;
         }
-        let unwinders = self.session.libraries_changed();
+        let unwinders = self.objects.libraries_changed();
         if unwinders != UnwinderSearch::Known {
             lookup::UNWINDERS_PENDING.store(true, Ordering::Release);
         }
@@ -218,7 +218,7 @@ impl Shim {
     fn examine_library(&self, state: &mut State, appeared: &NewLibrary<'_>, callers: Callers) -> Option<usize> {
         let slot = state.sources.iter().position(Option::is_none).unwrap_or(state.sources.len());
         let library = appeared.entry.library()?;
-        let (mut symbols, wanted) = (None, self.session.options().llvm);
+        let (mut symbols, wanted) = (None, self.objects.options().llvm);
         let source = match Source::attach(&library, &mut symbols, slot, self.hooks, callers, wanted) {
             Ok(source) => Some(source),
             Err(Some(reason)) => {
@@ -293,9 +293,9 @@ impl Shim {
             log_line!(Info, "{}", LogEvent::Closed { bias: &format!("{:x}", source.identity.bias) });
             // Hide this LLVM instance's list from debuggers. Another instance's list becomes visible when that list is
             // next read.
-            self.session.show_to_debuggers(0);
+            self.objects.show_to_debuggers(0);
             for id in source.objects() {
-                self.session.freeing(id);
+                self.objects.freeing(id);
             }
         }
         was_unobserved || library.source.is_some()

@@ -52,7 +52,7 @@ impl Shim {
         if !state.trackers.emitted.is_unlocated(number) {
             return;
         }
-        let writable = self.session.ledger(|ledger| ledger.writable().collect());
+        let writable = self.objects.ledger(|ledger| ledger.writable().collect());
         self.locate_late(&mut state, |emitted, memory| emitted.search_after_emit(memory, number, writable));
         let emitted = &state.trackers.emitted;
         if emitted.is_unlocated(number) && emitted.may_query_kernel() {
@@ -70,11 +70,11 @@ impl Shim {
         state: &mut State,
         search: impl FnOnce(&mut Trackers, Memory<'_>) -> Vec<LocatedObject>,
     ) -> Vec<ObjectId> {
-        let memory = Memory { session: self.session, allocated: &state.allocated };
+        let memory = Memory { objects: self.objects, allocated: &state.allocated };
         let mut ids = Vec::new();
         for LocatedObject { object, slot, first_text } in search(&mut state.trackers, memory) {
             let library = slot.and_then(|slot| state.library_name(slot));
-            let Ok(loaded) = self.session.linked(object, library) else { continue };
+            let Ok(loaded) = self.objects.linked(object, library) else { continue };
             let id = loaded.id;
             self.record_loaded(state, loaded);
             if slot.is_none() && self.is_writable(first_text) {
@@ -95,7 +95,7 @@ impl Shim {
             // Query the kernel, because the code may already be executable, whatever protection LLVM has requested.
             let texts = self.pending_text(id).unwrap_or_default();
             self.query_unknown_ranges(state, &texts);
-            let outcome = self.session.overdue(id);
+            let outcome = self.objects.overdue(id);
             self.record_outcome(state, &outcome);
         }
     }
@@ -108,11 +108,11 @@ impl Shim {
         before_it_ran: bool,
         search: impl FnOnce(&mut PendingObjects, Memory<'_>) -> Matches,
     ) {
-        let memory = Memory { session: self.session, allocated: &state.allocated };
+        let memory = Memory { objects: self.objects, allocated: &state.allocated };
         let mut matches = search(&mut state.trackers.pending, memory);
-        while let Some(MovedObject { id, object, text }) = matches.next_moved(self.session) {
+        while let Some(MovedObject { id, object, text }) = matches.next_moved(self.objects) {
             self.query_unknown_ranges(state, &text);
-            let Ok(outcome) = self.session.object_moved(id, object, before_it_ran) else { continue };
+            let Ok(outcome) = self.objects.object_moved(id, object, before_it_ran) else { continue };
             self.record_outcome(state, &outcome);
         }
     }
@@ -120,7 +120,7 @@ impl Shim {
     /// Returns true if the shim searches for self-loaded objects. Both linkers must be observed, because an object
     /// meant for an unobserved linker would otherwise be mistaken for a self-loaded one.
     pub(crate) fn wants_self_loaded(&self) -> bool {
-        let enabled_sources = self.session.options().llvm;
+        let enabled_sources = self.objects.options().llvm;
         enabled_sources.contains(LlvmSource::RuntimeDyld) && enabled_sources.contains(LlvmSource::JitLink)
     }
 
@@ -139,18 +139,18 @@ impl Shim {
             return;
         }
         self.free_overwritten(state);
-        let ranges = self.session.ledger(|ledger| state.trackers.self_loaded.next_writable(ledger));
+        let ranges = self.objects.ledger(|ledger| state.trackers.self_loaded.next_writable(ledger));
         self.search_self_loaded(state, &ranges, MAX_WRITABLE_BYTES);
     }
 
     /// Searches writable code a last time when the process exits. Does not wait for a thread that is inside a hook.
     /// After a fork without handlers, such a thread may exist only in the parent process.
     pub(crate) fn search_self_loaded_at_exit(&self) {
-        if self.session.is_unlocked_in_this_process()
+        if self.objects.is_unlocked_in_this_process()
             && let Some(mut state) = self.try_lock()
         {
             self.free_overwritten(&mut state);
-            let ranges: Vec<AddressRange> = self.session.ledger(|ledger| ledger.writable().collect());
+            let ranges: Vec<AddressRange> = self.objects.ledger(|ledger| ledger.writable().collect());
             self.search_self_loaded(&mut state, &ranges, MAX_WRITABLE_BYTES);
         }
     }
@@ -174,7 +174,7 @@ impl Shim {
     /// Frees objects whose code was overwritten, because writable memory can be reused without a system call.
     fn free_overwritten(&self, state: &mut State) {
         for id in state.trackers.self_loaded.located.take_overwritten() {
-            self.session.freeing(id);
+            self.objects.freeing(id);
         }
     }
 
@@ -186,14 +186,14 @@ impl Shim {
             return;
         }
         let Some(library) = state.compiling_library(is_source) else { return };
-        let memory = Memory { session: self.session, allocated: &state.allocated };
+        let memory = Memory { objects: self.objects, allocated: &state.allocated };
         for table in unwind_tables::search(memory, range) {
             if table.functions.iter().any(|&function| !self.is_free(function)) {
                 continue;
             }
             let object = table.encode(&library);
             let loaded =
-                object.and_then(|object| self.session.loaded(object, None, Some(library.as_str().into())).ok());
+                object.and_then(|object| self.objects.loaded(object, None, Some(library.as_str().into())).ok());
             let Some(loaded) = loaded else { continue };
             if !std::mem::replace(&mut state.unreported_libraries.was_logged, true) {
                 log_line!(Info, "{library}: its functions have no names and are called {library}+jit@ADDRESS");

@@ -18,7 +18,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
-use jitlisten::{AddressRange, Session, log_line};
+use jitlisten::plumbing::LiveObjects;
+use jitlisten::{AddressRange, log_line};
 use once_cell::race::OnceBox;
 use wire::facts::{ObservedLlvm, UnobservedLlvm};
 
@@ -41,7 +42,7 @@ use crate::trackers::Trackers;
 
 /// The shim. Each process has one.
 pub(crate) struct Shim {
-    pub(crate) session: &'static Session,
+    pub(crate) objects: &'static LiveObjects,
     hooks: &'static HookTable,
     r_debug: Option<LoaderDebug>,
     state: Mutex<State>,
@@ -78,8 +79,8 @@ pub(crate) fn shim() -> Option<&'static Shim> {
 }
 
 /// Creates the shim of this process with these hooks. Returns false if the process already has one.
-pub(crate) fn open(session: &'static Session, hooks: &'static HookTable) -> bool {
-    let shim = || Shim { session, hooks, r_debug: LoaderDebug::find(), state: Mutex::default() };
+pub(crate) fn open(objects: &'static LiveObjects, hooks: &'static HookTable) -> bool {
+    let shim = || Shim { objects, hooks, r_debug: LoaderDebug::find(), state: Mutex::default() };
     SHIM.get().is_none() && SHIM.set(Box::new(shim())).is_ok()
 }
 
@@ -103,7 +104,7 @@ impl State {
 impl Shim {
     /// Returns true if the `modules` sink is enabled. That sink shows our images to tools inside the process.
     pub(crate) fn wants_modules(&self) -> bool {
-        self.session.is_enabled(SinkKind::Modules)
+        self.objects.is_enabled(SinkKind::Modules)
     }
 
     /// Hooks the loader, and examines all libraries that are already loaded.

@@ -56,11 +56,11 @@ impl Shim {
         self.observe_running_source(&mut state, slot);
         let size = object.len();
         state.trackers.self_loaded.remove_object(&object);
-        if self.session.check_memory(size).is_err() {
+        if self.objects.check_memory(size).is_err() {
             return;
         }
         let library = state.library_name(slot);
-        let Ok(loaded) = self.session.linked(object, library) else { return };
+        let Ok(loaded) = self.objects.linked(object, library) else { return };
         state.trackers.linked.add(loaded.id, size);
         self.record_loaded(&mut state, loaded);
     }
@@ -88,7 +88,7 @@ impl Shim {
     /// Publishes the list of the first LLVM instance in our own descriptor, for debuggers that read only one list.
     fn publish_list_head(&self, state: &State, slot: usize, first_entry: Option<u64>) {
         if state.sources.iter().position(Option::is_some) == Some(slot) {
-            self.session.show_to_debuggers(first_entry.unwrap_or_default());
+            self.objects.show_to_debuggers(first_entry.unwrap_or_default());
         }
     }
 
@@ -101,24 +101,24 @@ impl Shim {
             self.record_unregistered(state, id);
         }
         for id in state.trackers.unregistered.take_overwritten() {
-            self.session.freeing(id);
+            self.objects.freeing(id);
         }
         for listed in changes.added {
             // Check the available memory first, because the copy is the first large allocation.
             let range = listed.debug_object;
-            let range = range.filter(|range| self.session.check_memory(range.size() as usize).is_ok());
+            let range = range.filter(|range| self.objects.check_memory(range.size() as usize).is_ok());
             let bytes = range.and_then(|range| checked_read::copy(range).ok());
             let State { trackers, sources, .. } = &mut *state;
             let duplicate = bytes.as_deref().and_then(|bytes| {
                 trackers.self_loaded.remove_object(bytes);
-                trackers.linked.take_listed(self.session, bytes, listed.debug_object)
+                trackers.linked.take_listed(self.objects, bytes, listed.debug_object)
             });
             let bytes = bytes.filter(|_| duplicate.is_none());
             // If LLVM has moved an object, a linker has reported it at its first address.
-            let superseded = bytes.as_deref().and_then(|bytes| trackers.linked.take_moved(self.session, bytes));
-            superseded.into_iter().for_each(|id| self.session.freeing(id));
+            let superseded = bytes.as_deref().and_then(|bytes| trackers.linked.take_moved(self.objects, bytes));
+            superseded.into_iter().for_each(|id| self.objects.freeing(id));
             let library = sources[slot].as_ref().map(|source| Arc::clone(&source.name));
-            let loaded = bytes.and_then(|bytes| self.session.loaded(bytes, listed.debug_object, library).ok());
+            let loaded = bytes.and_then(|bytes| self.objects.loaded(bytes, listed.debug_object, library).ok());
             if let Some(list) = sources[slot].as_mut().and_then(|source| source.list.as_mut()) {
                 list.remember(listed, duplicate.or(loaded.as_ref().map(|loaded| loaded.id)));
             }
@@ -147,26 +147,26 @@ impl Shim {
     /// Records that LLVM has unregistered an object. If its code is final, the object stays live until its memory is
     /// freed; otherwise it is freed now.
     fn record_unregistered(&self, state: &mut State, id: ObjectId) {
-        let text = self.session.ledger(|ledger| ledger.text(id).and_then(|text| text.first().copied()));
+        let text = self.objects.ledger(|ledger| ledger.text(id).and_then(|text| text.first().copied()));
         if text.is_some_and(|text| state.trackers.unregistered.add(id, text)) {
-            self.session.unregistered(id);
+            self.objects.unregistered(id);
         } else {
-            self.session.freeing(id);
+            self.objects.freeing(id);
         }
     }
 
     /// Returns true if no live object overlaps `range`.
     pub(super) fn is_free(&self, range: AddressRange) -> bool {
-        self.session.ledger(|ledger| ledger.is_free(range))
+        self.objects.ledger(|ledger| ledger.is_free(range))
     }
 
     pub(super) fn is_writable(&self, range: AddressRange) -> bool {
-        self.session.ledger(|ledger| ledger.is_writable(range))
+        self.objects.ledger(|ledger| ledger.is_writable(range))
     }
 
     /// Text ranges of a pending object; `None` for any other object.
     pub(super) fn pending_text(&self, id: ObjectId) -> Option<Vec<AddressRange>> {
-        self.session.ledger(|ledger| ledger.pending(id).map(<[AddressRange]>::to_vec))
+        self.objects.ledger(|ledger| ledger.pending(id).map(<[AddressRange]>::to_vec))
     }
 
     /// Updates the shim after the session has told the sinks which objects were finalized or freed.
@@ -176,7 +176,7 @@ impl Shim {
             state.trackers.self_loaded.located.forget(id);
         }
         if !outcome.finalized.is_empty() {
-            facts::set_totals(&self.session.statistics());
+            facts::set_totals(&self.objects.statistics());
         }
     }
 }

@@ -9,8 +9,8 @@
 
 #![forbid(unsafe_code)]
 
-use jitlisten::plumbing::LogEvent;
-use jitlisten::{Address, AddressRange, ObjectId, Session, log_line};
+use jitlisten::plumbing::{LiveObjects, LogEvent};
+use jitlisten::{Address, AddressRange, ObjectId, log_line};
 
 use crate::placement::{Pattern, Placement, find_unambiguous};
 use crate::process::this_thread;
@@ -39,12 +39,12 @@ pub(crate) struct Matches {
 
 /// Searches `range`, which has become executable, for objects that are pending at other addresses.
 pub(crate) fn search_executable(pending: &mut PendingObjects, memory: Memory<'_>, range: AddressRange) -> Matches {
-    let pending = recent_objects(pending, memory.session);
+    let pending = recent_objects(pending, memory.objects);
     if pending.is_empty() || range.size() > MAX_SEARCHED_BYTES {
         return Matches::new(Vec::new());
     }
     let Some(code) = read_piece(range) else { return Matches::new(Vec::new()) };
-    let pattern = |id| Some((id, memory.session.debug_object(id).and_then(Pattern::parse)?));
+    let pattern = |id| Some((id, memory.objects.debug_object(id).and_then(Pattern::parse)?));
     let patterns: Vec<(ObjectId, Pattern)> = pending.into_iter().filter_map(pattern).collect();
     let surroundings = memory.surroundings_of(range, max_reach(patterns.iter().map(|(_, pattern)| pattern)));
     let is_free = |range| memory.is_free(range);
@@ -53,16 +53,16 @@ pub(crate) fn search_executable(pending: &mut PendingObjects, memory: Memory<'_>
 
 /// Searches for an object, pending at another address, that the `.eh_frame` registered at `table` may belong to.
 pub(crate) fn search_by_table(pending: &mut PendingObjects, memory: Memory<'_>, table: Address) -> Matches {
-    let pattern = |id| Some((id, memory.session.debug_object(id).and_then(Pattern::parse)?));
-    let patterns = recent_objects(pending, memory.session).into_iter().filter_map(pattern);
+    let pattern = |id| Some((id, memory.objects.debug_object(id).and_then(Pattern::parse)?));
+    let patterns = recent_objects(pending, memory.objects).into_iter().filter_map(pattern);
     let is_free = |range| memory.is_free(range);
     match_each(patterns, |pattern| pattern.locate_by_table(table, &read_memory, &is_free))
 }
 
 /// Recent objects that this thread has loaded and that are still pending.
-fn recent_objects(pending: &mut PendingObjects, session: &Session) -> Vec<ObjectId> {
+fn recent_objects(pending: &mut PendingObjects, objects: &LiveObjects) -> Vec<ObjectId> {
     let thread = this_thread();
-    session.ledger(|ledger| {
+    objects.ledger(|ledger| {
         let recent = pending.iter_mut().rev().take(MAX_RECENT_OBJECTS);
         let is_searched_for = recent.filter_map(|recent| {
             let is_candidate = recent.thread == thread && ledger.pending(recent.id).is_some();
@@ -102,10 +102,10 @@ impl Matches {
 
     /// Returns the next object to move. Call this only after the session has moved the previous one, because only this
     /// search can tell an object from an equal pending one.
-    pub(crate) fn next_moved(&mut self, session: &Session) -> Option<MovedObject> {
+    pub(crate) fn next_moved(&mut self, objects: &LiveObjects) -> Option<MovedObject> {
         let ids = &self.ids;
         let (id, pattern, placement) = self.unambiguous.find(|(_, pattern, placement)| {
-            let equals_pending = equals_pending(session, pattern, placement, ids);
+            let equals_pending = equals_pending(objects, pattern, placement, ids);
             if equals_pending {
                 log_line!(Info, "an object linked for another address equals a pending one; it stays unnamed");
             }
@@ -116,13 +116,13 @@ impl Matches {
 }
 
 /// Returns true if a pending object that is not in `matched` may also be located at `placement`.
-fn equals_pending(session: &Session, pattern: &Pattern, placement: &Placement, matched: &[ObjectId]) -> bool {
-    let same_size: Vec<ObjectId> = session.ledger(|ledger| {
+fn equals_pending(objects: &LiveObjects, pattern: &Pattern, placement: &Placement, matched: &[ObjectId]) -> bool {
+    let same_size: Vec<ObjectId> = objects.ledger(|ledger| {
         let same_size = ledger.pending_with_text_size(placement.size()).filter(|other| !matched.contains(other));
         same_size.take(MAX_SAME_SIZE_OBJECTS + 1).collect()
     });
     let may_be_same = |&pending: &ObjectId| {
-        let candidate = session.debug_object(pending).and_then(Pattern::parse);
+        let candidate = objects.debug_object(pending).and_then(Pattern::parse);
         candidate.is_none_or(|candidate| {
             !candidate.equals_object(pattern.object()) && candidate.may_match_placement(placement, &read_memory)
         })

@@ -4,7 +4,8 @@
 
 use std::collections::VecDeque;
 
-use jitlisten::{AddressRange, ObjectId, Session};
+use jitlisten::plumbing::LiveObjects;
+use jitlisten::{AddressRange, ObjectId};
 
 use crate::llvm::elf_copy;
 
@@ -26,21 +27,21 @@ impl LinkedObjects {
     /// that object.
     pub(crate) fn take_listed(
         &mut self,
-        session: &Session,
+        objects: &LiveObjects,
         bytes: &[u8],
         listed_at: Option<AddressRange>,
     ) -> Option<ObjectId> {
-        self.take(|id, size| size == bytes.len() && session.adopt_list_entry(id, bytes, listed_at))
+        self.take(|id, size| size == bytes.len() && objects.adopt_list_entry(id, bytes, listed_at))
     }
 
     /// Removes and returns a pending object that LLVM has moved since its linker reported it. `bytes` must be the same
     /// object at its new address.
-    pub(crate) fn take_moved(&mut self, session: &Session, bytes: &[u8]) -> Option<ObjectId> {
+    pub(crate) fn take_moved(&mut self, objects: &LiveObjects, bytes: &[u8]) -> Option<ObjectId> {
         let is_same_object = |original: Vec<u8>| elf_copy::differ_only_in_addresses(&original, bytes);
         self.take(|id, size| {
             size == bytes.len()
-                && session.ledger(|ledger| ledger.pending(id).is_some())
-                && session.debug_object(id).is_some_and(is_same_object)
+                && objects.ledger(|ledger| ledger.pending(id).is_some())
+                && objects.debug_object(id).is_some_and(is_same_object)
         })
     }
 

@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use jitlisten::plumbing::{checked_read, mappings_in};
-use jitlisten::{Address, AddressRange, Session};
+use jitlisten::plumbing::{LiveObjects, checked_read, mappings_in};
+use jitlisten::{Address, AddressRange};
 
 use crate::memory::allocated::AllocatedRanges;
 use crate::placement::{Pattern, Piece, Surroundings};
@@ -27,14 +27,14 @@ pub(crate) struct LocatedObject {
 /// Facts about the process's memory: live code, and allocated ranges.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory<'a> {
-    pub(crate) session: &'a Session,
+    pub(crate) objects: &'a LiveObjects,
     pub(crate) allocated: &'a AllocatedRanges,
 }
 
 impl Memory<'_> {
     /// Returns true if no live object overlaps `range`.
     pub(crate) fn is_free(&self, range: AddressRange) -> bool {
-        self.session.ledger(|ledger| ledger.is_free(range))
+        self.objects.ledger(|ledger| ledger.is_free(range))
     }
 
     /// Returns readable memory before and after code, up to `max_reach` bytes within the same allocation. If the

@@ -4,10 +4,11 @@ use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use jitlisten::ObjectId;
 use jitlisten::options::{Options, SinkKind};
-use jitlisten::{ObjectId, Session};
+use jitlisten::plumbing::{LiveObjects, open_session};
 
-static SESSION: OnceLock<&'static Session> = OnceLock::new();
+static OBJECTS: OnceLock<&'static LiveObjects> = OnceLock::new();
 
 /// Opens the session, whose files go below `directory`.
 ///
@@ -23,7 +24,7 @@ pub unsafe extern "C" fn ours_open(directory: *const c_char) {
         "JITLISTEN_LOG" => Some("stderr".into()),
         _ => None,
     });
-    SESSION.get_or_init(|| Session::open(options, &complaints));
+    OBJECTS.get_or_init(|| LiveObjects::of(open_session(options, &complaints)));
 }
 
 /// Object that the last call of [`ours_loaded`] reported.
@@ -37,7 +38,7 @@ static LATEST: Mutex<Option<ObjectId>> = Mutex::new(None);
 pub unsafe extern "C" fn ours_loaded(object: *const u8, size: usize) {
     // SAFETY: the caller guarantees readable memory.
     let bytes = unsafe { std::slice::from_raw_parts(object, size) };
-    let loaded = SESSION.get().and_then(|session| session.loaded(bytes.to_vec(), None, None).ok());
+    let loaded = OBJECTS.get().and_then(|objects| objects.loaded(bytes.to_vec(), None, None).ok());
     *LATEST.lock().unwrap_or_else(PoisonError::into_inner) = loaded.map(|loaded| loaded.id);
 }
 
@@ -45,15 +46,15 @@ pub unsafe extern "C" fn ours_loaded(object: *const u8, size: usize) {
 #[unsafe(no_mangle)]
 pub extern "C" fn ours_finalized() {
     let latest = LATEST.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let (Some(session), Some(id)) = (SESSION.get(), latest) {
-        session.finalized(id);
+    if let (Some(objects), Some(id)) = (OBJECTS.get(), latest) {
+        objects.finalized(id);
     }
 }
 
 /// Returns the number of bytes written, or 0 if a sink has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn ours_bytes_written() -> u64 {
-    let Some(session) = SESSION.get() else { return 0 };
-    let sinks = [SinkKind::Jitdump, SinkKind::Image].map(|kind| session.statistics().sink(kind));
+    let Some(objects) = OBJECTS.get() else { return 0 };
+    let sinks = [SinkKind::Jitdump, SinkKind::Image].map(|kind| objects.statistics().sink(kind));
     if sinks.iter().all(|sink| sink.failures == 0) { sinks.iter().map(|sink| sink.bytes_written).sum() } else { 0 }
 }

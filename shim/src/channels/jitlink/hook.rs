@@ -22,7 +22,7 @@ unsafe fn emit(slot: usize, vtable: usize, words: ArgumentWords) -> ReturnRegist
     let state = &HOOK_STATES[slot][vtable];
     let call_number = guarded(|shim| {
         let [this, responsibility, object, ..] = words;
-        let object = state.read(this, responsibility, object, |size| shim.session.check_memory(size).is_ok());
+        let object = state.read(this, responsibility, object, |size| shim.objects.check_memory(size).is_ok());
         let pattern = object.map(|bytes| bytes.map(Pattern::parse));
         let problem = match &pattern {
             Ok(Some(None)) => Some("unknown relocations"),

@@ -26,7 +26,7 @@ forwarding_hook!(hook<SLOT, POINT> -> usize, generate_code);
 unsafe fn generate_code(slot: usize, point: usize, arguments: ArgumentWords) -> usize {
     // This hook's address is stored only for the library in this slot, so the generator exists.
     let Some(generator) = generator_in_slot(slot) else { return 0 };
-    let policy = shim().map_or(FramePointerPolicy::Untouched, |shim| shim.session.options().frame_pointer_policy);
+    let policy = shim().map_or(FramePointerPolicy::Untouched, |shim| shim.objects.options().frame_pointer_policy);
     let engine_use = if point == MCJIT { generator.enter(arguments[0]) } else { None };
     let is_only_user = point != MCJIT || engine_use.as_ref().is_some_and(|engine_use| engine_use.is_only_user);
     if point == TO_MEMORY {
@@ -45,7 +45,7 @@ unsafe fn generate_code(slot: usize, point: usize, arguments: ArgumentWords) -> 
             if !shim.wants_self_loaded() {
                 return;
             }
-            let has_memory = |size| shim.session.check_memory(size).is_ok();
+            let has_memory = |size| shim.objects.check_memory(size).is_ok();
             // SAFETY: the original function has just returned, so nothing has used its result yet.
             let object = unsafe { generator.copy_emitted_object(arguments, result, has_memory) };
             object.into_iter().for_each(|object| shim.add_self_loaded(object));

@@ -1,6 +1,6 @@
 //! Queries for live functions.
 
-use super::Session;
+use super::LiveObjects;
 use crate::{AddressRange, LineRows};
 
 /// A live function: finalized and not yet freed.
@@ -15,7 +15,7 @@ pub struct LiveFunction {
     pub location: Option<(String, u32)>,
 }
 
-impl Session {
+impl LiveObjects {
     /// All live functions, sorted by address. Slow, because it reads the line table of each object.
     pub fn live_functions(&self) -> Vec<LiveFunction> {
         let state = self.lock_for_this_process();

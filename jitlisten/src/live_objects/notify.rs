@@ -1,7 +1,7 @@
 //! Sinks and the observer: enabling, disabling and notifying them.
 
 use super::record::neighbours;
-use super::{Record, Session, State};
+use super::{LiveObjects, Record, State};
 use crate::code_snapshot::CodeSnapshot;
 use crate::log::LogEvent;
 use crate::log_line;
@@ -10,9 +10,8 @@ use crate::process::{clock, fork_gate};
 use crate::sink::{self, Neighbours, SinkError, UnwinderSearch};
 use crate::{Address, AddressRange, ObjectId, observer};
 
-impl Session {
-    /// Enables a sink and notifies it of all live objects. Does nothing if the sink is enabled, except in the child of
-    /// a fork: there it writes the inherited objects now.
+impl LiveObjects {
+    /// See [`Session::enable`](crate::Session::enable).
     pub fn enable(&self, kind: SinkKind) {
         let mut state = self.lock_for_this_process();
         let locked_at = clock::monotonic();
@@ -40,11 +39,8 @@ impl Session {
     pub fn is_enabled(&self, kind: SinkKind) -> bool {
         self.lock().sinks[kind as usize].is_some()
     }
-}
 
-#[doc(hidden)]
-impl Session {
-    /// Returns true if the session belongs to this process and its lock is free right now. After a fork without
+    /// Returns true if the state belongs to this process and its lock is free right now. After a fork without
     /// handlers, the lock may be held by a thread that exists only in the parent, and would never be released.
     pub fn is_unlocked_in_this_process(&self) -> bool {
         self.state.try_lock().is_ok_and(|state| state.pid == std::process::id())

@@ -3,7 +3,7 @@
 
 use std::sync::{MutexGuard, PoisonError};
 
-use super::{Origin, Session, State};
+use super::{LiveObjects, Origin, State};
 use crate::code_snapshot::CodeSnapshot;
 use crate::ledger::{Executable, Ledger, MemoryChange, Outcome, code_pages};
 use crate::log_line;
@@ -12,9 +12,8 @@ use crate::process::{checked_read, reserve};
 use crate::sink::Images;
 use crate::{Address, AddressRange, ObjectId};
 
-#[doc(hidden)]
-impl Session {
-    /// Reads the ledger under the session's lock. `read` must not call the session.
+impl LiveObjects {
+    /// Reads the ledger under the state's lock. `read` must not call `self`.
     pub fn ledger<R>(&self, read: impl FnOnce(&Ledger) -> R) -> R {
         read(&self.lock().ledger)
     }
@@ -129,7 +128,7 @@ impl Session {
         self.images().withdraw(range, &state.padding);
     }
 
-    /// Locks the images. Must be called under the session's lock.
+    /// Locks the images. Must be called under the state's lock.
     pub(super) fn images(&self) -> MutexGuard<'_, Images> {
         self.context.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,15 +154,15 @@ mod tests {
         raw::encode(&Code { machine: Machine::X86_64, functions: &functions, lines: &[], eh_frame: None }).unwrap()
     }
 
-    fn with_images(test: &str) -> (Session, std::path::PathBuf) {
+    fn with_images(test: &str) -> (LiveObjects, std::path::PathBuf) {
         let directory = std::env::temp_dir().join(format!("jitlisten-rule-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let sinks = SinkSet::NONE.with(SinkKind::Image);
-        (Session::new(Options { sinks, directory: Some(directory.clone()), ..Options::default() }), directory)
+        (LiveObjects::new(Options { sinks, directory: Some(directory.clone()), ..Options::default() }), directory)
     }
 
-    fn image_counts(session: &Session) -> [u64; 4] {
-        let images = session.statistics().images;
+    fn image_counts(objects: &LiveObjects) -> [u64; 4] {
+        let images = objects.statistics().images;
         [images.written, images.refused_not_final, images.refused_not_owned, images.withdrawn]
     }
 
@@ -171,68 +170,68 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "miri runs no other process's code")]
     fn reported_code_has_an_image_if_its_pages_are_its_own_until_it_is_freed() {
-        let (session, directory) = with_images("reported");
+        let (objects, directory) = with_images("reported");
         let (shared, owned) = (page_of_code(), page_of_code());
         for (page, expected) in [(shared, [0, 0, 1, 0]), (owned, [1, 0, 1, 0])] {
-            let id = session.loaded_from(Origin::Caller, object(page.start().0), None).unwrap().id;
+            let id = objects.loaded_from(Origin::Caller, object(page.start().0), None).unwrap().id;
             if page == owned {
-                session.reported_owns_pages(id).unwrap();
+                objects.reported_owns_pages(id).unwrap();
             }
-            session.reported_finalized(id).unwrap();
-            assert_eq!(image_counts(&session), expected);
-            session.reported_freeing(id).unwrap();
+            objects.reported_finalized(id).unwrap();
+            assert_eq!(image_counts(&objects), expected);
+            objects.reported_freeing(id).unwrap();
         }
-        assert_eq!(image_counts(&session), [1, 0, 1, 1], "the pages are anonymous again");
+        assert_eq!(image_counts(&objects), [1, 0, 1, 1], "the pages are anonymous again");
         // This object adds code on the same page without the promise.
-        let first = session.loaded_from(Origin::Caller, object(owned.start().0), None).unwrap().id;
-        session.reported_owns_pages(first).unwrap();
-        let second = session.loaded_from(Origin::Caller, object(owned.start().0 + 64), None).unwrap().id;
-        session.reported_finalized(first).unwrap();
-        session.reported_finalized(second).unwrap();
-        assert_eq!(image_counts(&session), [1, 0, 2, 1]);
+        let first = objects.loaded_from(Origin::Caller, object(owned.start().0), None).unwrap().id;
+        objects.reported_owns_pages(first).unwrap();
+        let second = objects.loaded_from(Origin::Caller, object(owned.start().0 + 64), None).unwrap().id;
+        objects.reported_finalized(first).unwrap();
+        objects.reported_finalized(second).unwrap();
+        assert_eq!(image_counts(&objects), [1, 0, 2, 1]);
         std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "miri runs no other process's code")]
     fn there_is_no_image_during_a_change_of_memory() {
-        let (session, directory) = with_images("changing");
+        let (objects, directory) = with_images("changing");
         let page = page_of_code();
-        let change = session.begin_change(page);
-        let id = session.loaded(object(page.start().0), None, None).unwrap().id;
-        assert_eq!(session.executable(page, Executable::Only).finalized, [id]);
-        assert_eq!(image_counts(&session), [0, 1, 0, 0]);
-        session.disable(SinkKind::Image);
-        session.enable(SinkKind::Image);
-        assert_eq!(image_counts(&session), [0, 2, 0, 0]);
-        session.end_change(&change);
-        session.disable(SinkKind::Image);
-        session.enable(SinkKind::Image);
-        assert_eq!(image_counts(&session), [1, 2, 0, 0]);
-        let _ = session.not_executable(page);
-        assert_eq!(image_counts(&session), [1, 2, 0, 1]);
+        let change = objects.begin_change(page);
+        let id = objects.loaded(object(page.start().0), None, None).unwrap().id;
+        assert_eq!(objects.executable(page, Executable::Only).finalized, [id]);
+        assert_eq!(image_counts(&objects), [0, 1, 0, 0]);
+        objects.disable(SinkKind::Image);
+        objects.enable(SinkKind::Image);
+        assert_eq!(image_counts(&objects), [0, 2, 0, 0]);
+        objects.end_change(&change);
+        objects.disable(SinkKind::Image);
+        objects.enable(SinkKind::Image);
+        assert_eq!(image_counts(&objects), [1, 2, 0, 0]);
+        let _ = objects.not_executable(page);
+        assert_eq!(image_counts(&objects), [1, 2, 0, 1]);
         std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
     fn changes_of_memory_finalize_and_free_what_was_discovered() {
-        let session = Session::new(Options { sinks: SinkSet::NONE, ..Options::default() });
-        let discovered = session.loaded(object(BASE), None, None).unwrap();
+        let objects = LiveObjects::new(Options { sinks: SinkSet::NONE, ..Options::default() });
+        let discovered = objects.loaded(object(BASE), None, None).unwrap();
         assert!(discovered.outcome.is_empty() && discovered.pending.is_some());
-        let reported = session.loaded_from(Origin::Caller, object(BASE + 0x100), None).unwrap().id;
-        assert_eq!(session.executable(pages(1), Executable::Only).finalized, [discovered.id]);
-        session.finalized(reported);
-        session.finalized(discovered.id);
-        assert_eq!(session.statistics().objects_finalized, 2);
-        assert_eq!(session.not_executable(pages(1)).freed, [discovered.id]);
-        assert!(!session.is_alive(discovered.id) && session.is_alive(reported));
+        let reported = objects.loaded_from(Origin::Caller, object(BASE + 0x100), None).unwrap().id;
+        assert_eq!(objects.executable(pages(1), Executable::Only).finalized, [discovered.id]);
+        objects.finalized(reported);
+        objects.finalized(discovered.id);
+        assert_eq!(objects.statistics().objects_finalized, 2);
+        assert_eq!(objects.not_executable(pages(1)).freed, [discovered.id]);
+        assert!(!objects.is_alive(discovered.id) && objects.is_alive(reported));
         // The object is linked again and is pending. If its memory is unmapped while it is pending, the next report
         // describes a new object.
-        let relinked_id = session.loaded(object(BASE), None, None).unwrap().id;
-        assert_eq!(session.loaded(object(BASE), None, None).unwrap().id, relinked_id);
-        assert!(session.unmapped(pages(1)).is_empty() && session.is_alive(relinked_id));
-        assert_ne!(session.loaded(object(BASE), None, None).unwrap().id, relinked_id);
-        assert_eq!(session.overdue(relinked_id).freed, [relinked_id]);
-        assert!(session.is_alive(reported));
+        let relinked_id = objects.loaded(object(BASE), None, None).unwrap().id;
+        assert_eq!(objects.loaded(object(BASE), None, None).unwrap().id, relinked_id);
+        assert!(objects.unmapped(pages(1)).is_empty() && objects.is_alive(relinked_id));
+        assert_ne!(objects.loaded(object(BASE), None, None).unwrap().id, relinked_id);
+        assert_eq!(objects.overdue(relinked_id).freed, [relinked_id]);
+        assert!(objects.is_alive(reported));
     }
 }

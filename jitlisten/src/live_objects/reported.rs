@@ -2,14 +2,13 @@
 
 use std::collections::btree_map::Entry;
 
-use super::{Record, Session, State};
+use super::{LiveObjects, Record, State};
 use crate::object::{Channel, Origin};
 use crate::process::{checked_read, mappings};
 use crate::sink::page_size;
 use crate::{Address, AddressRange, Error, LoadedObject, ObjectId, TableProblem, cfi, log_line};
 
-#[doc(hidden)]
-impl Session {
+impl LiveObjects {
     /// Handles *finalized* by the producer.
     ///
     /// # Errors
@@ -222,12 +221,12 @@ mod tests {
     use crate::producer::raw::{self, Code, Function};
     use crate::{Address, Machine, Offset};
 
-    fn session() -> Session {
-        Session::new(Options { sinks: SinkSet::NONE, ..Options::default() })
+    fn objects() -> LiveObjects {
+        LiveObjects::new(Options { sinks: SinkSet::NONE, ..Options::default() })
     }
 
-    fn reported_loaded(session: &Session, object: Vec<u8>) -> Result<ObjectId, Error> {
-        session.loaded_from(Origin::Caller, object, None).map(|loaded| loaded.id)
+    fn reported_loaded(objects: &LiveObjects, object: Vec<u8>) -> Result<ObjectId, Error> {
+        objects.loaded_from(Origin::Caller, object, None).map(|loaded| loaded.id)
     }
 
     fn object(start: u64, name: &str) -> Vec<u8> {
@@ -238,74 +237,74 @@ mod tests {
 
     #[test]
     fn both_channels_report_one_object_in_either_order() {
-        let session = session();
-        let discovered = session.loaded(object(0x1000, "alpha"), None, None).unwrap().id;
-        let reported = reported_loaded(&session, object(0x1000, "other_name_of_alpha")).unwrap();
+        let objects = objects();
+        let discovered = objects.loaded(object(0x1000, "alpha"), None, None).unwrap().id;
+        let reported = reported_loaded(&objects, object(0x1000, "other_name_of_alpha")).unwrap();
         assert_eq!(reported, discovered);
-        session.finalized(discovered);
-        session.reported_finalized(reported).unwrap();
-        session.reported_freeing(reported).unwrap();
-        session.freeing(discovered);
+        objects.finalized(discovered);
+        objects.reported_finalized(reported).unwrap();
+        objects.reported_freeing(reported).unwrap();
+        objects.freeing(discovered);
 
-        let reported = reported_loaded(&session, object(0x1000, "alpha")).unwrap();
+        let reported = reported_loaded(&objects, object(0x1000, "alpha")).unwrap();
         assert_ne!(reported, discovered, "a number is used once");
-        session.reported_finalized(reported).unwrap();
-        assert_eq!(session.loaded(object(0x1000, "alpha"), None, None).unwrap().id, reported);
-        session.finalized(reported);
-        session.freeing(reported);
-        session.reported_freeing(reported).unwrap();
-        let statistics = session.statistics();
+        objects.reported_finalized(reported).unwrap();
+        assert_eq!(objects.loaded(object(0x1000, "alpha"), None, None).unwrap().id, reported);
+        objects.finalized(reported);
+        objects.freeing(reported);
+        objects.reported_freeing(reported).unwrap();
+        let statistics = objects.statistics();
         assert_eq!((statistics.objects_loaded, statistics.objects_finalized, statistics.objects_freed), (2, 2, 2));
     }
 
     #[test]
     fn two_objects_on_a_page_share_the_padding() {
-        let session = session();
+        let objects = objects();
         // The allocator maps such a large block alone.
         let memory = vec![0_u8; 1 << 20];
         let page_size = page_size();
         let code = (memory.as_ptr() as u64).next_multiple_of(page_size) + page_size;
-        let [first, second] = [0, 64].map(|offset| reported_loaded(&session, object(code + offset, "f")).unwrap());
+        let [first, second] = [0, 64].map(|offset| reported_loaded(&objects, object(code + offset, "f")).unwrap());
         for id in [first, second, second] {
-            session.reported_owns_padding(id, page_size).unwrap();
+            objects.reported_owns_padding(id, page_size).unwrap();
         }
-        session.reported_finalized(first).unwrap();
-        session.reported_finalized(second).unwrap();
-        let has_padding = || session.lock().padding.contains_key(&Address(code));
-        session.reported_freeing(first).unwrap();
+        objects.reported_finalized(first).unwrap();
+        objects.reported_finalized(second).unwrap();
+        let has_padding = || objects.lock().padding.contains_key(&Address(code));
+        objects.reported_freeing(first).unwrap();
         assert!(has_padding(), "the second object still owns it");
-        session.reported_freeing(second).unwrap();
-        assert!(!has_padding() && session.lock().promised_padding.is_empty());
+        objects.reported_freeing(second).unwrap();
+        assert!(!has_padding() && objects.lock().promised_padding.is_empty());
     }
 
     #[test]
     fn a_wrong_order_is_an_error() {
-        let session = session();
-        assert!(matches!(session.reported_finalized(ObjectId(7)), Err(Error::UnknownObject(ObjectId(7)))));
-        let id = reported_loaded(&session, object(0x1000, "alpha")).unwrap();
+        let objects = objects();
+        assert!(matches!(objects.reported_finalized(ObjectId(7)), Err(Error::UnknownObject(ObjectId(7)))));
+        let id = reported_loaded(&objects, object(0x1000, "alpha")).unwrap();
         assert_eq!(id.0, 1, "the C API's 0 is no object");
-        session.reported_finalized(id).unwrap();
-        assert!(matches!(session.reported_finalized(id), Err(Error::AlreadyFinalized(_))));
-        session.reported_freeing(id).unwrap();
-        assert!(matches!(session.reported_freeing(id), Err(Error::UnknownObject(_))));
-        assert!(matches!(session.reported_finalized(id), Err(Error::UnknownObject(_))));
-        let discovered = session.loaded(object(0x1000, "alpha"), None, None).unwrap().id;
-        assert!(session.reported_freeing(discovered).is_err(), "it is not the caller's");
+        objects.reported_finalized(id).unwrap();
+        assert!(matches!(objects.reported_finalized(id), Err(Error::AlreadyFinalized(_))));
+        objects.reported_freeing(id).unwrap();
+        assert!(matches!(objects.reported_freeing(id), Err(Error::UnknownObject(_))));
+        assert!(matches!(objects.reported_finalized(id), Err(Error::UnknownObject(_))));
+        let discovered = objects.loaded(object(0x1000, "alpha"), None, None).unwrap().id;
+        assert!(objects.reported_freeing(discovered).is_err(), "it is not the caller's");
     }
 
     #[test]
     fn each_report_of_the_same_code_is_finalized_and_freed() {
-        let session = session();
-        let id = reported_loaded(&session, object(0x1000, "alpha")).unwrap();
-        session.reported_finalized(id).unwrap();
-        assert_eq!(reported_loaded(&session, object(0x1000, "alpha")).unwrap(), id);
-        session.reported_finalized(id).unwrap();
-        assert!(session.reported_finalized(id).is_err());
-        session.reported_freeing(id).unwrap();
-        assert!(session.is_alive(id), "the other report");
-        session.reported_freeing(id).unwrap();
-        assert!(!session.is_alive(id) && session.reported_freeing(id).is_err());
-        let statistics = session.statistics();
+        let objects = objects();
+        let id = reported_loaded(&objects, object(0x1000, "alpha")).unwrap();
+        objects.reported_finalized(id).unwrap();
+        assert_eq!(reported_loaded(&objects, object(0x1000, "alpha")).unwrap(), id);
+        objects.reported_finalized(id).unwrap();
+        assert!(objects.reported_finalized(id).is_err());
+        objects.reported_freeing(id).unwrap();
+        assert!(objects.is_alive(id), "the other report");
+        objects.reported_freeing(id).unwrap();
+        assert!(!objects.is_alive(id) && objects.reported_freeing(id).is_err());
+        let statistics = objects.statistics();
         assert_eq!((statistics.objects_loaded, statistics.objects_finalized, statistics.objects_freed), (1, 1, 1));
     }
 
@@ -329,16 +328,16 @@ mod tests {
     #[cfg_attr(not(target_arch = "x86_64"), ignore = "the table names registers of x86_64")]
     fn an_unusable_table_is_ignored_and_counted() {
         let finalize = |table: AddressRange| {
-            let session = session();
+            let objects = objects();
             let functions = [Function::new(AddressRange::new(Address(0x1000), 16).unwrap(), b"alpha")];
             let object = raw::encode(&Code::new(Machine::X86_64, &functions).eh_frame(table)).unwrap();
-            let id = reported_loaded(&session, object.clone()).unwrap();
-            let finalized = session.reported_finalized(id);
-            assert_eq!(reported_loaded(&session, object).unwrap(), id, "it is the same object");
+            let id = reported_loaded(&objects, object.clone()).unwrap();
+            let finalized = objects.reported_finalized(id);
+            assert_eq!(reported_loaded(&objects, object).unwrap(), id, "it is the same object");
             let repaired = table_for(&[0x1000]);
             let object = raw::encode(&Code::new(Machine::X86_64, &functions).eh_frame(range_of(&repaired))).unwrap();
-            assert_ne!(reported_loaded(&session, object).unwrap(), id, "it has another table");
-            let statistics = session.statistics();
+            assert_ne!(reported_loaded(&objects, object).unwrap(), id, "it has another table");
+            let statistics = objects.statistics();
             assert_eq!((statistics.objects_finalized, statistics.objects_refused), (1, 0));
             assert_eq!(statistics.unwind_tables_refused, u64::from(finalized.is_err()));
             finalized.map_err(|error| error.to_string())
@@ -380,12 +379,12 @@ mod tests {
 
     #[test]
     fn an_address_that_is_used_again_without_a_word_is_a_new_object() {
-        let session = session();
-        let old = reported_loaded(&session, object(0x1000, "alpha")).unwrap();
-        session.reported_finalized(old).unwrap();
-        let new = reported_loaded(&session, object(0x1000, "beta")).unwrap();
+        let objects = objects();
+        let old = reported_loaded(&objects, object(0x1000, "alpha")).unwrap();
+        objects.reported_finalized(old).unwrap();
+        let new = reported_loaded(&objects, object(0x1000, "beta")).unwrap();
         assert_ne!(new, old);
-        session.reported_finalized(new).unwrap();
-        assert!(!session.is_alive(old));
+        objects.reported_finalized(new).unwrap();
+        assert!(!objects.is_alive(old));
     }
 }

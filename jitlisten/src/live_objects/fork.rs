@@ -10,7 +10,7 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
-use super::{Session, State};
+use super::{LiveObjects, State};
 use crate::ledger::MemoryChanges;
 use crate::log_line;
 use crate::options::SinkKind;
@@ -19,23 +19,22 @@ use crate::process::write_nosignal::{effective_user, user_is_final};
 use crate::process::{clock, fork_gate};
 use crate::sink::SinkState;
 
-#[doc(hidden)]
-impl Session {
-    /// Locks the session across `fork(2)`. Call this in the prepare handler of `pthread_atfork`.
+impl LiveObjects {
+    /// Locks the state across `fork(2)`. Call this in the prepare handler of `pthread_atfork`.
     pub fn lock_for_fork(&'static self) -> ForkGuard {
         let _gate = fork_gate::ClosedGate::close();
         let state = self.lock();
-        ForkGuard { session: self, state, log: crate::log::lock_for_fork(), _gate }
+        ForkGuard { objects: self, state, log: crate::log::lock_for_fork(), _gate }
     }
 
-    /// Locks the session across every `fork(2)` from now on, so that the child finds it unlocked and continues with its
-    /// own files. For processes without another fork handler; callers of [`Session::lock_for_fork`], such as the shim,
+    /// Locks the state across every `fork(2)` from now on, so that the child finds it unlocked and continues with its
+    /// own files. For processes without another fork handler; callers of [`LiveObjects::lock_for_fork`], such as the shim,
     /// must not call this.
     pub fn follow_forks(&'static self) {
         across_fork::follow_forks::<ForkGuard>();
     }
 
-    /// Detaches the session from the parent process after a fork. The child abandons the parent's files and never
+    /// Detaches the state from the parent process after a fork. The child abandons the parent's files and never
     /// writes to them. Runs in constant time and writes nothing, because most children call `exec`, or only run
     /// inherited code. The first object that the child finalizes triggers the replay of all live objects into its own
     /// files.
@@ -75,20 +74,20 @@ impl Session {
     }
 }
 
-/// The locked session, held by the forking thread in the parent and then in the child. The parent just drops it.
+/// The locked state, held by the forking thread in the parent and then in the child. The parent just drops it.
 pub struct ForkGuard {
-    session: &'static Session,
+    objects: &'static LiveObjects,
     state: MutexGuard<'static, State>,
     log: crate::log::QueueGuard,
     _gate: fork_gate::ClosedGate,
 }
 
 impl ForkGuard {
-    /// Detaches the session from the parent, in the child of the fork.
+    /// Detaches the state from the parent, in the child of the fork.
     pub fn in_child(self) {
-        let ForkGuard { session, mut state, log, _gate } = self;
+        let ForkGuard { objects, mut state, log, _gate } = self;
         drop(log);
-        session.become_child(&mut state);
+        objects.become_child(&mut state);
     }
 }
 
@@ -99,7 +98,7 @@ impl HeldAcrossFork for ForkGuard {
     }
 
     fn take() -> Option<ForkGuard> {
-        Session::process().map(Session::lock_for_fork)
+        LiveObjects::process().map(LiveObjects::lock_for_fork)
     }
 
     fn in_child(self) {

@@ -1,11 +1,10 @@
 //! Objects whose code was copied to another address after linking.
 
-use super::{Origin, Session, linked_code, readable_names};
+use super::{LiveObjects, Origin, linked_code, readable_names};
 use crate::ledger::Outcome;
 use crate::{Error, LoadedObject, ObjectId};
 
-#[doc(hidden)]
-impl Session {
+impl LiveObjects {
     /// Debug object of a pending object.
     pub fn debug_object(&self, id: ObjectId) -> Option<Vec<u8>> {
         let state = self.lock();
@@ -52,16 +51,16 @@ mod tests {
 
     #[test]
     fn an_object_may_move_until_it_is_final() {
-        let session = Session::new(Options { sinks: SinkSet::NONE, ..Options::default() });
-        let id = session.loaded(object(0x1000), None, None).unwrap().id;
-        assert_eq!(session.debug_object(id), Some(object(0x1000)));
-        assert!(session.object_moved(id, vec![1, 2, 3], true).is_err());
-        assert!(session.object_moved(id, object(0x8000), true).unwrap().is_empty(), "it may not run there yet");
+        let objects = LiveObjects::new(Options { sinks: SinkSet::NONE, ..Options::default() });
+        let id = objects.loaded(object(0x1000), None, None).unwrap().id;
+        assert_eq!(objects.debug_object(id), Some(object(0x1000)));
+        assert!(objects.object_moved(id, vec![1, 2, 3], true).is_err());
+        assert!(objects.object_moved(id, object(0x8000), true).unwrap().is_empty(), "it may not run there yet");
         // The old address is free for another object; the new one is not.
-        assert_eq!(session.loaded(object(0x8000), None, None).unwrap().id, id);
-        assert_ne!(session.loaded(object(0x1000), None, None).unwrap().id, id);
-        session.finalized(id);
-        assert!(session.object_moved(id, object(0x9000), true).is_err() && session.debug_object(id).is_none());
-        assert_eq!(session.statistics().objects_finalized, 1);
+        assert_eq!(objects.loaded(object(0x8000), None, None).unwrap().id, id);
+        assert_ne!(objects.loaded(object(0x1000), None, None).unwrap().id, id);
+        objects.finalized(id);
+        assert!(objects.object_moved(id, object(0x9000), true).is_err() && objects.debug_object(id).is_none());
+        assert_eq!(objects.statistics().objects_finalized, 1);
     }
 }
