@@ -2604,6 +2604,9 @@ def ratios_of_three(triples, scales, triples_out):
             triples_out[i, k] = triples[i, k] / scales[k]  # hot
 
 
+ratios_of_three_changed = njit(error_model="numpy")(ratios_of_three.py_func)
+
+
 @njit
 def moved_points(triples, scales, triples_out):
     for i in range(triples.shape[0]):
@@ -2830,8 +2833,8 @@ MORE = {
     "counted_bases": "branched-counts",
     "is_ascending": "early-exit",
     "has_negative": "early-exit",
-    "short_medians": "short-sort",
     "sorted_triples": "short-sort",
+    "short_medians": "short-sort",
     "lengths_by_step": "strided-sum",
     "two_powers": "math-call",
     "roots_by_newton": "division-check",

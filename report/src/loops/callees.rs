@@ -5,9 +5,20 @@ pub(super) fn is_object_mode(name: &str) -> bool {
 }
 
 pub(crate) fn is_allocation(name: &str) -> bool {
-    const ALLOCATORS: [&str; 6] = ["malloc", "free", "calloc", "realloc", "_int_malloc", "_int_free"];
+    /// Functions of glibc, and the beginning of the names of its internal ones.
+    const ALLOCATORS: [&str; 4] = ["malloc", "free", "calloc", "realloc"];
+    const INTERNAL: [&str; 6] =
+        ["_int_malloc", "_int_free", "_int_realloc", "malloc_consolidate", "unlink_chunk", "sysmalloc"];
     let is_numba_allocator = name.starts_with("NRT_") && !name.ends_with("cref") && !is_list_growth(name);
-    is_numba_allocator || ALLOCATORS.contains(&name.trim_start_matches("__libc_").trim_start_matches("cfree"))
+    let is_in_glibc = ALLOCATORS.contains(&name.trim_start_matches("__libc_").trim_start_matches("cfree"))
+        || INTERNAL.iter().any(|beginning| name.starts_with(beginning));
+    is_numba_allocator || is_in_glibc || name.starts_with("PyMem_Raw")
+}
+
+/// `memcpy` and its relatives, under the names of glibc's variants too.
+pub(super) fn is_memory_copy(name: &str) -> bool {
+    let name = name.trim_start_matches('_');
+    ["memcpy", "memmove", "memset"].iter().any(|beginning| name.starts_with(beginning))
 }
 
 pub(super) fn is_array_allocation(name: &str) -> bool {
@@ -21,6 +32,11 @@ pub(super) fn is_object_allocation(name: &str) -> bool {
 
 pub(super) fn is_reference_count(name: &str) -> bool {
     matches!(name, "NRT_incref" | "NRT_decref")
+}
+
+/// Preparation for work on an array: allocation and reference counts.
+pub(super) fn prepares(name: &str) -> bool {
+    is_allocation(name) || is_reference_count(name)
 }
 
 pub(super) fn is_list_growth(name: &str) -> bool {
@@ -200,6 +216,14 @@ mod tests {
         assert!(!["expand", "logger", "sincere", "if"].into_iter().any(is_math));
         assert!(["hypot", "__hypot_fma", "hypotf64", "hypotf"].into_iter().all(is_hypot));
         assert!(is_float_remainder("numba_fmod") && is_power("__pow_fma") && !is_power("powers"));
+    }
+
+    #[test]
+    fn allocation_includes_what_malloc_calls() {
+        let names = ["__libc_malloc", "_int_free_merge_chunk", "unlink_chunk.constprop.0", "PyMem_RawFree"];
+        assert!(names.into_iter().chain(["NRT_MemInfo_alloc_aligned", "malloc_consolidate"]).all(is_allocation));
+        assert!(["memcpy", "__memmove_avx_unaligned_erms"].into_iter().all(is_memory_copy));
+        assert!(!["NRT_incref", "malloc_trim_all", "free_list", "PyMem_Malloc"].into_iter().any(is_allocation));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::fmt;
 use rustc_hash::FxHashSet;
 
 use super::advice::Advice;
+use super::callees::prepares;
 use super::facts::Facts;
 use crate::profile::Count;
 
@@ -401,6 +402,11 @@ impl Loop {
     pub(super) fn share_where(&self, matches: impl Fn(&(String, String)) -> bool) -> f64 {
         let below = self.below.iter().filter(|(names, _)| matches(names));
         below.map(|(_, count)| count).sum::<Count>().percent_of(self.total)
+    }
+
+    /// Returns the percentage of the loop's samples in preparations by matching functions.
+    pub(super) fn share_of_preparations(&self, matches: fn(&str) -> bool) -> f64 {
+        self.share_where(|(callee, leaf)| matches(callee) && prepares(leaf))
     }
 
     pub(super) fn largest_call(&self, matches: fn(&str) -> bool) -> Option<&str> {
