@@ -110,6 +110,13 @@ pub(crate) struct Output {
     pub(crate) path: PathBuf,
 }
 
+impl Output {
+    /// Returns true if the name does not depend on the process. Child processes append their PID to it.
+    fn has_fixed_name(&self) -> bool {
+        self.pattern == self.path
+    }
+}
+
 /// Resolves the name of a new recording or bundle, and checks that it can be created. `pid` is the running process to
 /// record, if any. `adds_rank` adds the rank if this process is one of several that a launcher started.
 pub(crate) fn resolve_output(
@@ -235,7 +242,10 @@ impl Record {
         if io::stderr().is_terminal() {
             // Other commands, which show the recording themselves, start this one with `--no-rank`.
             let next = if self.no_rank { String::new() } else { format!("; then: {}", lines_command(&output.path)) };
-            let _ = writeln!(io::stderr(), "jitlisten: recording into {}{next}", output.path.display());
+            let path = output.path.display();
+            let has_children = self.recorder.run_environment.subprocesses && output.has_fixed_name();
+            let children = if has_children { format!(", child processes into {path}.PID") } else { String::new() };
+            let _ = writeln!(io::stderr(), "jitlisten: recording into {path}{children}{next}");
         }
         command.env(RECORD_VARIABLE, self.encode_options(&output.pattern)).env_remove(FILE_OWNER_VARIABLE);
         // Without a configured log, errors of the recorder go to standard error.

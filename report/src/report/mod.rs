@@ -185,7 +185,8 @@ impl Report {
             notes.push(match count {
                 0 => "the recording has no samples: the program used too little time, or did not load the library \
                       (a wrapper that changes LD_PRELOAD, a statically linked or set-user-ID program, another libc), \
-                      or needs all threads that its limit allows"
+                      or needs all threads that its limit allows, or its children did the work: with -s, their \
+                      recordings are beside this one, as FILE.PID"
                     .to_owned(),
                 // The selection of a thread or process excludes all samples.
                 count => format!("none of the {} samples is of the chosen process and thread", group_digits(count)),
