@@ -184,7 +184,7 @@ fn string_join(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     (share > 65.0).then(|| {
         Advice::because("string-join", format!("{share:.0} % of it copies strings to concatenate them"))
             .change("join a list of the parts once: ''.join(parts)")
-            .gain(1.5, 60.0)
+            .gain(1.5, 80.0)
     })
 }
 
@@ -198,7 +198,7 @@ fn string_compare(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     (is_character && (share > 20.0 || share > 5.0 && is_most)).then(|| {
         Advice::because("string-characters", "makes a string of each character")
             .change("for ASCII, pass np.frombuffer(text.encode(), np.uint8) and compare codes")
-            .gain(10.0, 150.0)
+            .gain(10.0, 200.0)
     })
 }
 
@@ -510,7 +510,7 @@ fn invariant_divisor(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let is_hidden = hot_loop.facts.is_vectorised() && is_fast
         || hot_loop.facts.instructions > MAX_INSTRUCTIONS_PER_DIVISION * invariant_divisions;
     let (cause, lower, upper) = if invariant_divisions != 0 && !is_hidden {
-        ("divides by a value that the loop does not change", 1.05, if width > 128 { 3.5 } else { 5.0 })
+        ("divides by a value that the loop does not change", 1.05, if width > 128 { 3.5 } else { 6.0 })
     } else if shared_divisions != 0 && scalar <= 6 * divisions {
         ("divides several values by the same one in each round", 1.2, 3.0)
     } else {
@@ -785,7 +785,7 @@ fn stride(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
                      it runs";
         Advice::because("stride", cause)
             .change("C-contiguous arrays by index, the last index in the inner loop, help")
-            .gain(1.1, 21.0)
+            .gain(1.1, 30.0)
     })
 }
 
