@@ -271,7 +271,8 @@ fn perf_walks_from_a_shader_to_the_start_of_its_thread() {
         image::files(&host).iter().flat_map(|image| image::function_names(image)).collect();
     let map_names: BTreeSet<String> = recording.perf_map().entries.into_iter().map(|entry| entry.name).collect();
     assert!(map_names.len() >= 3 && map_names.is_subset(&image_names), "{map_names:?}\n{image_names:?}");
-    assert!(whole_stacks * 100 >= shaders.len() * 95, "{whole_stacks} of {}", shaders.len());
+    let incomplete = shaders.iter().find(|sample| !is_whole(sample));
+    assert!(whole_stacks * 100 >= shaders.len() * 95, "{whole_stacks} of {}: {incomplete:?}", shaders.len());
 }
 
 /// Mesa destroys its engines and keeps their code, which LLVM has then removed from the GDB JIT list.
