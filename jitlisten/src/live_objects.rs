@@ -45,7 +45,7 @@ use crate::process::write_nosignal::effective_user;
 use crate::process::{clock, reserve};
 use crate::sink::{self, HeaderPadding, Images, Sink, SinkContext, StaleMap};
 use crate::statistics::{Counters, Statistics};
-use crate::{Address, AddressRange, Error, LoadedObject, Session, observer, unwindability};
+use crate::{Address, AddressRange, Error, LoadedObject, observer, unwindability};
 pub use fork::ForkGuard;
 pub use live_functions::LiveFunction;
 
@@ -64,7 +64,7 @@ pub struct Loaded {
     pub has_lines: bool,
 }
 
-/// The live objects of the process, and the sinks to notify: what is inside a [`Session`].
+/// The live objects of the process, and the sinks to notify: what is inside a session.
 pub struct LiveObjects {
     options: Options,
     counters: Counters,
@@ -120,16 +120,6 @@ const MIN_YIELD: Duration = Duration::from_micros(100);
 const MAX_YIELD: Duration = Duration::from_millis(50);
 
 impl LiveObjects {
-    /// The live objects of this process, if its session is open.
-    pub fn process() -> Option<&'static LiveObjects> {
-        Session::process().map(Session::live_objects)
-    }
-
-    /// The live objects of a session.
-    pub fn of(session: &Session) -> &LiveObjects {
-        session.live_objects()
-    }
-
     pub(crate) fn new(options: Options) -> LiveObjects {
         // Register this fork handler first, so that a fork takes the locks in the usual order: the state's lock
         // before the registry's.

@@ -90,3 +90,15 @@ impl Session {
         self.0.live_functions()
     }
 }
+
+impl LiveObjects {
+    /// The live objects of this process, if its session is open.
+    pub fn process() -> Option<&'static LiveObjects> {
+        Session::process().map(Session::live_objects)
+    }
+
+    /// The live objects of a session.
+    pub fn of(session: &Session) -> &LiveObjects {
+        session.live_objects()
+    }
+}
