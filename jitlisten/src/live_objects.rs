@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Events for unknown objects, and repeated events, are ignored. Every method may be called from any thread, even under
-//! LLVM's or the loader's lock. The lock of the state is the innermost one: code that runs under it must not wait for any
-//! lock of the host.
+//! LLVM's or the loader's lock. The lock of the state is the innermost one: code that runs under it must not wait for
+//! any lock of the host.
 //!
 //! | file | content |
 //! | --- | --- |
@@ -412,5 +412,18 @@ impl LiveObjects {
             }
         }
         gaps.derived_rules
+    }
+}
+
+#[cfg(test)]
+mod test_objects {
+    use crate::producer::raw::{self, Code, Function};
+    use crate::{Address, AddressRange, Machine};
+
+    /// An object of one function of 16 bytes.
+    pub(super) fn object(start: u64, name: &str) -> Vec<u8> {
+        let range = AddressRange::new(Address(start), 16).unwrap();
+        let functions = [Function { range, name: name.as_bytes() }];
+        raw::encode(&Code { machine: Machine::X86_64, functions: &functions, lines: &[], eh_frame: None }).unwrap()
     }
 }

@@ -31,18 +31,13 @@ pub use crate::process::reserve::{is_from_reserve, map_pages, take_from_reserve,
 pub use crate::process::write_nosignal::without_write_signals;
 pub use crate::remarks::{Remark, note as record_remark};
 pub use crate::run_request::{RUN_VARIABLE, RunRequest, Word};
+pub use crate::session::open_session;
 #[cfg(feature = "fuzzing")]
 pub use crate::sink::fuzzing;
 pub use crate::sink::perf_map::FirstLine;
 pub use crate::sink::process_directory::{MarkedDirectory, default_directory};
 pub use crate::sink::{UnwinderSearch, run_before_program};
 pub use unwind_register::{DynamicSection, RELATIVE, ReentrancyGuard, ReentrancyToken, Relocation, is_relative};
-
-/// Opens the session of this process, or returns it unchanged if it is open already. `complaints` are logged. In a
-/// privileged process the options are ignored, and the session is inactive.
-pub fn open_session(options: crate::options::Options, complaints: &[String]) -> &'static crate::Session {
-    crate::Session::open(options, complaints)
-}
 
 /// Number of reported code, for callers that cannot hold a Rust value (C). It is live until
 /// [`LiveObjects::reported_freeing`].

@@ -31,21 +31,22 @@ pub struct Session(LiveObjects);
 
 static PROCESS: OnceBox<Session> = OnceBox::new();
 
-impl Session {
-    /// See [`plumbing::open_session`](crate::plumbing::open_session).
-    pub(crate) fn open(options: Options, complaints: &[String]) -> &'static Session {
-        PROCESS.get_or_init(|| {
-            if is_privileged() {
-                return Box::new(Session::new(Options { active: false, ..Options::default() }));
-            }
-            crate::log::open(&options.log);
-            for complaint in complaints {
-                log_line!(Warn, "{complaint}");
-            }
-            Box::new(Session::new(options))
-        })
-    }
+/// Opens the session of this process, or returns it unchanged if it is open already. `complaints` are logged. In a
+/// privileged process ([`is_privileged`]) the options are ignored, and the session is inactive.
+pub fn open_session(options: Options, complaints: &[String]) -> &'static Session {
+    PROCESS.get_or_init(|| {
+        if is_privileged() {
+            return Box::new(Session::new(Options { active: false, ..Options::default() }));
+        }
+        crate::log::open(&options.log);
+        for complaint in complaints {
+            log_line!(Warn, "{complaint}");
+        }
+        Box::new(Session::new(options))
+    })
+}
 
+impl Session {
     /// The session of this process, if it is open.
     pub fn process() -> Option<&'static Session> {
         PROCESS.get()
@@ -53,10 +54,6 @@ impl Session {
 
     pub(crate) fn new(options: Options) -> Session {
         Session(LiveObjects::new(options))
-    }
-
-    pub(crate) fn live_objects(&self) -> &LiveObjects {
-        &self.0
     }
 
     /// Options that the session was opened with.
@@ -94,11 +91,11 @@ impl Session {
 impl LiveObjects {
     /// The live objects of this process, if its session is open.
     pub fn process() -> Option<&'static LiveObjects> {
-        Session::process().map(Session::live_objects)
+        Session::process().map(LiveObjects::of)
     }
 
     /// The live objects of a session.
     pub fn of(session: &Session) -> &LiveObjects {
-        session.live_objects()
+        &session.0
     }
 }

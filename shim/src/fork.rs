@@ -1,4 +1,5 @@
-//! `fork(2)` handlers: the shim's and the session's locks are taken before a fork and released in both processes.
+//! `fork(2)` handlers: the locks of the shim and of the live objects are taken before a fork, and released in both
+//! processes.
 
 #![forbid(unsafe_code)]
 
@@ -9,12 +10,12 @@ use jitlisten::plumbing::{ForkGuard, ForkSlot, HeldAcrossFork, ReentrancyToken, 
 use crate::hooks;
 use crate::state::State;
 
-/// The shim's and the session's locks, held by the forking thread so that no other thread is in the middle of a change.
-/// Hooks in the forking thread do not wait for these locks, because other `pthread_atfork` handlers run while they are
-/// held.
+/// The locks of the shim and of the live objects, held by the forking thread so that no other thread is in the middle
+/// of a change. Hooks in the forking thread do not wait for these locks, because other `pthread_atfork` handlers run
+/// while they are held.
 struct HeldLocks {
     state: MutexGuard<'static, State>,
-    session: ForkGuard,
+    objects: ForkGuard,
     _entered: ReentrancyToken<'static>,
 }
 
@@ -32,15 +33,15 @@ impl HeldAcrossFork for HeldLocks {
     fn take() -> Option<HeldLocks> {
         hooks::catch_panic(|shim| {
             let entered = hooks::enter()?;
-            let (state, session) = (shim.lock(), shim.objects.lock_for_fork());
-            Some(HeldLocks { state, session, _entered: entered })
+            let (state, objects) = (shim.lock(), shim.objects.lock_for_fork());
+            Some(HeldLocks { state, objects, _entered: entered })
         })
     }
 
     fn in_child(self) {
         // Release the locks even if the hooks are disabled.
-        let HeldLocks { state, session, _entered } = self;
-        hooks::catch_panic(|_| session.in_child());
+        let HeldLocks { state, objects, _entered } = self;
+        hooks::catch_panic(|_| objects.in_child());
         drop(state);
     }
 }

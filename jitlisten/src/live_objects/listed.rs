@@ -51,16 +51,11 @@ impl LiveObjects {
 
 #[cfg(test)]
 mod tests {
+    use super::super::test_objects::object;
     use super::*;
     use crate::options::{Options, SinkSet};
     use crate::producer::raw::{self, Code, Function};
     use crate::{Address, Machine};
-
-    fn object(start: u64, name: &str) -> Vec<u8> {
-        let range = AddressRange::new(Address(start), 16).unwrap();
-        let functions = [Function { range, name: name.as_bytes() }];
-        raw::encode(&Code { machine: Machine::X86_64, functions: &functions, lines: &[], eh_frame: None }).unwrap()
-    }
 
     #[test]
     fn an_object_of_the_linker_is_the_one_in_the_list() {

@@ -11,7 +11,7 @@ use crate::sink::{self, Neighbours, SinkError, UnwinderSearch};
 use crate::{Address, AddressRange, ObjectId, observer};
 
 impl LiveObjects {
-    /// Enables a sink and notifies it of all live objects; see the method of the session.
+    /// Does what `Session::enable` promises.
     pub fn enable(&self, kind: SinkKind) {
         let mut state = self.lock_for_this_process();
         let locked_at = clock::monotonic();

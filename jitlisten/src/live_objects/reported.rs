@@ -215,6 +215,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use super::super::test_objects::object;
     use super::*;
     use crate::cfi::{Cfa, FunctionRules, UnwindRow};
     use crate::options::{Options, SinkSet};
@@ -227,12 +228,6 @@ mod tests {
 
     fn reported_loaded(objects: &LiveObjects, object: Vec<u8>) -> Result<ObjectId, Error> {
         objects.loaded_from(Origin::Caller, object, None).map(|loaded| loaded.id)
-    }
-
-    fn object(start: u64, name: &str) -> Vec<u8> {
-        let range = AddressRange::new(Address(start), 16).unwrap();
-        let functions = [Function { range, name: name.as_bytes() }];
-        raw::encode(&Code { machine: Machine::X86_64, functions: &functions, lines: &[], eh_frame: None }).unwrap()
     }
 
     #[test]

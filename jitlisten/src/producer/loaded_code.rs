@@ -1,6 +1,7 @@
 //! Handle for code that a producer has reported, from *loaded* to *freeing*.
 
 use super::{Placed, Producer, raw, set_section_addresses};
+use crate::live_objects::LiveObjects;
 use crate::log_line;
 use crate::object::Origin;
 use crate::process::host_state::HostStateGuard;
@@ -35,7 +36,7 @@ impl LoadedCode {
             Producer::Llvm => Origin::Llvm,
             Producer::Other => Origin::Caller,
         };
-        session.live_objects().loaded_from(origin, object, None).map(|loaded| LoadedCode { session, id: loaded.id })
+        LiveObjects::of(session).loaded_from(origin, object, None).map(|loaded| LoadedCode { session, id: loaded.id })
     }
 
     /// Reports *loaded* for an object whose section headers lack addresses; see [`set_section_addresses`].
@@ -49,7 +50,7 @@ impl LoadedCode {
         placed: &[Placed<'_>],
     ) -> Result<LoadedCode, Error> {
         set_section_addresses(&mut object, placed)
-            .inspect_err(|error| session.live_objects().refuse(object.len(), error))?;
+            .inspect_err(|error| LiveObjects::of(session).refuse(object.len(), error))?;
         LoadedCode::from_object(session, producer, object)
     }
 
@@ -60,7 +61,7 @@ impl LoadedCode {
     /// # Errors
     /// Same as for [`raw::encode`].
     pub fn from_raw(session: &'static Session, code: &raw::Code<'_>) -> Result<LoadedCode, Error> {
-        let object = raw::encode(code).inspect_err(|error| session.live_objects().refuse(0, error))?;
+        let object = raw::encode(code).inspect_err(|error| LiveObjects::of(session).refuse(0, error))?;
         let loaded = LoadedCode::from_object(session, Producer::Other, object)?;
         for mistake in raw::find_mistakes(code) {
             log_line!(Warn, "object {}: {mistake}", loaded.id);
@@ -76,7 +77,7 @@ impl LoadedCode {
     pub fn owns_pages(&self) {
         let _host_state = HostStateGuard::enter();
         // This fails only for an object that the producer has freed. This value keeps the object until it is dropped.
-        let _ = self.session.live_objects().reported_owns_pages(self.id);
+        let _ = LiveObjects::of(self.session).reported_owns_pages(self.id);
     }
 
     /// Promises, before *finalized*, that the `size` bytes before the first page of this code are whole pages of the
@@ -88,7 +89,7 @@ impl LoadedCode {
     /// [`Error::Padding`] if the memory is anything else.
     pub fn owns_padding(&self, size: u64) -> Result<(), Error> {
         let _host_state = HostStateGuard::enter();
-        self.session.live_objects().reported_owns_padding(self.id, size)
+        LiveObjects::of(self.session).reported_owns_padding(self.id, size)
     }
 
     /// Reports *finalized*: the code is relocated and may run. A second call has no effect. The first call after a
@@ -96,10 +97,10 @@ impl LoadedCode {
     pub fn finalized(&self) {
         let _host_state = HostStateGuard::enter();
         // A second call is the only possible error.
-        let _ = self.session.live_objects().reported_finalized(self.id);
+        let _ = LiveObjects::of(self.session).reported_finalized(self.id);
     }
 
-    /// Keeps the code until [`LiveObjects::reported_freeing`](crate::live_objects::LiveObjects::reported_freeing).
+    /// Keeps the code until [`LiveObjects::reported_freeing`].
     pub(crate) fn into_id(self) -> ObjectId {
         std::mem::ManuallyDrop::new(self).id
     }
@@ -108,7 +109,7 @@ impl LoadedCode {
 impl Drop for LoadedCode {
     fn drop(&mut self) {
         let _host_state = HostStateGuard::enter();
-        let _ = self.session.live_objects().reported_freeing(self.id);
+        let _ = LiveObjects::of(self.session).reported_freeing(self.id);
     }
 }
 
@@ -137,7 +138,7 @@ mod tests {
         assert_eq!(counts(), [1, 1, 1]);
         let id = load().into_id();
         assert_eq!(counts(), [2, 1, 1], "a number keeps the code");
-        session.live_objects().reported_freeing(id).unwrap();
+        LiveObjects::of(session).reported_freeing(id).unwrap();
         drop(load());
         assert_eq!(counts(), [3, 1, 3], "it need not be final");
     }

@@ -38,7 +38,9 @@ mod reported_code;
 mod section_addresses;
 
 use crate::Session;
+use crate::live_objects::LiveObjects;
 use crate::options::{Listening, Options};
+use crate::session::open_session;
 
 pub use loaded_code::LoadedCode;
 pub use section_addresses::{Placed, set_section_addresses};
@@ -48,9 +50,9 @@ pub use section_addresses::{Placed, set_section_addresses};
 /// If the session is open already, returns it unchanged.
 pub fn open(mut options: Options, complaints: &[String]) -> &'static Session {
     options.listening = Listening::Calls;
-    let session = Session::open(options, complaints);
+    let session = open_session(options, complaints);
     if session.options().listening == Listening::Calls {
-        session.live_objects().follow_forks();
+        LiveObjects::of(session).follow_forks();
     }
     session
 }
