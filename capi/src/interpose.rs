@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int, c_long, c_ulong, c_void};
 
 use jitlisten_sampler::{CStringArray, ThreadFunction};
 
+use crate::exec_environment::{ExecEnvironment, own_environment};
 use crate::missing_preload::warn;
 
 /// Exports functions that forward to the functions of the same name in `jitlisten_sampler`. If `after` is given, that
@@ -47,9 +48,6 @@ interpose! {
     extern "C" fn _exit(status: c_int) -> !;
     extern "C" fn _Exit(status: c_int) -> !;
     extern "C" fn quick_exit(status: c_int) -> !;
-    extern "C" fn execv(file: CharPointer, arguments: CStringArray) -> c_int, after warn(file, std::ptr::null());
-    extern "C" fn execve(file: CharPointer, arguments: CStringArray, environment: CStringArray) -> c_int,
-        after warn(file, environment);
     extern "C" fn execvp(file: CharPointer, arguments: CStringArray) -> c_int, after warn(file, std::ptr::null());
     extern "C" fn execvpe(file: CharPointer, arguments: CStringArray, environment: CStringArray) -> c_int,
         after warn(file, environment);
@@ -73,6 +71,30 @@ interpose! {
         thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, start: ThreadFunction,
         argument: *mut c_void
     ) -> c_int;
+}
+
+/// Interposes `execve(2)`.
+///
+/// # Safety
+/// Same contract as libc's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(file: CharPointer, arguments: CStringArray, environment: CStringArray) -> c_int {
+    // SAFETY: the caller passes the arguments of `execve(2)`, and their memory remains until this function returns.
+    unsafe {
+        warn(file, environment);
+        let environment = ExecEnvironment::new(file, environment);
+        jitlisten_sampler::execve(file, arguments, environment.as_ptr())
+    }
+}
+
+/// Interposes `execv(3)`.
+///
+/// # Safety
+/// Same contract as libc's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(file: CharPointer, arguments: CStringArray) -> c_int {
+    // SAFETY: `execv` is `execve` with the environment of the process.
+    unsafe { execve(file, arguments, own_environment()) }
 }
 
 /// Defines variadic functions whose arguments are all words. Each stores its argument registers next to the stack

@@ -7,6 +7,8 @@
 
 pub mod attached;
 mod borrowed;
+#[cfg(feature = "interpose")]
+mod exec_environment;
 pub mod guard;
 mod heap;
 #[cfg(feature = "interpose")]

@@ -12,11 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use jitlisten::plumbing::HostStateGuard;
 use jitlisten_sampler::CStringArray;
 
+use crate::exec_environment::own_environment;
 use crate::run_environment;
-
-unsafe extern "C" {
-    static environ: CStringArray;
-}
 
 /// A launcher process: `jitlisten run` or `record` started it, but it is not the program yet.
 struct Launcher {
@@ -56,8 +53,7 @@ pub(crate) unsafe fn warn(file: *const c_char, environment: CStringArray) {
     let _ = catch_unwind(|| {
         let is_watched = |launcher: &&Launcher| launcher.starts_children || launcher.pid == std::process::id();
         let Some(launcher) = LAUNCHER.get().filter(is_watched).filter(|_| !file.is_null()) else { return };
-        // SAFETY: `environ` is libc's variable, which the calling thread may read, as `execve` itself does.
-        let environment = if environment.is_null() { unsafe { environ } } else { environment };
+        let environment = if environment.is_null() { own_environment() } else { environment };
         // SAFETY: the caller passes an environment like that of `execve(2)`.
         let preload = unsafe { find_variable(environment, b"LD_PRELOAD=") }.unwrap_or_default();
         if preload.split(|byte| b" :".contains(byte)).any(|path| path == launcher.library.as_slice()) {

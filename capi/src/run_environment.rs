@@ -21,6 +21,8 @@ pub(crate) fn restore_environment() {
     if !request.has(Word::Program) || !jitlisten_shim::is_python() {
         return;
     }
+    #[cfg(feature = "interpose")]
+    crate::exec_environment::store_request(&request);
     let preload = env::var_os(PRELOAD_VARIABLE).unwrap_or_default();
     let preload = remove_from_list(preload.as_bytes(), request.library);
     set_or_remove(PRELOAD_VARIABLE, preload.map(OsString::from_vec));

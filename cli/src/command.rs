@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
+use jitlisten::plumbing::elf;
 use rustix::fs::Mode;
 use rustix::process::{Signal, getegid, geteuid};
 
@@ -191,21 +192,7 @@ pub(crate) const STATIC_ADVICE: &str = "build it without -static; programs that 
 pub(crate) fn is_static(path: &Path) -> bool {
     let mut first_bytes = Vec::new();
     let result = File::open(path).and_then(|file| file.take(1 << 16).read_to_end(&mut first_bytes));
-    result.is_ok() && has_no_loader(&first_bytes) == Some(true)
-}
-
-/// Searches the program headers for a loader. `None` if `first_bytes` does not contain them, or the file is not a
-/// 64-bit program.
-fn has_no_loader(first_bytes: &[u8]) -> Option<bool> {
-    const PT_INTERP: u32 = 3;
-    let word = |offset: usize| Some(u16::from_le_bytes(first_bytes.get(offset..offset + 2)?.try_into().ok()?));
-    let is_program = first_bytes.starts_with(b"\x7fELF\x02\x01") && matches!(word(16)?, 2 | 3);
-    let table = usize::try_from(u64::from_le_bytes(first_bytes.get(32..40)?.try_into().ok()?)).ok()?;
-    let (size, count) = (usize::from(word(54)?), usize::from(word(56)?));
-    let headers = first_bytes.get(table..table.checked_add(size * count)?)?;
-    let mut types =
-        headers.chunks_exact(size.max(56)).map(|header| header.first_chunk().map(|&kind| u32::from_le_bytes(kind)));
-    is_program.then(|| count > 0 && types.all(|kind| kind != Some(PT_INTERP)))
+    result.is_ok() && elf::loader_path(&first_bytes).is_some_and(<[u8]>::is_empty)
 }
 
 fn gains_privileges(path: &Path) -> bool {
@@ -235,22 +222,5 @@ mod tests {
         assert_eq!(interrupts.register(at(20)), None, "the advice is old");
         assert!(interrupts.is_advice_due(at(22)));
         assert_eq!([23, 24].map(|seconds| interrupts.register(at(seconds))), [Some(Signal::TERM), Some(Signal::KILL)]);
-    }
-
-    #[test]
-    fn a_program_without_a_loader_is_static() {
-        let program = |kind: u8, headers: &[u8]| {
-            let mut head = [0; 64];
-            head[..6].copy_from_slice(b"\x7fELF\x02\x01");
-            (head[16], head[32], head[54], head[56]) = (kind, 64, 56, headers.len() as u8);
-            let headers = headers.iter().flat_map(|&kind| [&[kind, 0, 0, 0][..], &[0; 52]].concat());
-            head.into_iter().chain(headers).collect::<Vec<u8>>()
-        };
-        assert_eq!(has_no_loader(&program(2, &[1, 1, 7])), Some(true));
-        assert_eq!(has_no_loader(&program(3, &[6, 3, 1])), Some(false));
-        assert_eq!(has_no_loader(&program(1, &[1])), None, "an object file");
-        assert_eq!(has_no_loader(&program(2, &[1, 3])[..100]), None);
-        assert_eq!(has_no_loader(b"#!/bin/sh\n"), None);
-        assert!(!is_static(Path::new("/proc/self/exe")));
     }
 }

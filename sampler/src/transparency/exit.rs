@@ -112,7 +112,6 @@ fn execute(may_be_executed: impl FnOnce() -> bool, call: impl FnOnce() -> c_int)
 type FilePath = *const c_char;
 
 interpose! {
-    execv(file: FilePath, arguments: CStringArray) -> c_int, |call| execute(|| may_be_executed(file, false), call);
     execve(file: FilePath, arguments: CStringArray, environment: CStringArray) -> c_int,
         |call| execute(|| may_be_executed(file, false), call);
     execvp(file: FilePath, arguments: CStringArray) -> c_int, |call| execute(|| may_be_executed(file, true), call);

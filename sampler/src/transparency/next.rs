@@ -56,7 +56,6 @@ define_next_functions! {
     cached _exit(status: c_int) -> !, exit_group(status);
     cached _Exit(status: c_int) -> !, exit_group(status);
     resolved quick_exit(status: c_int) -> !, exit_group(status);
-    cached execv(file: CharPointer, arguments: CStringArray) -> c_int, -1;
     cached execve(file: CharPointer, arguments: CStringArray, environment: CStringArray) -> c_int, -1;
     cached execvp(file: CharPointer, arguments: CStringArray) -> c_int, -1;
     cached execvpe(file: CharPointer, arguments: CStringArray, environment: CStringArray) -> c_int, -1;
