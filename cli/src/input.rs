@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use jitlisten_sampler::{exact_pattern, first_process};
+use jitlisten_sampler::{Origin, exact_pattern};
 
 use crate::bundle;
 use crate::command;
@@ -102,7 +102,9 @@ impl Input {
             (None, signal) => Some(format!("signal {}", signal.unwrap_or_default())),
         };
         // Without -s, other new files are of another recorder that uses the same name.
-        let is_own = |path: &PathBuf| first_process(path) == Some(pid);
+        let is_own = |path: &PathBuf| {
+            Origin::read(path).is_some_and(|origin| origin.pid == pid || origin.run.is_some_and(|run| run.0.pid == pid))
+        };
         if !self.recorder.run_environment.subprocesses && files.iter().any(is_own) {
             files.retain(is_own);
         }

@@ -4,12 +4,14 @@
 
 use std::fs;
 use std::io::{self, IsTerminal as _, Read as _, Write};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use jitlisten_files::{Replacement, Visibility, open_in_place, open_regular};
 use jitlisten_report::{Lookup, Options, RecordingFile, Report, Selection};
+use jitlisten_sampler::Origin;
 
 use rustix::io::Errno;
 
@@ -60,7 +62,9 @@ impl Reading {
         let files = bundle::resolve_all(&paths)?;
         let options = self.options(by_thread, kernel);
         let progress = Progress::start(&files[0].path, files.len());
-        open_resolved(&files, &options, progress.as_ref())
+        let mut report = open_resolved(&files, &options, progress.as_ref())?;
+        report.notes.extend(note_other_processes(&files));
+        Ok(report)
     }
 
     /// Opens two recordings, or folders of recordings, each in a thread of its own.
@@ -91,6 +95,25 @@ impl Reading {
             mine: self.mine.clone(),
         }
     }
+}
+
+/// Returns a note if the only file is that of one process, and other processes of the same command have recordings next
+/// to it: those that a script starts one after the other, or with `record -s` the children.
+fn note_other_processes(files: &[RecordingFile]) -> Option<String> {
+    let [RecordingFile { path, .. }] = files else { return None };
+    let run = Origin::read(path)?.run?;
+    let name = path.file_name()?;
+    let is_other = |entry: &fs::DirEntry| {
+        let other = entry.file_name();
+        let suffix = other.as_bytes().strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"."));
+        suffix.is_some_and(|suffix| suffix.first().is_some_and(u8::is_ascii_digit))
+            && Origin::read(&entry.path()).is_some_and(|origin| origin.run == Some(run))
+    };
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let count = fs::read_dir(directory).ok()?.flatten().filter(is_other).count();
+    let (processes, have) = if count == 1 { ("process", "has a recording") } else { ("processes", "have recordings") };
+    let name = name.display();
+    (count != 0).then(|| format!("{count} other {processes} of the command {have} of their own: {name}.PID"))
 }
 
 /// Stack of a thread that reads recordings: as large as that of the main thread.

@@ -48,7 +48,7 @@ pub use recording::process::{Process, is_launcher};
 pub use recording::process_name::set_process_name;
 pub use recording::recorder::{Error, finish_at_exit, request_end, running_path, start, statistics, stop};
 pub use thread::creation::pthread_create;
-pub use transparency::exit::{_Exit, _exit, execv, execve, execveat, execvp, execvpe, fexecve, quick_exit};
+pub use transparency::exit::{_Exit, _exit, execve, execveat, execvp, execvpe, fexecve, quick_exit};
 pub use transparency::fatal::is_interposed;
 pub use transparency::next::{CStringArray, ThreadFunction, resolve_libc_functions};
 pub use transparency::privileges::{
@@ -60,4 +60,4 @@ pub use transparency::signals::{
 pub use transparency::thread_count::{fopen, fopen64};
 pub use writer::existing_file::{check_output, rename_existing};
 pub use writer::file_names::is_recorded_file;
-pub use writer::output::first_process;
+pub use writer::output::Origin;

@@ -2,14 +2,15 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
-use jitlisten::plumbing::process_start_time;
+use jitlisten::plumbing::{RUN_VARIABLE, Run, RunRequest, process_start_time};
 use wire::recording::{FILE_OWNER_VARIABLE, RECORD_VARIABLE};
 
 use crate::recording::options::Options;
 use crate::recording::process::is_launcher;
 use crate::recording::recorder::{self, Error, Start};
-use crate::writer::output;
+use crate::writer::output::Origin;
 
 /// Processes that inherit a recording request from the environment, besides the one that the request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,13 @@ pub enum InheritedBy {
     NoProcess,
     /// Every child process, if this process is a launcher such as a shell.
     Descendants,
+}
+
+static RUN: OnceLock<Option<Run>> = OnceLock::new();
+
+/// Returns the command that this process belongs to, if the environment requested its recording.
+pub(crate) fn run() -> Option<Run> {
+    RUN.get().copied().flatten()
 }
 
 /// Starts a recording if the environment requests one for this process. Only call from a constructor, when no other
@@ -48,13 +56,16 @@ pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
         None => {}
     }
     let gives_signal_stacks = recorder::inspect_process()?;
+    RUN.get_or_init(|| RunRequest::parse(&std::env::var_os(RUN_VARIABLE)?).run());
     set_variable(FILE_OWNER_VARIABLE, std::ffi::OsStr::new(&own_pid));
     // A fork child has its parent's environment, which does not tell whether the child has created its file. The path
     // may also still hold an earlier recording, which this process replaces only at its first sample.
     let continues =
         |file: &Path| (is_child || file_owner.as_ref() == Some(&own_pid)) && was_created_by_this_process(file);
     let hands_over = options.pid.is_none() && inherited_by == InheritedBy::Descendants;
-    recorder::start_with(options, Start { is_child, hands_over, gives_signal_stacks, inherited: None }, continues)?;
+    let is_tool = hands_over && (is_launcher("self") || file_owner.as_ref().is_some_and(|owner| *owner != own_pid));
+    let start = Start { is_child, hands_over, is_tool, gives_signal_stacks, inherited: None };
+    recorder::start_with(options, start, continues)?;
     Ok(true)
 }
 
@@ -62,7 +73,7 @@ pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
 /// process: since the process started, no other process can have had this PID.
 fn was_created_by_this_process(path: &Path) -> bool {
     let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
-    output::first_process(path) == Some(std::process::id())
+    Origin::read(path).is_some_and(|origin| origin.pid == std::process::id())
         && process_start_time().is_some_and(|began| modified.is_ok_and(|modified| modified >= began))
 }
 

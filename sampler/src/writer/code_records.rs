@@ -36,6 +36,7 @@ impl Writer {
     /// Writes records for code events, and pins the images that the events name.
     pub(super) fn write_code_events(&mut self) {
         for event in self.recording.code_events.take() {
+            self.has_code = true;
             let id = SampleId { time: event.time, ..self.now() };
             let (start, end) = (event.range.start().0, event.range.end().0);
             let mut mapping =

@@ -5,6 +5,9 @@
 //!   FILE.images/     renamed to FILE.old.images/; refused if another user owns it or others may write to it
 //! ```
 //!
+//! A shell script may start several programs. The recording of an earlier one is renamed to `FILE.PID`, so that
+//! `FILE.old` stays that of the previous command.
+//!
 //! A recording without a sample is not kept, and does not replace another recording.
 //!
 //! A recorder locks its file while it writes (`fcntl_locking(2)`). A file that another recorder has locked is neither
@@ -20,6 +23,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use jitlisten::log_line;
+use jitlisten::plumbing::Run;
 use jitlisten_files::{OwnDirectory, Replacement, open_existing as open_to_write, try_lock};
 use wire::perf_data::{PERF_RECORD_AUXTRACE, PERF_RECORD_COMPRESSED, PERF_RECORD_COMPRESSED2, PERF_RECORD_SAMPLE};
 use wire::recording::{images, old};
@@ -27,6 +31,7 @@ use wire::recording::{images, old};
 use crate::system::descriptors::move_file_to_high_descriptor;
 use crate::writer::file_names::is_own_file;
 use crate::writer::held_file::Owner;
+use crate::writer::output::Origin;
 use crate::writer::perf_data::{DATA_SIZE_OFFSET, MAGIC};
 
 /// Header offset of the field that holds the file offset of the data.
@@ -218,11 +223,21 @@ pub(crate) fn create(path: &Path, bytes: &[u8], claim: &Claim, owner: Owner) -> 
         return Err(ErrorKind::AlreadyExists.into());
     }
     if claim.has_recording() {
-        check_old(path)?;
-        move_to_old(path)?;
+        set_aside(path, owner.run)?;
         return file.into_new_file();
     }
     file.into_file()
+}
+
+/// Renames the recording of another process of the same command to FILE.PID, and any other recording to FILE.old.
+fn set_aside(path: &Path, run: Option<Run>) -> io::Result<()> {
+    let Some(sibling) = Origin::read(path).filter(|origin| run.is_some() && origin.run == run) else {
+        check_old(path)?;
+        return move_to_old(path);
+    };
+    let is_free = |name: &PathBuf| !name.exists() && !images(name).exists();
+    let name = names(path, sibling.pid).skip(1).find(is_free).ok_or(ErrorKind::ResourceBusy)?;
+    rename_with_images(path, &name)
 }
 
 /// Renames a recording to FILE.old, together with its images.
@@ -237,15 +252,19 @@ pub fn rename_existing(path: &Path) -> io::Result<()> {
 
 fn move_to_old(path: &Path) -> io::Result<()> {
     let old = old(path);
-    let (images_path, old_images_path) = (images(path), images(&old));
-    remove_directory(&old_images_path)?;
-    let has_images = match fs::rename(&images_path, &old_images_path) {
+    remove_directory(&images(&old))?;
+    rename_with_images(path, &old)
+}
+
+fn rename_with_images(path: &Path, name: &Path) -> io::Result<()> {
+    let (images_path, new_images_path) = (images(path), images(name));
+    let has_images = match fs::rename(&images_path, &new_images_path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error_about(&images_path, &error)),
         result => result.is_ok(),
     };
-    fs::rename(path, &old).inspect_err(|_| {
+    fs::rename(path, name).inspect_err(|_| {
         if has_images {
-            let _ = fs::rename(&old_images_path, &images_path);
+            let _ = fs::rename(&new_images_path, &images_path);
         }
     })
 }
@@ -338,6 +357,8 @@ fn keep_image(directory: &Path, image: &Path) -> bool {
 mod tests {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
+    use wire::perf_data::RUN_TID;
+
     use super::*;
     use crate::recording::options::Options;
     use crate::writer::output::Output;
@@ -361,16 +382,27 @@ mod tests {
         }
 
         fn open_for(&self, pid: u32) -> io::Result<Output> {
-            let owner = Owner { pid, hands_over: false };
+            self.open_in_run(pid, None)
+        }
+
+        fn open_in_run(&self, pid: u32, run: Option<Run>) -> io::Result<Output> {
+            let owner = Owner { pid, hands_over: false, is_tool: false, run };
             Output::open(&self.file, owner, None, Attribute::new(&Options::new(&self.file), None))
         }
 
         /// Writes a complete recording by the process `pid`, with an image if it has a sample.
         fn record(&self, pid: u32, has_sample: bool) {
-            let mut output = self.open().unwrap();
+            self.record_in_run(pid, None, has_sample);
+        }
+
+        fn record_in_run(&self, pid: u32, run: Option<Run>, has_sample: bool) {
+            let mut output = self.open_in_run(1, run).unwrap();
             let id = SampleId { pid, tid: pid, time: 1 };
             let mut batch = Batch::default();
             batch.comm(id, b"program", false);
+            if let Some(run) = run {
+                batch.process_fact(id, RUN_TID, &run.to_string());
+            }
             if has_sample {
                 batch.sample(id, 1, &[0x1000]);
             }
@@ -385,7 +417,7 @@ mod tests {
         /// Returns the PID of the recorded process, and the names of its images.
         fn describe(&self, file: &Path) -> (Option<u32>, Vec<OsString>) {
             let images = OwnDirectory::open(&images(file)).and_then(|directory| directory.names());
-            (crate::writer::output::first_process(file), images.unwrap_or_default())
+            (Origin::read(file).map(|origin| origin.pid), images.unwrap_or_default())
         }
 
         fn refusal(&self) -> String {
@@ -420,6 +452,28 @@ mod tests {
         );
         let names = fs::read_dir(&fixture.directory).unwrap().flatten().map(|entry| entry.file_name());
         assert_eq!(names.count(), 4, "nothing else is left");
+    }
+
+    #[test]
+    fn programs_of_one_command_keep_their_recordings() {
+        let fixture = Fixture::new("siblings");
+        let [first, second] = ["run=10-5-1", "run=10-6-1"].map(Run::parse);
+        fixture.record(1, true);
+        for pid in 2..5 {
+            fixture.record_in_run(pid, first, true);
+        }
+        let described = |suffix: &str| {
+            let mut name = fixture.file.as_os_str().to_owned();
+            name.push(suffix);
+            fixture.describe(Path::new(&name))
+        };
+        let all = ["", ".old", ".2", ".3"];
+        assert_eq!(all.map(&described), [4, 1, 2, 3].map(recording_by));
+        assert_eq!(Origin::read(&fixture.file), Some(Origin { pid: 4, run: first }));
+        fixture.record_in_run(2, second, true);
+        fixture.record_in_run(6, second, true);
+        assert_eq!(all.map(&described), [6, 4, 2, 3].map(recording_by), "the name with this PID is taken");
+        assert_eq!(described(".2.2"), recording_by(2));
     }
 
     #[test]

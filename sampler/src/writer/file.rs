@@ -21,7 +21,9 @@ impl Writer {
             let counters = &self.recording.counters;
             let has_no_events = counters.has_no_sample() && counters.threads_without_timer.get() == 0;
             let is_requested = self.recording.requests.file.load(Ordering::Acquire);
-            let is_wanted = !has_no_events || is_requested || self.batch.as_bytes().len() >= MAX_BATCH_BYTES;
+            let is_wanted = !has_no_events && !self.is_minor_tool()
+                || is_requested
+                || self.batch.as_bytes().len() >= MAX_BATCH_BYTES;
             if self.batch.is_empty() || !is_wanted {
                 return;
             }
@@ -33,6 +35,12 @@ impl Writer {
         if !self.batch.is_empty() {
             self.append();
         }
+    }
+
+    /// Returns true for a tool that has neither compiled code nor taken half a second.
+    pub(super) fn is_minor_tool(&self) -> bool {
+        let is_tool = self.output.as_ref().is_some_and(|output| output.owner().is_tool);
+        is_tool && !self.has_code && self.recording.counters.samples.get() < u64::from(self.recording.hz / 2)
     }
 
     /// Creates the file if it does not exist yet. Until then nothing is written next to it, because the

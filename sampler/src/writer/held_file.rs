@@ -6,6 +6,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 
+use jitlisten::plumbing::Run;
+
 /// An open file whose descriptor the program may close or reuse.
 #[derive(Debug)]
 pub(super) struct HeldFile {
@@ -48,6 +50,11 @@ pub(crate) struct Owner {
     pub(crate) pid: u32,
     /// True for a tool that leaves its file to the program that it starts, and therefore does not lock it.
     pub(crate) hands_over: bool,
+    /// True for a shell, and for what it starts before the program, such as `readlink`. A tool leaves a file only if it
+    /// has compiled code or takes long.
+    pub(crate) is_tool: bool,
+    /// The command that the process belongs to.
+    pub(crate) run: Option<Run>,
 }
 
 impl Owner {

@@ -25,7 +25,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jitlisten::log_line;
-use wire::perf_data::PROCESS_NAME_TID;
+use wire::perf_data::{PROCESS_NAME_TID, RUN_TID};
 
 use crate::handler::code_map;
 use crate::python::{self, Python};
@@ -97,6 +97,8 @@ pub(crate) struct Writer {
     mappings: Mappings,
     /// True if the mappings have changed since they were last stored in [`INHERITED`].
     has_new_mappings: bool,
+    /// True once the program has compiled code.
+    has_code: bool,
     scan: Scan,
     /// Time at which the recording ends, by [`clock::monotonic`].
     deadline: Option<u64>,
@@ -156,6 +158,7 @@ impl Writer {
             batch: Batch::default(),
             mappings: Mappings::with_inherited(inherited.mappings),
             has_new_mappings: false,
+            has_code: false,
             scan: Scan::default(),
             deadline: options.seconds.map(|seconds| clock::monotonic() + u64::from(seconds) * 1_000_000_000),
             recorder: options.recorder,
@@ -189,7 +192,12 @@ impl Writer {
         if process::are_standard_descriptors_open() {
             self.recording.wake.notify_on_samples_until(self.began + EAGER_WRITE_NS);
         }
-        self.batch.comm(self.now(), &samples::thread_name(self.pid).unwrap_or_default(), after_exec);
+        // Readers forget all mappings at an exec: it precedes the first of them.
+        let began = SampleId { time: self.began, ..self.now() };
+        self.batch.comm(began, &samples::thread_name(self.pid).unwrap_or_default(), after_exec);
+        if let Some(run) = self.output.as_ref().and_then(|output| output.owner().run) {
+            self.batch.process_fact(began, RUN_TID, &run.to_string());
+        }
         if self.mappings.are_inherited() && code_map::has_libraries() && !self.recording.uses_wall_clock() {
             return;
         }

@@ -12,7 +12,8 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use wire::perf_data::PERF_RECORD_COMM;
+use jitlisten::plumbing::Run;
+use wire::perf_data::{PERF_RECORD_COMM, RUN_TID};
 
 use crate::system::descriptors::move_file_to_high_descriptor;
 use crate::writer::existing_file;
@@ -36,8 +37,6 @@ pub(crate) struct Output {
 struct Deferral {
     /// True if an existing recording will be continued.
     append: bool,
-    /// Identity of an existing recording that will be renamed.
-    existing: Option<(u64, u64)>,
     /// An existing recording that will be renamed, locked.
     lock: Option<HeldFile>,
 }
@@ -62,8 +61,7 @@ impl Output {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
                 Ok(claim) if claim.has_recording() => {
                     let held = claim.lock.map(HeldFile::new).transpose()?;
-                    let existing = held.as_ref().map(|held| held.identity);
-                    let deferral = Deferral { append: false, existing, lock: held.filter(|_| !owner.hands_over) };
+                    let deferral = Deferral { append: false, lock: held.filter(|_| !owner.hands_over) };
                     return Ok(Output { deferral: Some(deferral), ..Output::deferred(&path, owner, false, attribute) });
                 }
                 Ok(_) => return Output::create(&path, owner, attribute, &[]),
@@ -117,7 +115,7 @@ impl Output {
 
     /// Returns an output whose file is created with its first records.
     pub(crate) fn deferred(path: &Path, owner: Owner, append: bool, attribute: Attribute) -> Output {
-        let deferral = Some(Deferral { append, existing: None, lock: None });
+        let deferral = Some(Deferral { append, lock: None });
         Output { path: path.to_owned(), owner, file: None, attribute, data_size: 0, deferral }
     }
 
@@ -129,6 +127,10 @@ impl Output {
     /// Size of the file in bytes.
     pub(crate) fn size(&self) -> u64 {
         DATA_OFFSET + self.data_size
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -156,12 +158,12 @@ impl Output {
 
     /// Appends records and makes them visible to readers.
     pub(crate) fn append(&mut self, batch: &Batch) -> io::Result<()> {
-        if let Some(Deferral { append, existing, lock }) = self.deferral.take() {
+        if let Some(Deferral { append, lock }) = self.deferral.take() {
             // The lock of an existing recording ends here: `create` claims the name again.
             drop(lock);
             // The program that this tool has started may have written its own recording there.
-            let current = fs::metadata(&self.path).ok().map(|metadata| identity(&metadata));
-            if self.owner.hands_over && current != existing {
+            let is_of_program = |origin: &Origin| !append && origin.run.is_some() && origin.run == self.owner.run;
+            if self.owner.hands_over && Origin::read(&self.path).as_ref().is_some_and(is_of_program) {
                 let other_name = existing_file::names(&self.path, self.owner.pid).nth(1);
                 self.path = other_name.ok_or(io::ErrorKind::ResourceBusy)?;
             }
@@ -208,13 +210,29 @@ impl Output {
     }
 }
 
-/// Returns the PID from the first record of a recording by jitlisten, which is a COMM record.
-pub fn first_process(path: &Path) -> Option<u32> {
-    let mut record = [0; 16];
-    File::open(path).ok()?.read_exact_at(&mut record, DATA_OFFSET).ok()?;
-    let [kind, _, pid, _] =
-        [0, 4, 8, 12].map(|offset| u32::from_le_bytes([0, 1, 2, 3].map(|byte| record[offset + byte])));
-    (kind == PERF_RECORD_COMM).then_some(pid)
+/// The process that a recording by jitlisten is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// PID of the process.
+    pub pid: u32,
+    /// The command that the process belongs to. `None` if the process was not started by `jitlisten record`.
+    pub run: Option<Run>,
+}
+
+impl Origin {
+    /// Reads the first two records of a recording, which are COMM records. `None` if it is not by jitlisten.
+    pub fn read(path: &Path) -> Option<Origin> {
+        let mut bytes = [0; 256];
+        let length = File::open(path).ok()?.read_at(&mut bytes, DATA_OFFSET).ok()?;
+        let records = bytes.get(..length)?;
+        let word = |offset: usize| Some(u32::from_le_bytes(*records.get(offset..)?.first_chunk()?));
+        let is_comm = |offset: usize| word(offset) == Some(PERF_RECORD_COMM);
+        let second = (word(4)? >> 16) as usize;
+        let has_run = is_comm(second) && word(second + 12) == Some(RUN_TID);
+        let text = records.get(second + 16..).filter(|_| has_run).and_then(|text| text.split(|&byte| byte == 0).next());
+        let run = text.and_then(|text| Run::parse(str::from_utf8(text).ok()?));
+        is_comm(0).then_some(Origin { pid: word(8)?, run })
+    }
 }
 
 fn has_kind<T>(result: &io::Result<T>, kind: io::ErrorKind) -> bool {
@@ -232,7 +250,7 @@ mod tests {
     use crate::recording::options::Options;
     use crate::writer::perf_data::SampleId;
 
-    const OWNER: Owner = Owner { pid: 1, hands_over: false };
+    const OWNER: Owner = Owner { pid: 1, hands_over: false, is_tool: false, run: None };
 
     /// Fork children, and the programs that they execute, create their file late.
     #[test]

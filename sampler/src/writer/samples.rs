@@ -86,7 +86,9 @@ impl Writer {
         let mut stack = std::mem::take(&mut self.stack);
         let mut is_first = true;
         while let Some(mut sample) = slot.ring.peek(&mut stack) {
-            self.create_file();
+            if !self.is_minor_tool() {
+                self.create_file();
+            }
             let id = SampleId { pid: self.pid, tid, time: sample.time };
             if sample.count == 0 {
                 slot.ring.pop(&sample);

@@ -1,0 +1,140 @@
+"""Programs that a script, a version manager or another Python starts: which is recorded, and into which file."""
+
+import json
+
+import pytest
+from conftest import command, python, require_tool
+
+KERNEL = """
+import sys, time
+import numba
+import numpy as np
+
+@numba.njit
+def powers(values):
+    total = 0.0
+    for value in values:
+        total += value**1.5
+    return total
+
+values = np.random.rand(100_000)
+powers(values)
+until = time.process_time() + 0.5
+while time.process_time() < until:
+    powers(values)
+print(*sys.argv[1:])
+"""
+
+#: A shell that takes less than half a second itself, and starts short tools.
+TOOLS = "i=0; while [ $i -lt 3000 ]; do i=$((i + 1)); done; cat /dev/null; ls / > /dev/null\n"
+
+WRAPPERS = {
+    "exec": "#!/bin/sh\nexec PYTHON program.py word\n",
+    "exec env": "#!/bin/sh\nexec env -u NOTHING PYTHON program.py word\n",
+    "exec sh": "#!/bin/sh\nexec sh -c 'exec PYTHON program.py word'\n",
+    "child": "#!/bin/sh\n" + TOOLS + "PYTHON program.py word\n",
+    "bash": "#!/bin/bash\n" + TOOLS + "bash -c 'PYTHON program.py word; :'\n" + TOOLS,
+    # As `pipenv run` and `poetry run` do.
+    "Python": "#!PYTHON\nimport os\nos.execvp('PYTHON', ['PYTHON', 'program.py', 'word'])\n",
+    "Python with an environment": "#!PYTHON\nimport os\n"
+    "os.execve('PYTHON', ['PYTHON', 'program.py', 'word'], dict(os.environ, WORD='1', LD_PRELOAD=''))\n",
+    "Python and a script": "#!PYTHON\nimport os\nos.execl('second', 'second')\n",
+}
+
+
+def write_wrapper(directory, text):
+    (directory / "program.py").write_text(KERNEL)
+    (directory / "second").write_text("#! /bin/sh\nexec PYTHON program.py word\n".replace("PYTHON", str(python())))
+    wrapper = directory / "wrapper"
+    wrapper.write_text(text.replace("PYTHON", str(python())))
+    for script in [wrapper, directory / "second"]:
+        script.chmod(0o755)
+    return wrapper
+
+
+def recordings(directory):
+    return sorted(path.name for path in directory.glob("prof.data*") if path.is_file())
+
+
+def powers_share(run, path):
+    """Share of the samples in `pow` below the compiled function, by our reader, and by perf."""
+    stacks = run(command(), "export", "-f", "collapsed", path).stdout.splitlines()
+    # The functions inside of the vDSO have no names.
+    assert not [stack for stack in stacks if "[unknown]" in stack and "_gettime;[unknown]" not in stack]
+    weights = {stack: int(stack.rsplit(" ", 1)[1]) for stack in stacks}
+    inside = sum(weight for stack, weight in weights.items() if "powers" in stack and ";pow" in stack)
+    text = run("perf", "script", "-i", path, "-F", "ip,sym").stdout
+    samples = [sample for sample in text.split("\n\n") if sample.strip()]
+    perf_inside = sum("powers" in sample and " pow@" in sample for sample in samples)
+    return inside / sum(weights.values()), perf_inside / len(samples), len(samples)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_the_program_of_a_wrapper_is_recorded(run, tmp_path, wrapper):
+    require_tool("perf")
+    script = write_wrapper(tmp_path, WRAPPERS[wrapper])
+    for _ in range(2):
+        result = run(command(), "record", "-o", "prof.data", "--", script)
+        assert result.stdout == "word\n" and "jitlisten" not in result.stderr, result
+    # The second recording has replaced the first; tools have left nothing.
+    assert recordings(tmp_path) == ["prof.data", "prof.data.old"]
+    ours, perfs, count = powers_share(run, "prof.data")
+    assert ours > 0.1 and abs(ours - perfs) < 4 * (0.25 / count) ** 0.5 + 0.02, (ours, perfs, count)
+    report = json.loads(run(command(), "lines", "--json", "-", "prof.data").stdout)
+    [lines] = [file["lines"] for file in report["files"] if file["path"].endswith("program.py")]
+    assert 10 in {line["line"] for line in lines if line["total"]}, "stock Numba's line table is on"
+
+
+def test_programs_of_a_script_keep_their_recordings(run, tmp_path):
+    python_twice = "PYTHON program.py one && PYTHON -c pass && PYTHON program.py two && PYTHON program.py three\n"
+    script = write_wrapper(tmp_path, "#!/bin/sh\n" + TOOLS + python_twice)
+    run(command(), "record", "-o", "prof.data", "--", python(), "program.py", "before")
+    result = run(command(), "record", "-o", "prof.data", "--", script)
+    assert result.stdout == "one\ntwo\nthree\n"
+    files = recordings(tmp_path)
+    words = {name: run("perf", "report", "--header-only", "-i", name).stdout for name in files}
+    found = {
+        name: word
+        for name, header in words.items()
+        for word in ["before", "one", "two", "three"]
+        if f" {word} \n" in header
+    }
+    assert found["prof.data.old"] == "before" and found["prof.data"] == "three", found
+    assert sorted(found.values()) == ["before", "one", "three", "two"], found
+    text = run(command(), "lines", "prof.data").stdout
+    others = len(files) - 2
+    assert f"{others} other processes of the command have recordings of their own: prof.data.PID" in text, text
+    # All are shown, if `lines` runs the command itself.
+    report = json.loads(
+        run(command(), "lines", "--json", "-", "-o", "prof.data", "--", script).stdout.split("\n", 3)[3]
+    )
+    assert len(report["processes"]) >= 3, report["processes"]
+
+
+def test_a_slow_shell_is_recorded_beside_its_program(run, tmp_path):
+    loop = "i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done\n"
+    script = write_wrapper(tmp_path, "#!/bin/bash\n" + loop + "PYTHON program.py word\n")
+    run(command(), "record", "-o", "prof.data", "--", script)
+    name, shell = recordings(tmp_path)
+    assert name == "prof.data" and shell.startswith("prof.data."), shell
+    assert "bash" in run(command(), "lines", shell).stdout.splitlines()[0]
+    assert "program.py" in run(command(), "lines", "prof.data").stdout.splitlines()[0]
+
+
+def test_the_environment_of_other_children_is_unchanged(run, tmp_path):
+    """Only `exec` in the process of the program continues the recording: a child after `fork` has the environment that
+    the user's shell gave."""
+    source = """
+import os, subprocess, sys
+names = ["LD_PRELOAD", "JITLISTEN_RUN", "PYTHONPATH"]
+show = [sys.executable, "-c", f"import os; print([os.environ.get(name) for name in {names}])"]
+subprocess.run(show, check=True)
+if os.fork() == 0:
+    os.execv(show[0], show)
+os.wait()
+print(open("/proc/self/maps").read().count("libjitlisten.so") > 0, flush=True)
+os.execv("/bin/sh", ["sh", "-c", 'echo "$JITLISTEN_RUN" | cut -c 1-7'])
+"""
+    (tmp_path / "program.py").write_text(source)
+    result = run(command(), "record", "-o", "prof.data", "--", python(), "program.py")
+    assert result.stdout == "[None, None, None]\n" * 2 + "True\nprogram\n"
