@@ -52,6 +52,11 @@ pub(super) fn is_product(name: &str) -> bool {
     name.starts_with("numba_xxdot") || name.starts_with("numba_xxgem") || name.starts_with("numba.np.linalg.dot_")
 }
 
+/// Product of two matrices.
+pub(super) fn is_matrix_product(name: &str) -> bool {
+    name.starts_with("numba_xxgemm") || name.starts_with("numba.np.linalg.dot_2_mm")
+}
+
 /// Inverse, determinant or solution of linear equations through LAPACK.
 pub(super) fn is_elimination(name: &str) -> bool {
     const FUNCTIONS: [&str; 4] = ["inv_impl", "slogdet_impl", "det_impl", "solve_impl"];
@@ -133,6 +138,10 @@ pub(super) fn is_array_join(name: &str) -> bool {
 
 pub(super) fn is_typed_list_growth(name: &str) -> bool {
     name.starts_with("numba.typed.listobject.impl_append") || name.starts_with("numba_list_append")
+}
+
+pub(super) fn is_typed_list_item(name: &str) -> bool {
+    name.starts_with("numba.typed.listobject.")
 }
 
 pub(super) fn writes_typed_list(name: &str) -> bool {
