@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use common::{Writer, assert_sums, read, report};
 use jitlisten_report::{
-    Error, Options, Recording, Report, Selection, Style, diff, diff_to_json, diff_to_text, to_firefox, to_html,
-    to_json, to_speedscope, to_text,
+    Error, Options, Recording, Report, Selection, Style, diff, diff_to_json, diff_to_text, to_collapsed, to_firefox,
+    to_html, to_json, to_speedscope, to_text,
 };
 use serde_json::Value;
 
@@ -188,7 +188,10 @@ fn code_of_the_kernel_in_the_process_needs_no_compiler() {
         writer.comm(10, 10, "python", true, 1).mmap(10, (0x5000_0000, 0x5000_2000), 0, mapping, 2);
         writer.mmap(10, (0x6000_0000, 0x6000_2000), 0, "/lib/libllvmlite.so", 2);
         writer.sample((10, 10), 10, 1, &[0x5000_0100]).sample((10, 10), 11, 1, &[0x6000_0100]);
-        report(&writer.file()).notes.into_iter().find(|note| note.contains("no compiler reported"))
+        let report = report(&writer.file());
+        let name = if mapping.starts_with("[v") { mapping } else { "[unknown]" };
+        assert!(to_collapsed(&report).contains(&format!("python;{name} 1\n")), "{}", to_collapsed(&report));
+        report.notes.into_iter().find(|note| note.contains("no compiler reported"))
     };
     let reported = "50 % of the samples are in code that belongs to no file and that no compiler reported, nor did \
                     libllvmlite.so report any: see `jitlisten doctor -- COMMAND`";

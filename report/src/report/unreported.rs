@@ -7,21 +7,13 @@ use crate::words::file_name;
 /// Minimum share of samples, in percent, for unreported code to be mentioned.
 const MIN_PERCENT: u64 = 1;
 
-/// Mappings with code of the kernel, such as `clock_gettime`. Other mappings without a file may hold compiled code.
-const KERNEL_MAPPINGS: [&str; 2] = ["[vdso]", "[vsyscall]"];
-
 /// Returns a note if [`MIN_PERCENT`] of the samples are in unreported code. If no code was reported at all, the note
 /// names the LLVM libraries in the recorded processes.
 pub(super) fn note_unreported_code(recording: &Recording, symbols: &Symbols) -> Option<String> {
-    let is_of_kernel = |location: u32| {
-        let position = recording.locations.get(location as usize).and_then(|location| location.position);
-        let file = position.and_then(|position| recording.files.get(position.file as usize));
-        file.is_some_and(|file| KERNEL_MAPPINGS.contains(&file.path.as_str()))
-    };
     let is_unreported = |stack: u32| {
         let Some(innermost) = recording.stacks.get(stack).first() else { return false };
         let frame = symbols.frames(*innermost).first();
-        frame.is_some_and(|frame| symbols.function(frame).kind == Kind::Unknown) && !is_of_kernel(*innermost)
+        frame.is_some_and(|frame| symbols.function(frame).kind == Kind::Unknown)
     };
     let (mut all, mut unreported) = (0_u64, 0_u64);
     for sample in &recording.samples {

@@ -40,6 +40,9 @@ use main_text::MainText;
 pub(crate) use perf_map::MAX_MAP_BYTES;
 use perf_map::{MapFiles, PerfMap};
 
+/// Mappings with code of the kernel, such as `clock_gettime`. Other mappings without a file may hold compiled code.
+const KERNEL_MAPPINGS: [&str; 2] = ["[vdso]", "[vsyscall]"];
+
 /// Kind of code that a function belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -244,6 +247,9 @@ impl<'a> Resolver<'a> {
         let is_compiled = location.position.is_some_and(|position| self.cache.files.is_image(position.file));
         match module {
             Some(module) if is_compiled => self.push_named_frame(format!("[{module}]"), Kind::Compiled, module),
+            Some(module) if KERNEL_MAPPINGS.contains(&module.as_str()) => {
+                self.push_named_frame(module.clone(), Kind::Native, module)
+            }
             Some(module) if !files::is_anonymous(&module) => {
                 self.push_named_frame(format!("[{module}]"), Kind::Native, module)
             }
