@@ -55,7 +55,7 @@
  *     sigaction signal sigaltstack sigpending sigsuspend sigtimedwait sigwait sigwaitinfo signalfd
  *     _exit _Exit quick_exit
  *     execl execle execlp execv execve execvp execvpe execveat fexecve
- *     setuid seteuid setreuid setresuid chroot unshare setns prctl syscall
+ *     setuid seteuid setreuid setresuid capset chroot unshare setns prctl syscall
  *     fopen fopen64
  *
  *   Two more configure the sanitizers' runtimes: __asan_default_options and __tsan_default_suppressions.

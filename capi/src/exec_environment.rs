@@ -7,48 +7,70 @@
 //! [`run_environment`]: crate::run_environment
 
 use std::env;
-use std::ffi::{CStr, CString, OsStr, OsString, c_char};
-use std::fs::File;
+use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
+use std::fs::{self, File, Metadata};
 use std::io::Read as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::panic::catch_unwind;
 use std::path::Path;
 use std::ptr;
 use std::sync::OnceLock;
 
-use jitlisten::plumbing::{HostStateGuard, RUN_VARIABLE, RunRequest, Word, elf};
+use jitlisten::Address;
+use jitlisten::plumbing::{HostStateGuard, ProcessIdentity, RUN_VARIABLE, RunRequest, Word, checked_read, elf};
 use jitlisten_sampler::CStringArray;
+use wire::recording::{FILE_OWNER_VARIABLE, RECORD_VARIABLE};
+
+use crate::run_environment::is_of_program;
 
 unsafe extern "C" {
     static environ: CStringArray;
 }
 
-/// Variables that `jitlisten run` has set for the program.
+/// What `jitlisten run` and `record` have set for the program.
 struct Request {
-    /// Process ID of the program. A child does not get the variables.
-    pid: u32,
-    /// Entries of variables that contain lists: the name with `=`, and the first entry.
+    /// The program. A child does not get the variables.
+    process: ProcessIdentity,
+    /// Entries of variables that contain lists: the name with `=`, and the entry.
     list_entries: Vec<(&'static [u8], Vec<u8>)>,
-    /// Other variables, as `NAME=VALUE`.
-    variables: Vec<Vec<u8>>,
+    /// Variables that replace those of the same name, as `NAME=VALUE`.
+    replaced: Vec<Vec<u8>>,
+    /// Variables that are added if there is none of the same name, as `NAME=VALUE`.
+    added: Vec<Vec<u8>>,
 }
 
 static REQUEST: OnceLock<Request> = OnceLock::new();
 
-/// Stores the variables, if this process is the program. Call before the environment is restored.
-pub(crate) fn store_request(request: &RunRequest<'_>) {
-    let variable = |name: &str| {
+/// End of the path of our sitecustomize's directory.
+const SITE: &[u8] = b"/jitlisten/_site";
+
+/// Stores the variables, if this process is the program. Call before the environment changes.
+pub(crate) fn store_request() {
+    let Some(value) = env::var_os(RUN_VARIABLE) else { return };
+    let request = RunRequest::parse(&value);
+    if !is_of_program(&request) {
+        return;
+    }
+    let variable = |name: &&str| {
         let value = env::var_os(name).filter(|value| !value.is_empty())?.into_vec();
         Some([name.as_bytes(), b"=", &value].concat())
     };
     let mut list_entries = vec![(&b"LD_PRELOAD="[..], request.library.to_vec())];
-    let python_path = env::var_os("PYTHONPATH").filter(|_| request.has(Word::Lines)).map(OsString::into_vec);
-    if let Some(first) = python_path.as_deref().and_then(|path| path.split(|&byte| byte == b':').next()) {
-        list_entries.push((b"PYTHONPATH=", first.to_vec()));
+    let python_path = env::var_os("PYTHONPATH").map(OsString::into_vec).unwrap_or_default();
+    if let Some(site) = python_path.split(|&byte| byte == b':').find(|entry| entry.ends_with(SITE)) {
+        list_entries.push((b"PYTHONPATH=", site.to_vec()));
     }
-    let sinks = request.has(Word::Sinks).then(|| variable("JITLISTEN")).flatten();
-    let variables = variable(RUN_VARIABLE).into_iter().chain(sinks).collect();
-    let _ = REQUEST.set(Request { pid: std::process::id(), list_entries, variables });
+    // The file that the next program continues is that of this process.
+    let file_owner = format!("{FILE_OWNER_VARIABLE}={}", std::process::id()).into_bytes();
+    let record = variable(&RECORD_VARIABLE).map(|record| [record, file_owner]);
+    let sinks: &[&str] = if request.has(Word::Sinks) { &["JITLISTEN"] } else { &[] };
+    let _ = REQUEST.set(Request {
+        process: ProcessIdentity::own(),
+        list_entries,
+        replaced: variable(&RUN_VARIABLE).into_iter().chain(record.into_iter().flatten()).collect(),
+        added: sinks.iter().filter_map(variable).collect(),
+    });
 }
 
 /// Environment for `execve(2)`.
@@ -68,23 +90,35 @@ impl ExecEnvironment {
     /// Same contract as `execve(2)`. The caller's environment must outlive the result.
     pub(crate) unsafe fn new(file: *const c_char, environment: CStringArray) -> ExecEnvironment {
         let unchanged = ExecEnvironment { unchanged: environment, pointers: Vec::new(), _strings: Vec::new() };
-        let Some(request) = REQUEST.get().filter(|request| request.pid == std::process::id()) else { return unchanged };
-        if file.is_null() || environment.is_null() {
+        let Some(request) = REQUEST.get().filter(|request| request.process.pid == std::process::id()) else {
+            return unchanged;
+        };
+        let _host_state = HostStateGuard::enter();
+        // SAFETY: the kernel returns an error for a bad address.
+        let is_executable = unsafe { libc::access(file, libc::X_OK) } == 0;
+        // SAFETY: any bytes are a valid address.
+        let is_readable = unsafe { checked_read::copy_struct::<usize>(Address(environment.addr() as u64)) }.is_ok();
+        // A child may have the same number in another PID namespace.
+        if !is_executable || !is_readable || request.process != ProcessIdentity::own() {
             return unchanged;
         }
-        let _host_state = HostStateGuard::enter();
         let changed = catch_unwind(|| {
-            // SAFETY: the caller passes a path like that of `execve(2)`, and it is not null.
+            // SAFETY: the kernel has read the path.
             let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(file) }.to_bytes()));
-            // SAFETY: the caller passes an environment like that of `execve(2)`, and it is not null.
+            // SAFETY: the caller passes an environment like that of `execve(2)`.
             can_load_library(path).then(|| unsafe { request.add_to(environment) })
         });
         changed.ok().flatten().unwrap_or(unchanged)
     }
 
-    /// Returns the environment, which is valid as long as `self`.
-    pub(crate) fn as_ptr(&self) -> CStringArray {
-        if self.pointers.is_empty() { self.unchanged } else { self.pointers.as_ptr() }
+    /// Executes the program with this environment, or with the caller's if this one is too large.
+    pub(crate) fn execute(&self, call: impl Fn(CStringArray) -> c_int) -> c_int {
+        if self.pointers.is_empty() {
+            return call(self.unchanged);
+        }
+        let result = call(self.pointers.as_ptr());
+        let is_too_large = std::io::Error::last_os_error().raw_os_error() == Some(libc::E2BIG);
+        if is_too_large { call(self.unchanged) } else { result }
     }
 }
 
@@ -97,6 +131,7 @@ impl Request {
         let mut pointers = Vec::new();
         let mut strings = Vec::new();
         let mut missing_entries: Vec<_> = self.list_entries.iter().collect();
+        let mut added: Vec<_> = self.added.iter().collect();
         for index in 0.. {
             // SAFETY: the array ends with null, and no string before this one was null.
             let string = unsafe { *environment.add(index) };
@@ -114,13 +149,14 @@ impl Request {
                 if !has_entry {
                     continue;
                 }
-            } else if self.variables.iter().any(|variable| is_same_variable(variable, text)) {
+            } else if self.replaced.iter().any(|variable| is_same_variable(variable, text)) {
                 continue;
             }
+            added.retain(|variable| !is_same_variable(variable, text));
             pointers.push(string);
         }
         strings.extend(missing_entries.iter().map(|(name, entry)| [name, entry.as_slice()].concat()));
-        strings.extend(self.variables.iter().cloned());
+        strings.extend(self.replaced.iter().chain(added).cloned());
         let strings: Vec<CString> = strings.into_iter().filter_map(|string| CString::new(string).ok()).collect();
         pointers.extend(strings.iter().map(|string| string.as_ptr()));
         pointers.push(ptr::null());
@@ -155,11 +191,19 @@ fn can_load_library(file: &Path) -> bool {
     false
 }
 
-/// Reads the pages that have a program's headers and the path of its loader.
+/// Reads the pages that have a program's headers and the path of its loader. `None` for a file that the program has open:
+/// closing it a second time would release the program's locks on it (`fcntl_locking(2)`).
 fn read_first_bytes(path: &Path) -> Option<Vec<u8>> {
+    let identity = |metadata: Metadata| (metadata.is_file(), metadata.dev(), metadata.ino());
+    let file = fs::metadata(path).map(identity).ok().filter(|(is_file, ..)| *is_file)?;
+    let mut descriptors = fs::read_dir("/proc/self/fd").ok()?.flatten();
+    if descriptors.any(|descriptor| fs::metadata(descriptor.path()).map(identity).is_ok_and(|open| open == file)) {
+        return None;
+    }
     let mut bytes = Vec::new();
-    let file = File::open(path).ok().filter(|file| file.metadata().is_ok_and(|metadata| metadata.is_file()))?;
-    file.take(1 << 16).read_to_end(&mut bytes).ok()?;
+    // The file may have become a FIFO.
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    opened.take(1 << 16).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
@@ -171,6 +215,8 @@ pub(crate) fn own_environment() -> CStringArray {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn environment_after(request: &Request, variables: &[&str]) -> Vec<String> {
@@ -187,17 +233,27 @@ mod tests {
     #[test]
     fn the_request_is_put_back_once() {
         let request = Request {
-            pid: 0,
+            process: ProcessIdentity::own(),
             list_entries: vec![(b"LD_PRELOAD=", b"/our.so".to_vec()), (b"PYTHONPATH=", b"/site".to_vec())],
-            variables: vec![b"JITLISTEN_RUN=program:/our.so".to_vec()],
+            replaced: vec![b"JITLISTEN_RUN=program:/our.so".to_vec()],
+            added: vec![b"JITLISTEN=image".to_vec()],
         };
-        let expected = ["A=1", "LD_PRELOAD=/our.so", "PYTHONPATH=/site", "JITLISTEN_RUN=program:/our.so"];
+        let expected =
+            ["A=1", "LD_PRELOAD=/our.so", "PYTHONPATH=/site", "JITLISTEN_RUN=program:/our.so", "JITLISTEN=image"];
         assert_eq!(environment_after(&request, &["A=1"]), expected);
-        assert_eq!(environment_after(&request, &expected), expected);
-        let others = ["LD_PRELOAD=/a.so /b.so", "PYTHONPATH=", "JITLISTEN_RUN=lines:7", "JITLISTEN_RUNS=1"];
+        let again = environment_after(&request, &expected);
+        assert_eq!(again.iter().collect::<BTreeSet<_>>(), BTreeSet::from(expected.map(String::from).each_ref()));
+        let others =
+            ["LD_PRELOAD=/a.so /b.so", "PYTHONPATH=", "JITLISTEN=gdb", "JITLISTEN_RUN=lines:7", "JITLISTEN_RUNS=1"];
         assert_eq!(
             environment_after(&request, &others),
-            ["JITLISTEN_RUNS=1", "LD_PRELOAD=/our.so:/a.so /b.so", "PYTHONPATH=/site", "JITLISTEN_RUN=program:/our.so",]
+            [
+                "JITLISTEN=gdb",
+                "JITLISTEN_RUNS=1",
+                "LD_PRELOAD=/our.so:/a.so /b.so",
+                "PYTHONPATH=/site",
+                "JITLISTEN_RUN=program:/our.so",
+            ]
         );
     }
 

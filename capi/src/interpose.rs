@@ -55,6 +55,7 @@ interpose! {
     extern "C" fn execveat(
         directory: c_int, file: CharPointer, arguments: CStringArray, environment: CStringArray, flags: c_int
     ) -> c_int;
+    extern "C" fn capset(header: *mut c_void, data: *const c_void) -> c_int;
     extern "C" fn setuid(user: UserId) -> c_int;
     extern "C" fn seteuid(user: UserId) -> c_int;
     extern "C" fn setreuid(real: UserId, effective: UserId) -> c_int;
@@ -82,8 +83,8 @@ pub unsafe extern "C" fn execve(file: CharPointer, arguments: CStringArray, envi
     // SAFETY: the caller passes the arguments of `execve(2)`, and their memory remains until this function returns.
     unsafe {
         warn(file, environment);
-        let environment = ExecEnvironment::new(file, environment);
-        jitlisten_sampler::execve(file, arguments, environment.as_ptr())
+        ExecEnvironment::new(file, environment)
+            .execute(|environment| jitlisten_sampler::execve(file, arguments, environment))
     }
 }
 

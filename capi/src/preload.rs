@@ -13,10 +13,10 @@ use jitlisten::plumbing::{HostStateGuard, LiveObjects, is_privileged, run_before
 use jitlisten::{Session, log_line};
 use jitlisten_sampler::InheritedBy;
 
-#[cfg(feature = "interpose")]
-use crate::missing_preload;
 use crate::run_environment::{self, restore_environment};
 use crate::session::open_from_environment;
+#[cfg(feature = "interpose")]
+use crate::{exec_environment, missing_preload};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -28,9 +28,11 @@ extern "C" fn constructor() {
         jitlisten_sampler::resolve_libc_functions();
         if !is_privileged() && is_preloaded() {
             run_before_program(open_from_environment);
-            // Record the launcher before the environment is restored.
+            // Both need the environment as it was.
             #[cfg(feature = "interpose")]
             missing_preload::record_launcher();
+            #[cfg(feature = "interpose")]
+            exec_environment::store_request();
             start_recording_from_environment();
             restore_environment();
         }

@@ -18,11 +18,9 @@ const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 pub(crate) fn restore_environment() {
     let Some(value) = env::var_os(RUN_VARIABLE) else { return };
     let request = RunRequest::parse(&value);
-    if !request.has(Word::Program) || !jitlisten_shim::is_python() {
+    if !is_of_program(&request) {
         return;
     }
-    #[cfg(feature = "interpose")]
-    crate::exec_environment::store_request(&request);
     let preload = env::var_os(PRELOAD_VARIABLE).unwrap_or_default();
     let preload = remove_from_list(preload.as_bytes(), request.library);
     set_or_remove(PRELOAD_VARIABLE, preload.map(OsString::from_vec));
@@ -31,6 +29,11 @@ pub(crate) fn restore_environment() {
     }
     let remaining = request.has(Word::Lines).then(|| RunRequest::remaining(std::process::id()));
     set_or_remove(RUN_VARIABLE, remaining);
+}
+
+/// Returns true if this process is the program that the request is for.
+pub(crate) fn is_of_program(request: &RunRequest<'_>) -> bool {
+    request.has(Word::Program) && jitlisten_shim::is_python()
 }
 
 /// Returns true if this process is a tool that runs before the program.

@@ -2,13 +2,15 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, IsTerminal as _, Read as _, Write};
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use jitlisten::plumbing::Run;
 use jitlisten_files::{Replacement, Visibility, open_in_place, open_regular};
 use jitlisten_report::{Lookup, Options, RecordingFile, Report, Selection};
 use jitlisten_sampler::Origin;
@@ -97,23 +99,32 @@ impl Reading {
     }
 }
 
-/// Returns a note if the only file is that of one process, and other processes of the same command have recordings next
-/// to it: those that a script starts one after the other, or with `record -s` the children.
+/// Returns a note if other processes of the same commands have recordings next to the files: those that a script starts
+/// one after the other, or with `record -s` the children.
 fn note_other_processes(files: &[RecordingFile]) -> Option<String> {
-    let [RecordingFile { path, .. }] = files else { return None };
-    let run = Origin::read(path)?.run?;
-    let name = path.file_name()?;
-    let is_other = |entry: &fs::DirEntry| {
-        let other = entry.file_name();
-        let suffix = other.as_bytes().strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"."));
-        suffix.is_some_and(|suffix| suffix.first().is_some_and(u8::is_ascii_digit))
-            && Origin::read(&entry.path()).is_some_and(|origin| origin.run == Some(run))
-    };
-    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let count = fs::read_dir(directory).ok()?.flatten().filter(is_other).count();
-    let (processes, have) = if count == 1 { ("process", "has a recording") } else { ("processes", "have recordings") };
-    let name = name.display();
-    (count != 0).then(|| format!("{count} other {processes} of the command {have} of their own: {name}.PID"))
+    let mut runs: BTreeMap<&Path, BTreeMap<&OsStr, Option<Run>>> = BTreeMap::new();
+    for RecordingFile { path, .. } in files {
+        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let run = Origin::read(path).and_then(|origin| origin.run);
+        runs.entry(directory).or_default().insert(path.file_name()?, run);
+    }
+    let mut others = Vec::new();
+    for (directory, runs) in &runs {
+        for entry in fs::read_dir(directory).ok()?.flatten() {
+            let name = entry.file_name();
+            // `FILE.PID`
+            let file = Path::new(&name).file_stem().and_then(|file| Some((file, (*runs.get(file)?)?)));
+            let Some((file, run)) = file.filter(|_| !runs.contains_key(name.as_os_str())) else { continue };
+            if Origin::read(&entry.path()).is_some_and(|origin| origin.run == Some(run)) {
+                others.push(file.to_owned());
+            }
+        }
+    }
+    let name = others.first()?.display();
+    Some(match others.len() {
+        1 => format!("1 other process of the command has its own recording: {name}.PID"),
+        count => format!("{count} other processes of the command have their own recordings: {name}.PID"),
+    })
 }
 
 /// Stack of a thread that reads recordings: as large as that of the main thread.

@@ -52,7 +52,7 @@ pub use transparency::exit::{_Exit, _exit, execve, execveat, execvp, execvpe, fe
 pub use transparency::fatal::is_interposed;
 pub use transparency::next::{CStringArray, ThreadFunction, resolve_libc_functions};
 pub use transparency::privileges::{
-    chroot, is_confined, prctl, seteuid, setns, setresuid, setreuid, setuid, syscall, unshare,
+    capset, chroot, is_confined, prctl, seteuid, setns, setresuid, setreuid, setuid, syscall, unshare,
 };
 pub use transparency::signals::{
     sigaction, sigaltstack, signal, signalfd, sigpending, sigsuspend, sigtimedwait, sigwait, sigwaitinfo,

@@ -8,6 +8,7 @@ use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::style::{Attribute, Color, Print, ResetColor, SetAttribute, SetForegroundColor};
 use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use crossterm::{cursor, execute, queue};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::screen::{Row, RowStyle};
 use crate::problem::Problem;
@@ -88,7 +89,10 @@ impl Terminal {
                 return Ok(Input::Quit);
             }
             let remaining = deadline.saturating_duration_since(Instant::now());
-            if event::poll(remaining.min(SIGNAL_CHECK_INTERVAL)).map_err(problem)? {
+            if is_gone_within(remaining.min(SIGNAL_CHECK_INTERVAL)) {
+                return Ok(Input::Quit);
+            }
+            if event::poll(Duration::ZERO).map_err(problem)? {
                 return Ok(self.event(&event::read().map_err(problem)?));
             }
             if remaining.is_zero() {
@@ -116,6 +120,16 @@ impl Terminal {
             _ => Input::None,
         }
     }
+}
+
+/// Waits for input, and returns true if the terminal has gone away: crossterm would read it for ever.
+fn is_gone_within(timeout: Duration) -> bool {
+    let stdin = io::stdin();
+    let mut descriptors = [PollFd::new(&stdin, PollFlags::IN)];
+    let timeout = Timespec::try_from(timeout).ok();
+    // A signal may interrupt the call.
+    rustix::event::poll(&mut descriptors, timeout.as_ref()).is_ok()
+        && descriptors[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
 }
 
 impl Drop for Terminal {

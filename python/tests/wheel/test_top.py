@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import pty
 import re
 import signal
 import subprocess
@@ -189,6 +190,21 @@ def test_the_table_of_the_whole_run_is_printed_and_the_recording_kept(pane, run,
     pane.wait_for_text(r"^ jitlisten top · has ended", totals_of_the_run, "kept in .*kept.data", r"^status 0")
     report = json.loads(run(command(), "lines", "--json", "-", "kept.data").stdout)
     assert report["hottest"][0]["path"].endswith("kernel.py") and report["compilations"]
+
+
+def test_it_ends_with_its_terminal(environment, tmp_path):
+    """A closed window ends no process that ignores or blocks the signal for it."""
+    process, terminal = pty.fork()
+    if process == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.chdir(tmp_path)
+        os.execve(command(), ["jitlisten", "top", "--", str(python()), str(PROGRAMS / "kernel.py")], environment)
+    seen = b""
+    while b"jitlisten top" not in seen:
+        seen += os.read(terminal, 4096)
+    os.close(terminal)
+    wait_for(lambda: os.waitpid(process, os.WNOHANG)[0] == process, "the end")
+    assert not list(tmp_path.glob("jitlisten-top-*"))
 
 
 def test_mistakes_are_sentences(pane, run):

@@ -10,6 +10,7 @@ use wire::recording::{FILE_OWNER_VARIABLE, RECORD_VARIABLE};
 use crate::recording::options::Options;
 use crate::recording::process::is_launcher;
 use crate::recording::recorder::{self, Error, Start};
+use crate::writer::held_file::Tool;
 use crate::writer::output::Origin;
 
 /// Processes that inherit a recording request from the environment, besides the one that the request names.
@@ -63,8 +64,12 @@ pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
     let continues =
         |file: &Path| (is_child || file_owner.as_ref() == Some(&own_pid)) && was_created_by_this_process(file);
     let hands_over = options.pid.is_none() && inherited_by == InheritedBy::Descendants;
-    let is_tool = hands_over && (is_launcher("self") || file_owner.as_ref().is_some_and(|owner| *owner != own_pid));
-    let start = Start { is_child, hands_over, is_tool, gives_signal_stacks, inherited: None };
+    let tool = match hands_over {
+        true if is_launcher("self") => Some(Tool::Launcher),
+        true if file_owner.as_ref().is_some_and(|owner| *owner != own_pid) => Some(Tool::Other),
+        _ => None,
+    };
+    let start = Start { is_child, hands_over, tool, gives_signal_stacks, inherited: None };
     recorder::start_with(options, start, continues)?;
     Ok(true)
 }

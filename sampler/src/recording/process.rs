@@ -137,10 +137,10 @@ fn state_and_start(stat: &[u8]) -> Option<(u8, u64)> {
 
 /// Programs that start another program as a child and wait for it. Children of any other program are not
 /// recorded, because otherwise a `popen` would take over the recording.
-const LAUNCHERS: [&str; 28] = [
-    "bash", "busybox", "bwrap", "dash", "fish", "flock", "gdb", "just", "ksh", "lldb", "ltrace", "make", "mksh",
-    "perf", "pixi", "rr", "script", "setsid", "sh", "strace", "tcsh", "time", "timeout", "tini", "unshare", "uv",
-    "watch", "zsh",
+const LAUNCHERS: [&str; 30] = [
+    "bash", "busybox", "bwrap", "dash", "find", "fish", "flock", "gdb", "just", "ksh", "lldb", "ltrace", "make",
+    "mksh", "perf", "pixi", "rr", "script", "setsid", "sh", "strace", "tcsh", "time", "timeout", "tini", "unshare",
+    "uv", "watch", "xargs", "zsh",
 ];
 
 /// Returns true if a process runs a known launcher, with or without a version in its name (`perf_6.1`). `pid` may be

@@ -28,7 +28,7 @@ use crate::transparency::disposition::{self, Sender};
 use crate::transparency::{fatal, sanitizer, signals};
 use crate::writer::code_events::Observation;
 use crate::writer::existing_file;
-use crate::writer::held_file::Owner;
+use crate::writer::held_file::{Owner, Tool};
 use crate::writer::output::Output;
 use crate::writer::perf_data::Attribute;
 use crate::writer::thread::{self, WriterTask};
@@ -114,8 +114,8 @@ pub(super) struct Start {
     pub(super) is_child: bool,
     /// True for a tool that leaves its file to the program that it starts.
     pub(super) hands_over: bool,
-    /// True for a shell, and for what it starts before the program.
-    pub(super) is_tool: bool,
+    /// Set for a shell, and for what it starts before the program.
+    pub(super) tool: Option<Tool>,
     pub(super) gives_signal_stacks: bool,
     /// State inherited from the parent; set in a fork child, which has a single thread.
     pub(super) inherited: Option<Inherited>,
@@ -129,7 +129,7 @@ pub fn start(options: Options) -> Result<(), Error> {
     let gives_signal_stacks = inspect_process()?;
     start_with(
         options,
-        Start { is_child: false, hands_over: false, is_tool: false, gives_signal_stacks, inherited: None },
+        Start { is_child: false, hands_over: false, tool: None, gives_signal_stacks, inherited: None },
         |_| false,
     )
 }
@@ -211,13 +211,13 @@ fn start_in(
         forget_parent(parent, start.inherited.is_some());
     }
     let options = options.absolute();
-    let Start { hands_over, is_tool, .. } = start;
-    let owner = Owner { pid: std::process::id(), hands_over, is_tool, run: environment::run() };
+    let Start { hands_over, tool, .. } = start;
+    let owner = Owner { pid: std::process::id(), hands_over, tool, run: environment::run() };
     let path = options.path(owner.pid);
     let counter = permitted_counter(&options)?;
     let attribute = Attribute::new(&options, counter.as_ref());
     let continued = existing_file::names(&path, owner.pid).find(|path| continues(path));
-    let output = if start.is_child || start.is_tool {
+    let output = if start.is_child || start.tool.is_some() {
         Output::deferred(continued.as_ref().unwrap_or(&path), owner, continued.is_some(), attribute)
     } else {
         without_write_signals(|| Output::open(&path, owner, continued.as_deref(), attribute))
@@ -354,7 +354,7 @@ impl HeldAcrossFork for HeldLocks {
                 let inherited = Some(std::mem::take(&mut *shared_state));
                 drop(shared_state);
                 let gives_signal_stacks = parent.gives_signal_stacks;
-                let start = Start { is_child: true, hands_over: false, is_tool: false, gives_signal_stacks, inherited };
+                let start = Start { is_child: true, hands_over: false, tool: None, gives_signal_stacks, inherited };
                 let _ = start_in(&mut state, options.for_child(), start, |_| false);
             }
             // Freeing it would copy pages that the child shares with its parent.

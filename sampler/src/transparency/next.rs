@@ -67,6 +67,7 @@ define_next_functions! {
     resolved syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long, -1;
     resolved unshare(flags: c_int) -> c_int, -1;
     resolved setns(descriptor: c_int, kind: c_int) -> c_int, -1;
+    resolved capset(header: *mut c_void, data: *const c_void) -> c_int, -1;
     resolved setuid(user: libc::uid_t) -> c_int, -1;
     resolved seteuid(user: libc::uid_t) -> c_int, -1;
     resolved setreuid(real: libc::uid_t, effective: libc::uid_t) -> c_int, -1;

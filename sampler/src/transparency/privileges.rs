@@ -4,9 +4,12 @@
 //!   prctl, seccomp                          a seccomp filter: the recording ends before the call
 //!   setuid and its variants, chroot         the file of a child without samples is created before the call
 //!   unshare, setns                          the writer thread exits before the call, and a new one starts after it
+//!   prctl, capset: capabilities             the same, so that the writer has those of the caller
 //! ```
+//!
+//! Capabilities belong to a thread. libc makes `setgroups(2)` in all threads, and aborts if only some may do that.
 
-use std::ffi::{c_char, c_int, c_long, c_ulong};
+use std::ffi::{c_char, c_int, c_long, c_ulong, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::plumbing::{HostStateGuard, checked_read};
@@ -104,6 +107,12 @@ fn needs_one_thread(flags: c_long) -> bool {
     flags & c_long::from(libc::CLONE_NEWUSER | libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_VM) != 0
 }
 
+/// Returns true if `prctl(option, ..)` changes what the calling thread alone may do.
+fn changes_capabilities(option: c_long) -> bool {
+    let options = [libc::PR_SET_KEEPCAPS, libc::PR_SET_SECUREBITS, libc::PR_CAPBSET_DROP, libc::PR_CAP_AMBIENT];
+    options.iter().any(|&changing| c_long::from(changing) == option)
+}
+
 /// Prepares for a system call that the program issues through `syscall(2)`, then invokes `call` to perform it.
 fn make_system_call(
     number: c_long,
@@ -124,6 +133,8 @@ fn make_system_call(
     let result = match number {
         libc::SYS_unshare if needs_one_thread(first) => pause::single_threaded(call),
         libc::SYS_setns => pause::single_threaded(call),
+        libc::SYS_capset => pause::without_writer(call),
+        libc::SYS_prctl if changes_capabilities(first) => pause::without_writer(call),
         _ => call(),
     };
     if matches!(number, libc::SYS_execve | libc::SYS_execveat) {
@@ -145,8 +156,9 @@ interpose! {
         if option == libc::PR_SET_SECCOMP {
             prepare_seccomp(a as c_long, b);
         }
-        call()
+        if changes_capabilities(option.into()) { pause::without_writer(call) } else { call() }
     };
+    capset(header: *mut c_void, data: *const c_void) -> c_int, |call| pause::without_writer(call);
     unshare(flags: c_int) -> c_int,
         |call| if needs_one_thread(flags.into()) { pause::single_threaded(call) } else { call() };
     setns(descriptor: c_int, kind: c_int) -> c_int, |call| pause::single_threaded(call);

@@ -209,8 +209,8 @@ fn may_have_sample(file: &File, length: u64) -> bool {
     true
 }
 
-/// Creates the file with `bytes` as its contents, and locks it. An existing recording is renamed to FILE.old. On error,
-/// nothing is changed.
+/// Creates the file with `bytes` as its contents, and locks it. An existing recording is renamed. On error, nothing is
+/// changed.
 ///
 /// # Errors
 /// [`ErrorKind::AlreadyExists`] if the claim no longer holds, because the existing file was renamed or removed.
@@ -386,7 +386,7 @@ mod tests {
         }
 
         fn open_in_run(&self, pid: u32, run: Option<Run>) -> io::Result<Output> {
-            let owner = Owner { pid, hands_over: false, is_tool: false, run };
+            let owner = Owner { pid, hands_over: false, tool: None, run };
             Output::open(&self.file, owner, None, Attribute::new(&Options::new(&self.file), None))
         }
 

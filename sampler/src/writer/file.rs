@@ -6,10 +6,12 @@ use std::sync::atomic::Ordering;
 use std::{fs, io};
 
 use jitlisten::log_line;
-use jitlisten::plumbing::LogEvent;
+use jitlisten::plumbing::{LogEvent, clock_ns};
 
 use super::{MAX_BATCH_BYTES, Writer};
 use crate::recording::{family, process};
+use crate::system::clock;
+use crate::writer::held_file::Tool;
 use crate::writer::output::Output;
 use crate::writer::perf_data::{Features, InitialFeatures};
 
@@ -37,10 +39,16 @@ impl Writer {
         }
     }
 
-    /// Returns true for a tool that has neither compiled code nor taken half a second.
+    /// Returns true for a tool that has neither compiled code nor taken long.
     pub(super) fn is_minor_tool(&self) -> bool {
-        let is_tool = self.output.as_ref().is_some_and(|output| output.owner().is_tool);
-        is_tool && !self.has_code && self.recording.counters.samples.get() < u64::from(self.recording.hz / 2)
+        let Some(tool) = self.output.as_ref().and_then(|output| output.owner().tool) else { return false };
+        let (has_waited, min_time_ns) = match tool {
+            Tool::Launcher => (false, 500_000_000),
+            Tool::Other => (self.recording.uses_wall_clock(), 100_000_000),
+        };
+        let time_ns =
+            if has_waited { clock::monotonic() - self.began } else { clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID) };
+        !self.has_code && time_ns < min_time_ns
     }
 
     /// Creates the file if it does not exist yet. Until then nothing is written next to it, because the

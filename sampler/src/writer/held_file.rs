@@ -50,9 +50,8 @@ pub(crate) struct Owner {
     pub(crate) pid: u32,
     /// True for a tool that leaves its file to the program that it starts, and therefore does not lock it.
     pub(crate) hands_over: bool,
-    /// True for a shell, and for what it starts before the program, such as `readlink`. A tool leaves a file only if it
-    /// has compiled code or takes long.
-    pub(crate) is_tool: bool,
+    /// Set if the process may start the program, or is started before it.
+    pub(crate) tool: Option<Tool>,
     /// The command that the process belongs to.
     pub(crate) run: Option<Run>,
 }
@@ -63,4 +62,13 @@ impl Owner {
             jitlisten_files::try_lock(file);
         }
     }
+}
+
+/// A process that leaves a file only if it has compiled code or takes long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tool {
+    /// A shell or another launcher.
+    Launcher,
+    /// What a launcher has started, such as `readlink`.
+    Other,
 }

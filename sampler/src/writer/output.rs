@@ -250,7 +250,7 @@ mod tests {
     use crate::recording::options::Options;
     use crate::writer::perf_data::SampleId;
 
-    const OWNER: Owner = Owner { pid: 1, hands_over: false, is_tool: false, run: None };
+    const OWNER: Owner = Owner { pid: 1, hands_over: false, tool: None, run: None };
 
     /// Fork children, and the programs that they execute, create their file late.
     #[test]
