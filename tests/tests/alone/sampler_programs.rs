@@ -290,8 +290,8 @@ fn child_files(data: &Path) -> Vec<PathBuf> {
 }
 
 /// Children are recorded however they end. A process that exits waits for the writer, so its samples are recorded. On a
-/// busy machine, fewer ticks of the kernel find a child. A killed process cannot wait, but its first samples are
-/// written immediately. A failed `exec` counts no time twice.
+/// busy machine, fewer ticks of the kernel find a child, but its time is measured. A killed process cannot wait, but its
+/// first samples are written immediately. A failed `exec` counts no time twice.
 #[test]
 fn children_of_20_ms_are_recorded() {
     let waiting_ends = ["exits", "as-c", "quickly", "executes", "fails", "terminated", "aborts", "crashes"];
@@ -302,6 +302,11 @@ fn children_of_20_ms_are_recorded() {
         let children: Vec<_> = child_files(&data).iter().flat_map(|child| read(child)).collect();
         let burn_ns = children.iter().filter(|sample| sample.contains("burn")).map(|sample| sample.period).sum::<u64>();
         assert!((min_ms * 1_000_000..960_000_000).contains(&burn_ns), "{end}: {burn_ns} ns of 800,000,000");
+        let measured: f64 = child_files(&data).iter().flat_map(|child| measured_seconds(child).into_values()).sum();
+        // A program that is executed afterwards has its own time.
+        let min_seconds =
+            [("killed", 0.0), ("executes", 0.6)].iter().find(|(other, _)| *other == end).map_or(0.76, |(_, min)| *min);
+        assert!(measured >= min_seconds, "{end}: {measured} s of 0.8");
     }
 }
 
