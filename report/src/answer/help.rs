@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::gil::CompiledHolder;
 use super::path::{Callback, Step};
 use super::samples::{CALLING, COLLECTING, Group, INTERPRETER, Samples, WAITING_FOR_GIL};
 use crate::loops::{Loop, SMALL_PARALLEL};
@@ -34,6 +35,9 @@ const MIN_PERCENT: f64 = 3.0;
 const MIN_SAMPLES: u64 = 4;
 /// Minimum share of threads that wait for each other, of calls, of garbage collection, and of the GIL.
 const MIN_OVERHEAD_PERCENT: f64 = 10.0;
+/// Minimum share of compiled functions, and of Python, in the time in which threads wait for a known holder of the GIL.
+const MIN_COMPILED_HOLDER_PERCENT: f64 = 10.0;
+const MIN_PYTHON_HOLDER_PERCENT: f64 = 50.0;
 /// Minimum number of combinations of argument types that are too many.
 const MIN_SIGNATURES: usize = 5;
 /// Minimum share of a package in the time of its calls of the user's Python.
@@ -66,7 +70,8 @@ pub(super) fn what_helps(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     helps.extend(serial_help(evidence));
     helps.extend(signature_help(evidence));
     helps.extend(interpreted_help(evidence));
-    helps.extend(overhead_help(evidence));
+    helps.extend(collection_help(evidence));
+    helps.extend(gil_help(evidence));
     helps.retain(|help| help.count.percent_of(evidence.all) >= MIN_PERCENT && help.count.samples >= MIN_SAMPLES);
     // Threads may also take turns for other reasons than the GIL.
     let is_uncertain = |help: &Help| help.rule == SERIAL_THREADS;
@@ -444,32 +449,60 @@ fn serial_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     })
 }
 
-fn overhead_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
-    let rules = [
-        (
-            COLLECTING,
-            "garbage-collection",
-            "garbage collection: gc.freeze() after the data is loaded, or gc.disable() while it is built",
+/// Returns the line in which most garbage is collected.
+fn collection_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
+    let lines = overhead_lines(evidence, COLLECTING)?;
+    let count: Count = lines.values().sum();
+    let ((source, line), _) = lines.into_iter().max_by_key(|(_, count)| *count)?;
+    let path = &evidence.symbols.sources[source as usize];
+    Some(Help {
+        count,
+        rule: "garbage-collection",
+        position: Some((path.clone(), line)),
+        text: format!(
+            "{}:{line}: garbage collection: gc.freeze() after the data is loaded, or gc.disable() while it is built",
+            source_name(path)
         ),
-        (WAITING_FOR_GIL, "gil", "threads wait for the GIL: nogil=True lets compiled functions run at the same time"),
-    ];
-    let (_, imports) = sum_of_word(evidence, Activity::Importing.words(), |group| Some(positions(group)?.0));
-    let help = |(word, rule, text): (&str, &'static str, &str)| {
-        let (_, mut lines) = sum_of_word(evidence, word, |group| Some(positions(group)?.0));
-        // The user cannot change what an import does.
-        lines.retain(|line, count| imports.get(line).is_none_or(|imports| *imports < *count));
-        let count: Count = lines.values().sum();
-        let ((source, line), _) = lines.into_iter().max_by_key(|(_, count)| *count)?;
-        let path = &evidence.symbols.sources[source as usize];
-        let text = format!("{}:{line}: {text}", source_name(path));
-        (count.percent_of(evidence.all) >= MIN_OVERHEAD_PERCENT).then(|| Help {
-            count,
-            rule,
-            position: Some((path.clone(), line)),
-            text,
-        })
+    })
+}
+
+/// Returns the compiled function and the line of Python that hold the GIL most while other threads wait for it.
+fn gil_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
+    if overhead_lines(evidence, WAITING_FOR_GIL).is_none() {
+        return Vec::new();
+    }
+    let holders = &evidence.samples.gil_holders;
+    let help = |step: Step, count, rule, function: &str, cure| {
+        let path = &evidence.symbols.sources[step.source as usize];
+        let position = format!("{}:{}", source_name(path), step.line);
+        let text = format!("{position}: {function} holds the GIL, and other threads wait for it: {cure}");
+        Help { count, rule, position: Some((path.clone(), step.line)), text }
     };
-    rules.into_iter().filter_map(help).collect()
+    let compiled: Count = holders.compiled.iter().map(|holder| holder.count).sum();
+    let function = holders.compiled.iter().max_by_key(|holder| holder.count);
+    let compiled_help = function.map(|CompiledHolder { function, caller, .. }| {
+        let name = evidence.profile.functions.get(*function as usize).map(|function| short_name(&function.name));
+        let name = name.unwrap_or("a compiled function");
+        help(*caller, compiled, "gil", name, "nogil=True lets them run at the same time")
+    });
+    let python: Count = holders.python.iter().map(|(_, count)| count).sum();
+    let line = holders.python.iter().max_by_key(|(_, count)| *count);
+    let python_help = line.map(|(step, _)| {
+        help(*step, python, "gil-python", "this Python code", "nogil=True does not help; processes do not wait")
+    });
+    let has_share = |min: f64| move |help: &Help| help.count.percent_of(holders.count) >= min;
+    let compiled_help = compiled_help.filter(has_share(MIN_COMPILED_HOLDER_PERCENT));
+    compiled_help.into_iter().chain(python_help.filter(has_share(MIN_PYTHON_HOLDER_PERCENT))).collect()
+}
+
+/// Returns the time of each line in overhead such as garbage collection, if it is much. The user cannot change what an
+/// import does.
+fn overhead_lines(evidence: &HelpEvidence<'_>, word: &str) -> Option<BTreeMap<Place, Count>> {
+    let (_, imports) = sum_of_word(evidence, Activity::Importing.words(), |group| Some(positions(group)?.0));
+    let (_, mut lines) = sum_of_word(evidence, word, |group| Some(positions(group)?.0));
+    lines.retain(|line, count| imports.get(line).is_none_or(|imports| *imports < *count));
+    let count: Count = lines.values().sum();
+    (count.percent_of(evidence.all) >= MIN_OVERHEAD_PERCENT).then_some(lines)
 }
 
 /// Adds up the groups of a word: all of them, and by key.

@@ -3,8 +3,8 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::distinct::Distinct;
-use crate::profile::{FunctionRow, Profile};
 use crate::profile::owners::{STANDARD_LIBRARY, is_generated};
+use crate::profile::{FunctionRow, Profile};
 use crate::recording::Recording;
 use crate::symbols::{Frame, Kind, Symbols, is_entry};
 
@@ -220,7 +220,10 @@ pub(super) struct Callers {
 /// Code that callers have: a function with the source of its line, or any function of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Callee {
-    Function { source: u32, row: u32 },
+    Function {
+        source: u32,
+        row: u32,
+    },
     /// Function in any source.
     Row(u32),
     Source(u32),

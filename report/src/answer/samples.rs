@@ -2,6 +2,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::gil::{GilHolders, find_gil_holders};
 use super::path::{Callback, Callers, StackPath, Step, stack_paths};
 use super::serial::{Serial, find_serial_threads};
 use crate::distinct::Distinct;
@@ -52,6 +53,8 @@ pub(crate) struct Samples {
     pub(super) words: Vec<String>,
     /// Threads that run compiled code one at a time.
     pub(super) serial: Option<Serial>,
+    /// Code that holds the GIL while threads wait for it.
+    pub(super) gil_holders: GilHolders,
 }
 
 /// Difference between samples of one stack.
@@ -81,7 +84,11 @@ pub(crate) fn collect(
     order.sort_unstable_by_key(|key| keys[*key]);
     let mut group_of_key = vec![None; counts.len()];
     let mut words = Distinct::default();
-    let mut samples = Samples { serial: find_serial_threads(recording, profile, &paths), ..Samples::default() };
+    let mut samples = Samples {
+        serial: find_serial_threads(recording, profile, &paths),
+        gil_holders: find_gil_holders(recording, symbols, profile, &paths),
+        ..Samples::default()
+    };
     for key in order {
         let ((stack, context), count) = (keys[key], counts[key]);
         let path = &paths[stack as usize];

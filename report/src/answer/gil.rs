@@ -1,0 +1,182 @@
+//! Code that holds Python's lock while other threads wait for it.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::path::{StackPath, Step};
+use crate::profile::activity::{Activity, StackActivity};
+use crate::profile::{Count, Profile};
+use crate::recording::{Recording, Sample};
+use crate::symbols::{Kind, Symbols};
+
+/// Holders of the lock while threads wait, in recordings of wall-clock time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GilHolders {
+    /// Time of threads that wait while a holder is known.
+    pub(super) count: Count,
+    /// Compiled functions without `nogil=True`.
+    pub(super) compiled: Vec<CompiledHolder>,
+    /// Lines of the user's Python, below which neither compiled code nor a package runs.
+    pub(super) python: Vec<(Step, Count)>,
+}
+
+/// Compiled function that holds the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CompiledHolder {
+    /// Function, as an index into [`Profile::functions`].
+    pub(super) function: u32,
+    /// Interpreted line that calls the function.
+    pub(super) caller: Step,
+    /// Time of the threads that wait meanwhile.
+    pub(super) count: Count,
+}
+
+/// Code that runs in a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Holder {
+    /// Function, and the source and line of its caller.
+    Compiled(u32, u32, u32),
+    /// Source and line.
+    Python(u32, u32),
+    /// Code that may have released the lock.
+    Other,
+}
+
+/// Maximum distance of a sample of the holder from the wait: a sampling period.
+const TOLERANCE_NS: u64 = 5_000_000;
+/// Functions of CPython that compiled code with `nogil=True` calls to release the lock, and to get it back.
+const LOCK_FUNCTIONS: [&str; 5] =
+    ["PyEval_SaveThread", "PyEval_RestoreThread", "PyGILState_Ensure", "take_gil", "drop_gil"];
+
+/// Finds the holders of the lock. Without waits for it, there are none.
+pub(super) fn find_gil_holders(
+    recording: &Recording,
+    symbols: &Symbols,
+    profile: &Profile,
+    paths: &[StackPath],
+) -> GilHolders {
+    let activity = |sample: &Sample| profile.activities.get(sample.stack);
+    let waits_for_gil = |activity: &StackActivity| profile.activities.is_gil_wait(activity);
+    if !recording.samples.iter().any(|sample| waits_for_gil(activity(sample))) {
+        return GilHolders::default();
+    }
+    let is_compiled =
+        |activity: &StackActivity| activity.owner.is_some_and(|owner| symbols.function(&owner).kind == Kind::Compiled);
+    let releases_lock = |stack: usize| {
+        let path = &paths[stack];
+        let activity = profile.activities.get(stack as u32);
+        let callee = path.callee.map(|function| symbols.functions[function as usize].base.as_str());
+        let is_release = callee.is_some_and(|callee| LOCK_FUNCTIONS.contains(&callee));
+        (is_release && is_compiled(activity) && waits_for_gil(activity)).then_some(path.outermost_row).flatten()
+    };
+    let without_gil: FxHashSet<u32> = (0..paths.len()).filter_map(releases_lock).collect();
+    let mut steps: FxHashMap<(u32, u32), Step> = FxHashMap::default();
+    let mut holder = |sample: &Sample| {
+        let (activity, path) = (activity(sample), &paths[sample.stack as usize]);
+        let caller = path.python_steps().last();
+        if let Some(step) = caller {
+            steps.entry((step.source, step.line)).or_insert(*step);
+        }
+        match (activity.activity, caller) {
+            // A thread that waits for the workers of a parallel loop keeps the lock.
+            (_, Some(step)) if is_compiled(activity) => {
+                let function = path.outermost_row.filter(|function| !without_gil.contains(function))?;
+                Some(Holder::Compiled(function, step.source, step.line))
+            }
+            (Activity::Waiting, _) => None,
+            _ if !path.has_python => None,
+            (Activity::Interpreted | Activity::Library | Activity::Collecting, Some(step))
+                if path.package.is_none() =>
+            {
+                Some(Holder::Python(step.source, step.line))
+            }
+            _ => Some(Holder::Other),
+        }
+    };
+    let mut processes: FxHashMap<(&str, u32), (Vec<&Sample>, Vec<Running>)> = FxHashMap::default();
+    for sample in &recording.samples {
+        let thread = &recording.threads[sample.thread as usize];
+        let (waits, running) = processes.entry((thread.host.as_str(), thread.pid)).or_default();
+        if waits_for_gil(activity(sample)) {
+            waits.push(sample);
+        } else if let Some(holder) = holder(sample) {
+            running.push((sample.time, sample.thread, sample.weight, holder));
+        }
+    }
+    let mut times: FxHashMap<Holder, [f64; 2]> = FxHashMap::default();
+    for (waits, mut running) in processes.into_values() {
+        running.sort_unstable();
+        for wait in waits {
+            add_holders(wait, &running, &mut times);
+        }
+    }
+    finish(times, &steps)
+}
+
+/// Time, thread, weight and code of a sample.
+type Running = (u64, u32, u64, Holder);
+
+/// Divides a wait between the other threads that run during it, in proportion to their time. `running` is sorted.
+fn add_holders(wait: &Sample, running: &[Running], times: &mut FxHashMap<Holder, [f64; 2]>) {
+    // A sample has the time of its end.
+    let first_time = wait.time.saturating_sub(wait.weight).saturating_sub(TOLERANCE_NS);
+    let start = running.partition_point(|(time, ..)| *time < first_time);
+    let end = running.partition_point(|(time, ..)| *time <= wait.time.saturating_add(TOLERANCE_NS));
+    let holders = || running[start..end].iter().filter(|(_, thread, ..)| *thread != wait.thread);
+    let all: f64 = holders().map(|(_, _, weight, _)| *weight as f64).sum();
+    for (_, _, weight, holder) in holders().filter(|(_, _, weight, _)| *weight != 0) {
+        let share = *weight as f64 / all;
+        let [weight, samples] = times.entry(*holder).or_default();
+        *weight += share * wait.weight as f64;
+        *samples += share;
+    }
+}
+
+fn finish(times: FxHashMap<Holder, [f64; 2]>, steps: &FxHashMap<(u32, u32), Step>) -> GilHolders {
+    let mut times: Vec<(Holder, [f64; 2])> = times.into_iter().collect();
+    times.sort_unstable_by_key(|(holder, _)| *holder);
+    let mut holders = GilHolders::default();
+    for (holder, [weight, samples]) in times {
+        let count = Count { weight: weight.round() as u64, samples: samples.round() as u64 };
+        holders.count += count;
+        match holder {
+            Holder::Compiled(function, source, line) => {
+                holders.compiled.push(CompiledHolder { function, caller: steps[&(source, line)], count });
+            }
+            Holder::Python(source, line) => holders.python.push((steps[&(source, line)], count)),
+            Holder::Other => {}
+        }
+    }
+    holders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_shared_by_the_threads_that_ran_during_it() {
+        let (hist, sort) = (Holder::Compiled(1, 0, 26), Holder::Python(0, 28));
+        // Thread 3 waits from 100 to 140 ms. Its own sample, one before and one after the wait do not count.
+        let ms = |time: u64| time * 1_000_000;
+        let running = [
+            (ms(90), 1, ms(5), sort),
+            (ms(110), 1, ms(5), hist),
+            (ms(120), 3, ms(5), sort),
+            (ms(130), 2, ms(10), hist),
+            (ms(135), 2, ms(5), sort),
+            (ms(150), 1, ms(5), sort),
+        ];
+        let wait = Sample { time: ms(140), thread: 3, stack: 0, weight: ms(40) };
+        let mut times = FxHashMap::default();
+        add_holders(&wait, &running, &mut times);
+        let steps: FxHashMap<(u32, u32), Step> = [26, 28]
+            .map(|line| ((0, line), Step { source: 0, line, row: 0, is_compiled: false, is_module: false }))
+            .into_iter()
+            .collect();
+        let holders = finish(times, &steps);
+        let compiled: Vec<_> = holders.compiled.iter().map(|holder| (holder.function, holder.count.weight)).collect();
+        assert_eq!(compiled, [(1, ms(30))]);
+        assert_eq!(holders.python[0].1.weight, ms(10));
+        assert_eq!(holders.count.weight, ms(40));
+    }
+}
