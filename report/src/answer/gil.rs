@@ -92,18 +92,18 @@ pub(super) fn find_gil_holders(
             _ => Some(Holder::Other),
         }
     };
-    let mut processes: FxHashMap<(&str, u32), (Vec<&Sample>, Vec<Running>)> = FxHashMap::default();
+    let mut processes: FxHashMap<(&str, u32), Process<'_>> = FxHashMap::default();
     for sample in &recording.samples {
         let thread = &recording.threads[sample.thread as usize];
-        let (waits, running) = processes.entry((thread.host.as_str(), thread.pid)).or_default();
+        let process = processes.entry((thread.host.as_str(), thread.pid)).or_default();
         if waits_for_gil(activity(sample)) {
-            waits.push(sample);
+            process.waits.push(sample);
         } else if let Some(holder) = holder(sample) {
-            running.push((sample.time, sample.thread, sample.weight, holder));
+            process.running.push((sample.time, sample.thread, sample.weight, holder));
         }
     }
     let mut times: FxHashMap<Holder, [f64; 2]> = FxHashMap::default();
-    for (waits, mut running) in processes.into_values() {
+    for Process { waits, mut running } in processes.into_values() {
         running.sort_unstable();
         for wait in waits {
             add_holders(wait, &running, &mut times);
@@ -114,6 +114,14 @@ pub(super) fn find_gil_holders(
 
 /// Time, thread, weight and code of a sample.
 type Running = (u64, u32, u64, Holder);
+
+/// Samples of a process.
+#[derive(Default)]
+struct Process<'a> {
+    /// Waits for the lock.
+    waits: Vec<&'a Sample>,
+    running: Vec<Running>,
+}
 
 /// Divides a wait between the other threads that run during it, in proportion to their time. `running` is sorted.
 fn add_holders(wait: &Sample, running: &[Running], times: &mut FxHashMap<Holder, [f64; 2]>) {

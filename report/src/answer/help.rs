@@ -194,45 +194,71 @@ fn signature_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
 }
 
 /// Time of a line of Python.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct LineTime {
-    /// Time in the interpreter, without that of `text`.
+    /// Time in the interpreter, with that of `text`.
     interpreter: Count,
     /// Time in functions of the interpreter that work on strings, or sort.
     text: Count,
+    /// Time in NumPy, which the interpreter may call for single values.
+    numpy: Count,
     /// All time but that of calls of compiled functions.
     all: Count,
 }
 
-/// Returns the user's function that costs most in Python's interpreter.
-fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
-    // C functions that the interpreter calls for single values belong to its time. C functions that do most of a line's
-    // work do not, nor do lines that mostly work on strings.
+/// Lines of a function that run in Python's interpreter.
+#[derive(Default)]
+struct InterpretedFunction {
+    /// Number of each line, and its time in the interpreter.
+    lines: Vec<(u32, Count)>,
+    interpreter: Count,
+    numpy: Count,
+}
+
+/// Returns the functions that cost much in Python's interpreter, by row and source, longest first. Lines that mostly
+/// work on strings do not count, nor do lines with nearly all of their time in C functions.
+fn interpreted_functions(samples: &Samples, all: Count) -> Vec<((u32, u32), InterpretedFunction)> {
     let mut lines: BTreeMap<(u32, u32, u32), LineTime> = BTreeMap::new();
-    for group in evidence.samples.groups.iter().filter(|group| group.activity == Activity::Interpreted) {
+    for group in samples.groups.iter().filter(|group| group.activity == Activity::Interpreted) {
         let Some(step) = group.steps.last().filter(|step| !step.is_compiled) else { continue };
-        let word = evidence.samples.words[group.word as usize].as_str();
         let line = lines.entry((step.row, step.source, step.line)).or_default();
-        match word {
-            INTERPRETER if group.is_text => line.text += group.count,
-            INTERPRETER => line.interpreter += group.count,
+        match samples.words[group.word as usize].as_str() {
+            CALLING => continue,
+            INTERPRETER => {
+                line.interpreter += group.count;
+                line.text += if group.is_text { group.count } else { Count::default() };
+            }
+            "numpy" => line.numpy += group.count,
             _ => {}
         }
-        if word != CALLING {
-            line.all += group.count;
+        line.all += group.count;
+    }
+    let mut functions: BTreeMap<(u32, u32), InterpretedFunction> = BTreeMap::new();
+    for ((row, source, line), time) in lines {
+        let no_text = Count {
+            weight: time.interpreter.weight.saturating_sub(time.text.weight),
+            samples: time.interpreter.samples.saturating_sub(time.text.samples),
+        };
+        if no_text.percent_of(time.all) >= MIN_INTERPRETER_PERCENT && no_text >= time.text {
+            let function = functions.entry((row, source)).or_default();
+            function.lines.push((line, time.interpreter));
+            function.interpreter += time.interpreter;
+            function.numpy += time.numpy;
         }
     }
-    let mut functions: BTreeMap<(u32, u32), Vec<(u32, Count)>> = BTreeMap::new();
-    for ((row, source, line), LineTime { interpreter, text, all }) in lines {
-        if interpreter.percent_of(all) >= MIN_INTERPRETER_PERCENT && interpreter >= text {
-            functions.entry((row, source)).or_default().push((line, all));
-        }
-    }
-    let total = |lines: &[(u32, Count)]| lines.iter().map(|(_, count)| *count).sum::<Count>();
-    let has_much = |(_, lines): &(_, Vec<(u32, Count)>)| total(lines).percent_of(evidence.all) >= MIN_OVERHEAD_PERCENT;
+    let has_much = |(_, function): &(_, InterpretedFunction)| {
+        let time: Count = [function.interpreter, function.numpy].iter().sum();
+        time.percent_of(all) >= MIN_OVERHEAD_PERCENT
+    };
     let mut functions: Vec<_> = functions.into_iter().filter(has_much).collect();
-    functions.sort_by_key(|(_, lines)| std::cmp::Reverse(total(lines)));
-    let ((row, source), lines) = functions.first()?;
+    functions.sort_by_key(|(_, function)| std::cmp::Reverse(function.interpreter));
+    functions
+}
+
+/// Returns the user's function that costs most in Python's interpreter.
+fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
+    let functions = interpreted_functions(evidence.samples, evidence.all);
+    let ((row, source), InterpretedFunction { lines, .. }) = functions.first()?;
     let (first, last) = (lines.first()?.0, lines.last()?.0);
     let hottest = lines.iter().max_by_key(|(_, count)| *count)?.0;
     let path = &evidence.symbols.sources[*source as usize];
@@ -246,7 +272,7 @@ fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     let and_more = if functions.len() > 1 { format!(" and {} more", functions.len() - 1) } else { String::new() };
     let verb = if functions.len() > 1 { "run" } else { "runs" };
     Some(Help {
-        count: functions.iter().map(|(_, lines)| total(lines)).sum(),
+        count: functions.iter().map(|(_, function)| function.interpreter).sum(),
         rule: "interpreted",
         position: Some((path.clone(), hottest)),
         text: format!(
@@ -535,25 +561,51 @@ pub(super) fn short_name(name: &str) -> &str {
 mod tests {
     use super::*;
 
-    /// Two parallel loops are called through one line, which two other lines call.
-    #[test]
-    fn workers_count_for_the_loop_that_was_called_as_they_worked() {
-        let count = |samples: u64| Count { weight: 1000 * samples, samples };
-        let step = |line, is_compiled| Step { source: 0, line, row: line, is_compiled, is_module: false };
-        let group = |lines: &[u32], parallel_loop: Option<u32>, samples| Group {
-            steps: lines
-                .iter()
-                .map(|line| step(*line, false))
-                .chain(parallel_loop.map(|line| step(line, true)))
-                .collect(),
-            compilation: None,
+    fn count(samples: u64) -> Count {
+        Count { weight: 1000 * samples, samples }
+    }
+
+    fn step(line: u32, is_compiled: bool) -> Step {
+        Step { source: 0, line, row: line, is_compiled, is_module: false }
+    }
+
+    fn group(steps: Vec<Step>, activity: Activity, word: u32, samples: u64) -> Group {
+        Group {
             stack: 0,
-            activity: Activity::Compiled,
-            word: 0,
+            steps,
+            compilation: None,
+            activity,
+            word,
             call: None,
             callback: None,
             is_text: false,
             count: count(samples),
+        }
+    }
+
+    #[test]
+    fn only_the_interpreters_time_is_interpreted() {
+        let words: Vec<String> = [INTERPRETER, CALLING, "libsqlite3", "numpy"].map(str::to_owned).to_vec();
+        let line = |line, word, samples| group(vec![step(line, false)], Activity::Interpreted, word, samples);
+        let text = Group { is_text: true, ..line(10, 0, 5) };
+        let groups = vec![line(10, 0, 30), text, line(10, 1, 500), line(10, 2, 40), line(20, 0, 1), line(20, 2, 90)];
+        let samples = Samples { groups, words: words.clone(), ..Samples::default() };
+        let functions = interpreted_functions(&samples, count(300));
+        let lines: Vec<_> = functions.iter().flat_map(|(_, function)| &function.lines).collect();
+        assert_eq!(lines, [&(10, count(35))], "neither the calls nor the library's time");
+        assert_eq!(interpreted_functions(&samples, count(400)).len(), 0, "9 % of all");
+        // NumPy works on single values in such a loop: its time makes the line worth a sentence.
+        let samples = Samples { groups: vec![line(10, 0, 20), line(10, 3, 80)], words, ..Samples::default() };
+        assert_eq!(interpreted_functions(&samples, count(400))[0].1.interpreter, count(20));
+    }
+
+    /// Two parallel loops are called through one line, which two other lines call.
+    #[test]
+    fn workers_count_for_the_loop_that_was_called_as_they_worked() {
+        let group = |lines: &[u32], parallel_loop: Option<u32>, samples| {
+            let python = lines.iter().map(|line| step(*line, false));
+            let steps = python.chain(parallel_loop.map(|line| step(line, true))).collect();
+            group(steps, Activity::Compiled, 0, samples)
         };
         let groups = vec![
             group(&[24, 19], Some(8), 330),
