@@ -43,6 +43,12 @@ enum Holder {
 
 /// Maximum distance of a sample of the holder from the wait: a sampling period.
 const TOLERANCE_NS: u64 = 5_000_000;
+/// Maximum time between two samples of a thread that did not leave a function.
+const MAX_GAP_NS: u64 = 50_000_000;
+/// Minimum number of samples of Python beside a compiled function that does not hold the lock, and their share in those
+/// of code that runs independently. Between two calls of a function, other threads may run.
+const MIN_OVERLAPS: usize = 3;
+const MIN_OVERLAP_PERCENT: f64 = 60.0;
 /// Functions of CPython that compiled code with `nogil=True` calls to release the lock, and to get it back.
 const LOCK_FUNCTIONS: [&str; 5] =
     ["PyEval_SaveThread", "PyEval_RestoreThread", "PyGILState_Ensure", "take_gil", "drop_gil"];
@@ -96,15 +102,24 @@ pub(super) fn find_gil_holders(
     for sample in &recording.samples {
         let thread = &recording.threads[sample.thread as usize];
         let process = processes.entry((thread.host.as_str(), thread.pid)).or_default();
-        if waits_for_gil(activity(sample)) {
+        let waits = waits_for_gil(activity(sample));
+        let holder = holder(sample).filter(|_| !waits);
+        process.samples.push((sample.thread, sample.time, holder));
+        if waits {
             process.waits.push(sample);
-        } else if let Some(holder) = holder(sample) {
-            process.running.push((sample.time, sample.thread, sample.weight, holder));
         }
+        process.running.extend(holder.map(|holder| (sample.time, sample.thread, sample.weight, holder)));
     }
+    processes.values_mut().for_each(Process::sort);
+    let mut overlaps: FxHashMap<u32, Overlaps> = FxHashMap::default();
+    processes.values().for_each(|process| process.add_overlaps(&mut overlaps));
+    let keeps_lock = |holder: &Holder| match holder {
+        Holder::Compiled(function, ..) => !overlaps.get(function).is_some_and(Overlaps::are_many),
+        _ => true,
+    };
     let mut times: FxHashMap<Holder, [f64; 2]> = FxHashMap::default();
-    for Process { waits, mut running } in processes.into_values() {
-        running.sort_unstable();
+    for Process { waits, mut running, .. } in processes.into_values() {
+        running.retain(|(.., holder)| keeps_lock(holder));
         for wait in waits {
             add_holders(wait, &running, &mut times);
         }
@@ -121,6 +136,58 @@ struct Process<'a> {
     /// Waits for the lock.
     waits: Vec<&'a Sample>,
     running: Vec<Running>,
+    /// Thread, time and code of every sample; `None` for waits.
+    samples: Vec<(u32, u64, Option<Holder>)>,
+}
+
+impl Process<'_> {
+    fn sort(&mut self) {
+        self.running.sort_unstable();
+        // A wait comes before the code that ran after it until the same time.
+        self.samples.sort_unstable();
+    }
+
+    /// Counts, for each compiled function, the samples of Python in other threads while a thread does not leave it.
+    fn add_overlaps(&self, overlaps: &mut FxHashMap<u32, Overlaps>) {
+        let count_python = |thread: u32, begin: u64, end: u64| {
+            let first = self.running.partition_point(|(time, ..)| *time <= begin);
+            let meanwhile = self.running[first..].iter().take_while(|(time, ..)| *time < end);
+            meanwhile.filter(|(_, other, _, code)| *other != thread && matches!(code, Holder::Python(..))).count()
+        };
+        // Begin and end of the function's samples, and the time between those without a wait in between.
+        let mut spans: FxHashMap<(u32, u32), (u64, u64, u64)> = FxHashMap::default();
+        for pair in self.samples.windows(2) {
+            let [(thread, begin, Some(before)), (next_thread, end, Some(after))] = pair else { continue };
+            let (Holder::Compiled(function, ..), Holder::Compiled(next, ..)) = (before, after) else { continue };
+            if (thread, function) != (next_thread, next) || end.saturating_sub(*begin) > MAX_GAP_NS {
+                continue;
+            }
+            let (_, span_end, inside) = spans.entry((*thread, *function)).or_insert((*begin, *end, 0));
+            *span_end = *end;
+            *inside += end - begin;
+            overlaps.entry(*function).or_default().with_python += count_python(*thread, *begin, *end);
+        }
+        for ((thread, function), (begin, end, inside)) in spans {
+            let python = count_python(thread, begin, end) as f64;
+            let share = inside as f64 / (end - begin).max(1) as f64;
+            overlaps.entry(function).or_default().expected += python * share;
+        }
+    }
+}
+
+/// Samples of Python beside a compiled function.
+#[derive(Clone, Copy, Debug, Default)]
+struct Overlaps {
+    with_python: usize,
+    /// Their number if the function and Python run independently.
+    expected: f64,
+}
+
+impl Overlaps {
+    /// Returns true if the function cannot have held the lock.
+    fn are_many(&self) -> bool {
+        self.with_python >= MIN_OVERLAPS && self.with_python as f64 * 100.0 >= self.expected * MIN_OVERLAP_PERCENT
+    }
 }
 
 /// Divides a wait between the other threads that run during it, in proportion to their time. `running` is sorted.
@@ -186,5 +253,28 @@ mod tests {
         assert_eq!(compiled, [(1, ms(30))]);
         assert_eq!(holders.python[0].1.weight, ms(10));
         assert_eq!(holders.count.weight, ms(40));
+    }
+    #[test]
+    fn a_function_beside_which_python_runs_does_not_hold_the_lock() {
+        let ms = |time: u64| time * 1_000_000;
+        let (function, python) = (Holder::Compiled(1, 0, 26), Holder::Python(0, 28));
+        // Thread 1 runs the function, and thread 2 Python: at the same time, or while thread 1 waits.
+        let is_beside = |waits: bool| {
+            let mut process = Process::default();
+            for tick in 0..20 {
+                process.samples.push((1, ms(10 * tick), Some(function)));
+                process.running.push((ms(10 * tick), 1, ms(5), function));
+                process.running.push((ms(10 * tick + 5), 2, ms(5), python));
+                if waits {
+                    process.samples.push((1, ms(10 * tick + 9), None));
+                }
+            }
+            process.sort();
+            let mut overlaps = FxHashMap::default();
+            process.add_overlaps(&mut overlaps);
+            overlaps.get(&1).is_some_and(Overlaps::are_many)
+        };
+        assert!(is_beside(false));
+        assert!(!is_beside(true));
     }
 }

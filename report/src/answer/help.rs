@@ -514,7 +514,7 @@ fn gil_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     let python: Count = holders.python.iter().map(|(_, count)| count).sum();
     let line = holders.python.iter().max_by_key(|(_, count)| *count);
     let python_help = line.map(|(step, _)| {
-        help(*step, python, "gil-python", "this Python code", "nogil=True does not help; processes do not wait")
+        help(*step, python, "gil-python", "this Python code", "nogil=True does not help here, separate processes do")
     });
     let has_share = |min: f64| move |help: &Help| help.count.percent_of(holders.count) >= min;
     let compiled_help = compiled_help.filter(has_share(MIN_COMPILED_HOLDER_PERCENT));
