@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::gil::CompiledHolder;
 use super::path::{Callback, Step};
 use super::samples::{CALLING, COLLECTING, Group, INTERPRETER, Samples, WAITING_FOR_GIL};
 use crate::loops::{Loop, SMALL_PARALLEL};
@@ -34,6 +35,9 @@ const MIN_PERCENT: f64 = 3.0;
 const MIN_SAMPLES: u64 = 4;
 /// Minimum share of threads that wait for each other, of calls, of garbage collection, and of the GIL.
 const MIN_OVERHEAD_PERCENT: f64 = 10.0;
+/// Minimum share of compiled functions, and of Python, in the time in which threads wait for a known holder of the GIL.
+const MIN_COMPILED_HOLDER_PERCENT: f64 = 10.0;
+const MIN_PYTHON_HOLDER_PERCENT: f64 = 50.0;
 /// Minimum number of combinations of argument types that are too many.
 const MIN_SIGNATURES: usize = 5;
 /// Minimum share of a package in the time of its calls of the user's Python.
@@ -66,7 +70,8 @@ pub(super) fn what_helps(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     helps.extend(serial_help(evidence));
     helps.extend(signature_help(evidence));
     helps.extend(interpreted_help(evidence));
-    helps.extend(overhead_help(evidence));
+    helps.extend(collection_help(evidence));
+    helps.extend(gil_help(evidence));
     helps.retain(|help| help.count.percent_of(evidence.all) >= MIN_PERCENT && help.count.samples >= MIN_SAMPLES);
     // Threads may also take turns for other reasons than the GIL.
     let is_uncertain = |help: &Help| help.rule == SERIAL_THREADS;
@@ -189,45 +194,71 @@ fn signature_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
 }
 
 /// Time of a line of Python.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct LineTime {
-    /// Time in the interpreter, without that of `text`.
+    /// Time in the interpreter, with that of `text`.
     interpreter: Count,
     /// Time in functions of the interpreter that work on strings, or sort.
     text: Count,
+    /// Time in NumPy, which the interpreter may call for single values.
+    numpy: Count,
     /// All time but that of calls of compiled functions.
     all: Count,
 }
 
-/// Returns the user's function that costs most in Python's interpreter.
-fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
-    // C functions that the interpreter calls for single values belong to its time. C functions that do most of a line's
-    // work do not, nor do lines that mostly work on strings.
+/// Lines of a function that run in Python's interpreter.
+#[derive(Default)]
+struct InterpretedFunction {
+    /// Number of each line, and its time in the interpreter.
+    lines: Vec<(u32, Count)>,
+    interpreter: Count,
+    numpy: Count,
+}
+
+/// Returns the functions that cost much in Python's interpreter, by row and source, longest first. Lines that mostly
+/// work on strings do not count, nor do lines with nearly all of their time in C functions.
+fn interpreted_functions(samples: &Samples, all: Count) -> Vec<((u32, u32), InterpretedFunction)> {
     let mut lines: BTreeMap<(u32, u32, u32), LineTime> = BTreeMap::new();
-    for group in evidence.samples.groups.iter().filter(|group| group.activity == Activity::Interpreted) {
+    for group in samples.groups.iter().filter(|group| group.activity == Activity::Interpreted) {
         let Some(step) = group.steps.last().filter(|step| !step.is_compiled) else { continue };
-        let word = evidence.samples.words[group.word as usize].as_str();
         let line = lines.entry((step.row, step.source, step.line)).or_default();
-        match word {
-            INTERPRETER if group.is_text => line.text += group.count,
-            INTERPRETER => line.interpreter += group.count,
+        match samples.words[group.word as usize].as_str() {
+            CALLING => continue,
+            INTERPRETER => {
+                line.interpreter += group.count;
+                line.text += if group.is_text { group.count } else { Count::default() };
+            }
+            "numpy" => line.numpy += group.count,
             _ => {}
         }
-        if word != CALLING {
-            line.all += group.count;
+        line.all += group.count;
+    }
+    let mut functions: BTreeMap<(u32, u32), InterpretedFunction> = BTreeMap::new();
+    for ((row, source, line), time) in lines {
+        let no_text = Count {
+            weight: time.interpreter.weight.saturating_sub(time.text.weight),
+            samples: time.interpreter.samples.saturating_sub(time.text.samples),
+        };
+        if no_text.percent_of(time.all) >= MIN_INTERPRETER_PERCENT && no_text >= time.text {
+            let function = functions.entry((row, source)).or_default();
+            function.lines.push((line, time.interpreter));
+            function.interpreter += time.interpreter;
+            function.numpy += time.numpy;
         }
     }
-    let mut functions: BTreeMap<(u32, u32), Vec<(u32, Count)>> = BTreeMap::new();
-    for ((row, source, line), LineTime { interpreter, text, all }) in lines {
-        if interpreter.percent_of(all) >= MIN_INTERPRETER_PERCENT && interpreter >= text {
-            functions.entry((row, source)).or_default().push((line, all));
-        }
-    }
-    let total = |lines: &[(u32, Count)]| lines.iter().map(|(_, count)| *count).sum::<Count>();
-    let has_much = |(_, lines): &(_, Vec<(u32, Count)>)| total(lines).percent_of(evidence.all) >= MIN_OVERHEAD_PERCENT;
+    let has_much = |(_, function): &(_, InterpretedFunction)| {
+        let time: Count = [function.interpreter, function.numpy].iter().sum();
+        time.percent_of(all) >= MIN_OVERHEAD_PERCENT
+    };
     let mut functions: Vec<_> = functions.into_iter().filter(has_much).collect();
-    functions.sort_by_key(|(_, lines)| std::cmp::Reverse(total(lines)));
-    let ((row, source), lines) = functions.first()?;
+    functions.sort_by_key(|(_, function)| std::cmp::Reverse(function.interpreter));
+    functions
+}
+
+/// Returns the user's function that costs most in Python's interpreter.
+fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
+    let functions = interpreted_functions(evidence.samples, evidence.all);
+    let ((row, source), InterpretedFunction { lines, .. }) = functions.first()?;
     let (first, last) = (lines.first()?.0, lines.last()?.0);
     let hottest = lines.iter().max_by_key(|(_, count)| *count)?.0;
     let path = &evidence.symbols.sources[*source as usize];
@@ -241,7 +272,7 @@ fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     let and_more = if functions.len() > 1 { format!(" and {} more", functions.len() - 1) } else { String::new() };
     let verb = if functions.len() > 1 { "run" } else { "runs" };
     Some(Help {
-        count: functions.iter().map(|(_, lines)| total(lines)).sum(),
+        count: functions.iter().map(|(_, function)| function.interpreter).sum(),
         rule: "interpreted",
         position: Some((path.clone(), hottest)),
         text: format!(
@@ -444,32 +475,60 @@ fn serial_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     })
 }
 
-fn overhead_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
-    let rules = [
-        (
-            COLLECTING,
-            "garbage-collection",
-            "garbage collection: gc.freeze() after the data is loaded, or gc.disable() while it is built",
+/// Returns the line in which most garbage is collected.
+fn collection_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
+    let lines = overhead_lines(evidence, COLLECTING)?;
+    let count: Count = lines.values().sum();
+    let ((source, line), _) = lines.into_iter().max_by_key(|(_, count)| *count)?;
+    let path = &evidence.symbols.sources[source as usize];
+    Some(Help {
+        count,
+        rule: "garbage-collection",
+        position: Some((path.clone(), line)),
+        text: format!(
+            "{}:{line}: garbage collection: gc.freeze() after the data is loaded, or gc.disable() while it is built",
+            source_name(path)
         ),
-        (WAITING_FOR_GIL, "gil", "threads wait for the GIL: nogil=True lets compiled functions run at the same time"),
-    ];
-    let (_, imports) = sum_of_word(evidence, Activity::Importing.words(), |group| Some(positions(group)?.0));
-    let help = |(word, rule, text): (&str, &'static str, &str)| {
-        let (_, mut lines) = sum_of_word(evidence, word, |group| Some(positions(group)?.0));
-        // The user cannot change what an import does.
-        lines.retain(|line, count| imports.get(line).is_none_or(|imports| *imports < *count));
-        let count: Count = lines.values().sum();
-        let ((source, line), _) = lines.into_iter().max_by_key(|(_, count)| *count)?;
-        let path = &evidence.symbols.sources[source as usize];
-        let text = format!("{}:{line}: {text}", source_name(path));
-        (count.percent_of(evidence.all) >= MIN_OVERHEAD_PERCENT).then(|| Help {
-            count,
-            rule,
-            position: Some((path.clone(), line)),
-            text,
-        })
+    })
+}
+
+/// Returns the compiled function and the line of Python that hold the GIL most while other threads wait for it.
+fn gil_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
+    if overhead_lines(evidence, WAITING_FOR_GIL).is_none() {
+        return Vec::new();
+    }
+    let holders = &evidence.samples.gil_holders;
+    let help = |step: Step, count, rule, function: &str, cure| {
+        let path = &evidence.symbols.sources[step.source as usize];
+        let position = format!("{}:{}", source_name(path), step.line);
+        let text = format!("{position}: {function} holds the GIL, and other threads wait for it: {cure}");
+        Help { count, rule, position: Some((path.clone(), step.line)), text }
     };
-    rules.into_iter().filter_map(help).collect()
+    let compiled: Count = holders.compiled.iter().map(|holder| holder.count).sum();
+    let function = holders.compiled.iter().max_by_key(|holder| holder.count);
+    let compiled_help = function.map(|CompiledHolder { function, caller, .. }| {
+        let name = evidence.profile.functions.get(*function as usize).map(|function| short_name(&function.name));
+        let name = name.unwrap_or("a compiled function");
+        help(*caller, compiled, "gil", name, "nogil=True lets them run at the same time")
+    });
+    let python: Count = holders.python.iter().map(|(_, count)| count).sum();
+    let line = holders.python.iter().max_by_key(|(_, count)| *count);
+    let python_help = line.map(|(step, _)| {
+        help(*step, python, "gil-python", "this Python code", "nogil=True does not help here, separate processes do")
+    });
+    let has_share = |min: f64| move |help: &Help| help.count.percent_of(holders.count) >= min;
+    let compiled_help = compiled_help.filter(has_share(MIN_COMPILED_HOLDER_PERCENT));
+    compiled_help.into_iter().chain(python_help.filter(has_share(MIN_PYTHON_HOLDER_PERCENT))).collect()
+}
+
+/// Returns the time of each line in overhead such as garbage collection, if it is much. The user cannot change what an
+/// import does.
+fn overhead_lines(evidence: &HelpEvidence<'_>, word: &str) -> Option<BTreeMap<Place, Count>> {
+    let (_, imports) = sum_of_word(evidence, Activity::Importing.words(), |group| Some(positions(group)?.0));
+    let (_, mut lines) = sum_of_word(evidence, word, |group| Some(positions(group)?.0));
+    lines.retain(|line, count| imports.get(line).is_none_or(|imports| *imports < *count));
+    let count: Count = lines.values().sum();
+    (count.percent_of(evidence.all) >= MIN_OVERHEAD_PERCENT).then_some(lines)
 }
 
 /// Adds up the groups of a word: all of them, and by key.
@@ -502,25 +561,51 @@ pub(super) fn short_name(name: &str) -> &str {
 mod tests {
     use super::*;
 
-    /// Two parallel loops are called through one line, which two other lines call.
-    #[test]
-    fn workers_count_for_the_loop_that_was_called_as_they_worked() {
-        let count = |samples: u64| Count { weight: 1000 * samples, samples };
-        let step = |line, is_compiled| Step { source: 0, line, row: line, is_compiled, is_module: false };
-        let group = |lines: &[u32], parallel_loop: Option<u32>, samples| Group {
-            steps: lines
-                .iter()
-                .map(|line| step(*line, false))
-                .chain(parallel_loop.map(|line| step(line, true)))
-                .collect(),
-            compilation: None,
+    fn count(samples: u64) -> Count {
+        Count { weight: 1000 * samples, samples }
+    }
+
+    fn step(line: u32, is_compiled: bool) -> Step {
+        Step { source: 0, line, row: line, is_compiled, is_module: false }
+    }
+
+    fn group(steps: Vec<Step>, activity: Activity, word: u32, samples: u64) -> Group {
+        Group {
             stack: 0,
-            activity: Activity::Compiled,
-            word: 0,
+            steps,
+            compilation: None,
+            activity,
+            word,
             call: None,
             callback: None,
             is_text: false,
             count: count(samples),
+        }
+    }
+
+    #[test]
+    fn only_the_interpreters_time_is_interpreted() {
+        let words: Vec<String> = [INTERPRETER, CALLING, "libsqlite3", "numpy"].map(str::to_owned).to_vec();
+        let line = |line, word, samples| group(vec![step(line, false)], Activity::Interpreted, word, samples);
+        let text = Group { is_text: true, ..line(10, 0, 5) };
+        let groups = vec![line(10, 0, 30), text, line(10, 1, 500), line(10, 2, 40), line(20, 0, 1), line(20, 2, 90)];
+        let samples = Samples { groups, words: words.clone(), ..Samples::default() };
+        let functions = interpreted_functions(&samples, count(300));
+        let lines: Vec<_> = functions.iter().flat_map(|(_, function)| &function.lines).collect();
+        assert_eq!(lines, [&(10, count(35))], "neither the calls nor the library's time");
+        assert_eq!(interpreted_functions(&samples, count(400)).len(), 0, "9 % of all");
+        // NumPy works on single values in such a loop: its time makes the line worth a sentence.
+        let samples = Samples { groups: vec![line(10, 0, 20), line(10, 3, 80)], words, ..Samples::default() };
+        assert_eq!(interpreted_functions(&samples, count(400))[0].1.interpreter, count(20));
+    }
+
+    /// Two parallel loops are called through one line, which two other lines call.
+    #[test]
+    fn workers_count_for_the_loop_that_was_called_as_they_worked() {
+        let group = |lines: &[u32], parallel_loop: Option<u32>, samples| {
+            let python = lines.iter().map(|line| step(*line, false));
+            let steps = python.chain(parallel_loop.map(|line| step(line, true))).collect();
+            group(steps, Activity::Compiled, 0, samples)
         };
         let groups = vec![
             group(&[24, 19], Some(8), 330),

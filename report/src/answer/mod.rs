@@ -5,6 +5,7 @@
 //!  samples   samples grouped by path and activity
 //!  tree      the lines by total time
 //!  rows      the rows that are shown
+//!  gil       code that holds the GIL
 //!  help      advice
 //!  build     all together
 //!  line_tree the same tree for the page, which chooses the rows of a part of the recording
@@ -13,6 +14,7 @@
 //! libraries are folded into the words at the end of the row.
 
 mod build;
+mod gil;
 mod help;
 mod line_tree;
 mod path;

@@ -1,9 +1,10 @@
 //! Path of a stack through the user's code: the lines that become rows of the tree.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::profile::Profile;
+use crate::distinct::Distinct;
 use crate::profile::owners::{STANDARD_LIBRARY, is_generated};
+use crate::profile::{FunctionRow, Profile};
 use crate::recording::Recording;
 use crate::symbols::{Frame, Kind, Symbols, is_entry};
 
@@ -47,6 +48,8 @@ pub(super) struct StackPath {
     pub(super) steps: Vec<Step>,
     /// True if any frame is a Python function.
     pub(super) has_python: bool,
+    /// Outermost compiled function, as an index into [`Profile::functions`].
+    pub(super) outermost_row: Option<u32>,
     /// Outermost C function that the innermost Python or compiled function called, as an index into
     /// [`Symbols::functions`].
     pub(super) callee: Option<u32>,
@@ -64,6 +67,11 @@ impl StackPath {
     pub(super) fn python_steps(&self) -> &[Step] {
         let end = self.steps.iter().position(|step| step.is_compiled).unwrap_or(self.steps.len());
         &self.steps[..end]
+    }
+
+    /// Returns the outermost line if it is compiled, as in threads that Python does not call.
+    fn worker_step(&self) -> Option<&Step> {
+        self.steps.first().filter(|step| step.is_compiled)
     }
 
     /// Returns true if compiled code runs below an interpreted line of the user.
@@ -99,7 +107,7 @@ fn path_of_stack(locations: &[u32], has_code: &[bool], symbols: &Symbols, profil
         let function = symbols.function(frame);
         match function.kind {
             Kind::Python => path.has_python = true,
-            Kind::Compiled => {}
+            Kind::Compiled => path.outermost_row = Some(profile.rows[frame.function as usize]),
             _ if !has_owner => {
                 path.callee = Some(frame.function);
                 path.is_text |= is_text_function(&function.base);
@@ -171,56 +179,205 @@ fn is_python_library(library: &str) -> bool {
     library.starts_with("libpython") || library.starts_with("python")
 }
 
-/// Callers of compiled code that a worker thread ran: the path above the same function, or the lines of Python above
-/// the same file, in threads that Python called.
+/// Loop of a function with `parallel=True`, which Numba compiles as a function of its own, for worker threads.
+#[derive(Clone, Copy, Debug)]
+struct ParallelLoop {
+    /// Function that contains the loop, as an index into [`Profile::functions`]; `None` if no sample is in it.
+    function: Option<u32>,
+    line: u32,
+}
+
+impl ParallelLoop {
+    /// Returns the parallel loops among the functions, by their indices: `prange kernel prog.py:42 in prog.diffuse`.
+    fn find_all(functions: &[FunctionRow]) -> FxHashMap<u32, ParallelLoop> {
+        let compiled = || functions.iter().zip(0..).filter(|(function, _)| function.kind == Kind::Compiled);
+        let rows: FxHashMap<&str, u32> = compiled().map(|(function, row)| (function.name.as_str(), row)).collect();
+        let parse = |name: &str| {
+            let (place, function) = name.strip_prefix("prange kernel ")?.rsplit_once(" in ")?;
+            let line = place.rsplit_once(':')?.1.parse().ok()?;
+            Some(ParallelLoop { function: rows.get(function).copied(), line })
+        };
+        compiled().filter_map(|(function, row)| Some((row, parse(&function.name)?))).collect()
+    }
+}
+
+/// Callers of compiled code that a worker thread runs: the lines above the same function, in threads that Python
+/// called, at the nearest time.
 #[derive(Default)]
 pub(super) struct Callers {
-    by_function: FxHashMap<(u32, u32), FxHashMap<Vec<Step>, u64>>,
-    by_source: FxHashMap<u32, FxHashMap<Vec<Step>, u64>>,
+    parallel_loops: FxHashMap<u32, ParallelLoop>,
+    /// Functions and sources that worker threads run, and functions that contain their parallel loops.
+    functions: FxHashSet<u32>,
+    sources: FxHashSet<u32>,
+    /// Lines of callers, outermost first.
+    pub(super) lines: Distinct<Vec<Step>>,
+    /// Entries to add for each sample of a stack.
+    entries: FxHashMap<u32, Vec<(Callee, u32)>>,
+    /// Time of each sample, and its index into `lines`, by process.
+    by_callee: FxHashMap<(u32, Callee), Vec<(u64, u32)>>,
+}
+
+/// Code that callers have: a function with the source of its line, or any function of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Callee {
+    Function {
+        source: u32,
+        row: u32,
+    },
+    /// Function in any source.
+    Row(u32),
+    Source(u32),
 }
 
 impl Callers {
-    pub(super) fn add(&mut self, path: &StackPath, weight: u64) {
-        if !path.is_called_from_python() {
+    /// Returns callers of the code that worker threads run in `paths`.
+    pub(super) fn new(functions: &[FunctionRow], paths: &[StackPath]) -> Callers {
+        let mut callers = Callers { parallel_loops: ParallelLoop::find_all(functions), ..Callers::default() };
+        for path in paths {
+            let Some(outermost) = path.worker_step() else { continue };
+            callers.functions.insert(outermost.row);
+            callers.sources.insert(outermost.source);
+            let parallel_loop = path.outermost_row.and_then(|row| callers.parallel_loops.get(&row));
+            callers.functions.extend(parallel_loop.and_then(|parallel_loop| parallel_loop.function));
+        }
+        callers
+    }
+
+    /// Adds a sample of a thread that Python called.
+    pub(super) fn add(&mut self, process: u32, time: u64, stack: u32, path: &StackPath) {
+        if self.functions.is_empty() || !path.is_called_from_python() {
             return;
         }
-        let python = path.python_steps();
-        for (index, step) in path.steps.iter().enumerate().filter(|(_, step)| step.is_compiled) {
-            let above = path.steps[..index].to_vec();
-            *self.by_function.entry((step.source, step.row)).or_default().entry(above).or_default() += weight;
-            *self.by_source.entry(step.source).or_default().entry(python.to_vec()).or_default() += weight;
+        if !self.entries.contains_key(&stack) {
+            let entries = self.entries_of(path);
+            self.entries.insert(stack, entries);
+        }
+        for (callee, lines) in &self.entries[&stack] {
+            self.by_callee.entry((process, *callee)).or_default().push((time, *lines));
         }
     }
 
-    /// Returns the most frequent path above the outermost compiled function of a stack without a Python caller.
-    pub(super) fn find(&self, path: &StackPath) -> Option<&[Step]> {
-        let outermost = path.steps.first().filter(|step| step.is_compiled)?;
-        let by_function = self.by_function.get(&(outermost.source, outermost.row));
-        let callers = by_function.or_else(|| self.by_source.get(&outermost.source))?;
-        let order = |(path, weight): &(&Vec<Step>, &u64)| {
-            (**weight, std::cmp::Reverse(path.iter().map(|step| (step.source, step.line)).collect::<Vec<_>>()))
+    fn entries_of(&mut self, path: &StackPath) -> Vec<(Callee, u32)> {
+        let mut entries = Vec::new();
+        for (index, step) in path.steps.iter().enumerate().filter(|(_, step)| step.is_compiled) {
+            if self.functions.contains(&step.row) {
+                let above = self.lines.number(path.steps[..index].to_vec());
+                entries.push((Callee::Function { source: step.source, row: step.row }, above));
+                entries.push((Callee::Row(step.row), self.lines.number(path.steps[..=index].to_vec())));
+            }
+            if self.sources.contains(&step.source) {
+                entries.push((Callee::Source(step.source), self.lines.number(path.python_steps().to_vec())));
+            }
+        }
+        entries
+    }
+
+    /// Sorts the samples by time. Must be called between the last [`Callers::add`] and the first [`Callers::find`].
+    pub(super) fn sort(&mut self) {
+        self.by_callee.values_mut().for_each(|samples| samples.sort_unstable());
+    }
+
+    /// Returns the lines above the outermost function of a stack without a Python caller, as an index into `lines`.
+    pub(super) fn find(&mut self, process: u32, time: u64, path: &StackPath) -> Option<u32> {
+        let outermost = path.worker_step()?;
+        let function = Callee::Function { source: outermost.source, row: outermost.row };
+        if let Some(lines) = self.nearest(process, function, time) {
+            return Some(lines);
+        }
+        let Some(parallel_loop) = path.outermost_row.and_then(|row| self.parallel_loops.get(&row)).copied() else {
+            return self.nearest(process, Callee::Source(outermost.source), time);
         };
-        callers.iter().max_by_key(order).map(|(path, _)| path.as_slice())
+        // Only the function that contains the loop can have started it.
+        let lines = self.nearest(process, Callee::Row(parallel_loop.function?), time)?;
+        let mut above = self.lines.values[lines as usize].clone();
+        above.last_mut()?.line = parallel_loop.line;
+        Some(self.lines.number(above))
+    }
+
+    fn nearest(&self, process: u32, callee: Callee, time: u64) -> Option<u32> {
+        let samples = self.by_callee.get(&(process, callee))?;
+        let next = samples.partition_point(|(other, _)| *other < time);
+        let candidates = next.checked_sub(1).into_iter().chain([next]).filter_map(|index| samples.get(index));
+        candidates.min_by_key(|(other, _)| other.abs_diff(time)).map(|(_, lines)| *lines)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::profile::Shares;
 
     fn step(line: u32, row: u32, is_compiled: bool) -> Step {
         Step { source: 0, line, row, is_compiled, is_module: false }
     }
 
+    fn path(steps: &[Step]) -> StackPath {
+        let outermost_row = steps.iter().find(|step| step.is_compiled).map(|step| step.row);
+        StackPath { steps: steps.to_vec(), outermost_row, ..StackPath::default() }
+    }
+
+    fn functions(names: &[&str]) -> Vec<FunctionRow> {
+        let row = |name: &&str| FunctionRow {
+            name: (*name).to_owned(),
+            kind: Kind::Compiled,
+            shares: Shares::default(),
+            by_thread: BTreeMap::new(),
+            compilations: Vec::new(),
+            lines: None,
+            is_library_function: false,
+            callers: Vec::new(),
+        };
+        names.iter().map(row).collect()
+    }
+
+    /// Returns the lines above each worker's line, from samples of the callers at times 1, 2, 3 and so on.
+    fn callers_of(names: &[&str], callers: &[&[Step]], workers: &[(u64, Step)]) -> Vec<Option<Vec<Step>>> {
+        let (callers, functions) = (callers.iter().map(|steps| path(steps)), functions(names));
+        let paths: Vec<StackPath> = callers.chain(workers.iter().map(|(_, step)| path(&[*step]))).collect();
+        let mut found = Callers::new(&functions, &paths);
+        for (stack, (path, time)) in (0..).zip(paths.iter().zip(1..)) {
+            found.add(7, time, stack, path);
+        }
+        found.sort();
+        let mut find = |(time, step): &(u64, Step)| {
+            let lines = found.find(7, *time, &path(&[*step]));
+            lines.map(|lines| found.lines.values[lines as usize].clone())
+        };
+        workers.iter().map(&mut find).collect()
+    }
+
     #[test]
     fn workers_run_below_the_parallel_loop_that_started_them() {
-        let path = |steps: &[Step]| StackPath { steps: steps.to_vec(), ..StackPath::default() };
         let (call, parallel_loop, body) = (step(30, 0, false), step(12, 1, true), step(16, 2, true));
-        let mut callers = Callers::default();
-        callers.add(&path(&[call, parallel_loop, body]), 1);
-        assert_eq!(callers.find(&path(&[step(17, 2, true)])), Some(&[call, parallel_loop][..]), "the same function");
-        assert_eq!(callers.find(&path(&[step(18, 3, true)])), Some(&[call][..]), "another function of the file");
-        assert_eq!(callers.find(&path(&[call, body])), None, "Python called it");
+        let workers = [(1, step(17, 2, true)), (1, step(18, 3, true))];
+        let found = callers_of(&[], &[&[call, parallel_loop, body]], &workers);
+        assert_eq!(found[0], Some(vec![call, parallel_loop]), "the same function");
+        assert_eq!(found[1], Some(vec![call]), "another function of the file");
+        let mut callers = Callers::new(&[], &[path(&[body])]);
+        assert_eq!(callers.find(7, 1, &path(&[call, body])), None, "Python called it");
+    }
+
+    #[test]
+    fn workers_run_below_a_call_of_the_function_that_contains_their_loop() {
+        let names = ["<module>", "m.first", "m.second", "prange kernel m.py:12 in m.second"];
+        let other = [step(20, 0, false), step(7, 1, true)];
+        let call = [step(22, 0, false), step(11, 2, true)];
+        let kernel = step(12, 3, true);
+        // Samples of another function are more, and one is at the worker's time.
+        let found = callers_of(&names, &[&other, &other, &other, &call], &[(1, kernel)]);
+        assert_eq!(found, [Some(vec![call[0], step(12, 2, true)])], "at the loop's line");
+        assert_eq!(callers_of(&names, &[&other], &[(1, kernel)]), [None], "no call has a sample");
+    }
+
+    #[test]
+    fn workers_run_below_the_call_at_the_nearest_time() {
+        let names = ["<module>", "m.f", "prange kernel m.py:7 in m.f"];
+        let call = |line| [step(line, 0, false), step(7, 1, true)];
+        let found =
+            callers_of(&names, &[&call(20), &call(20), &call(21)], &[(0, step(8, 2, true)), (4, step(8, 2, true))]);
+        assert_eq!(found, [Some(call(20).to_vec()), Some(call(21).to_vec())]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::gil::{GilHolders, find_gil_holders};
 use super::path::{Callback, Callers, StackPath, Step, stack_paths};
 use super::serial::{Serial, find_serial_threads};
 use crate::distinct::Distinct;
@@ -52,6 +53,8 @@ pub(crate) struct Samples {
     pub(super) words: Vec<String>,
     /// Threads that run compiled code one at a time.
     pub(super) serial: Option<Serial>,
+    /// Code that holds the GIL while threads wait for it.
+    pub(super) gil_holders: GilHolders,
 }
 
 /// Difference between samples of one stack.
@@ -61,6 +64,8 @@ enum Context {
     Compilation(u32),
     /// The thread runs no Python. Its time belongs to the line at this stack of the thread that does.
     BelowStack(u32),
+    /// The thread runs compiled code below no Python. The index of its caller's lines in [`Callers::lines`].
+    Called(u32),
 }
 
 /// A sample's period may begin before a compilation and end in it, and the timer may be late.
@@ -73,16 +78,17 @@ pub(crate) fn collect(
     compilations: &[Compilation],
 ) -> Samples {
     let paths = stack_paths(recording, symbols, profile);
-    let (keys, counts, key_of_sample) = count_contexts(recording, profile, compilations, &paths);
-    let mut callers = Callers::default();
-    for ((stack, _), count) in keys.iter().zip(&counts) {
-        callers.add(&paths[*stack as usize], count.weight);
-    }
+    let mut callers = Callers::new(&profile.functions, &paths);
+    let (keys, counts, key_of_sample) = count_contexts(recording, profile, compilations, &paths, &mut callers);
     let mut order: Vec<usize> = (0..counts.len()).collect();
     order.sort_unstable_by_key(|key| keys[*key]);
     let mut group_of_key = vec![None; counts.len()];
     let mut words = Distinct::default();
-    let mut samples = Samples { serial: find_serial_threads(recording, profile, &paths), ..Samples::default() };
+    let mut samples = Samples {
+        serial: find_serial_threads(recording, profile, &paths),
+        gil_holders: find_gil_holders(recording, symbols, profile, &paths),
+        ..Samples::default()
+    };
     for key in order {
         let ((stack, context), count) = (keys[key], counts[key]);
         let path = &paths[stack as usize];
@@ -104,7 +110,8 @@ pub(crate) fn collect(
         let (steps, compilation) = match context {
             Context::BelowStack(stack) => (paths[stack as usize].python_steps().to_vec(), None),
             Context::Compilation(compilation) => (path.python_steps().to_vec(), Some(compilation)),
-            Context::Plain => (steps_with_callers(path, &callers), None),
+            Context::Called(lines) => (join_steps(&callers.lines.values[lines as usize], &path.steps), None),
+            Context::Plain => (path.steps.clone(), None),
         };
         group_of_key[key] = Some(samples.groups.len() as u32);
         samples.groups.push(Group {
@@ -130,8 +137,17 @@ fn count_contexts(
     profile: &Profile,
     compilations: &[Compilation],
     paths: &[StackPath],
+    callers: &mut Callers,
 ) -> (Vec<(u32, Context)>, Vec<Count>, Vec<u32>) {
     let spans = Spans::new(compilations);
+    let mut processes = Distinct::default();
+    let mut process = |thread: &Thread| processes.number((thread.host.clone(), thread.pid));
+    let process_of_thread: Vec<u32> = recording.threads.iter().map(&mut process).collect();
+    for sample in &recording.samples {
+        let process = process_of_thread[sample.thread as usize];
+        callers.add(process, sample.time, sample.stack, &paths[sample.stack as usize]);
+    }
+    callers.sort();
     let python_threads = PythonThreads::new(recording, paths);
     let (mut keys, mut counts, mut key_of_sample) = (Distinct::default(), Vec::new(), Vec::new());
     for sample in &recording.samples {
@@ -139,7 +155,9 @@ fn count_contexts(
         let context = if profile.activities.get(sample.stack).activity == Activity::Compiling {
             spans.find(thread, sample.time).map(Context::Compilation)
         } else {
-            python_threads.line_below(sample, thread, paths).map(Context::BelowStack)
+            let process = process_of_thread[sample.thread as usize];
+            let caller = callers.find(process, sample.time, &paths[sample.stack as usize]).map(Context::Called);
+            caller.or_else(|| python_threads.line_below(sample, thread, paths).map(Context::BelowStack))
         };
         let key = keys.number((sample.stack, context.unwrap_or(Context::Plain)));
         counts.resize(keys.values.len(), Count::default());
@@ -149,18 +167,17 @@ fn count_contexts(
     (keys.values, counts, key_of_sample)
 }
 
-/// Returns the lines of a path, below those that call its outermost function in other samples.
-fn steps_with_callers(path: &StackPath, callers: &Callers) -> Vec<Step> {
-    let mut steps = callers.find(path).unwrap_or_default().to_vec();
-    let is_known = |step: &Step| steps.last().is_some_and(|last| last.is_same_line(step));
-    let below = path.steps.first().filter(|step| is_known(step)).map_or(0, |_| 1);
-    steps.extend(&path.steps[below..]);
-    steps
+/// Returns a caller's lines with the lines below. A line that is the last of the one and the first of the other is
+/// there once.
+fn join_steps(above: &[Step], below: &[Step]) -> Vec<Step> {
+    let is_known = |step: &&Step| above.last().is_some_and(|last| last.is_same_line(step));
+    let known = below.first().filter(is_known).map_or(0, |_| 1);
+    [above, &below[known..]].concat()
 }
 
 /// Returns the word for time in a library.
 fn library_word(name: &str, path: &StackPath, context: Context) -> String {
-    let is_of_other_thread = !path.has_python && context != Context::Plain;
+    let is_of_other_thread = !path.has_python && !matches!(context, Context::Plain | Context::Called(_));
     let word = match name {
         name if is_pool_library(name) => name,
         _ if is_of_other_thread => OTHER_THREADS,

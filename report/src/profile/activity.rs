@@ -266,6 +266,11 @@ impl Activities {
         stack_activity.activity == Activity::Waiting && self.names[stack_activity.name as usize] == Wait::Idle.words()
     }
 
+    /// Returns true if the thread waited for the GIL. Only in recordings of wall-clock time.
+    pub(crate) fn is_gil_wait(&self, stack_activity: &StackActivity) -> bool {
+        stack_activity.activity == Activity::Waiting && self.names[stack_activity.name as usize] == Wait::Gil.words()
+    }
+
     /// Describes a compiler, by the name of its library: Numba's, or another program's LLVM.
     pub(crate) fn compiler(&self, name: u32) -> String {
         match self.names[name as usize].as_str() {
