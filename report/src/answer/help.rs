@@ -144,7 +144,9 @@ fn compilation_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
                     let verb = if count > 1 { "come" } else { "comes" };
                     ("cached-next-time", format!("{name} ({position}){and_more} {verb} from the cache in the next run"))
                 }
-                (why, _) if why.is_repeated() => ("not-cached", format!("{again}: {}", why.words())),
+                (why, _) if why.is_repeated() && why != Why::Wrapper => {
+                    ("not-cached", format!("{again}: {}", why.words()))
+                }
                 _ => return None,
             };
             Some(Help { count: compiled.count, rule, position: Some(((*path).to_owned(), *line)), text })
