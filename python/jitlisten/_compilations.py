@@ -10,15 +10,16 @@ recording is a JSON object:
 A compilation is written when it begins, and again when it ends; the second line replaces the first. A compilation that
 was interrupted has one line. `begin` and `end` are CLOCK_MONOTONIC times, like those of samples, and span Numba's own
 event `numba:compile`. `cpu` is CPU time of the thread. `first_use` is the part of it in which Numba builds its
-registries, once in each process. `llvm` is the part spent in LLVM, according to Numba's event. All include nested
-compilations; `depth` is the number of enclosing compilations. `saved` is CPU time after the compilation, to save the
-code in Numba's cache.
+registries, once in each process, and compiles its runtime. `llvm` is the part spent in LLVM, according to Numba's
+event, without that of `first_use`: the two do not overlap. All include nested compilations; `depth` is the number of
+enclosing compilations. `saved` is CPU time after the compilation, to save the code in Numba's cache.
 
-`why` is `cache` for code loaded from the cache, and `wrapper` for the loop that makes a function a ufunc, if Numba builds
-it in each run: it never caches that of `@vectorize`. The loop of `@guvectorize` is cached with `cache=True`; its row has
-`loop`, and the reason why it was not in the cache. Otherwise `why` is the reason for the compilation: `off` (cache=True is not set), `pickled` (the function was unpickled, which loses its
-cache), `new` (no cache entry), `lines` (the entry has no lines), `dynamic` or `lifted` (Numba does not cache it),
-`jitclass`, `closure` or `generated` (Numba cannot cache it: `_why_uncacheable`).
+`why` is `cache` for code loaded from the cache, and `wrapper` for the loop that makes a function a ufunc, if Numba
+builds it in each run: it never caches that of `@vectorize`. The loop of `@guvectorize` is cached with `cache=True`; its
+row has `loop`, and the reason why it was not in the cache. Otherwise `why` is the reason for the compilation: `off`
+(cache=True is not set), `pickled` (the function was unpickled, which loses its cache), `new` (no cache entry), `lines`
+(the entry has no lines), `dynamic` or `lifted` (Numba does not cache it), `jitclass`, `closure` or `generated` (Numba
+cannot cache it: `_why_uncacheable`).
 `report/src/recording/compilations.rs` reads the file.
 
 The hooks in Numba's compiler and its caches (`_numba/seams.py`) never raise and never change a result. A process that
@@ -284,7 +285,8 @@ def _load_hooks() -> Hooks:
             thread_state = _thread_state
             if thread_state.llvm_depth:
                 thread_state.llvm_depth -= 1
-                if thread_state.llvm_depth == 0:
+                # LLVM compiles Numba's runtime in its first use.
+                if thread_state.llvm_depth == 0 and thread_state.first_use_depth == 0:
                     thread_state.llvm_ns += _cpu() - thread_state.llvm_start
 
     class CompileListener(event.Listener):  # type: ignore[misc]

@@ -105,6 +105,20 @@ def test_why_a_function_was_not_in_the_cache(tmp_path):
     assert list_reasons("import warnings; warnings.simplefilter('ignore')\n") == [("dynamic", 0)] * 2
 
 
+def test_llvm_in_numbas_first_use_is_no_part_of_a_compilation(tmp_path):
+    function = "@numba.njit\ndef f%d(n):\n    s = 0\n    for i in range(n): s ^= i * i\n    return s\nf%d(3)\n"
+    program = "import numba\n" + "".join(function % (number, number) for number in range(3))
+    # CPU time of the same work differs from run to run.
+    for _ in range(3):
+        run_python(begin_recording(tmp_path) + program)
+        first, *others = read_rows(tmp_path)
+        assert first["first_use"] > 5 * others[0]["first_use"], (first, others)
+        numba, *_ = front_ends = [row["cpu"] - row["llvm"] - row["first_use"] for row in (first, *others)]
+        if 0.5 * others[0]["llvm"] < first["llvm"] < 1.5 * others[0]["llvm"] and numba > 0.5 * min(front_ends[1:]):
+            return
+    raise AssertionError((first, others))
+
+
 UFUNCS = """
 import numba
 

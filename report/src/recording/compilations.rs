@@ -57,11 +57,11 @@ pub struct Compilation {
     pub cpu_ns: u64,
     /// CPU time in ns without nested compilations.
     pub exclusive: u64,
-    /// CPU time in ns that Numba took to build its registries, once in the process; part of `cpu_ns`.
+    /// CPU time in ns that Numba took to build its registries and its runtime, once in the process; part of `cpu_ns`.
     pub first_use: u64,
     /// CPU time in ns to save the code in Numba's cache, after the compilation.
     pub saved: u64,
-    /// CPU time in LLVM in ns; part of `cpu_ns`.
+    /// CPU time in LLVM in ns, without that of `first_use`; part of `cpu_ns`.
     pub llvm: u64,
     /// Size of the machine code in bytes, including nested compilations.
     pub size: u64,
@@ -243,6 +243,7 @@ impl Compilation {
             false => (0, 0),
         };
         let lasted = Some(lasted).filter(|lasted| *lasted <= MAX_FIELD_VALUE)?;
+        let first_use = number("first_use").unwrap_or_default().min(cpu_ns);
         let why = Why::from_word(row.get("why").and_then(Value::as_str));
         let compilation = Compilation {
             function: text("function")?,
@@ -257,9 +258,9 @@ impl Compilation {
             lasted,
             cpu_ns,
             exclusive: cpu_ns,
-            first_use: number("first_use").unwrap_or_default().min(cpu_ns),
+            first_use,
             saved: number("saved").unwrap_or_default().min(MAX_FIELD_VALUE),
-            llvm: number("llvm").unwrap_or_default().min(cpu_ns),
+            llvm: number("llvm").unwrap_or_default().min(cpu_ns - first_use),
             size: number("size").unwrap_or_default().min(MAX_FIELD_VALUE),
             caller: text("caller"),
             why,
@@ -540,11 +541,13 @@ mod tests {
             )
         };
         let mut rows = Rows::default();
-        for text in [line(1, ""), line(2, ""), line(1, r#", "end": 9, "cpu": 3, "first_use": 8, "saved": 2"#)] {
+        let end = r#", "end": 9, "cpu": 3, "first_use": 8, "saved": 2, "llvm": 3"#;
+        for text in [line(1, ""), line(2, ""), line(1, end)] {
             rows.add(Compilation::parse(text.as_bytes(), 7).expect("a row"));
         }
         let [first, second] = rows.rows.as_slice() else { panic!("two rows") };
         assert_eq!((first.lasted, first.cpu_ns, first.first_use, first.compiling_ns()), (4, 3, 3, 2));
+        assert_eq!(first.llvm, 0, "no part of the first use");
         assert!(first.is_finished && !second.is_finished);
         assert_eq!((second.function.as_str(), second.reason().as_str()), ("f2", "not finished"));
     }
