@@ -354,10 +354,9 @@ fn call_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     if count.percent_of(evidence.all) < MIN_OVERHEAD_PERCENT {
         return None;
     }
-    let more = lines.values().filter(|count| count.percent_of(evidence.all) >= 2.0).count().saturating_sub(1);
+    let and_more = and_more_lines(evidence, &lines);
     let ((source, line), _) = lines.into_iter().max_by_key(|(_, count)| *count)?;
     let path = &evidence.symbols.sources[source as usize];
-    let and_more = if more > 0 { format!(" and {}", plural(more, "more line")) } else { String::new() };
     Some(Help {
         count,
         rule: "many-calls",
@@ -446,6 +445,17 @@ fn serial_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     })
 }
 
+/// Words for the lines after the first, without small ones.
+fn and_more_lines(evidence: &HelpEvidence<'_>, lines: &BTreeMap<Place, Count>) -> String {
+    let more = lines.values().filter(|count| count.percent_of(evidence.all) >= 2.0).count().saturating_sub(1);
+    if more > 0 { format!(" and {}", plural(more, "more line")) } else { String::new() }
+}
+
+/// Returns the line of an overhead that a setting can change. Garbage collections that a program calls for stay.
+fn overhead_line(group: &Group) -> Option<Place> {
+    Some(positions(group).filter(|_| !group.requests_collection)?.0)
+}
+
 fn overhead_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     let rules = [
         (
@@ -457,13 +467,14 @@ fn overhead_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     ];
     let (_, imports) = sum_of_word(evidence, Activity::Importing.words(), |group| Some(positions(group)?.0));
     let help = |(word, rule, text): (&str, &'static str, &str)| {
-        let (_, mut lines) = sum_of_word(evidence, word, |group| Some(positions(group)?.0));
+        let (_, mut lines) = sum_of_word(evidence, word, overhead_line);
         // The user cannot change what an import does.
         lines.retain(|line, count| imports.get(line).is_none_or(|imports| *imports < *count));
         let count: Count = lines.values().sum();
+        let and_more = and_more_lines(evidence, &lines);
         let ((source, line), _) = lines.into_iter().max_by_key(|(_, count)| *count)?;
         let path = &evidence.symbols.sources[source as usize];
-        let text = format!("{}:{line}: {text}", source_name(path));
+        let text = format!("{}:{line}{and_more}: {text}", source_name(path));
         (count.percent_of(evidence.all) >= MIN_OVERHEAD_PERCENT).then(|| Help {
             count,
             rule,
@@ -504,6 +515,25 @@ pub(super) fn short_name(name: &str) -> &str {
 mod tests {
     use super::*;
 
+    /// No setting ends a collection that the program calls for.
+    #[test]
+    fn collections_that_a_program_calls_for_are_no_overhead() {
+        let automatic = Group {
+            steps: vec![Step { source: 0, line: 24, row: 0, is_compiled: false, is_module: false }],
+            compilation: None,
+            stack: 0,
+            activity: Activity::Collecting,
+            word: 0,
+            call: None,
+            callback: None,
+            is_text: false,
+            requests_collection: false,
+            count: Count { weight: 1, samples: 1 },
+        };
+        let requested = Group { requests_collection: true, ..automatic.clone() };
+        assert_eq!([&automatic, &requested].map(overhead_line), [Some((0, 24)), None]);
+    }
+
     /// Two parallel loops are called through one line, which two other lines call.
     #[test]
     fn workers_count_for_the_loop_that_was_called_as_they_worked() {
@@ -522,6 +552,7 @@ mod tests {
             call: None,
             callback: None,
             is_text: false,
+            requests_collection: false,
             count: count(samples),
         };
         let groups = vec![
