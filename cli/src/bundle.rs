@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use wire::recording::{IMAGES, old};
 
+use crate::hint::as_argument;
 use crate::problem::Problem;
 use crate::progress::Progress;
 use crate::system::BlockedSignals;
@@ -98,7 +99,12 @@ impl MakeBundle {
             signals.unblock();
         }
         let text = written?;
-        let _ = writeln!(io::stderr(), "jitlisten: wrote {}: {text}: jitlisten lines {0}", output.display());
+        let _ = writeln!(
+            io::stderr(),
+            "jitlisten: wrote {}: {text}: jitlisten lines {}",
+            output.display(),
+            as_argument(&output)
+        );
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -19,8 +19,9 @@ use jitlisten_sampler::{Origin, exact_pattern};
 
 use crate::bundle;
 use crate::command;
+use crate::hint::{as_argument, as_pattern};
 use crate::problem::Problem;
-use crate::record::{DEFAULT_OUTPUT, Output, as_argument, resolve_output};
+use crate::record::{DEFAULT_OUTPUT, Output, resolve_output};
 use crate::recorder::{self, Recorded, Recorder};
 use crate::recording::{default_file, is_page};
 use crate::scratch::{Kind, Scratch};
@@ -145,8 +146,8 @@ impl Recordings {
             (None, []) => (PathBuf::from(DEFAULT_OUTPUT), true),
             _ => return None,
         };
-        let name = if is_default { DEFAULT_OUTPUT.into() } else { as_argument(&path) };
-        let argument = if is_default { String::new() } else { format!(" {name}") };
+        let name = if is_default { DEFAULT_OUTPUT.into() } else { as_pattern(&path) };
+        let argument = if is_default { String::new() } else { format!(" {}", as_argument(&path)) };
         Some(format!("{name}: jitlisten lines --open{argument} (page) · compiles · flamegraph"))
     }
 

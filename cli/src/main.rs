@@ -22,6 +22,7 @@ mod doctor;
 mod environment;
 mod export;
 mod flamegraph;
+mod hint;
 mod inject;
 mod input;
 mod installation;

@@ -18,6 +18,7 @@ use wire::recording::{FILE_OWNER_VARIABLE, RECORD_VARIABLE};
 
 use crate::bundle;
 use crate::command;
+use crate::hint::as_argument;
 use crate::inject::{self, Request, Start};
 use crate::installation::Installation;
 use crate::problem::Problem;
@@ -86,12 +87,7 @@ fn announce(recording: &Path) {
 fn lines_command(recording: &Path) -> String {
     let is_default = recording.file_name() == Some(OsStr::new(DEFAULT_OUTPUT))
         && std::env::current_dir().is_ok_and(|directory| recording.parent() == Some(&directory));
-    if is_default { "jitlisten lines".to_owned() } else { format!("jitlisten lines {}", recording.display()) }
-}
-
-/// Returns an output as an argument of the commands that read it: a pattern for the files of several processes.
-pub(crate) fn as_argument(output: &Path) -> String {
-    output.display().to_string().replace("%p", "*")
+    if is_default { "jitlisten lines".to_owned() } else { format!("jitlisten lines {}", as_argument(recording)) }
 }
 
 /// Identity of this process, passed to the recorded process, which stops recording when this process exits. `None` if

@@ -10,14 +10,16 @@ recording is a JSON object:
 A compilation is written when it begins, and again when it ends; the second line replaces the first. A compilation that
 was interrupted has one line. `begin` and `end` are CLOCK_MONOTONIC times, like those of samples, and span Numba's own
 event `numba:compile`. `cpu` is CPU time of the thread. `first_use` is the part of it in which Numba builds its
-registries, once in each process. `llvm` is the part spent in LLVM, according to Numba's event. All include nested
-compilations; `depth` is the number of enclosing compilations. `saved` is CPU time after the compilation, to save the
-code in Numba's cache.
+registries, once in each process, and compiles its runtime. `llvm` is the part spent in LLVM, according to Numba's
+event, without that of `first_use`: the two do not overlap. All include nested compilations; `depth` is the number of
+enclosing compilations. `saved` is CPU time after the compilation, to save the code in Numba's cache.
 
-`why` is `cache` for code loaded from the cache, and `wrapper` for the loop that makes a function a ufunc. Otherwise it
-is the reason for the compilation: `off` (cache=True is not set), `pickled` (the function was unpickled, which loses its
-cache), `new` (no cache entry), `lines` (the entry has no lines), `dynamic` or `lifted` (Numba does not cache it),
-`jitclass`, `closure` or `generated` (Numba cannot cache it: `_why_uncacheable`).
+`why` is `cache` for code loaded from the cache, and `wrapper` for the loop that makes a function a ufunc, if Numba
+builds it in each run: it never caches that of `@vectorize`. The loop of `@guvectorize` is cached with `cache=True`; its
+row has `loop`, and the reason why it was not in the cache. Otherwise `why` is the reason for the compilation: `off`
+(cache=True is not set), `pickled` (the function was unpickled, which loses its cache), `new` (no cache entry), `lines`
+(the entry has no lines), `dynamic` or `lifted` (Numba does not cache it), `jitclass`, `closure` or `generated` (Numba
+cannot cache it: `_why_uncacheable`).
 `report/src/recording/compilations.rs` reads the file.
 
 The hooks in Numba's compiler and its caches (`_numba/seams.py`) never raise and never change a result. A process that
@@ -85,6 +87,8 @@ class _ThreadState(threading.local):
         self.why: Optional[str] = None
         #: The last compilation, until its code is saved in a cache.
         self.last: Optional[Row] = None
+        #: The last load from a cache.
+        self.loaded: Optional[Row] = None
         self.llvm_ns, self.llvm_depth, self.llvm_start = 0, 0, 0
         #: CPU time of Numba's first use, and the nesting depth of its functions.
         self.first_use_ns, self.first_use_depth = 0, 0
@@ -171,14 +175,15 @@ def _compile(original: Original, compiler: Any) -> Any:
 
 
 def _build_wrapper(original: Original, cres: Any, signature: Any) -> Any:
-    return _log_wrapper(lambda: original(cres, signature), cres)
+    return _log_wrapper(lambda: original(cres, signature), cres, None)
 
 
 def _build_generalized_wrapper(original: Original, builder: Any, cres: Any) -> Any:
-    return _log_wrapper(lambda: original(builder, cres), cres)
+    return _log_wrapper(lambda: original(builder, cres), cres, getattr(builder, "py_func", None))
 
 
-def _log_wrapper(build: Any, cres: Any) -> Any:
+def _log_wrapper(build: Any, cres: Any, function: Any) -> Any:
+    """Logs a loop that makes a function a ufunc. `function` is given if Numba can cache the loop."""
     if _recording() is None:
         return build()
     compilation = _begin_compilation(_describe_wrapper, cres)
@@ -189,6 +194,10 @@ def _log_wrapper(build: Any, cres: Any) -> Any:
         failure = type(error)
         raise
     finally:
+        # The lookup in the loop's cache has set the reason.
+        why, _thread_state.why = _thread_state.why, None
+        if compilation is not None and function is not None and why is not None:
+            compilation.row.update(why=_refine_why(why, function), loop=True)
         _end_compilation(compilation, failure)
 
 
@@ -276,7 +285,8 @@ def _load_hooks() -> Hooks:
             thread_state = _thread_state
             if thread_state.llvm_depth:
                 thread_state.llvm_depth -= 1
-                if thread_state.llvm_depth == 0:
+                # LLVM compiles Numba's runtime in its first use.
+                if thread_state.llvm_depth == 0 and thread_state.first_use_depth == 0:
                     thread_state.llvm_ns += _cpu() - thread_state.llvm_start
 
     class CompileListener(event.Listener):  # type: ignore[misc]
@@ -339,9 +349,7 @@ def _describe_event(data: Any) -> "tuple[Row, Any]":
                 member.__module__, name, code.co_filename, code.co_firstlineno, data["args"], why and "jitclass"
             )
             return row, _code_of(dispatcher)
-    if why in ("off", "new", "lines"):
-        with suppress(Exception):
-            why = _why_uncacheable(dispatcher.py_func) or why
+    why = _refine_why(why, dispatcher.py_func)
     func_ir = getattr(dispatcher, "func_ir", None)
     if func_ir is not None:
         return _describe_identity(func_ir.func_id, data["args"], why), _code_of(dispatcher)
@@ -371,10 +379,21 @@ def _jitclass_member(function: Any, arguments: Any) -> Any:
     return class_type.jit_props[name]["set" if function.__name__ == "mutator" else "get"].py_func
 
 
+def _refine_why(why: Optional[str], function: Any) -> Optional[str]:
+    """Returns why Numba cannot cache a function even with cache=True, otherwise `why`."""
+    if why in ("off", "new", "lines"):
+        with suppress(Exception):
+            return _why_uncacheable(function) or why
+    return why
+
+
 def _why_uncacheable(function: Any) -> Optional[str]:
-    """Returns why Numba cannot cache a function even with cache=True."""
     file = function.__code__.co_filename
-    if file.startswith("<") and not file.startswith("<ipython-"):
+    if file.startswith("<ipython-") or os.path.basename(os.path.dirname(file)).startswith("ipykernel_"):
+        # Numba caches the code of a cell if it finds its source, in a directory that IPython names.
+        if "IPython" not in sys.modules or not linecache.getlines(file):
+            return "generated"
+    elif file.startswith("<"):
         return "generated"
     from numba.core.dispatcher import Dispatcher
 
@@ -386,7 +405,9 @@ def _why_uncacheable(function: Any) -> Optional[str]:
 
 def _describe_state(state: Any) -> "tuple[Row, Any]":
     """Describes a compilation without an event: a kernel, an overload or a ufunc."""
-    return _describe_identity(state.func_id, state.args, _thread_state.why), None
+    identity = state.func_id
+    why = _refine_why(_thread_state.why, getattr(identity, "func", None))
+    return _describe_identity(identity, state.args, why), None
 
 
 def _describe_identity(identity: Any, arguments: Any, why: Optional[str]) -> Row:
@@ -399,8 +420,12 @@ def _describe_wrapper(cres: Any) -> "tuple[Row, Any]":
     identity = getattr(cres.type_annotation, "func_id", None)
     if identity is not None:
         return _describe_identity(identity, arguments, "wrapper"), None
-    # Code from the cache does not know its file.
-    return _make_row(description.modname, description.qualname, "", 0, arguments, "wrapper"), None
+    # Code from the cache does not know its file, but the lookup did.
+    row = _make_row(description.modname, description.qualname, "", 0, arguments, "wrapper")
+    loaded = _thread_state.loaded
+    if loaded is not None and loaded["function"] == row["function"]:
+        row.update(file=loaded["file"], line=loaded["line"])
+    return row, None
 
 
 def _code_of(dispatcher: Any) -> Any:
@@ -485,6 +510,7 @@ def _record_lookup(cache: Any, sig: Any, context: Any, overload: Any, begin: int
             function.__module__, function.__qualname__, code.co_filename, code.co_firstlineno, arguments, "cache"
         )
         row.update(id=next(_state.ids), begin=begin, end=_now(), cpu=cpu, llvm=0)
+        _thread_state.loaded = row
         _add_row(row)
     except Exception:
         pass

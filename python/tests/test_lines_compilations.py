@@ -105,6 +105,65 @@ def test_why_a_function_was_not_in_the_cache(tmp_path):
     assert list_reasons("import warnings; warnings.simplefilter('ignore')\n") == [("dynamic", 0)] * 2
 
 
+def test_llvm_in_numbas_first_use_is_no_part_of_a_compilation(tmp_path):
+    function = "@numba.njit\ndef f%d(n):\n    s = 0\n    for i in range(n): s ^= i * i\n    return s\nf%d(3)\n"
+    program = "import numba\n" + "".join(function % (number, number) for number in range(3))
+    # CPU time of the same work differs from run to run.
+    for _ in range(3):
+        run_python(begin_recording(tmp_path) + program)
+        first, *others = read_rows(tmp_path)
+        assert first["first_use"] > 5 * others[0]["first_use"], (first, others)
+        numba, *_ = front_ends = [row["cpu"] - row["llvm"] - row["first_use"] for row in (first, *others)]
+        if 0.5 * others[0]["llvm"] < first["llvm"] < 1.5 * others[0]["llvm"] and numba > 0.5 * min(front_ends[1:]):
+            return
+    raise AssertionError((first, others))
+
+
+UFUNCS = """
+import numba
+
+@numba.vectorize(["float64(float64)"]%s)
+def element(a):
+    return a + 1
+
+@numba.guvectorize(["void(float64[:], float64[:])"], "(n)->(n)"%s)
+def row(a, b):
+    b[0] = a[0]
+"""
+
+
+def test_loops_of_ufuncs_have_the_reason_of_their_own_cache(tmp_path):
+    def list_reasons(program):
+        run_python(begin_recording(tmp_path) + program, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+        rows = [row for row in read_rows(tmp_path) if row["depth"] == 0]
+        assert [row["line"] for row in rows] == [4, 4, 8, 8] and len({row["file"] for row in rows}) == 1, rows
+        return [(row["why"], row.get("loop", False)) for row in rows]
+
+    # Numba never caches the loop of `vectorize`.
+    program = write_module(tmp_path, UFUNCS % ("", ""))
+    assert list_reasons(program) == [("off", False), ("wrapper", False), ("off", False), ("off", True)]
+    cached = write_module(tmp_path, UFUNCS % (", cache=True", ", cache=True"))
+    assert list_reasons(cached) == [("new", False), ("wrapper", False), ("new", False), ("new", True)]
+    assert list_reasons(cached) == [("cache", False), ("wrapper", False), ("cache", False), ("wrapper", False)]
+
+
+def test_cells_can_be_cached_only_in_ipython(tmp_path):
+    program = (
+        "import linecache, sys, types, numba\n"
+        "def run(file):\n"
+        "    exec(compile('@numba.njit\\ndef f(n): return n\\nf(1)', file, 'exec'), {'numba': numba})\n"
+        "files = '<string>', '<ipython-input-1-ab>', '/tmp/ipykernel_7/8.py'\n"
+        "for file in files: run(file)\n"
+        "sys.modules['IPython'] = types.ModuleType('IPython')\n"
+        "run(files[1])\n"
+        "for file in files: linecache.cache[file] = 9, None, ['@numba.njit\\n'], file\n"
+        "for file in files: run(file)\n"
+    )
+    run_python(begin_recording(tmp_path) + program)
+    why = [row["why"] for row in read_rows(tmp_path)]
+    assert why == ["generated"] * 5 + ["off"] * 2, why
+
+
 def test_a_process_that_is_not_recorded_is_left_alone():
     print_state = (
         "import sys, numba; from numba.core import caching, compiler, event\n"

@@ -60,6 +60,7 @@ fn compilations(report: &Report) -> Vec<Compilation> {
         size: 0,
         caller: None,
         why: Why::NotCached,
+        is_loop: false,
         failed: false,
         is_finished: true,
     };

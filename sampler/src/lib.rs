@@ -60,4 +60,4 @@ pub use transparency::signals::{
 pub use transparency::thread_count::{fopen, fopen64};
 pub use writer::existing_file::{check_output, rename_existing};
 pub use writer::file_names::is_recorded_file;
-pub use writer::output::Origin;
+pub use writer::origin::Origin;

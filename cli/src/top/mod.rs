@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use jitlisten_report::{Follower, Lookup, Options, Report, Selection, SymbolCache};
 
+use crate::hint::as_argument;
 use crate::problem::Problem;
-use crate::record::as_argument;
 use crate::recorder::Recorder;
 use screen::{Screen, View};
 use table::Table;

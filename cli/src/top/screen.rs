@@ -1,7 +1,7 @@
 //! Rendering of the screen as lines of text, from scratch at each refresh.
 
 use crossterm::event::KeyCode;
-use jitlisten_report::{Compilation, Why, sanitize};
+use jitlisten_report::{Compilation, sanitize};
 use unicode_width::UnicodeWidthChar as _;
 
 use super::table::{Amount, LineRow, Order, Shares, Table};
@@ -381,7 +381,7 @@ impl Screen {
 /// Summarizes the compilations: their number, their total time, and the most recent one.
 fn compilation_summary(compilations: &[Compilation]) -> Option<String> {
     let outermost = || compilations.iter().filter(|row| row.is_outermost());
-    let finished = || outermost().filter(|row| row.is_finished && row.why != Why::Wrapper);
+    let finished = || outermost().filter(|row| row.is_finished && !row.is_loop);
     let last = outermost().next_back()?;
     let total_ns: u64 = outermost().map(Compilation::compiling_ns).sum();
     let (count, total_seconds) = (finished().count(), seconds(total_ns));

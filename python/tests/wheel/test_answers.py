@@ -82,6 +82,16 @@ def test_importing_numba_compiles_nothing(run):
     assert "garbage-collection" not in [help["rule"] for help in report["answer"]["helps"]], report["answer"]
 
 
+def test_collections_that_a_program_calls_for_are_not_the_collectors(run, tmp_path):
+    (tmp_path / "prog.py").write_text(
+        "import gc\ngc.disable()\nkept = [[] for _ in range(300_000)]\nfor _ in range(50):\n    gc.collect()\n"
+    )
+    run(command(), "record", "-r", "999", "--", python(), "prog.py")
+    report = read_report(run)
+    assert report["summary"]["collecting"]["percent"] > 30, report["summary"]
+    assert "garbage-collection" not in [help["rule"] for help in report["answer"]["helps"]], report["answer"]
+
+
 #: Imports a package that only it knows, by a computed name, and collects garbage before it ends.
 IMPORTING = """
 import gc, importlib

@@ -149,7 +149,9 @@ fn compilation_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
                     let verb = if count > 1 { "come" } else { "comes" };
                     ("cached-next-time", format!("{name} ({position}){and_more} {verb} from the cache in the next run"))
                 }
-                (why, _) if why.is_repeated() => ("not-cached", format!("{again}: {}", why.words())),
+                (why, _) if why.is_repeated() && why != Why::Wrapper => {
+                    ("not-cached", format!("{again}: {}", why.words()))
+                }
                 _ => return None,
             };
             Some(Help { count: compiled.count, rule, position: Some(((*path).to_owned(), *line)), text })
@@ -383,10 +385,9 @@ fn call_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     if count.percent_of(evidence.all) < MIN_OVERHEAD_PERCENT {
         return None;
     }
-    let more = lines.values().filter(|count| count.percent_of(evidence.all) >= 2.0).count().saturating_sub(1);
+    let and_more = and_more_lines(evidence, &lines);
     let ((source, line), _) = lines.into_iter().max_by_key(|(_, count)| *count)?;
     let path = &evidence.symbols.sources[source as usize];
-    let and_more = if more > 0 { format!(" and {}", plural(more, "more line")) } else { String::new() };
     Some(Help {
         count,
         rule: "many-calls",
@@ -475,10 +476,21 @@ fn serial_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     })
 }
 
+/// Words for the lines after the first, without small ones.
+fn and_more_lines(evidence: &HelpEvidence<'_>, lines: &BTreeMap<Place, Count>) -> String {
+    let more = lines.values().filter(|count| count.percent_of(evidence.all) >= 2.0).count().saturating_sub(1);
+    if more > 0 { format!(" and {}", plural(more, "more line")) } else { String::new() }
+}
+
+/// Returns the line of an overhead that a setting can change. Garbage collections that a program calls for stay.
+fn overhead_line(group: &Group) -> Option<Place> {
+    Some(positions(group).filter(|_| !group.requests_collection)?.0)
+}
+
 /// Returns the line in which most garbage is collected.
 fn collection_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     let lines = overhead_lines(evidence, COLLECTING)?;
-    let count: Count = lines.values().sum();
+    let (count, and_more): (Count, _) = (lines.values().sum(), and_more_lines(evidence, &lines));
     let ((source, line), _) = lines.into_iter().max_by_key(|(_, count)| *count)?;
     let path = &evidence.symbols.sources[source as usize];
     Some(Help {
@@ -486,7 +498,7 @@ fn collection_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
         rule: "garbage-collection",
         position: Some((path.clone(), line)),
         text: format!(
-            "{}:{line}: garbage collection: gc.freeze() after the data is loaded, or gc.disable() while it is built",
+            "{}:{line}{and_more}: garbage collection: gc.freeze() after the data is loaded, or gc.disable() while it is built",
             source_name(path)
         ),
     })
@@ -525,7 +537,7 @@ fn gil_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
 /// import does.
 fn overhead_lines(evidence: &HelpEvidence<'_>, word: &str) -> Option<BTreeMap<Place, Count>> {
     let (_, imports) = sum_of_word(evidence, Activity::Importing.words(), |group| Some(positions(group)?.0));
-    let (_, mut lines) = sum_of_word(evidence, word, |group| Some(positions(group)?.0));
+    let (_, mut lines) = sum_of_word(evidence, word, overhead_line);
     lines.retain(|line, count| imports.get(line).is_none_or(|imports| *imports < *count));
     let count: Count = lines.values().sum();
     (count.percent_of(evidence.all) >= MIN_OVERHEAD_PERCENT).then_some(lines)
@@ -579,8 +591,17 @@ mod tests {
             call: None,
             callback: None,
             is_text: false,
+            requests_collection: false,
             count: count(samples),
         }
+    }
+
+    /// No setting ends a collection that the program calls for.
+    #[test]
+    fn collections_that_a_program_calls_for_are_no_overhead() {
+        let automatic = group(vec![step(24, false)], Activity::Collecting, 0, 1);
+        let requested = Group { requests_collection: true, ..automatic.clone() };
+        assert_eq!([&automatic, &requested].map(overhead_line), [Some((0, 24)), None]);
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub(super) struct StackPath {
     pub(super) callback: Option<Callback>,
     /// True if the innermost Python function called C functions that work on strings, or sort a list.
     pub(super) is_text: bool,
+    /// True if the innermost Python or compiled function called for a garbage collection, as `gc.collect()` does.
+    pub(super) requests_collection: bool,
 }
 
 impl StackPath {
@@ -111,6 +113,7 @@ fn path_of_stack(locations: &[u32], has_code: &[bool], symbols: &Symbols, profil
             _ if !has_owner => {
                 path.callee = Some(frame.function);
                 path.is_text |= is_text_function(&function.base);
+                path.requests_collection |= COLLECTION_REQUESTS.contains(&function.base.as_str());
                 let is_package = || {
                     let library = activities.library_of_function(frame.function as usize);
                     library.is_some_and(|library| library != STANDARD_LIBRARY && !is_python_library(library))
@@ -174,6 +177,9 @@ fn is_text_function(name: &str) -> bool {
     let name = name.trim_start_matches('_');
     ["unicode", "PyUnicode", "PyBytes", "bytes_", "sre_", "list_sort"].iter().any(|prefix| name.starts_with(prefix))
 }
+
+/// C functions of CPython that collect garbage at the request of a program. Allocations call others.
+const COLLECTION_REQUESTS: [&str; 4] = ["gc_collect", "gc_collect_impl", "PyGC_Collect", "_PyGC_Collect"];
 
 fn is_python_library(library: &str) -> bool {
     library.starts_with("libpython") || library.starts_with("python")

@@ -41,6 +41,8 @@ pub(super) struct Group {
     pub(super) callback: Option<Callback>,
     /// True if the interpreter worked on strings, or sorted a list.
     pub(super) is_text: bool,
+    /// True if the program called for a garbage collection, as `gc.collect()` does.
+    pub(super) requests_collection: bool,
     pub(super) count: Count,
 }
 
@@ -123,6 +125,7 @@ pub(crate) fn collect(
             call: call.map(|call| words.number(call)),
             callback: path.callback,
             is_text: path.is_text,
+            requests_collection: path.requests_collection,
             count,
         });
     }

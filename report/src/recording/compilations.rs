@@ -57,11 +57,11 @@ pub struct Compilation {
     pub cpu_ns: u64,
     /// CPU time in ns without nested compilations.
     pub exclusive: u64,
-    /// CPU time in ns that Numba took to build its registries, once in the process; part of `cpu_ns`.
+    /// CPU time in ns that Numba took to build its registries and its runtime, once in the process; part of `cpu_ns`.
     pub first_use: u64,
     /// CPU time in ns to save the code in Numba's cache, after the compilation.
     pub saved: u64,
-    /// CPU time in LLVM in ns; part of `cpu_ns`.
+    /// CPU time in LLVM in ns, without that of `first_use`; part of `cpu_ns`.
     pub llvm: u64,
     /// Size of the machine code in bytes, including nested compilations.
     pub size: u64,
@@ -69,6 +69,8 @@ pub struct Compilation {
     pub caller: Option<String>,
     /// Reason for the compilation.
     pub why: Why,
+    /// True for the loop that makes a function a ufunc.
+    pub is_loop: bool,
     /// True if Numba rejected the function.
     pub failed: bool,
     /// False if the compilation was interrupted, or goes on. Its times end at the last sample of the thread.
@@ -84,7 +86,7 @@ pub enum Why {
     NotCached,
     /// The function was unpickled, which loses its cache.
     Unpickled,
-    /// The loop that makes a function a ufunc.
+    /// The loop that makes a function a ufunc, which Numba builds in each run.
     Wrapper,
     /// The cache had no entry.
     NewEntry,
@@ -103,6 +105,9 @@ pub enum Why {
     /// Compiled because another function needs it, or for an unknown reason.
     Other,
 }
+
+/// Words for the loop that makes a function a ufunc.
+const LOOP_WORDS: &str = "its loop as a ufunc";
 
 impl Why {
     fn from_word(word: Option<&str>) -> Why {
@@ -128,7 +133,7 @@ impl Why {
             Why::Cached => "from the cache",
             Why::NotCached => "cache=True not set",
             Why::Unpickled => "cache lost when the function is pickled",
-            Why::Wrapper => "its loop as a ufunc",
+            Why::Wrapper => LOOP_WORDS,
             Why::NewEntry => "not in the cache yet",
             Why::NoLines => "its cache entry has no lines",
             Why::Dynamic => "cannot be cached: it uses dynamic globals",
@@ -144,8 +149,8 @@ impl Why {
     pub(crate) fn is_repeated(self) -> bool {
         match self {
             Why::NotCached | Why::Unpickled | Why::Dynamic | Why::Lifted => true,
-            Why::Jitclass | Why::Closure | Why::Generated => true,
-            Why::Cached | Why::NewEntry | Why::NoLines | Why::Wrapper | Why::Other => false,
+            Why::Jitclass | Why::Closure | Why::Generated | Why::Wrapper => true,
+            Why::Cached | Why::NewEntry | Why::NoLines | Why::Other => false,
         }
     }
 
@@ -193,8 +198,16 @@ impl Compilation {
             "took": self.cpu_ns, "exclusive": self.exclusive, "first_use": self.first_use, "saved": self.saved,
             "llvm": self.llvm, "size": self.size, "caller": self.caller, "failed": self.failed,
             "finished": self.is_finished,
-            "cached": self.why == Why::Cached, "why": self.why.words(),
+            "cached": self.why == Why::Cached, "why": self.why_words(),
         })
+    }
+
+    /// Returns the label of the reason. A loop of a ufunc that can be cached has both.
+    fn why_words(&self) -> String {
+        match self.why {
+            why if self.is_loop && why != Why::Wrapper => format!("{LOOP_WORDS}; {}", why.words()),
+            why => why.words().to_owned(),
+        }
     }
 
     /// Describes why a function was compiled, for which call, and what else its time contains.
@@ -202,8 +215,8 @@ impl Compilation {
         let called = self.caller.as_ref().map(|caller| format!("for {}", file_name(caller)));
         let reason = match self.depth {
             // Numba never caches nested compilations separately, so a missing `cache=True` does not explain this one.
-            1.. if self.why.is_repeated() => "",
-            _ => self.why.words(),
+            1.. if self.why.is_repeated() && !self.is_loop => String::new(),
+            _ => self.why_words(),
         };
         let end = match (self.failed, self.is_finished) {
             (true, _) => Some("failed".to_owned()),
@@ -212,7 +225,7 @@ impl Compilation {
         };
         let first_use = (self.first_use >= MIN_FIRST_USE_NS)
             .then(|| format!("Numba's first use {}", precise_duration(self.first_use)));
-        let parts = [end, called, Some(reason.to_owned()), first_use];
+        let parts = [end, called, Some(reason), first_use];
         let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
         parts.collect::<Vec<_>>().join("; ")
     }
@@ -230,6 +243,8 @@ impl Compilation {
             false => (0, 0),
         };
         let lasted = Some(lasted).filter(|lasted| *lasted <= MAX_FIELD_VALUE)?;
+        let first_use = number("first_use").unwrap_or_default().min(cpu_ns);
+        let why = Why::from_word(row.get("why").and_then(Value::as_str));
         let compilation = Compilation {
             function: text("function")?,
             file: source_path(row.get("file")?.as_str()?),
@@ -243,12 +258,13 @@ impl Compilation {
             lasted,
             cpu_ns,
             exclusive: cpu_ns,
-            first_use: number("first_use").unwrap_or_default().min(cpu_ns),
+            first_use,
             saved: number("saved").unwrap_or_default().min(MAX_FIELD_VALUE),
-            llvm: number("llvm").unwrap_or_default().min(cpu_ns),
+            llvm: number("llvm").unwrap_or_default().min(cpu_ns - first_use),
             size: number("size").unwrap_or_default().min(MAX_FIELD_VALUE),
             caller: text("caller"),
-            why: Why::from_word(row.get("why").and_then(Value::as_str)),
+            why,
+            is_loop: why == Why::Wrapper || row.get("loop").is_some(),
             failed: row.get("failed").is_some(),
             is_finished: has_end && row.get("interrupted").is_none(),
         };
@@ -481,6 +497,9 @@ mod tests {
             Compilation { function: "<dynamic>.__numba_parfor_gufunc_0x7efe944eea90".to_owned(), ..row.clone() };
         assert_eq!(kernel.name(), "prange kernel");
         assert_eq!((row.caller.as_deref(), row.why), (Some("/a/prog.py:9"), Why::NotCached));
+        let loops = [(Why::NotCached, 0), (Why::Wrapper, 1)]
+            .map(|(why, depth)| Compilation { is_loop: true, caller: None, why, depth, ..row.clone() }.reason());
+        assert_eq!(loops, ["its loop as a ufunc; cache=True not set", "its loop as a ufunc"]);
     }
 
     /// Lines of a growing file are read once, and only when they are complete.
@@ -522,11 +541,13 @@ mod tests {
             )
         };
         let mut rows = Rows::default();
-        for text in [line(1, ""), line(2, ""), line(1, r#", "end": 9, "cpu": 3, "first_use": 8, "saved": 2"#)] {
+        let end = r#", "end": 9, "cpu": 3, "first_use": 8, "saved": 2, "llvm": 3"#;
+        for text in [line(1, ""), line(2, ""), line(1, end)] {
             rows.add(Compilation::parse(text.as_bytes(), 7).expect("a row"));
         }
         let [first, second] = rows.rows.as_slice() else { panic!("two rows") };
         assert_eq!((first.lasted, first.cpu_ns, first.first_use, first.compiling_ns()), (4, 3, 3, 2));
+        assert_eq!(first.llvm, 0, "no part of the first use");
         assert!(first.is_finished && !second.is_finished);
         assert_eq!((second.function.as_str(), second.reason().as_str()), ("f2", "not finished"));
     }

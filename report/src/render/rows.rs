@@ -70,7 +70,11 @@ pub(super) const MAX_LABEL_COLUMNS: usize = 24;
 /// Returns the label of a row: `prog.py:12`, `:12` below a row of the same file, `prog.py:2›7` for merged lines,
 /// `»b.py:7` if the name of the first file leaves no space for the source.
 fn row_label(row: &AnswerRow, parent: Option<&str>, names: &FileNames<'_>) -> String {
-    let at = |path: &str, line: u32| format!("{}:{line}", names.name(path));
+    let at = |path: &str, line: u32| match line {
+        // The file of a function from the cache may be unknown.
+        0 => names.name(path).to_owned(),
+        _ => format!("{}:{line}", names.name(path)),
+    };
     let is_in_parent_file = parent == Some(&row.path) && row.callers.iter().all(|(path, _)| *path == row.path);
     let location = |path: &str, line: u32| if is_in_parent_file { format!(":{line}") } else { at(path, line) };
     match (row.kind, row.callers.first()) {
@@ -137,6 +141,8 @@ mod tests {
         assert_eq!(label("/a/b.py"), "b.py:70›prog.py:22");
         assert_eq!(label("/a/prog.py"), "prog.py:70›22");
         assert_eq!(label("/a/extensions.py"), "»prog.py:22");
+        let unknown = AnswerRow { kind: RowKind::Compilation, ..AnswerRow::default() };
+        assert_eq!(row_label(&unknown, None, &names), "", "a function from the cache of an unknown file");
     }
 
     #[test]

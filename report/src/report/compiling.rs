@@ -34,7 +34,7 @@ impl Report {
                 (total.longest, total.signature) = (took, row.signature.clone());
             }
             total.function = name;
-            total.count += usize::from(row.why != Why::Wrapper);
+            total.count += usize::from(!row.is_loop);
             (total.cpu_ns, total.llvm) = (total.cpu_ns + took, total.llvm + row.llvm.min(took));
         }
         let mut functions: Vec<CompiledFunction> = functions.into_values().collect();
@@ -52,9 +52,8 @@ impl Report {
     pub(crate) fn compiling_summary(&self) -> String {
         let rows = &self.compilations;
         let total = rows.iter().filter(|row| row.is_outermost()).map(|row| row.cpu_ns).sum();
-        let count = |matches: &dyn Fn(&Compilation) -> bool| {
-            rows.iter().filter(|row| row.why != Why::Wrapper && matches(row)).count()
-        };
+        let count =
+            |matches: &dyn Fn(&Compilation) -> bool| rows.iter().filter(|row| !row.is_loop && matches(row)).count();
         let first_use: u64 = rows.iter().filter(|row| row.is_outermost()).map(|row| row.first_use).sum();
         let first_use = if first_use < MIN_FIRST_USE_NS {
             String::new()

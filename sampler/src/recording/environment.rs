@@ -2,16 +2,15 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::OnceLock;
 
-use jitlisten::plumbing::{RUN_VARIABLE, Run, RunRequest, process_start_time};
+use jitlisten::plumbing::process_start_time;
 use wire::recording::{FILE_OWNER_VARIABLE, RECORD_VARIABLE};
 
 use crate::recording::options::Options;
-use crate::recording::process::is_launcher;
+use crate::recording::process::{self, is_launcher};
 use crate::recording::recorder::{self, Error, Start};
 use crate::writer::held_file::Tool;
-use crate::writer::output::Origin;
+use crate::writer::origin::Origin;
 
 /// Processes that inherit a recording request from the environment, besides the one that the request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,13 +19,6 @@ pub enum InheritedBy {
     NoProcess,
     /// Every child process, if this process is a launcher such as a shell.
     Descendants,
-}
-
-static RUN: OnceLock<Option<Run>> = OnceLock::new();
-
-/// Returns the command that this process belongs to, if the environment requested its recording.
-pub(crate) fn run() -> Option<Run> {
-    RUN.get().copied().flatten()
 }
 
 /// Starts a recording if the environment requests one for this process. Only call from a constructor, when no other
@@ -57,7 +49,7 @@ pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
         None => {}
     }
     let gives_signal_stacks = recorder::inspect_process()?;
-    RUN.get_or_init(|| RunRequest::parse(&std::env::var_os(RUN_VARIABLE)?).run());
+    process::remember_run();
     set_variable(FILE_OWNER_VARIABLE, std::ffi::OsStr::new(&own_pid));
     // A fork child has its parent's environment, which does not tell whether the child has created its file. The path
     // may also still hold an earlier recording, which this process replaces only at its first sample.

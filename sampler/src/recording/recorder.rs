@@ -15,7 +15,6 @@ use crate::handler::{self, code_map};
 use crate::python;
 use crate::recording::counters::Statistics;
 use crate::recording::current::{self, Recording};
-use crate::recording::environment;
 use crate::recording::event_name::Counter;
 use crate::recording::family;
 use crate::recording::options::{self, Clock, Options};
@@ -212,7 +211,7 @@ fn start_in(
     }
     let options = options.absolute();
     let Start { hands_over, tool, .. } = start;
-    let owner = Owner { pid: std::process::id(), hands_over, tool, run: environment::run() };
+    let owner = Owner { pid: std::process::id(), hands_over, tool, run: process::run() };
     let path = options.path(owner.pid);
     let counter = permitted_counter(&options)?;
     let attribute = Attribute::new(&options, counter.as_ref());

@@ -31,7 +31,7 @@ use wire::recording::{images, old};
 use crate::system::descriptors::move_file_to_high_descriptor;
 use crate::writer::file_names::is_own_file;
 use crate::writer::held_file::Owner;
-use crate::writer::output::Origin;
+use crate::writer::origin::Origin;
 use crate::writer::perf_data::{DATA_SIZE_OFFSET, MAGIC};
 
 /// Header offset of the field that holds the file offset of the data.

@@ -12,6 +12,7 @@ pub(crate) mod file_names;
 pub(crate) mod handle;
 pub(crate) mod held_file;
 pub(crate) mod mappings;
+pub(crate) mod origin;
 pub(crate) mod output;
 pub(crate) mod perf_data;
 mod samples;

@@ -154,7 +154,7 @@ class LineTree {
   }
 
   label({ chain, inner, line, parent, path, more, isOneFile, isCompilation, isImports }, name) {
-    const pathOf = (node) => this.data.files[node.file].path, position = `${name(path)}:${line}`, [outer] = chain;
+    const pathOf = (node) => this.data.files[node.file].path, position = line ? `${name(path)}:${line}` : name(path), [outer] = chain;
     if (isCompilation) return position;
     if (isImports) return [position, ...more].join(',');
     const isParentFile = parent && isOneFile && parent.path === path, place = isParentFile ? `:${outer.line}` : `${name(pathOf(outer))}:${outer.line}`;

@@ -126,20 +126,29 @@ impl Table<'_> {
     /// Reports which functions a second run will load from Numba's cache, and which ones it will compile again.
     fn write_next_run(&mut self) {
         let rows = || self.report.compilations.iter().filter(|row| row.is_outermost() && !row.failed);
+        // Numbers of functions and of loops of ufuncs, and the time of both.
         let total_if = |is_cached: bool| {
             let matches = |row: &&Compilation| if is_cached { row.why.is_stored() } else { row.why.is_repeated() };
-            rows().filter(matches).fold((0, 0), |(count, took), row| (count + 1, took + row.compiling_ns()))
+            rows().filter(matches).fold((0, 0, 0), |(functions, loops, took), row| {
+                let (is_function, is_loop) = (usize::from(!row.is_loop), usize::from(row.is_loop));
+                (functions + is_function, loops + is_loop, took + row.compiling_ns())
+            })
         };
         let owners = self.report.profile.activities.owners();
         let is_forgotten = |row: &Compilation| row.why == Why::NotCached && owners.package(&row.file).is_none();
         let reason = if rows().any(is_forgotten) { "; cache=True not set" } else { "" };
-        for ((count, took), source, reason) in
-            [(total_if(true), "from the cache", ""), (total_if(false), "again", reason)]
-        {
-            if count > 0 {
-                let count = plural(count, "compilation");
-                self.lines.write(&format!("{:>18}  next run: {count} {source} ({}){reason}", "", duration(took)));
-            }
+        for ((functions, loops, took), source) in [(total_if(true), "from the cache"), (total_if(false), "again")] {
+            let count = match (functions, loops) {
+                (0, 0) => continue,
+                (0, _) => plural(loops, "ufunc loop"),
+                _ => plural(functions, "compilation"),
+            };
+            let reason = match source {
+                "again" if reason.is_empty() && functions == 0 => "; Numba never caches these",
+                "again" => reason,
+                _ => "",
+            };
+            self.lines.write(&format!("{:>18}  next run: {count} {source} ({}){reason}", "", duration(took)));
         }
     }
 

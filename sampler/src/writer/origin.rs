@@ -1,0 +1,37 @@
+//! The process and the command that a recording is of.
+
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use jitlisten::plumbing::Run;
+use wire::perf_data::{PERF_RECORD_COMM, RUN_TID};
+
+use crate::writer::perf_data::DATA_OFFSET;
+
+/// The process that a recording by jitlisten is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// PID of the process.
+    pub pid: u32,
+    /// The command that the process belongs to. `None` if the process was not started by `jitlisten record`.
+    pub run: Option<Run>,
+}
+
+impl Origin {
+    /// Reads the first two records of a recording, which are COMM records. `None` if it is not by jitlisten.
+    pub fn read(path: &Path) -> Option<Origin> {
+        let mut bytes = [0; 256];
+        let length = File::open(path).ok()?.read_at(&mut bytes, DATA_OFFSET).ok()?;
+        let records = bytes.get(..length)?;
+        let word = |offset: usize| Some(u32::from_le_bytes(*records.get(offset..)?.first_chunk()?));
+        let is_comm = |offset: usize| word(offset) == Some(PERF_RECORD_COMM);
+        let second = (word(4)? >> 16) as usize;
+        let has_run = is_comm(second) && word(second + 12) == Some(RUN_TID);
+        let text = records.get(second + 16..).filter(|_| has_run).and_then(|text| text.split(|&byte| byte == 0).next());
+        let run = text.and_then(|text| Run::parse(str::from_utf8(text).ok()?));
+        is_comm(0).then_some(Origin { pid: word(8)?, run })
+    }
+}
