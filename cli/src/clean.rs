@@ -102,6 +102,8 @@ impl Clean {
                 count += 1;
                 let _ = writeln!(out, "{kind:<8} {size:>10}  {}", path.display());
             }
+            // Another process has removed it meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 failed = true;
                 let _ = io::stderr().write_all(format!("jitlisten: {} stays: {error}\n", path.display()).as_bytes());

@@ -6,8 +6,8 @@ mod common;
 use std::collections::BTreeMap;
 use std::fs;
 
-use common::{Writer, fixture_options, scratch_directory, testdata};
-use jitlisten_report::{HotLine, Options, Report, to_flamegraph, to_html};
+use common::{Writer, fixture_options, read, scratch_directory, testdata};
+use jitlisten_report::{HotLine, Options, Recording, Report, to_flamegraph, to_html};
 use serde_json::Value;
 
 fn data(report: &Report) -> Value {
@@ -213,4 +213,34 @@ fn frames_narrower_than_a_pixel_do_not_increase_the_height() {
     let svg = String::from_utf8(svg).unwrap();
     let height = svg.split_once("viewBox=\"0 0 1200 ").unwrap().1.split('"').next().unwrap();
     assert!(height.parse::<u32>().unwrap() < 250, "{height}");
+}
+
+/// Processes of one command have one clock; those of other commands may be of another day.
+#[test]
+fn processes_of_a_command_are_shown_at_their_times() {
+    /// Thread of the record that has the command.
+    const RUN_TID: u32 = u32::MAX - 3;
+    const MS: u64 = 1_000_000;
+    let recording = |pid: u32, run: &str, begin: u64| {
+        let mut writer = Writer::default();
+        writer.comm(pid, pid, "python", true, begin).mmap(pid, (0x1000, 0x2000), 0, "/lib/a.so", begin);
+        writer.comm(pid, RUN_TID, run, false, begin);
+        for turn in 0..10 {
+            writer.sample((pid, pid), begin + turn * MS, MS, &[0x1100]);
+        }
+        read(&writer.file()).unwrap()
+    };
+    let first_slices = |runs: [&str; 2]| {
+        let parts = vec![recording(10, runs[0], 1000), recording(11, runs[1], 1000 + 50 * MS)];
+        let report = Report::new(Recording::merged(parts).unwrap(), None, &Options::default());
+        let (data, stacks) = assert_adds_up(&report);
+        let slice = data["stacks"]["slice"].as_u64().unwrap();
+        [0, 1].map(|thread| {
+            stacks.parts.iter().filter(|part| part[1] == thread).map(|part| part[0] * slice / MS).min().unwrap()
+        })
+    };
+    let [first, second] = first_slices(["run=9-5-1", "run=9-5-1"]);
+    assert!(first == 0 && (49..=50).contains(&second), "{first} {second}");
+    assert_eq!(first_slices(["run=9-5-1", "run=9-6-1"]), [0, 0]);
+    assert_eq!(first_slices(["", ""]), [0, 0]);
 }

@@ -211,14 +211,14 @@ struct LineTime {
 /// Lines of a function that run in Python's interpreter.
 #[derive(Default)]
 struct InterpretedFunction {
-    /// Number of each line, and its time in the interpreter.
+    /// Number of each line, and its time.
     lines: Vec<(u32, Count)>,
-    interpreter: Count,
-    numpy: Count,
+    time: Count,
 }
 
-/// Returns the functions that cost much in Python's interpreter, by row and source, longest first. Lines that mostly
-/// work on strings do not count, nor do lines with nearly all of their time in C functions.
+/// Returns the functions that cost much in Python's interpreter, by row and source, longest first. NumPy's operations on
+/// single values belong to that. Lines that mostly work on strings do not count, nor do lines with nearly all of their
+/// time in C functions.
 fn interpreted_functions(samples: &Samples, all: Count) -> Vec<((u32, u32), InterpretedFunction)> {
     let mut lines: BTreeMap<(u32, u32, u32), LineTime> = BTreeMap::new();
     for group in samples.groups.iter().filter(|group| group.activity == Activity::Interpreted) {
@@ -243,17 +243,14 @@ fn interpreted_functions(samples: &Samples, all: Count) -> Vec<((u32, u32), Inte
         };
         if no_text.percent_of(time.all) >= MIN_INTERPRETER_PERCENT && no_text >= time.text {
             let function = functions.entry((row, source)).or_default();
-            function.lines.push((line, time.interpreter));
-            function.interpreter += time.interpreter;
-            function.numpy += time.numpy;
+            let time: Count = [time.interpreter, time.numpy].iter().sum();
+            function.lines.push((line, time));
+            function.time += time;
         }
     }
-    let has_much = |(_, function): &(_, InterpretedFunction)| {
-        let time: Count = [function.interpreter, function.numpy].iter().sum();
-        time.percent_of(all) >= MIN_OVERHEAD_PERCENT
-    };
+    let has_much = |(_, function): &(_, InterpretedFunction)| function.time.percent_of(all) >= MIN_OVERHEAD_PERCENT;
     let mut functions: Vec<_> = functions.into_iter().filter(has_much).collect();
-    functions.sort_by_key(|(_, function)| std::cmp::Reverse(function.interpreter));
+    functions.sort_by_key(|(_, function)| std::cmp::Reverse(function.time));
     functions
 }
 
@@ -274,7 +271,7 @@ fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     let and_more = if functions.len() > 1 { format!(" and {} more", functions.len() - 1) } else { String::new() };
     let verb = if functions.len() > 1 { "run" } else { "runs" };
     Some(Help {
-        count: functions.iter().map(|(_, function)| function.interpreter).sum(),
+        count: functions.iter().map(|(_, function)| function.time).sum(),
         rule: "interpreted",
         position: Some((path.clone(), hottest)),
         text: format!(
@@ -615,9 +612,9 @@ mod tests {
         let lines: Vec<_> = functions.iter().flat_map(|(_, function)| &function.lines).collect();
         assert_eq!(lines, [&(10, count(35))], "neither the calls nor the library's time");
         assert_eq!(interpreted_functions(&samples, count(400)).len(), 0, "9 % of all");
-        // NumPy works on single values in such a loop: its time makes the line worth a sentence.
+        // NumPy works on single values in such a loop.
         let samples = Samples { groups: vec![line(10, 0, 20), line(10, 3, 80)], words, ..Samples::default() };
-        assert_eq!(interpreted_functions(&samples, count(400))[0].1.interpreter, count(20));
+        assert_eq!(interpreted_functions(&samples, count(400))[0].1.time, count(100));
     }
 
     /// Two parallel loops are called through one line, which two other lines call.

@@ -196,6 +196,7 @@ impl Recording {
             thread.host.clone_from(&recording.facts.host);
             thread.rank = recording.facts.rank;
             thread.process = sanitize(&recording.facts.process);
+            thread.run.clone_from(&recording.facts.run);
         }
         recording.processes = recording.threads.iter().map(|thread| (0, thread.pid)).collect();
         recording.origins = vec![Origin { host: recording.facts.host.clone(), root: None }];

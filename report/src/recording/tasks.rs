@@ -153,6 +153,7 @@ impl Tasks {
         self.apply_names();
         recording.facts.rank = self.last_names.get(&RANK_TID).and_then(|rank| rank.parse().ok());
         recording.facts.process = self.last_names.get(&PROCESS_NAME_TID).cloned().unwrap_or_default();
+        recording.facts.run = self.last_names.get(&RUN_TID).cloned().unwrap_or_default();
         recording.stacks.names = self.last_names.clone();
     }
 

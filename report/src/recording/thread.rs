@@ -15,6 +15,8 @@ pub struct Thread {
     pub rank: Option<u32>,
     /// Name that the program gave to the process, such as that of a worker in a pool; empty if it gave none.
     pub process: String,
+    /// The `jitlisten record` that the process belongs to; empty if it is unknown.
+    pub run: String,
 }
 
 impl Thread {

@@ -14,7 +14,7 @@ use crate::distinct::Distinct;
 use crate::profile::activity::Activity;
 use crate::profile::hottest::HotLine;
 use crate::profile::{Count, SourcePosition};
-use crate::recording::Recording;
+use crate::recording::{Recording, Thread};
 use crate::report::{Report, Unit};
 use crate::symbols::Frame;
 
@@ -161,23 +161,33 @@ impl HotLines {
     }
 }
 
-/// Time axis of the page: start of each process, and length.
+/// Time axis of the page: start of each group of processes, and length.
 struct Timeline {
-    starts: FxHashMap<(String, u32), u64>,
+    starts: FxHashMap<Together, u64>,
     first: u64,
     length: u64,
 }
 
+/// Host and command of processes whose times have one clock, or host and PID of a process.
+type Together = (String, Result<String, u32>);
+
+fn together(thread: &Thread) -> Together {
+    (thread.host.clone(), if thread.run.is_empty() { Err(thread.pid) } else { Ok(thread.run.clone()) })
+}
+
 impl Timeline {
     fn new(recording: &Recording) -> Timeline {
-        // Merged recordings may be from different days and clocks, so each process starts at zero.
-        let mut starts: FxHashMap<(String, u32), u64> = FxHashMap::default();
+        // Merged recordings may be from different days and clocks, so the processes of each command start at zero.
+        let mut starts: FxHashMap<Together, u64> = FxHashMap::default();
+        let threads: Vec<Together> = recording.threads.iter().map(together).collect();
         let first = recording.samples.iter().map(|sample| sample.time).min().unwrap_or_default();
         if recording.parts > 1 {
             for sample in &recording.samples {
-                let thread = &recording.threads[sample.thread as usize];
-                let start = starts.entry((thread.host.clone(), thread.pid)).or_insert(sample.time);
-                *start = sample.time.min(*start);
+                let thread = &threads[sample.thread as usize];
+                match starts.get_mut(thread) {
+                    Some(start) => *start = sample.time.min(*start),
+                    None => drop(starts.insert(thread.clone(), sample.time)),
+                }
             }
         }
         let mut timeline = Timeline { starts, first, length: 0 };
@@ -188,10 +198,10 @@ impl Timeline {
         timeline
     }
 
-    /// Returns the start time of each thread's process.
+    /// Returns the start time of each thread.
     fn thread_starts(&self, recording: &Recording) -> Vec<u64> {
-        let start = |key: (String, u32)| self.starts.get(&key).copied().unwrap_or(self.first);
-        recording.threads.iter().map(|thread| start((thread.host.clone(), thread.pid))).collect()
+        let start = |thread: &Thread| self.starts.get(&together(thread)).copied().unwrap_or(self.first);
+        recording.threads.iter().map(start).collect()
     }
 }
 
