@@ -36,6 +36,7 @@ use std::time::Duration;
 use crate::cfi::FunctionRules;
 use crate::code_snapshot::CodeSnapshot;
 use crate::ledger::{Ledger, MemoryChanges, Outcome};
+use crate::liveness::Run;
 use crate::log::LogEvent;
 use crate::log_line;
 use crate::object::{Channel, DebugObject, Origin};
@@ -152,6 +153,11 @@ impl LiveObjects {
     /// Options of the session.
     pub fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// Returns the `jitlisten run` or `record` that started the process.
+    pub fn run(&self) -> Option<Run> {
+        self.options.run
     }
 
     /// Current values of the counters.

@@ -79,8 +79,8 @@ pub const ATTR_USE_CLOCKID: u64 = 1 << 25;
 pub const RANK_TID: u32 = u32::MAX - 1;
 /// Thread id of a COMM record that has the name of the process, such as that of a worker in a pool.
 pub const PROCESS_NAME_TID: u32 = u32::MAX - 2;
-/// Thread id of a COMM record, the second record of a recording, that has the `jitlisten record` that the process belongs
-/// to (`jitlisten::plumbing::Run`).
+/// Thread id of a COMM record, the second record of a recording, that has the `jitlisten record` that the process
+/// belongs to (`jitlisten::plumbing::Run`).
 pub const RUN_TID: u32 = u32::MAX - 3;
 pub const HEADER_BUILD_ID: u32 = 2;
 pub const HEADER_HOSTNAME: u32 = 3;

@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use jitlisten::plumbing::process_start_time;
+use jitlisten::plumbing::{LiveObjects, process_start_time};
 use wire::recording::{FILE_OWNER_VARIABLE, RECORD_VARIABLE};
 
 use crate::recording::options::Options;
-use crate::recording::process::{self, is_launcher};
+use crate::recording::process::is_launcher;
 use crate::recording::recorder::{self, Error, Start};
-use crate::writer::held_file::Tool;
+use crate::writer::held_file::Role;
 use crate::writer::origin::Origin;
 
 /// Processes that inherit a recording request from the environment, besides the one that the request names.
@@ -49,19 +49,20 @@ pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
         None => {}
     }
     let gives_signal_stacks = recorder::inspect_process()?;
-    process::remember_run();
     set_variable(FILE_OWNER_VARIABLE, std::ffi::OsStr::new(&own_pid));
     // A fork child has its parent's environment, which does not tell whether the child has created its file. The path
     // may also still hold an earlier recording, which this process replaces only at its first sample.
     let continues =
         |file: &Path| (is_child || file_owner.as_ref() == Some(&own_pid)) && was_created_by_this_process(file);
-    let hands_over = options.pid.is_none() && inherited_by == InheritedBy::Descendants;
-    let tool = match hands_over {
-        true if is_launcher("self") => Some(Tool::Launcher),
-        true if file_owner.as_ref().is_some_and(|owner| *owner != own_pid) => Some(Tool::Other),
-        _ => None,
+    let role = match options.pid {
+        None if inherited_by == InheritedBy::NoProcess => Role::Program,
+        None if is_launcher("self") => Role::Launcher,
+        None if file_owner.as_ref().is_some_and(|owner| *owner != own_pid) => Role::Tool,
+        None => Role::Command,
+        Some(_) => Role::Program,
     };
-    let start = Start { is_child, hands_over, tool, gives_signal_stacks, inherited: None };
+    let run = LiveObjects::process().and_then(|objects| objects.run());
+    let start = Start { is_child, role, run, gives_signal_stacks, inherited: None };
     recorder::start_with(options, start, continues)?;
     Ok(true)
 }

@@ -1,14 +1,10 @@
 //! The identity of another process, and facts about this process. Names come from system calls, which are ten times as
 //! fast as reading a file in /proc.
 
-use std::env;
 use std::ffi::{CStr, c_void};
 use std::fs;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::OnceLock;
-
-use jitlisten::plumbing::{RUN_VARIABLE, Run, RunRequest};
 
 /// A process: its PID, and its start time in clock ticks since boot (`starttime` in `proc_pid_stat(5)`). The start time
 /// distinguishes it from a later process with the same PID.
@@ -137,18 +133,6 @@ fn state_and_start(stat: &[u8]) -> Option<(u8, u64)> {
     let mut fields = fields_after_name(stat)?;
     let state = *fields.next()?.as_bytes().first()?;
     Some((state, fields.nth(18)?.parse().ok()?))
-}
-
-static RUN: OnceLock<Option<Run>> = OnceLock::new();
-
-/// Reads from the environment which command this process belongs to.
-pub(super) fn remember_run() {
-    RUN.get_or_init(|| RunRequest::parse(&env::var_os(RUN_VARIABLE)?).run());
-}
-
-/// Returns the command that this process belongs to, if the environment requested its recording.
-pub(super) fn run() -> Option<Run> {
-    RUN.get().copied().flatten()
 }
 
 /// Programs that start another program as a child and wait for it. Children of any other program are not

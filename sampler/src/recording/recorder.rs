@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::log_line;
-use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, LiveObjects, exempt_signals, follow_forks, without_write_signals};
+use jitlisten::plumbing::{
+    ForkSlot, HeldAcrossFork, LiveObjects, Run, exempt_signals, follow_forks, without_write_signals,
+};
 use wire::mailbox::Ending;
 
 use crate::handler::{self, code_map};
@@ -27,7 +29,7 @@ use crate::transparency::disposition::{self, Sender};
 use crate::transparency::{fatal, sanitizer, signals};
 use crate::writer::code_events::Observation;
 use crate::writer::existing_file;
-use crate::writer::held_file::{Owner, Tool};
+use crate::writer::held_file::{Owner, Role};
 use crate::writer::output::Output;
 use crate::writer::perf_data::Attribute;
 use crate::writer::thread::{self, WriterTask};
@@ -85,6 +87,7 @@ struct Running {
     recording: &'static Recording,
     options: Options,
     path: PathBuf,
+    run: Option<Run>,
     observation: Observation,
 }
 
@@ -111,10 +114,9 @@ pub(super) fn try_lock() -> Option<impl Drop> {
 pub(super) struct Start {
     /// True for a child, which leaves no file if it ends before its first sample.
     pub(super) is_child: bool,
-    /// True for a tool that leaves its file to the program that it starts.
-    pub(super) hands_over: bool,
-    /// Set for a shell, and for what it starts before the program.
-    pub(super) tool: Option<Tool>,
+    pub(super) role: Role,
+    /// The command that the process belongs to, if the environment requested its recording.
+    pub(super) run: Option<Run>,
     pub(super) gives_signal_stacks: bool,
     /// State inherited from the parent; set in a fork child, which has a single thread.
     pub(super) inherited: Option<Inherited>,
@@ -126,11 +128,8 @@ pub(super) struct Start {
 /// Any [`Error`], if the recording cannot start.
 pub fn start(options: Options) -> Result<(), Error> {
     let gives_signal_stacks = inspect_process()?;
-    start_with(
-        options,
-        Start { is_child: false, hands_over: false, tool: None, gives_signal_stacks, inherited: None },
-        |_| false,
-    )
+    let start = Start { is_child: false, role: Role::Program, run: None, gives_signal_stacks, inherited: None };
+    start_with(options, start, |_| false)
 }
 
 /// Inspects the loaded libraries. Calls the loader, so no lock may be held. Returns true if new threads may get a
@@ -210,13 +209,12 @@ fn start_in(
         forget_parent(parent, start.inherited.is_some());
     }
     let options = options.absolute();
-    let Start { hands_over, tool, .. } = start;
-    let owner = Owner { pid: std::process::id(), hands_over, tool, run: process::run() };
+    let owner = Owner { pid: std::process::id(), role: start.role, run: start.run };
     let path = options.path(owner.pid);
     let counter = permitted_counter(&options)?;
     let attribute = Attribute::new(&options, counter.as_ref());
     let continued = existing_file::names(&path, owner.pid).find(|path| continues(path));
-    let output = if start.is_child || start.tool.is_some() {
+    let output = if start.is_child || start.role.is_minor() {
         Output::deferred(continued.as_ref().unwrap_or(&path), owner, continued.is_some(), attribute)
     } else {
         without_write_signals(|| Output::open(&path, owner, continued.as_deref(), attribute))
@@ -274,7 +272,7 @@ fn run(
     append: bool,
 ) -> Result<Running, Error> {
     let observation = Observation::begin(options.images);
-    let (is_forked, path) = (inherited.is_some(), output.path().to_owned());
+    let (is_forked, path, run) = (inherited.is_some(), output.path().to_owned(), output.owner().run);
     let mut writer = Box::new(Writer::new(recording, output, &options, inherited.unwrap_or_default()));
     without_write_signals(|| writer.write_preamble(append));
     recording.set_sampling(true);
@@ -288,7 +286,7 @@ fn run(
         observation.end();
         return Err(Error::NoThread(errno));
     }
-    Ok(Running { recording, options, path, observation })
+    Ok(Running { recording, options, path, run, observation })
 }
 
 /// Returns the counter, restricted to user mode if the kernel requires that.
@@ -349,11 +347,12 @@ impl HeldAcrossFork for HeldLocks {
         let Some(parent) = current::last() else { return };
         leave_parent(parent);
         match state.take() {
-            Some(Running { options, .. }) if options.children => {
+            Some(Running { options, run, .. }) if options.children => {
                 let inherited = Some(std::mem::take(&mut *shared_state));
                 drop(shared_state);
                 let gives_signal_stacks = parent.gives_signal_stacks;
-                let start = Start { is_child: true, hands_over: false, tool: None, gives_signal_stacks, inherited };
+                let role = Role::Program;
+                let start = Start { is_child: true, role, run, gives_signal_stacks, inherited };
                 let _ = start_in(&mut state, options.for_child(), start, |_| false);
             }
             // Freeing it would copy pages that the child shares with its parent.

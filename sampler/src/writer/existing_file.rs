@@ -223,15 +223,16 @@ pub(crate) fn create(path: &Path, bytes: &[u8], claim: &Claim, owner: Owner) -> 
         return Err(ErrorKind::AlreadyExists.into());
     }
     if claim.has_recording() {
-        set_aside(path, owner.run)?;
+        set_aside(path, lock, owner.run)?;
         return file.into_new_file();
     }
     file.into_file()
 }
 
-/// Renames the recording of another process of the same command to FILE.PID, and any other recording to FILE.old.
-fn set_aside(path: &Path, run: Option<Run>) -> io::Result<()> {
-    let Some(sibling) = Origin::read(path).filter(|origin| run.is_some() && origin.run == run) else {
+/// Renames the recording of another process of the same command to FILE.PID, and any other recording to FILE.old. It is
+/// read through the descriptor that has locked it: closing another one would release the lock.
+fn set_aside(path: &Path, recording: &File, run: Option<Run>) -> io::Result<()> {
+    let Some(sibling) = Origin::of(recording).filter(|origin| run.is_some() && origin.run == run) else {
         check_old(path)?;
         return move_to_old(path);
     };
@@ -361,6 +362,7 @@ mod tests {
 
     use super::*;
     use crate::recording::options::Options;
+    use crate::writer::held_file::Role;
     use crate::writer::output::Output;
     use crate::writer::perf_data::{self, Attribute, Batch, DATA_OFFSET, Features, SampleId};
 
@@ -386,7 +388,7 @@ mod tests {
         }
 
         fn open_in_run(&self, pid: u32, run: Option<Run>) -> io::Result<Output> {
-            let owner = Owner { pid, hands_over: false, tool: None, run };
+            let owner = Owner { pid, role: Role::Program, run };
             Output::open(&self.file, owner, None, Attribute::new(&Options::new(&self.file), None))
         }
 

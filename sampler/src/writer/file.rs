@@ -11,7 +11,7 @@ use jitlisten::plumbing::{LogEvent, clock_ns};
 use super::{MAX_BATCH_BYTES, Writer};
 use crate::recording::{family, process};
 use crate::system::clock;
-use crate::writer::held_file::Tool;
+use crate::writer::held_file::Role;
 use crate::writer::output::Output;
 use crate::writer::perf_data::{Features, InitialFeatures};
 
@@ -23,9 +23,8 @@ impl Writer {
             let counters = &self.recording.counters;
             let has_no_events = counters.has_no_sample() && counters.threads_without_timer.get() == 0;
             let is_requested = self.recording.requests.file.load(Ordering::Acquire);
-            let is_wanted = !has_no_events && !self.is_minor_tool()
-                || is_requested
-                || self.batch.as_bytes().len() >= MAX_BATCH_BYTES;
+            let is_wanted =
+                !has_no_events && !self.is_minor() || is_requested || self.batch.as_bytes().len() >= MAX_BATCH_BYTES;
             if self.batch.is_empty() || !is_wanted {
                 return;
             }
@@ -39,16 +38,20 @@ impl Writer {
         }
     }
 
-    /// Returns true for a tool that has neither compiled code nor taken long.
-    pub(super) fn is_minor_tool(&self) -> bool {
-        let Some(tool) = self.output.as_ref().and_then(|output| output.owner().tool) else { return false };
-        let (has_waited, min_time_ns) = match tool {
-            Tool::Launcher => (false, 500_000_000),
-            Tool::Other => (self.recording.uses_wall_clock(), 100_000_000),
+    /// Returns true for a launcher or a tool that has neither compiled code nor taken long.
+    pub(super) fn is_minor(&self) -> bool {
+        let Some(role) = self.output.as_ref().map(|output| output.owner().role) else { return false };
+        if !role.is_minor() || self.has_code {
+            return false;
+        }
+        // A launcher waits for what it has started.
+        let (counts_waits, min_time_ns) = match role {
+            Role::Launcher => (false, 500_000_000),
+            _ => (self.recording.uses_wall_clock(), 100_000_000),
         };
-        let time_ns =
-            if has_waited { clock::monotonic() - self.began } else { clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID) };
-        !self.has_code && time_ns < min_time_ns
+        let cpu_clock = libc::CLOCK_PROCESS_CPUTIME_ID;
+        let time_ns = if counts_waits { clock::monotonic() - self.began } else { clock_ns(cpu_clock) };
+        time_ns < min_time_ns
     }
 
     /// Creates the file if it does not exist yet. Until then nothing is written next to it, because the

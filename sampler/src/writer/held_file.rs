@@ -48,27 +48,40 @@ pub(super) fn identity(metadata: &fs::Metadata) -> (u64, u64) {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner {
     pub(crate) pid: u32,
-    /// True for a tool that leaves its file to the program that it starts, and therefore does not lock it.
-    pub(crate) hands_over: bool,
-    /// Set if the process may start the program, or is started before it.
-    pub(crate) tool: Option<Tool>,
+    pub(crate) role: Role,
     /// The command that the process belongs to.
     pub(crate) run: Option<Run>,
 }
 
 impl Owner {
     pub(crate) fn lock(self, file: &File) {
-        if !self.hands_over {
+        if !self.role.hands_over() {
             jitlisten_files::try_lock(file);
         }
     }
 }
 
-/// A process that leaves a file only if it has compiled code or takes long.
+/// Part of a process in the command that is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tool {
-    /// A shell or another launcher.
+pub(crate) enum Role {
+    /// The program, or a child of it.
+    Program,
+    /// What the user named, which may start the program.
+    Command,
+    /// A shell or another launcher. It leaves a file only if it has compiled code or takes long.
     Launcher,
-    /// What a launcher has started, such as `readlink`.
-    Other,
+    /// What a launcher has started, such as `readlink`. It leaves a file only in the same cases.
+    Tool,
+}
+
+impl Role {
+    /// Returns true for a process that leaves its file to the program that it starts, and therefore does not lock it.
+    pub(crate) fn hands_over(self) -> bool {
+        self != Role::Program
+    }
+
+    /// Returns true for a process that leaves no file unless it is worth it.
+    pub(crate) fn is_minor(self) -> bool {
+        matches!(self, Role::Launcher | Role::Tool)
+    }
 }

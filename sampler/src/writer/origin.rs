@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use jitlisten::plumbing::Run;
+use jitlisten_files::open_regular;
 use wire::perf_data::{PERF_RECORD_COMM, RUN_TID};
 
 use crate::writer::perf_data::DATA_OFFSET;
@@ -21,10 +22,15 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Reads the first two records of a recording, which are COMM records. `None` if it is not by jitlisten.
+    /// Opens a recording, and reads its origin. `None` if it is not by jitlisten.
     pub fn read(path: &Path) -> Option<Origin> {
+        Origin::of(&open_regular(path).ok()?)
+    }
+
+    /// Reads the first two records of a recording, which are COMM records. `None` if it is not by jitlisten.
+    pub(crate) fn of(recording: &File) -> Option<Origin> {
         let mut bytes = [0; 256];
-        let length = File::open(path).ok()?.read_at(&mut bytes, DATA_OFFSET).ok()?;
+        let length = recording.read_at(&mut bytes, DATA_OFFSET).ok()?;
         let records = bytes.get(..length)?;
         let word = |offset: usize| Some(u32::from_le_bytes(*records.get(offset..)?.first_chunk()?));
         let is_comm = |offset: usize| word(offset) == Some(PERF_RECORD_COMM);
@@ -33,5 +39,24 @@ impl Origin {
         let text = records.get(second + 16..).filter(|_| has_run).and_then(|text| text.split(|&byte| byte == 0).next());
         let run = text.and_then(|text| Run::parse(str::from_utf8(text).ok()?));
         is_comm(0).then_some(Origin { pid: word(8)?, run })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn other_files_have_no_origin() {
+        let directory = std::env::temp_dir().join(format!("jitlisten-origin-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let (pipe, text) = (directory.join("prof.data.7"), directory.join("prof.data.8"));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        fs::write(&text, [b'x'; 500]).unwrap();
+        let origins = [&pipe, &text, &directory].map(|path| Origin::read(path));
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(origins, [None; 3], "and a pipe is not waited for");
     }
 }

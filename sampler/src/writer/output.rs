@@ -59,7 +59,7 @@ impl Output {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
                 Ok(claim) if claim.has_recording() => {
                     let held = claim.lock.map(HeldFile::new).transpose()?;
-                    let deferral = Deferral { append: false, lock: held.filter(|_| !owner.hands_over) };
+                    let deferral = Deferral { append: false, lock: held.filter(|_| !owner.role.hands_over()) };
                     return Ok(Output { deferral: Some(deferral), ..Output::deferred(&path, owner, false, attribute) });
                 }
                 Ok(_) => return Output::create(&path, owner, attribute, &[]),
@@ -161,7 +161,7 @@ impl Output {
             drop(lock);
             // The program that this tool has started may have written its own recording there.
             let is_of_program = |origin: &Origin| !append && origin.run.is_some() && origin.run == self.owner.run;
-            if self.owner.hands_over && Origin::read(&self.path).as_ref().is_some_and(is_of_program) {
+            if self.owner.role.hands_over() && Origin::read(&self.path).as_ref().is_some_and(is_of_program) {
                 let other_name = existing_file::names(&self.path, self.owner.pid).nth(1);
                 self.path = other_name.ok_or(io::ErrorKind::ResourceBusy)?;
             }
@@ -221,9 +221,10 @@ mod tests {
 
     use super::*;
     use crate::recording::options::Options;
+    use crate::writer::held_file::Role;
     use crate::writer::perf_data::SampleId;
 
-    const OWNER: Owner = Owner { pid: 1, hands_over: false, tool: None, run: None };
+    const OWNER: Owner = Owner { pid: 1, role: Role::Program, run: None };
 
     /// Fork children, and the programs that they execute, create their file late.
     #[test]

@@ -86,7 +86,7 @@ impl Writer {
         let mut stack = std::mem::take(&mut self.stack);
         let mut is_first = true;
         while let Some(mut sample) = slot.ring.peek(&mut stack) {
-            if !self.is_minor_tool() {
+            if !self.is_minor() {
                 self.create_file();
             }
             let id = SampleId { pid: self.pid, tid, time: sample.time };
