@@ -73,53 +73,52 @@ pub(crate) fn store_request() {
     });
 }
 
-/// Environment for `execve(2)`.
-pub(crate) struct ExecEnvironment {
-    /// The caller's, if nothing is to be changed.
-    unchanged: CStringArray,
+/// Environment with the request.
+struct Environment {
     pointers: Vec<*const c_char>,
     /// Owns the changed strings that `pointers` refers to.
     _strings: Vec<CString>,
 }
 
-impl ExecEnvironment {
-    /// Prepares the environment for a file that is about to be executed. A program that cannot load this library gets
-    /// the caller's environment.
-    ///
-    /// # Safety
-    /// Same contract as `execve(2)`. The caller's environment must outlive the result.
-    pub(crate) unsafe fn new(file: *const c_char, environment: CStringArray) -> ExecEnvironment {
-        let unchanged = ExecEnvironment { unchanged: environment, pointers: Vec::new(), _strings: Vec::new() };
-        let Some(request) = REQUEST.get().filter(|request| request.process.pid == std::process::id()) else {
-            return unchanged;
-        };
-        let _host_state = HostStateGuard::enter();
-        // SAFETY: the kernel returns an error for a bad address.
-        let is_executable = unsafe { libc::access(file, libc::X_OK) } == 0;
-        // SAFETY: any bytes are a valid address.
-        let is_readable = unsafe { checked_read::copy_struct::<usize>(Address(environment.addr() as u64)) }.is_ok();
-        // A child may have the same number in another PID namespace.
-        if !is_executable || !is_readable || request.process != ProcessIdentity::own() {
-            return unchanged;
-        }
-        let changed = catch_unwind(|| {
-            // SAFETY: the kernel has read the path.
-            let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(file) }.to_bytes()));
-            // SAFETY: the caller passes an environment like that of `execve(2)`.
-            can_load_library(path).then(|| unsafe { request.add_to(environment) })
-        });
-        changed.ok().flatten().unwrap_or(unchanged)
-    }
+/// Executes a file by `call`, in an environment with the request. A program that cannot load this library gets the
+/// caller's environment, and so does one for which the other is too large.
+///
+/// # Safety
+/// Same contract as `execve(2)`.
+pub(crate) unsafe fn execute(
+    file: *const c_char,
+    environment: CStringArray,
+    call: impl Fn(CStringArray) -> c_int,
+) -> c_int {
+    // SAFETY: the caller passes the arguments of `execve(2)`.
+    let Some(changed) = (unsafe { with_request(file, environment) }) else { return call(environment) };
+    let result = call(changed.pointers.as_ptr());
+    let is_too_large = std::io::Error::last_os_error().raw_os_error() == Some(libc::E2BIG);
+    if is_too_large { call(environment) } else { result }
+}
 
-    /// Executes the program with this environment, or with the caller's if this one is too large.
-    pub(crate) fn execute(&self, call: impl Fn(CStringArray) -> c_int) -> c_int {
-        if self.pointers.is_empty() {
-            return call(self.unchanged);
-        }
-        let result = call(self.pointers.as_ptr());
-        let is_too_large = std::io::Error::last_os_error().raw_os_error() == Some(libc::E2BIG);
-        if is_too_large { call(self.unchanged) } else { result }
+/// Returns the environment for a file that can load this library, if this process is the program.
+///
+/// # Safety
+/// Same contract as `execve(2)`. The caller's environment must outlive the result.
+unsafe fn with_request(file: *const c_char, environment: CStringArray) -> Option<Environment> {
+    let request = REQUEST.get().filter(|request| request.process.pid == std::process::id())?;
+    let _host_state = HostStateGuard::enter();
+    // SAFETY: the kernel returns an error for a bad address.
+    let is_executable = unsafe { libc::access(file, libc::X_OK) } == 0;
+    // SAFETY: any bytes are a valid address.
+    let is_readable = unsafe { checked_read::copy_struct::<usize>(Address(environment.addr() as u64)) }.is_ok();
+    // A child may have the same number in another PID namespace.
+    if !is_executable || !is_readable || request.process != ProcessIdentity::own() {
+        return None;
     }
+    let changed = catch_unwind(|| {
+        // SAFETY: the kernel has read the path.
+        let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(file) }.to_bytes()));
+        // SAFETY: the caller passes an environment like that of `execve(2)`.
+        can_load_library(path).then(|| unsafe { request.add_to(environment) })
+    });
+    changed.ok().flatten()
 }
 
 impl Request {
@@ -127,41 +126,54 @@ impl Request {
     ///
     /// # Safety
     /// `environment` must be an array of null-terminated strings that ends with null, and must outlive the result.
-    unsafe fn add_to(&self, environment: CStringArray) -> ExecEnvironment {
+    unsafe fn add_to(&self, environment: CStringArray) -> Environment {
         let mut pointers = Vec::new();
         let mut strings = Vec::new();
         let mut missing_entries: Vec<_> = self.list_entries.iter().collect();
         let mut added: Vec<_> = self.added.iter().collect();
-        for index in 0.. {
-            // SAFETY: the array ends with null, and no string before this one was null.
-            let string = unsafe { *environment.add(index) };
-            if string.is_null() {
-                break;
-            }
-            // SAFETY: the caller guarantees null-terminated strings.
-            let text = unsafe { CStr::from_ptr(string) }.to_bytes();
+        // SAFETY: the caller guarantees such an array.
+        for string in unsafe { variables(environment) } {
+            let text = string.to_bytes();
             let list = missing_entries.iter().position(|(name, _)| text.starts_with(name));
             if let Some((name, entry)) = list.map(|list| missing_entries.swap_remove(list)) {
                 let rest = &text[name.len()..];
-                let has_entry = rest.split(|byte| b" :".contains(byte)).any(|part| part == entry.as_slice());
-                let separator: &[u8] = if rest.is_empty() { b"" } else { b":" };
-                strings.extend((!has_entry).then(|| [name, entry.as_slice(), separator, rest].concat()));
-                if !has_entry {
+                if !has_entry(rest, entry) {
+                    let separator: &[u8] = if rest.is_empty() { b"" } else { b":" };
+                    strings.push([name, entry.as_slice(), separator, rest].concat());
                     continue;
                 }
             } else if self.replaced.iter().any(|variable| is_same_variable(variable, text)) {
                 continue;
             }
             added.retain(|variable| !is_same_variable(variable, text));
-            pointers.push(string);
+            pointers.push(string.as_ptr());
         }
         strings.extend(missing_entries.iter().map(|(name, entry)| [name, entry.as_slice()].concat()));
         strings.extend(self.replaced.iter().chain(added).cloned());
         let strings: Vec<CString> = strings.into_iter().filter_map(|string| CString::new(string).ok()).collect();
         pointers.extend(strings.iter().map(|string| string.as_ptr()));
         pointers.push(ptr::null());
-        ExecEnvironment { unchanged: environment, pointers, _strings: strings }
+        Environment { pointers, _strings: strings }
     }
+}
+
+/// Returns the strings of an environment.
+///
+/// # Safety
+/// `environment` must be null, or an array of null-terminated strings that ends with null, and must outlive the result.
+pub(crate) unsafe fn variables<'a>(environment: CStringArray) -> impl Iterator<Item = &'a CStr> {
+    let count = if environment.is_null() { 0 } else { usize::MAX };
+    (0..count).map_while(move |index| {
+        // SAFETY: the array ends with null, and no string before this one was null.
+        let string = unsafe { *environment.add(index) };
+        // SAFETY: the caller guarantees null-terminated strings.
+        (!string.is_null()).then(|| unsafe { CStr::from_ptr(string) })
+    })
+}
+
+/// Returns true if a list such as that of `LD_PRELOAD` has the entry.
+pub(crate) fn has_entry(list: &[u8], entry: &[u8]) -> bool {
+    list.split(|byte| b" :".contains(byte)).any(|part| part == entry)
 }
 
 /// Returns true if two strings `NAME=VALUE` have the same name.
@@ -191,8 +203,8 @@ fn can_load_library(file: &Path) -> bool {
     false
 }
 
-/// Reads the pages that have a program's headers and the path of its loader. `None` for a file that the program has open:
-/// closing it a second time would release the program's locks on it (`fcntl_locking(2)`).
+/// Reads the pages that have a program's headers and the path of its loader. `None` for a file that the program has
+/// open: closing it a second time would release the program's locks on it (`fcntl_locking(2)`).
 fn read_first_bytes(path: &Path) -> Option<Vec<u8>> {
     let identity = |metadata: Metadata| (metadata.is_file(), metadata.dev(), metadata.ino());
     let file = fs::metadata(path).map(identity).ok().filter(|(is_file, ..)| *is_file)?;

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_long, c_ulong, c_void};
 
 use jitlisten_sampler::{CStringArray, ThreadFunction};
 
-use crate::exec_environment::{ExecEnvironment, own_environment};
+use crate::exec_environment::{self, own_environment};
 use crate::missing_preload::warn;
 
 /// Exports functions that forward to the functions of the same name in `jitlisten_sampler`. If `after` is given, that
@@ -83,8 +83,9 @@ pub unsafe extern "C" fn execve(file: CharPointer, arguments: CStringArray, envi
     // SAFETY: the caller passes the arguments of `execve(2)`, and their memory remains until this function returns.
     unsafe {
         warn(file, environment);
-        ExecEnvironment::new(file, environment)
-            .execute(|environment| jitlisten_sampler::execve(file, arguments, environment))
+        exec_environment::execute(file, environment, |environment| {
+            jitlisten_sampler::execve(file, arguments, environment)
+        })
     }
 }
 

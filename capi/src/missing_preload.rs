@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use jitlisten::plumbing::HostStateGuard;
 use jitlisten_sampler::CStringArray;
 
-use crate::exec_environment::own_environment;
+use crate::exec_environment::{has_entry, own_environment, variables};
 use crate::run_environment;
 
 /// A launcher process: `jitlisten run` or `record` started it, but it is not the program yet.
@@ -55,8 +55,9 @@ pub(crate) unsafe fn warn(file: *const c_char, environment: CStringArray) {
         let Some(launcher) = LAUNCHER.get().filter(is_watched).filter(|_| !file.is_null()) else { return };
         let environment = if environment.is_null() { own_environment() } else { environment };
         // SAFETY: the caller passes an environment like that of `execve(2)`.
-        let preload = unsafe { find_variable(environment, b"LD_PRELOAD=") }.unwrap_or_default();
-        if preload.split(|byte| b" :".contains(byte)).any(|path| path == launcher.library.as_slice()) {
+        let mut strings = unsafe { variables(environment) }.map(CStr::to_bytes);
+        let preload = strings.find_map(|string| string.strip_prefix(b"LD_PRELOAD=")).unwrap_or_default();
+        if has_entry(preload, &launcher.library) {
             return;
         }
         // SAFETY: the caller passes a path like that of `execve(2)`, and it is not null.
@@ -80,21 +81,4 @@ pub(crate) unsafe fn warn(file: *const c_char, environment: CStringArray) {
 fn print(line: &str) {
     // SAFETY: `line` is readable for its length.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
-}
-
-/// Finds a variable by its name with `=`.
-///
-/// # Safety
-/// `environment` must be null, or an array of null-terminated strings that ends with null.
-unsafe fn find_variable<'a>(environment: CStringArray, name: &[u8]) -> Option<&'a [u8]> {
-    if environment.is_null() {
-        return None;
-    }
-    let strings = (0..).map_while(|index| {
-        // SAFETY: the array ends with null, and no string before this one was null.
-        let string = unsafe { *environment.add(index) };
-        // SAFETY: the caller guarantees null-terminated strings.
-        (!string.is_null()).then(|| unsafe { CStr::from_ptr(string) }.to_bytes())
-    });
-    strings.into_iter().find_map(|string| string.strip_prefix(name))
 }
