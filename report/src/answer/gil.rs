@@ -53,12 +53,14 @@ const MIN_OVERLAP_PERCENT: f64 = 60.0;
 const LOCK_FUNCTIONS: [&str; 5] =
     ["PyEval_SaveThread", "PyEval_RestoreThread", "PyGILState_Ensure", "take_gil", "drop_gil"];
 
-/// Finds the holders of the lock. Without waits for it, there are none.
+/// Finds the holders of the lock. Without waits for it, there are none. `process_of_thread` has a number for the process
+/// of each thread.
 pub(super) fn find_gil_holders(
     recording: &Recording,
     symbols: &Symbols,
     profile: &Profile,
     paths: &[StackPath],
+    process_of_thread: &[u32],
 ) -> GilHolders {
     let activity = |sample: &Sample| profile.activities.get(sample.stack);
     let waits_for_gil = |activity: &StackActivity| profile.activities.is_gil_wait(activity);
@@ -98,10 +100,9 @@ pub(super) fn find_gil_holders(
             _ => Some(Holder::Other),
         }
     };
-    let mut processes: FxHashMap<(&str, u32), Process<'_>> = FxHashMap::default();
+    let mut processes: FxHashMap<u32, Process<'_>> = FxHashMap::default();
     for sample in &recording.samples {
-        let thread = &recording.threads[sample.thread as usize];
-        let process = processes.entry((thread.host.as_str(), thread.pid)).or_default();
+        let process = processes.entry(process_of_thread[sample.thread as usize]).or_default();
         let waits = waits_for_gil(activity(sample));
         let holder = holder(sample).filter(|_| !waits);
         process.samples.push((sample.thread, sample.time, holder));
@@ -254,6 +255,7 @@ mod tests {
         assert_eq!(holders.python[0].1.weight, ms(10));
         assert_eq!(holders.count.weight, ms(40));
     }
+
     #[test]
     fn a_function_beside_which_python_runs_does_not_hold_the_lock() {
         let ms = |time: u64| time * 1_000_000;

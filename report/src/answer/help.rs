@@ -196,9 +196,9 @@ fn signature_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
 }
 
 /// Time of a line of Python.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct LineTime {
-    /// Time in the interpreter, with that of `text`.
+    /// Time in the interpreter, without that of `text`.
     interpreter: Count,
     /// Time in functions of the interpreter that work on strings, or sort.
     text: Count,
@@ -216,9 +216,9 @@ struct InterpretedFunction {
     time: Count,
 }
 
-/// Returns the functions that cost much in Python's interpreter, by row and source, longest first. NumPy's operations on
-/// single values belong to that. Lines that mostly work on strings do not count, nor do lines with nearly all of their
-/// time in C functions.
+/// Returns the functions that cost much in Python's interpreter, by row and source, longest first. NumPy's operations
+/// on single values belong to that. Lines that mostly work on strings do not count, nor do lines with nearly all of
+/// their time in C functions.
 fn interpreted_functions(samples: &Samples, all: Count) -> Vec<((u32, u32), InterpretedFunction)> {
     let mut lines: BTreeMap<(u32, u32, u32), LineTime> = BTreeMap::new();
     for group in samples.groups.iter().filter(|group| group.activity == Activity::Interpreted) {
@@ -226,24 +226,18 @@ fn interpreted_functions(samples: &Samples, all: Count) -> Vec<((u32, u32), Inte
         let line = lines.entry((step.row, step.source, step.line)).or_default();
         match samples.words[group.word as usize].as_str() {
             CALLING => continue,
-            INTERPRETER => {
-                line.interpreter += group.count;
-                line.text += if group.is_text { group.count } else { Count::default() };
-            }
+            INTERPRETER if group.is_text => line.text += group.count,
+            INTERPRETER => line.interpreter += group.count,
             "numpy" => line.numpy += group.count,
             _ => {}
         }
         line.all += group.count;
     }
     let mut functions: BTreeMap<(u32, u32), InterpretedFunction> = BTreeMap::new();
-    for ((row, source, line), time) in lines {
-        let no_text = Count {
-            weight: time.interpreter.weight.saturating_sub(time.text.weight),
-            samples: time.interpreter.samples.saturating_sub(time.text.samples),
-        };
-        if no_text.percent_of(time.all) >= MIN_INTERPRETER_PERCENT && no_text >= time.text {
+    for ((row, source, line), LineTime { interpreter, text, numpy, all }) in lines {
+        if interpreter.percent_of(all) >= MIN_INTERPRETER_PERCENT && interpreter >= text {
             let function = functions.entry((row, source)).or_default();
-            let time: Count = [time.interpreter, time.numpy].iter().sum();
+            let time: Count = [interpreter, text, numpy].iter().sum();
             function.lines.push((line, time));
             function.time += time;
         }
@@ -382,19 +376,8 @@ fn call_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     if count.percent_of(evidence.all) < MIN_OVERHEAD_PERCENT {
         return None;
     }
-    let and_more = and_more_lines(evidence, &lines);
-    let ((source, line), _) = lines.into_iter().max_by_key(|(_, count)| *count)?;
-    let path = &evidence.symbols.sources[source as usize];
-    Some(Help {
-        count,
-        rule: "many-calls",
-        position: Some((path.clone(), line)),
-        text: format!(
-            "{}:{line}{and_more}: many short calls of compiled functions; move the loop around the call into a \
-             compiled function",
-            source_name(path)
-        ),
-    })
+    let advice = "many short calls of compiled functions; move the loop around the call into a compiled function";
+    Some(Help { count, ..help_of_lines(evidence, &lines, "many-calls", advice)? })
 }
 
 /// Returns the line whose time pandas spends on calls of a function of the user.
@@ -473,10 +456,23 @@ fn serial_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     })
 }
 
-/// Words for the lines after the first, without small ones.
-fn and_more_lines(evidence: &HelpEvidence<'_>, lines: &BTreeMap<Place, Count>) -> String {
+/// Returns the advice for several lines at the longest of them. Lines of little time are not counted.
+fn help_of_lines(
+    evidence: &HelpEvidence<'_>,
+    lines: &BTreeMap<Place, Count>,
+    rule: &'static str,
+    advice: &str,
+) -> Option<Help> {
     let more = lines.values().filter(|count| count.percent_of(evidence.all) >= 2.0).count().saturating_sub(1);
-    if more > 0 { format!(" and {}", plural(more, "more line")) } else { String::new() }
+    let and_more = if more > 0 { format!(" and {}", plural(more, "more line")) } else { String::new() };
+    let (&(source, line), _) = lines.iter().max_by_key(|(_, count)| **count)?;
+    let path = &evidence.symbols.sources[source as usize];
+    Some(Help {
+        count: lines.values().sum(),
+        rule,
+        position: Some((path.clone(), line)),
+        text: format!("{}:{line}{and_more}: {advice}", source_name(path)),
+    })
 }
 
 /// Returns the line of an overhead that a setting can change. Garbage collections that a program calls for stay.
@@ -487,18 +483,8 @@ fn overhead_line(group: &Group) -> Option<Place> {
 /// Returns the line in which most garbage is collected.
 fn collection_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     let lines = overhead_lines(evidence, COLLECTING)?;
-    let (count, and_more): (Count, _) = (lines.values().sum(), and_more_lines(evidence, &lines));
-    let ((source, line), _) = lines.into_iter().max_by_key(|(_, count)| *count)?;
-    let path = &evidence.symbols.sources[source as usize];
-    Some(Help {
-        count,
-        rule: "garbage-collection",
-        position: Some((path.clone(), line)),
-        text: format!(
-            "{}:{line}{and_more}: garbage collection: gc.freeze() after the data is loaded, or gc.disable() while it is built",
-            source_name(path)
-        ),
-    })
+    let advice = "garbage collection: gc.freeze() after the data is loaded, or gc.disable() while it is built";
+    help_of_lines(evidence, &lines, "garbage-collection", advice)
 }
 
 /// Returns the compiled function and the line of Python that hold the GIL most while other threads wait for it.

@@ -81,14 +81,21 @@ pub(crate) fn collect(
 ) -> Samples {
     let paths = stack_paths(recording, symbols, profile);
     let mut callers = Callers::new(&profile.functions, &paths);
-    let (keys, counts, key_of_sample) = count_contexts(recording, profile, compilations, &paths, &mut callers);
+    let process_of_thread = number_processes(recording);
+    for sample in &recording.samples {
+        let process = process_of_thread[sample.thread as usize];
+        callers.add(process, sample.time, sample.stack, &paths[sample.stack as usize]);
+    }
+    callers.sort();
+    let (keys, counts, key_of_sample) =
+        count_contexts(recording, profile, compilations, &paths, &process_of_thread, &mut callers);
     let mut order: Vec<usize> = (0..counts.len()).collect();
     order.sort_unstable_by_key(|key| keys[*key]);
     let mut group_of_key = vec![None; counts.len()];
     let mut words = Distinct::default();
     let mut samples = Samples {
         serial: find_serial_threads(recording, profile, &paths),
-        gil_holders: find_gil_holders(recording, symbols, profile, &paths),
+        gil_holders: find_gil_holders(recording, symbols, profile, &paths, &process_of_thread),
         ..Samples::default()
     };
     for key in order {
@@ -134,23 +141,22 @@ pub(crate) fn collect(
     samples
 }
 
+/// Returns the number of each thread's process.
+fn number_processes(recording: &Recording) -> Vec<u32> {
+    let mut processes = Distinct::default();
+    recording.threads.iter().map(|thread| processes.number((thread.host.as_str(), thread.pid))).collect()
+}
+
 /// Returns the stacks with their contexts, the count of each, and its index for each sample.
 fn count_contexts(
     recording: &Recording,
     profile: &Profile,
     compilations: &[Compilation],
     paths: &[StackPath],
+    process_of_thread: &[u32],
     callers: &mut Callers,
 ) -> (Vec<(u32, Context)>, Vec<Count>, Vec<u32>) {
     let spans = Spans::new(compilations);
-    let mut processes = Distinct::default();
-    let mut process = |thread: &Thread| processes.number((thread.host.clone(), thread.pid));
-    let process_of_thread: Vec<u32> = recording.threads.iter().map(&mut process).collect();
-    for sample in &recording.samples {
-        let process = process_of_thread[sample.thread as usize];
-        callers.add(process, sample.time, sample.stack, &paths[sample.stack as usize]);
-    }
-    callers.sort();
     let python_threads = PythonThreads::new(recording, paths);
     let (mut keys, mut counts, mut key_of_sample) = (Distinct::default(), Vec::new(), Vec::new());
     for sample in &recording.samples {

@@ -263,12 +263,16 @@ impl Activities {
 
     /// Returns true if the thread waited for work. Only in recordings of wall-clock time.
     pub(crate) fn is_idle(&self, stack_activity: &StackActivity) -> bool {
-        stack_activity.activity == Activity::Waiting && self.names[stack_activity.name as usize] == Wait::Idle.words()
+        self.is_wait(stack_activity, Wait::Idle)
     }
 
     /// Returns true if the thread waited for the GIL. Only in recordings of wall-clock time.
     pub(crate) fn is_gil_wait(&self, stack_activity: &StackActivity) -> bool {
-        stack_activity.activity == Activity::Waiting && self.names[stack_activity.name as usize] == Wait::Gil.words()
+        self.is_wait(stack_activity, Wait::Gil)
+    }
+
+    fn is_wait(&self, stack_activity: &StackActivity, wait: Wait) -> bool {
+        stack_activity.activity == Activity::Waiting && self.names[stack_activity.name as usize] == wait.words()
     }
 
     /// Describes a compiler, by the name of its library: Numba's, or another program's LLVM.

@@ -14,7 +14,7 @@ use crate::distinct::Distinct;
 use crate::profile::activity::Activity;
 use crate::profile::hottest::HotLine;
 use crate::profile::{Count, SourcePosition};
-use crate::recording::{Recording, Thread};
+use crate::recording::{Recording, Sample, Thread};
 use crate::report::{Report, Unit};
 use crate::symbols::Frame;
 
@@ -161,47 +161,36 @@ impl HotLines {
     }
 }
 
-/// Time axis of the page: start of each group of processes, and length.
+/// Time axis of the page.
 struct Timeline {
-    starts: FxHashMap<Together, u64>,
-    first: u64,
+    /// Time of each thread that is shown as zero.
+    starts: Vec<u64>,
     length: u64,
-}
-
-/// Host and command of processes whose times have one clock, or host and PID of a process.
-type Together = (String, Result<String, u32>);
-
-fn together(thread: &Thread) -> Together {
-    (thread.host.clone(), if thread.run.is_empty() { Err(thread.pid) } else { Ok(thread.run.clone()) })
 }
 
 impl Timeline {
     fn new(recording: &Recording) -> Timeline {
-        // Merged recordings may be from different days and clocks, so the processes of each command start at zero.
-        let mut starts: FxHashMap<Together, u64> = FxHashMap::default();
-        let threads: Vec<Together> = recording.threads.iter().map(together).collect();
         let first = recording.samples.iter().map(|sample| sample.time).min().unwrap_or_default();
+        let mut starts = vec![first; recording.threads.len()];
         if recording.parts > 1 {
+            // Recordings may be from different days and clocks, so the processes of each command start at zero, and each
+            // process whose command is unknown.
+            let mut clocks = Distinct::default();
+            let clock = |thread: &Thread| {
+                let process = if thread.run.is_empty() { thread.pid } else { 0 };
+                clocks.number((thread.host.clone(), thread.run.clone(), process))
+            };
+            let clock_of_thread: Vec<u32> = recording.threads.iter().map(clock).collect();
+            let mut clock_starts = vec![u64::MAX; clocks.values.len()];
             for sample in &recording.samples {
-                let thread = &threads[sample.thread as usize];
-                match starts.get_mut(thread) {
-                    Some(start) => *start = sample.time.min(*start),
-                    None => drop(starts.insert(thread.clone(), sample.time)),
-                }
+                let start = &mut clock_starts[clock_of_thread[sample.thread as usize] as usize];
+                *start = sample.time.min(*start);
             }
+            starts = clock_of_thread.iter().map(|clock| clock_starts[*clock as usize]).collect();
         }
-        let mut timeline = Timeline { starts, first, length: 0 };
-        let starts = timeline.thread_starts(recording);
-        let offset = |(thread, time): (u32, u64)| time.saturating_sub(starts[thread as usize]);
-        timeline.length =
-            recording.samples.iter().map(|sample| offset((sample.thread, sample.time))).max().unwrap_or(0);
-        timeline
-    }
-
-    /// Returns the start time of each thread.
-    fn thread_starts(&self, recording: &Recording) -> Vec<u64> {
-        let start = |thread: &Thread| self.starts.get(&together(thread)).copied().unwrap_or(self.first);
-        recording.threads.iter().map(start).collect()
+        let offset = |sample: &Sample| sample.time.saturating_sub(starts[sample.thread as usize]);
+        let length = recording.samples.iter().map(offset).max().unwrap_or(0);
+        Timeline { starts, length }
     }
 }
 
@@ -247,7 +236,7 @@ pub(super) fn stacks(report: &Report, lines: &LineTree) -> Value {
         flat_parts.extend(codes);
         flat_parts.extend([count.samples, count.weight, leaf.into()]);
     }
-    let barriers = barrier_waits(report, &timeline.thread_starts(recording), slice).into_iter();
+    let barriers = barrier_waits(report, &timeline.starts, slice).into_iter();
     json!({
         "clock": unit == Unit::Time,
         "unit": if unit == Unit::Samples { "samples" } else { report.event() },
@@ -273,11 +262,10 @@ fn collect_parts(
     slice: u64,
     leaf_of_stack: impl Fn(u32) -> (u32, u8, u32),
 ) -> BTreeMap<Part, Count> {
-    let starts = timeline.thread_starts(&report.recording);
     let mut parts: FxHashMap<Part, Count> = FxHashMap::default();
     for (sample, leaf) in report.recording.samples.iter().zip(&lines.leaf_of_sample) {
         let Some(leaf) = leaf else { continue };
-        let time = sample.time.saturating_sub(starts[sample.thread as usize]);
+        let time = sample.time.saturating_sub(timeline.starts[sample.thread as usize]);
         let (node, activity, hot) = leaf_of_stack(sample.stack);
         let part = (time / slice, sample.thread, node, activity, hot, *leaf);
         *parts.entry(part).or_default() += Count::from_sample(sample);
