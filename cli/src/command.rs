@@ -223,4 +223,9 @@ mod tests {
         assert!(interrupts.is_advice_due(at(22)));
         assert_eq!([23, 24].map(|seconds| interrupts.register(at(seconds))), [Some(Signal::TERM), Some(Signal::KILL)]);
     }
+
+    #[test]
+    fn a_test_program_has_a_loader() {
+        assert!(!is_static(Path::new("/proc/self/exe")));
+    }
 }
