@@ -305,6 +305,34 @@ def test_bursts_and_short_threads_by_wall_clock_time(run, tmp_path):
     assert 1.2 * 0.6 < seconds["task"] < 1.2 * 1.6, seconds
 
 
+ALTERNATING = """import time
+def spend(seconds, mark):
+    until = time.thread_time() + seconds
+    if mark == "first":
+        while time.thread_time() < until: pass  # first
+    else:
+        while time.thread_time() < until: pass  # second
+for _ in range(160):
+    time.sleep(0.03)
+    spend(0.005, "first")
+    spend(0.005, "second")
+"""
+
+
+def test_code_between_waits_has_its_wall_clock_time(run, tmp_path):
+    """The code after a wait once lost time to the code before the next wait: they had 0.1 to 1.5 of theirs here."""
+    (tmp_path / "alternating.py").write_text(ALTERNATING)
+    run(command(), "record", "--wall", "-o", "f.data", "--", python(), "alternating.py")
+    report = read_report(run, "f.data")
+    (file,) = (file for file in report["files"] if file["path"].endswith("alternating.py"))
+    marks = {number: text.partition("# ")[2] for number, text in enumerate(ALTERNATING.splitlines(), 1)}
+    seconds = dict.fromkeys(("first", "second", ""), 0.0)
+    for line in file["lines"]:
+        seconds[marks[line["line"]]] += line["self_weight"] / 1e9
+    # Some 160 samples of each.
+    assert all(0.8 * 0.75 < seconds[mark] < 0.8 * 1.25 for mark in ("first", "second")), seconds
+
+
 def test_idle_threads_of_pools_are_outside(run, tmp_path):
     """Two pools have nothing to do while the main thread sleeps and works."""
     (tmp_path / "pools.py").write_text(

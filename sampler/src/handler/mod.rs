@@ -216,7 +216,7 @@ fn new_period(recording: &Recording, slot: &Slot, cause: Cause, context: &libc::
         // The writer has already added the period to `pending`. Without one, this is a duplicate signal.
         (Measure::WallTime, _) => {
             let voluntary_switches = ThreadUsage::of_caller().voluntary_switches;
-            let is_accepted = slot.wait.accepts_signal(voluntary_switches, is_after_system_call(context));
+            let is_accepted = slot.wait.accepts_signal(voluntary_switches, system_call_return(context));
             return (is_accepted && slot.source.has_pending()).then_some(0);
         }
         (Measure::Events, _) => return Some(slot.take_unaccounted()),
@@ -226,7 +226,7 @@ fn new_period(recording: &Recording, slot: &Slot, cause: Cause, context: &libc::
             recording.period_ns()
         }
         (Measure::CpuTime, Cause::Timer { overrun }) if slot.source.counter().is_some() => {
-            slot.ticks.count_rest(ticks, overrun, is_after_system_call(context))
+            slot.ticks.count_rest(ticks, overrun, system_call_return(context).is_some())
         }
         (Measure::CpuTime, Cause::Timer { overrun }) => {
             let voluntary_switches = || ThreadUsage::of_caller().voluntary_switches;
@@ -255,18 +255,21 @@ fn choose_clock(recording: &Recording, index: usize, slot: &Slot) {
     }
 }
 
-/// Returns true if the thread was in a system call: the kernel then returns with the return address in `rcx` and the
-/// flags in `r11` (the `SYSCALL` instruction, AMD64 Architecture Programmer's Manual, volume 3).
+/// Returns the address that the thread's system call returns to, if it was in one: the kernel then returns with that
+/// address in `rcx` and the flags in `r11` (the `SYSCALL` instruction, AMD64 Architecture Programmer's Manual, volume
+/// 3).
 #[cfg(target_arch = "x86_64")]
-fn is_after_system_call(context: &libc::ucontext_t) -> bool {
+fn system_call_return(context: &libc::ucontext_t) -> Option<u64> {
     let register = |number: c_int| context.uc_mcontext.gregs.get(number as usize).copied();
-    register(libc::REG_RCX) == register(libc::REG_RIP) && register(libc::REG_R11) == register(libc::REG_EFL)
+    let is_after_call =
+        register(libc::REG_RCX) == register(libc::REG_RIP) && register(libc::REG_R11) == register(libc::REG_EFL);
+    register(libc::REG_RIP).filter(|_| is_after_call).map(|address| address as u64)
 }
 
-/// Returns false: the registers of the other architectures do not tell.
+/// Returns `None`: the registers of the other architectures do not tell.
 #[cfg(not(target_arch = "x86_64"))]
-fn is_after_system_call(_context: &libc::ucontext_t) -> bool {
-    false
+fn system_call_return(_context: &libc::ucontext_t) -> Option<u64> {
+    None
 }
 
 // Not inlined, so that its stack frame and those of its callees are allocated after the space check.

@@ -6,9 +6,10 @@
 //!   handler                        takes a sample, and restarts the system call that it has interrupted
 //! ```
 //! The thread's CPU clock and its time on the run queue (`schedstat`) divide the time between two checks. Time that it
-//! ran belongs to a sample of a running thread, time that it waited to a sample of a waiting one: the last sample, if
-//! it is of that kind and the thread now does the other, else the next. Until a thread on the run queue runs, it looks
-//! as if it waited; then that time is taken back. Time on the run queue belongs to no sample.
+//! ran belongs to the next sample of the running thread. Checks come at random times, so code before a wait loses as
+//! much to the code after it as that loses to later code. Time that it waited belongs to a sample of the waiting
+//! thread: the last sample, if it is one and the thread now runs, else the next. Until a thread on the run queue runs,
+//! it looks as if it waited; then that time is taken back. Time on the run queue belongs to no sample.
 //!
 //! Threads may end without a sample. Their time goes to the first samples of later threads, so that a first sample
 //! stands for the interval in which the check was due, as far as such time is available. The end of other threads
@@ -48,8 +49,6 @@ const WAIT_TIME_DIVISOR: u64 = 16;
 const SYSCALL_RETURN_NS: u64 = 50_000;
 /// CPU time below which a thread that was in a transfer at the last check is assumed to be still in it.
 const MAX_BRIEF_RUN_NS: u64 = 200_000;
-/// Number of checks that may find a running thread off the processor before it is signalled anyway.
-const MAX_MISSED_CHECKS: u32 = 3;
 /// If the first samples leave time of ended threads over, each gets up to this part of it, because fewer threads are
 /// sampled than should be.
 const ENDED_TIME_DIVISOR: u64 = 8;
@@ -245,12 +244,8 @@ struct WatchedThread {
     /// True if the thread has not run since it was sent a signal.
     is_signalled: bool,
     call: Option<SystemCall>,
-    /// Number of checks at which the thread had run since the previous check but was not on a processor.
-    missed_checks: u32,
     /// Timer on the thread's CPU clock.
     tick_timer: Option<Timer>,
-    /// True until the first sample, if the thread has started during the recording.
-    is_new: bool,
     /// Time that the first sample stands for; 0 once the sample has been requested.
     first_interval_ns: u64,
 }
@@ -303,7 +298,6 @@ impl WatchedThread {
         }
         let ran_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.last_cpu_ns, cpu_ns));
         let is_sampled = self.is_sampled(slot);
-        self.is_new &= !is_sampled;
         let is_back = is_sampled && is_same_call && cpu_ns.saturating_sub(self.sampled_cpu_ns) <= return_cost_ns;
         let queued_ns = if ran_ns == 0 { 0 } else { self.take_queued(slot, is_back) };
         let queued_before_ns = self.open.add(elapsed_ns, ran_ns, queued_ns);
@@ -315,13 +309,15 @@ impl WatchedThread {
         let activity = if call.is_some() { Activity::Waiting } else { Activity::Running };
         // The time since a thread on the run queue was woken looks as if it waited.
         let is_queued = call.is_none() && clock::thread_cpu(slot.state.tid()) == cpu_ns;
-        if let Some(last) = self.sampled_activity.filter(|last| is_sampled && !is_queued && *last != activity) {
-            slot.wait.add_idle(self.open.take(last));
+        let has_waited = is_sampled && self.sampled_activity == Some(Activity::Waiting);
+        if has_waited && call.is_none() && !is_queued {
+            slot.wait.add_idle(self.open.take(Activity::Waiting));
         }
-        if call.is_none() && !self.may_sample(is_queued, ran_ns != 0) {
+        // It has not run, and may be leaving a system call.
+        if is_queued && ran_ns == 0 {
             return None;
         }
-        slot.wait.set_wants_running(call.is_none());
+        slot.wait.set_wanted(call.map(|call| call.address));
         if let Some(last) = self.sampled_activity.filter(|last| *last != activity) {
             // The thread has not taken the last sample.
             self.open.add_to(last, slot.source.take_pending());
@@ -334,7 +330,7 @@ impl WatchedThread {
         (self.sampled_cpu_ns, self.sampled_activity, self.call) = (cpu_ns, Some(activity), call);
         match call {
             Some(_) => {}
-            None if is_running(slot) => self.signal(slot),
+            None if is_running(slot) || is_preempted(slot, ran_ns, queued_ns) => self.signal(slot),
             None => self.signal_at_tick(index, slot),
         }
         call
@@ -351,19 +347,6 @@ impl WatchedThread {
             return 0;
         }
         queued_ns
-    }
-
-    /// True if the thread is running now, according to its CPU time, or if too many checks have missed it. A runnable
-    /// thread, which may be leaving a system call, does not count as running. With a single processor, no thread runs
-    /// during the writer's check.
-    fn may_sample(&mut self, is_queued: bool, has_run: bool) -> bool {
-        self.missed_checks += u32::from(has_run);
-        // A new thread may end before it is found running.
-        let is_due = !is_queued || self.is_new || self.missed_checks > MAX_MISSED_CHECKS;
-        if is_due {
-            self.missed_checks = 0;
-        }
-        is_due
     }
 
     /// Makes the thread's timer send its signal now.
@@ -464,7 +447,6 @@ impl Watch {
                 // time of an interval.
                 thread.next_check = now + (random % min_interval_ns).saturating_sub(since_last_check_ns);
                 thread.first_interval_ns = since_last_check_ns.max(min_interval_ns);
-                thread.is_new = true;
             }
             if thread.next_check <= now {
                 if let Some(call) = thread.check(index, slot, now, &mut self.ended) {
@@ -536,6 +518,21 @@ fn find_thread<'a>(
 fn is_running(slot: &Slot) -> bool {
     let tid = slot.state.tid();
     clock::thread_cpu(tid) != clock::thread_cpu(tid)
+}
+
+/// True if a thread on the run queue, which has run since the last check, has been preempted there and not woken from a
+/// wait: the writer often takes the processor of the thread that it checks. Where threads queue for long, the places of
+/// preemption say little about where they run.
+fn is_preempted(slot: &Slot, ran_ns: u64, queued_ns: u64) -> bool {
+    queued_ns < ran_ns / 4
+        && voluntary_switches(slot.state.tid()).is_some_and(|switches| !slot.wait.may_have_waited(switches))
+}
+
+/// Reads the number of a thread's voluntary context switches.
+fn voluntary_switches(tid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/self/task/{tid}/status")).ok()?;
+    let mut numbers = status.lines().filter_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    numbers.next()?.trim().parse().ok()
 }
 
 /// Reads the stack of a waiting thread. `None` if the thread no longer waits, or if the stack is incomplete and a
