@@ -1,16 +1,16 @@
-"""Facts of the interpreter that say whose file is whose, written once per recorded process, next to the recording:
+"""Facts of the interpreter, most of which say whose file is whose, written once per recorded process:
 
     RECORDING.images/interpreter.json
         {"library": ["/usr/lib/python3.12", ...], "scripts": ["/usr/bin", ...], "site": [".../site-packages", ...],
          "installed": {"/opt/python": ["numba", "numpy", ...]}, "editable": ["/home/me/project"], "frozen": [...],
-         "frozen_library": [...], "stdin": "..."}
+         "frozen_library": [...], "stdin": "...", "jit_disabled": false}
 
 `library` is Python's standard library, and `scripts` the directories of installed commands. Everything in `site` is
 installed. In another directory of `sys.path`, as made by `pip install --target`, only the modules are installed that
 belong to a distribution (`*.dist-info`); the user's own may lie beside them. `editable` are the directories of
 projects that `pip install -e` uses in place. In a frozen program, whose modules have relative names, `frozen` lists
 installed modules and `frozen_library` those of Python. `stdin` is the text of a program that Python reads from standard
-input. `report/src/profile/owners.rs` reads the file.
+input. `jit_disabled`: `NUMBA_DISABLE_JIT` is set. `report/src/recording/interpreter.rs` reads the file.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def facts() -> Dict[str, Any]:
         "frozen": _frozen_modules(),
         "stdin": _standard_input(),
         "frozen_library": sorted(_STANDARD_MODULES) if _is_frozen() else [],
+        "jit_disabled": os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"),
     }
 
 

@@ -333,6 +333,17 @@ def test_code_between_waits_has_its_wall_clock_time(run, tmp_path):
     assert all(0.8 * 0.75 < seconds[mark] < 0.8 * 1.25 for mark in ("first", "second")), seconds
 
 
+def test_a_disabled_compiler_is_named(run, tmp_path):
+    """With NUMBA_DISABLE_JIT it is no advice to use @njit."""
+    (tmp_path / "disabled.py").write_text(
+        "from numba import njit\n@njit\ndef total(n):\n    s = 0\n    for i in range(n): s += i & 3\n    return s\n"
+        "total(20_000_000)\n"
+    )
+    run(command(), "record", "-o", "f.data", "--", python(), "disabled.py", NUMBA_DISABLE_JIT=1)
+    (text,) = (help["text"] for help in read_report(run, "f.data")["answer"]["helps"] if help["rule"] == "interpreted")
+    assert text.startswith("total (disabled.py:5)") and "NUMBA_DISABLE_JIT" in text and "njit" not in text, text
+
+
 def test_idle_threads_of_pools_are_outside(run, tmp_path):
     """Two pools have nothing to do while the main thread sleeps and works."""
     (tmp_path / "pools.py").write_text(

@@ -264,14 +264,16 @@ fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     };
     let and_more = if functions.len() > 1 { format!(" and {} more", functions.len() - 1) } else { String::new() };
     let verb = if functions.len() > 1 { "run" } else { "runs" };
+    let change = if evidence.profile.activities.owners().is_jit_disabled() {
+        "NUMBA_DISABLE_JIT is set, so nothing is compiled"
+    } else {
+        "moved into an @njit function, loops over numbers and arrays are compiled"
+    };
     Some(Help {
         count: functions.iter().map(|(_, function)| function.time).sum(),
         rule: "interpreted",
         position: Some((path.clone(), hottest)),
-        text: format!(
-            "{name_and_range}{and_more} {verb} in Python's interpreter; moved into an @njit function, loops over \
-             numbers and arrays are compiled"
-        ),
+        text: format!("{name_and_range}{and_more} {verb} in Python's interpreter; {change}"),
     })
 }
 

@@ -1,4 +1,4 @@
-//! Facts of a recorded Python interpreter that say whose file is whose. `python/jitlisten/_owners.py` writes them into
+//! Facts of a recorded Python interpreter, most of which say whose file is whose. `python/jitlisten/_owners.py` writes them into
 //! the recording's images directory and documents the fields. The file is untrusted.
 
 use std::io::Read as _;
@@ -30,6 +30,8 @@ pub struct Interpreter {
     pub frozen_library: Vec<String>,
     /// Program that Python read from standard input.
     pub stdin: Option<String>,
+    /// True if `NUMBA_DISABLE_JIT` was set, so that nothing was compiled.
+    pub is_jit_disabled: bool,
 }
 
 impl Interpreter {
@@ -56,6 +58,7 @@ impl Interpreter {
             frozen: list(&facts["frozen"]),
             frozen_library: list(&facts["frozen_library"]),
             stdin: facts["stdin"].as_str().map(str::to_owned),
+            is_jit_disabled: facts["jit_disabled"].as_bool().unwrap_or(false),
         })
     }
 }
