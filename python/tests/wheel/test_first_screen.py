@@ -195,6 +195,11 @@ def test_programs_without_a_file_show_their_source(run, tmp_path):
         assert [file["path"] for file in files] == [path], (path, [file["path"] for file in report["files"]])
         kinds = {row["kind"] for row in report["answer"]["rows"] if row["path"] == path}
         assert {"python", "compilation"} <= kinds, (path, report["answer"]["rows"])
+    # The text of a program in a pipe, such as a here-document, is unknown.
+    words = [command(), "record", "-o", tmp_path / "pipe.data", "--", python(), "-"]
+    run("sh", "-c", 'cat stdin.py | "$@"', "sh", *words)
+    rows = json.loads(run(command(), "lines", "--json", "-", tmp_path / "pipe.data").stdout)["answer"]["rows"]
+    assert {7, 8} <= {row["line"] for row in rows if row["path"] == "<stdin>"}, rows
 
 
 #: Functions that Numba cannot cache, and one that is compiled for many types.

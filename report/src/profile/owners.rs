@@ -7,9 +7,9 @@ use super::frozen::{frozen_interpreter, is_loader};
 use crate::recording::{Interpreter, Recording};
 
 /// Returns true for generated code without a file, such as `<string>`. `<frozen importlib._bootstrap>` belongs to the
-/// standard library.
+/// standard library, `<stdin>` to the user.
 pub(crate) fn is_generated(path: &str) -> bool {
-    path.starts_with('<') && !path.starts_with("<frozen ")
+    path.starts_with('<') && !path.starts_with("<frozen ") && path != "<stdin>"
 }
 
 pub(crate) const STANDARD_LIBRARY: &str = "Python's library";
