@@ -968,10 +968,18 @@ fn early_exit(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     })
 }
 
-fn gather(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
-    let Facts { gathers, scatters, indirect, .. } = hot_loop.facts;
+fn gather(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let Facts { gathers, scatters, indirect, width, .. } = hot_loop.facts;
     if !is_small(hot_loop) {
         return None;
+    }
+    if gathers + scatters != 0 && dialect == Dialect::Stencil {
+        // 3.1 to 9.7 on processors with AVX-512, 1.4 to 5.9 with AVX2; a float32 stencil computes in float64.
+        return Some(
+            Advice::because("gather", "each value is fetched by itself (gather), as a stencil's index may be negative")
+                .change("the same loops in an @njit function")
+                .gain(if width == 512 { 3.0 } else { 1.4 }, 10.0),
+        );
     }
     if gathers + scatters != 0 && indirect == 0 {
         let advice = Advice::because("gather", "each value is fetched by itself (gather)");
@@ -1530,5 +1538,8 @@ mod tests {
         assert!(!text("prog.stencil", sum).contains("stencil"));
         let running = Facts { scalar: 1, recurrences: 1, ..Facts::default() };
         assert!(!text("stencil prog.py:9", running).contains("stencil"));
+        let gathers = Facts { gathers: 3, packed: 13, width: 512, ..Facts::default() };
+        assert!(text("stencil prog.py:9", gathers.clone()).contains("@njit function (usually 3 to 10 times"));
+        assert!(!text("prog.stencil", gathers).contains("@njit"));
     }
 }
