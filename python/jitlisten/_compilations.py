@@ -393,7 +393,7 @@ def _why_uncacheable(function: Any) -> Optional[str]:
         # Numba caches the code of a cell if it finds its source, in a directory that IPython names.
         if "IPython" not in sys.modules or not linecache.getlines(file):
             return "generated"
-    elif file.startswith("<"):
+    elif file.startswith("<") or not (os.path.exists(file) or linecache.getlines(file, function.__globals__)):
         return "generated"
     from numba.core.dispatcher import Dispatcher
 

@@ -147,13 +147,14 @@ def test_loops_of_ufuncs_have_the_reason_of_their_own_cache(tmp_path):
     assert list_reasons(cached) == [("cache", False), ("wrapper", False), ("cache", False), ("wrapper", False)]
 
 
-def test_cells_can_be_cached_only_in_ipython(tmp_path):
+def test_code_without_a_file_can_be_cached_only_in_ipython(tmp_path):
     program = (
         "import linecache, sys, types, numba\n"
         "def run(file):\n"
         "    exec(compile('@numba.njit\\ndef f(n): return n\\nf(1)', file, 'exec'), {'numba': numba})\n"
         "files = '<string>', '<ipython-input-1-ab>', '/tmp/ipykernel_7/8.py'\n"
         "for file in files: run(file)\n"
+        "run('/nowhere/made.py')\n"
         "sys.modules['IPython'] = types.ModuleType('IPython')\n"
         "run(files[1])\n"
         "for file in files: linecache.cache[file] = 9, None, ['@numba.njit\\n'], file\n"
@@ -161,7 +162,7 @@ def test_cells_can_be_cached_only_in_ipython(tmp_path):
     )
     run_python(begin_recording(tmp_path) + program)
     why = [row["why"] for row in read_rows(tmp_path)]
-    assert why == ["generated"] * 5 + ["off"] * 2, why
+    assert why == ["generated"] * 6 + ["off"] * 2, why
 
 
 def test_a_process_that_is_not_recorded_is_left_alone():
