@@ -170,18 +170,21 @@ fn preload_refusal(path: &Path) -> Option<&'static str> {
              put `jitlisten run --` behind it, before python",
         );
     }
-    let mut head = Vec::new();
-    File::open(path).ok()?.take(1 << 16).read_to_end(&mut head).ok()?;
-    if !head.starts_with(b"\x7fELF") {
-        return None;
-    }
+    let first_bytes = read_first_bytes(path).filter(|bytes| bytes.starts_with(b"\x7fELF"))?;
     // `e_ident[EI_CLASS]` in elf(5).
-    if head.get(4) != Some(&2) {
+    if first_bytes.get(4) != Some(&2) {
         return Some("is a 32-bit program; jitlisten is for 64-bit programs");
     }
     // The loader's path (`PT_INTERP`) is in the first pages of the file.
-    let is_musl = head.windows(b"/ld-musl-".len()).any(|window| window == b"/ld-musl-");
+    let is_musl = first_bytes.windows(b"/ld-musl-".len()).any(|window| window == b"/ld-musl-");
     is_musl.then_some("is built for musl; jitlisten is for programs with glibc")
+}
+
+/// Reads the pages that have a program's headers and the path of its loader.
+fn read_first_bytes(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(1 << 16).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 /// Advice for a statically linked program, into which no library can be preloaded.
@@ -190,9 +193,7 @@ pub(crate) const STATIC_ADVICE: &str = "build it without -static; programs that 
 /// Returns true if the program lacks a loader (`PT_INTERP` in `elf(5)`). Such a program may still start others that
 /// have one.
 pub(crate) fn is_static(path: &Path) -> bool {
-    let mut first_bytes = Vec::new();
-    let result = File::open(path).and_then(|file| file.take(1 << 16).read_to_end(&mut first_bytes));
-    result.is_ok() && elf::loader_path(&first_bytes).is_some_and(<[u8]>::is_empty)
+    read_first_bytes(path).is_some_and(|bytes| elf::loader_path(&bytes).is_some_and(<[u8]>::is_empty))
 }
 
 fn gains_privileges(path: &Path) -> bool {
