@@ -309,8 +309,9 @@ impl WatchedThread {
         let activity = if call.is_some() { Activity::Waiting } else { Activity::Running };
         // The time since a thread on the run queue was woken looks as if it waited.
         let is_queued = call.is_none() && clock::thread_cpu(slot.state.tid()) == cpu_ns;
+        let is_preempted = is_queued && is_preempted(slot, ran_ns, queued_ns);
         let has_waited = is_sampled && self.sampled_activity == Some(Activity::Waiting);
-        if has_waited && call.is_none() && !is_queued {
+        if has_waited && call.is_none() && (!is_queued || is_preempted) {
             slot.wait.add_idle(self.open.take(Activity::Waiting));
         }
         // It has not run, and may be leaving a system call.
@@ -330,7 +331,7 @@ impl WatchedThread {
         (self.sampled_cpu_ns, self.sampled_activity, self.call) = (cpu_ns, Some(activity), call);
         match call {
             Some(_) => {}
-            None if is_running(slot) || is_preempted(slot, ran_ns, queued_ns) => self.signal(slot),
+            None if is_preempted || is_running(slot) => self.signal(slot),
             None => self.signal_at_tick(index, slot),
         }
         call
