@@ -51,7 +51,7 @@ pub struct Facts {
     pub process: String,
     /// The `jitlisten record` that the process belongs to; empty if it is unknown.
     pub run: String,
-    /// True if threads that often wait were sampled by perf's `cpu-clock`, the others by CPU timers.
+    /// True if threads that often wait, or are preempted, were sampled by perf's `cpu-clock`, the others by CPU timers.
     pub uses_cpu_clock: bool,
     /// Time in ns that threads were on the run queue: they wanted to run, but others ran. 0 if unknown.
     pub run_queue_ns: u64,

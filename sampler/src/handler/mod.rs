@@ -247,7 +247,7 @@ fn choose_clock(recording: &Recording, index: usize, slot: &Slot) {
         Some(Choice::UserClock) if !slot.source.counter().is_some_and(OpenCounter::is_open) => {
             arming::end_user_clock(slot);
         }
-        Some(Choice::Tick | Choice::TickDespiteWaits) if has_user_clock => arming::end_user_clock(slot),
+        Some(Choice::Tick | Choice::TickDespiteSwitches) if has_user_clock => arming::end_user_clock(slot),
         _ => {}
     }
     if slot.clock_choice.often_waits() && slot.source.counter().is_none() {

@@ -1,8 +1,10 @@
 //! Chooses the clock that samples a thread: the kernel's tick, or perf's `cpu-clock`.
 //!
 //! Threads that often wait are woken by timers that are in step with the tick, so the tick finds some of their work too
-//! often and some never. `cpu-clock` expires when it should. Its price is a timer that the kernel programs at each
-//! context switch, so a thread that switches more than a few thousand times per second stays on the tick.
+//! often and some never. On a busy machine, the kernel preempts at the tick: threads that wait for each other in a loop,
+//! as those of OpenMP do, are at that loop by then. `cpu-clock` expires when it should. Its price is a timer that the
+//! kernel programs at each context switch, so a thread that switches more than a few thousand times per second stays on
+//! the tick.
 //!
 //! A signal of a counter that overflows in a system call would interrupt the call, so the clock leaves the kernel out.
 //! The rest of the thread's time is sampled at the tick (`Ticks::count_rest`).
@@ -15,8 +17,9 @@ use crate::system::clock::ThreadUsage;
 
 /// CPU time between two decisions.
 const MIN_WINDOW_NS: u64 = 40_000_000;
-/// Waits per second of CPU time above which the tick is not accurate: bursts of less than 12 ticks at 250 per second.
-const MIN_WAITS_PER_SECOND: u64 = 20;
+/// Context switches per second of CPU time above which the tick is not accurate: bursts of less than 12 ticks at 250 per
+/// second.
+const MIN_SWITCHES_PER_SECOND: u64 = 20;
 /// `cpu-clock` costs less than 1 % up to this many context switches per second of CPU time.
 const MAX_SWITCHES_PER_SECOND: u64 = 4000;
 /// Page faults take little time up to this many per second of CPU time. Only the tick samples that time.
@@ -27,8 +30,8 @@ const MAX_FAULTS_PER_SECOND: u64 = 30_000;
 pub(crate) enum Choice {
     /// The tick is accurate enough.
     Tick,
-    /// The thread often waits, and `cpu-clock` would cost too much, or leave too much out.
-    TickDespiteWaits,
+    /// The thread often switches, and `cpu-clock` would cost too much, or leave too much out.
+    TickDespiteSwitches,
     /// `cpu-clock` is affordable and more accurate.
     UserClock,
 }
@@ -72,14 +75,15 @@ impl ClockChoice {
             let count = u128::from(now.saturating_sub(before.load(Relaxed)));
             (count * 1_000_000_000 / u128::from(cpu_ns)) as u64
         };
-        let often_waits = per_second(usage.voluntary_switches, &self.waits) >= MIN_WAITS_PER_SECOND;
-        let is_affordable = per_second(usage.switches(), &self.switches) <= MAX_SWITCHES_PER_SECOND
+        let often_waits = per_second(usage.voluntary_switches, &self.waits) >= MIN_SWITCHES_PER_SECOND;
+        let switches = per_second(usage.switches(), &self.switches);
+        let is_affordable = switches <= MAX_SWITCHES_PER_SECOND
             && per_second(usage.page_faults, &self.page_faults) <= MAX_FAULTS_PER_SECOND;
         self.begin_window(usage);
         self.often_waits.store(often_waits, Relaxed);
-        Some(match (often_waits, is_affordable) {
+        Some(match (switches >= MIN_SWITCHES_PER_SECOND, is_affordable) {
             (false, _) => Choice::Tick,
-            (true, false) => Choice::TickDespiteWaits,
+            (true, false) => Choice::TickDespiteSwitches,
             (true, true) => Choice::UserClock,
         })
     }
@@ -90,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_threads_that_wait_and_rarely_switch_use_the_user_clock() {
+    fn threads_that_often_switch_but_not_too_often_use_the_user_clock() {
         let choice = |waits, preemptions, faults| {
             let zero = || AtomicU64::new(0);
             let (cpu_ns, often_waits) = (zero(), AtomicBool::new(false));
@@ -105,9 +109,10 @@ mod tests {
             // A tenth of a second.
             choice.update(usage(100_000_000)).expect("a decision")
         };
-        assert_eq!(choice(1, 30, 0), Choice::Tick);
+        assert_eq!(choice(1, 0, 0), Choice::Tick);
+        assert_eq!(choice(0, 30, 0), Choice::UserClock, "on a busy machine");
         assert_eq!(choice(100, 30, 100), Choice::UserClock);
-        assert_eq!(choice(300, 300, 0), Choice::TickDespiteWaits);
-        assert_eq!(choice(100, 0, 10_000), Choice::TickDespiteWaits);
+        assert_eq!(choice(300, 300, 0), Choice::TickDespiteSwitches);
+        assert_eq!(choice(100, 0, 10_000), Choice::TickDespiteSwitches);
     }
 }
