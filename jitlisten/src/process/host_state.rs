@@ -77,17 +77,28 @@ impl HostStateGuard {
         let signals = unsafe { old_mask.assume_init() };
         HostStateGuard { signals, cancel_state, errno, _not_send: PhantomData }
     }
+
+    /// Ends the protection of a thread that is about to exit, except that signals stay deferred. A thread that unblocks
+    /// them takes a signal that the process has just received: a handler would run here, and the call that it should
+    /// interrupt in another thread would go on.
+    pub fn leave_in_exiting_thread(self) {
+        std::mem::ManuallyDrop::new(self).restore_all_but_signals();
+    }
+
+    fn restore_all_but_signals(&self) {
+        // SAFETY: `cancel_state` is the state saved by `enter`; the current state is not requested.
+        unsafe { pthread_setcancelstate(self.cancel_state, ptr::null_mut()) };
+        // Restore errno last: handlers of deferred signals may have changed it. A thread that is cancelled here never
+        // returns.
+        set_errno(self.errno);
+    }
 }
 
 impl Drop for HostStateGuard {
     fn drop(&mut self) {
         // SAFETY: `signals` is the mask saved by `enter`; the current mask is not requested.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.signals, ptr::null_mut()) };
-        // SAFETY: `cancel_state` is the state saved by `enter`; the current state is not requested.
-        unsafe { pthread_setcancelstate(self.cancel_state, ptr::null_mut()) };
-        // Restore errno last: handlers of deferred signals may have changed it. A thread that is cancelled here never
-        // returns.
-        set_errno(self.errno);
+        self.restore_all_but_signals();
     }
 }
 

@@ -449,3 +449,29 @@ def test_a_source_that_cannot_be_read_does_not_stop_a_bundle(user, run):
         assert (user.home / f"several/root{user.home}/four_source.py").is_file()
     finally:
         shutil.rmtree(user.home / "several")
+
+
+#: Threads that end after they have sent a signal to the process. Prints how many calls of the main thread went on.
+SENDERS = """import os, queue, signal, threading, time
+class Interrupted(Exception): pass
+def handler(*_): raise Interrupted
+signal.signal(signal.SIGUSR1, handler)
+late = 0
+for _ in range(20):
+    start = time.monotonic()
+    sender = threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGUSR1))
+    sender.start()
+    try: queue.Queue().get(timeout=1)
+    except (Interrupted, queue.Empty): pass
+    late += time.monotonic() - start > 0.8
+    sender.join()
+print(late)
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--wall",), ("-s",)])
+def test_a_signal_interrupts_the_main_thread(run, tmp_path, options):
+    """A sampled thread that ended took the signal that it had sent: half of the calls waited until their timeout."""
+    (tmp_path / "senders.py").write_text(SENDERS)
+    assert run(python(), "senders.py").stdout == "0\n"
+    assert run(command(), "record", *options, "-o", "f.data", "--", python(), "senders.py").stdout == "0\n"

@@ -74,13 +74,14 @@ pub(crate) fn signal_stack() -> Option<libc::stack_t> {
 /// Stops sampling an exiting thread. The slot may date from before a fork; in that case it belongs to another thread,
 /// or is free.
 unsafe extern "C" fn handle_thread_exit(slot: *mut c_void) {
-    let _host_state = HostStateGuard::enter();
+    let host_state = HostStateGuard::enter();
     // SAFETY: `adopt_this_thread` stored the address of a slot, and slots live forever.
     let slot = unsafe { &*slot.cast::<Slot>() };
     if slot.state.tid() == clock::own_tid() {
         arming::retire_slot(slot);
         let _ = std::panic::catch_unwind(exit::end_before_last_thread);
     }
+    host_state.leave_in_exiting_thread();
 }
 
 /// Creates the thread-specific key whose destructor reports a thread's exit, however the thread ends. `None` if no key
