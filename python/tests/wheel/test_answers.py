@@ -344,6 +344,43 @@ def test_a_disabled_compiler_is_named(run, tmp_path):
     assert text.startswith("total (disabled.py:5)") and "NUMBA_DISABLE_JIT" in text and "njit" not in text, text
 
 
+def test_threads_of_python_stay_apart_from_the_main_threads_lines(run, tmp_path):
+    """What they run was once below the main thread's nearest call of another function of the same file."""
+    (tmp_path / "apart.py").write_text(
+        "import threading\nimport numpy as np\nfrom numba import njit\n"
+        "@njit\ndef light(n):\n    s = 0.0\n    for i in range(n): s += np.cos(i * 1.5)\n    return s\n"
+        "@njit(nogil=True)\ndef heavy(n):\n    s = 0.0\n    for i in range(n): s += np.sin(i * 1.5)\n    return s\n"
+        "heavy(1)\nlight(5_000_000)\n"
+        "threads = [threading.Thread(target=heavy, args=(30_000_000,)) for _ in range(2)]\n"
+        "for thread in threads: thread.start()\nfor thread in threads: thread.join()\n"
+    )
+    run(command(), "record", "-o", "f.data", "--", python(), "apart.py")
+    rows = read_report(run, "f.data")["answer"]["rows"]
+    heavy = [row for row in rows if row["line"] == 12]
+    assert [row["depth"] for row in heavy] == [0], rows
+    light = sum(row["total_weight"] for row in rows if row["line"] == 15)
+    assert light < heavy[0]["total_weight"], rows
+
+
+def test_waits_for_files_and_signals_are_named(run, tmp_path):
+    """Such a wait once counted as Python that could be compiled."""
+    (tmp_path / "waits.py").write_text(
+        "import fcntl, os, signal, subprocess, sys, threading, time\n"
+        "signal.sigtimedwait([signal.SIGUSR2], 0.6)\n"
+        "text = \"import fcntl, time; f = open('l', 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); time.sleep(0.6)\"\n"
+        "child = subprocess.Popen([sys.executable, '-S', '-c', text], stdout=subprocess.PIPE)\n"
+        "child.stdout.read(1)\n"
+        "fcntl.flock(open('l', 'w'), fcntl.LOCK_EX)\n"
+        "os.mkfifo('p'); threading.Timer(0.6, lambda: open('p', 'w').close()).start()\n"
+        "open('p').close()\n"
+    )
+    run(command(), "record", "--wall", "-o", "f.data", "--", python(), "waits.py")
+    report = read_report(run, "f.data")
+    waiting = report["summary"]["waiting"]
+    assert waiting["sleep"]["weight"] > 0.5e9 and waiting["input and output"]["weight"] > 1e9, report["summary"]
+    assert not [help for help in report["answer"]["helps"] if help["rule"] == "interpreted"], report["answer"]["helps"]
+
+
 def test_idle_threads_of_pools_are_outside(run, tmp_path):
     """Two pools have nothing to do while the main thread sleeps and works."""
     (tmp_path / "pools.py").write_text(

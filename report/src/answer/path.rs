@@ -71,9 +71,10 @@ impl StackPath {
         &self.steps[..end]
     }
 
-    /// Returns the outermost line if it is compiled, as in threads that Python does not call.
+    /// Returns the outermost line if it is compiled, in a thread without Python. In a thread of Python, a package such as
+    /// `threading` has called it, and it may have nothing to do with what other threads run.
     fn worker_step(&self) -> Option<&Step> {
-        self.steps.first().filter(|step| step.is_compiled)
+        self.steps.first().filter(|step| step.is_compiled && !self.has_python)
     }
 
     /// Returns true if compiled code runs below an interpreted line of the user.
