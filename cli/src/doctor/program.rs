@@ -63,6 +63,11 @@ pub(super) struct Program {
 }
 
 impl Program {
+    /// Orders examinations by how much they tell.
+    fn progress(&self) -> (bool, bool, bool) {
+        (self.has_compiled, self.had_images, self.is_python)
+    }
+
     fn with_sinks(sinks: &str) -> Program {
         let has_sink = |name: &str| sinks.split(',').any(|sink| sink.trim() == name || sink.trim() == "all");
         Program {
@@ -486,11 +491,12 @@ fn watch(mut child: Child, time: Duration, signals: &BlockedSignals) -> Option<W
     let mut deadline = started + time;
     let mut best: Option<Program> = None;
     let status = loop {
-        if !best.as_ref().is_some_and(|program| program.has_compiled) {
-            best = examine_descendants(child.id()).or(best);
-            if best.as_ref().is_some_and(|program| program.has_compiled) {
-                deadline = deadline.min(Instant::now() + RUN_ON_TIME);
-            }
+        // The first object may be on its way into the sinks.
+        if !best.as_ref().is_some_and(|program| program.has_compiled && program.had_images) {
+            best = best.into_iter().chain(examine_descendants(child.id())).max_by_key(Program::progress);
+        }
+        if best.as_ref().is_some_and(|program| program.has_compiled) {
+            deadline = deadline.min(Instant::now() + RUN_ON_TIME);
         }
         match child.try_wait() {
             Ok(Some(status)) => break format!("ended ({status}) after {:.1} s", started.elapsed().as_secs_f32()),
@@ -507,7 +513,7 @@ fn watch(mut child: Child, time: Duration, signals: &BlockedSignals) -> Option<W
 fn examine_descendants(pid: u32) -> Option<Program> {
     let has_library = |pid: &u32| Process::open(*pid).is_ok_and(|process| our_library(&process).is_some());
     let programs = descendants(pid).into_iter().filter(has_library).filter_map(|pid| Program::examine(pid).ok());
-    programs.max_by_key(|program| (program.has_compiled, program.is_python))
+    programs.max_by_key(Program::progress)
 }
 
 fn descendants(pid: u32) -> Vec<u32> {

@@ -286,13 +286,14 @@ fn without_addresses(signature: &str) -> String {
 #[derive(Clone, Debug, Default)]
 struct Rows {
     rows: Vec<Compilation>,
-    index_of: FxHashMap<u64, usize>,
+    /// Index by id and begin. After an exec, the ids begin again.
+    index_of: FxHashMap<(u64, u64), usize>,
 }
 
 impl Rows {
     fn add(&mut self, (id, row): (Option<u64>, Compilation)) {
         let next = self.rows.len();
-        match id.map_or(next, |id| *self.index_of.entry(id).or_insert(next)) {
+        match id.map_or(next, |id| *self.index_of.entry((id, row.begin)).or_insert(next)) {
             index if index < next => self.rows[index] = row,
             _ => self.rows.push(row),
         }
@@ -534,18 +535,18 @@ mod tests {
     /// The end of a compilation replaces its begin.
     #[test]
     fn compilations_have_one_row() {
-        let line = |id: u32, end: &str| {
+        let line = |id: u32, begin: u32, end: &str| {
             format!(
                 r#"{{"id": {id}, "function": "f{id}", "file": "", "line": 3, "signature": "", "thread": 7,
-                    "depth": 0, "begin": 5{end}}}"#
+                    "depth": 0, "begin": {begin}{end}}}"#
             )
         };
         let mut rows = Rows::default();
         let end = r#", "end": 9, "cpu": 3, "first_use": 8, "saved": 2, "llvm": 3"#;
-        for text in [line(1, ""), line(2, ""), line(1, end)] {
+        for text in [line(1, 5, ""), line(2, 5, ""), line(1, 5, end), line(1, 8, "")] {
             rows.add(Compilation::parse(text.as_bytes(), 7).expect("a row"));
         }
-        let [first, second] = rows.rows.as_slice() else { panic!("two rows") };
+        let [first, second, _after_exec] = rows.rows.as_slice() else { panic!("three rows") };
         assert_eq!((first.lasted, first.cpu_ns, first.first_use, first.compiling_ns()), (4, 3, 3, 2));
         assert_eq!(first.llvm, 0, "no part of the first use");
         assert!(first.is_finished && !second.is_finished);
