@@ -3,11 +3,11 @@
 use unicode_width::UnicodeWidthStr as _;
 
 use super::head::MIN_C_PERCENT;
-use super::lines::{truncate, wrap};
+use super::lines::{truncate, truncate_middle, wrap};
 use super::{Table, heat_colour};
 use crate::answer::Answer;
 use crate::profile::Count;
-use crate::render::rows::{FileNames, shown_rows};
+use crate::render::rows::{FileNames, ShownRow, shown_rows};
 use crate::sanitize::sanitize;
 use crate::words::{duration, group_digits, plural};
 
@@ -96,13 +96,16 @@ impl Table<'_> {
         let max_parts = if self.lines.columns() < WIDE_COLUMNS { MAX_PARTS_COLUMNS.0 } else { MAX_PARTS_COLUMNS.1 };
         let parts: Vec<String> = answer.rows.iter().map(|row| sanitize(&row.of_it(max_parts))).collect();
         let parts_columns = parts.iter().map(|part| part.width()).max().unwrap_or(0).clamp("% of it".len(), max_parts);
-        let shown = shown_rows(&answer.rows).into_iter();
-        let bodies: Vec<String> =
-            shown.map(|row| sanitize(&format!("{}{}  {}", row.branches, row.label, row.text))).collect();
-        let room = match self.style.width {
-            Some(width) => width.saturating_sub(LEFT_COLUMNS + parts_columns + 2).max(16),
-            None => bodies.iter().map(|body| body.width()).max().unwrap_or(0).clamp(16, MAX_PIPE_COLUMNS),
+        let width = self.style.width.map(|width| width.saturating_sub(LEFT_COLUMNS + parts_columns + 2).max(16));
+        // A long file name leaves space for the line number and some of the source.
+        let label_columns = width.unwrap_or(MAX_PIPE_COLUMNS) * 2 / 3;
+        let body = |row: ShownRow| {
+            let label = truncate_middle(&row.label, label_columns.saturating_sub(row.branches.width()).max(8));
+            sanitize(&format!("{}{label}  {}", row.branches, row.text))
         };
+        let bodies: Vec<String> = shown_rows(&answer.rows).into_iter().map(body).collect();
+        let widest = || bodies.iter().map(|body| body.width()).max().unwrap_or(0).clamp(16, MAX_PIPE_COLUMNS);
+        let room = width.unwrap_or_else(widest);
         self.lines.write("");
         let heading = format!("{:>8} {:>5}   {:<room$}  % of it", self.time_title(), "%", "your lines");
         self.lines.write_coloured(&heading, "1");

@@ -1,12 +1,12 @@
 //! Table of `jitlisten compiles`.
 
-use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+use unicode_width::UnicodeWidthStr as _;
 
 use crate::recording::compilations::{Compilation, Why};
 use crate::report::Report;
 use crate::words::precise_duration;
 
-use super::lines::{Lines, truncate};
+use super::lines::{Lines, truncate_middle, wrap};
 
 /// Returns the table with the compilations that took at least half a percent of the total, or all of them with `all`.
 pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) -> String {
@@ -59,7 +59,11 @@ pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) ->
             true => format!("{when:>8} {took:>8} {numba:>8} {llvm:>8} {:>8}  ", unless_cached(format_bytes(row.size))),
             false => format!("{when:>8} {took:>8} {llvm:>8}  "),
         };
-        lines.write(&format_row(&figures, &indented(row), &row.signature, &row.reason()));
+        // The parts of a reason are on lines of their own if there is no space for them.
+        let reason_lines = wrap(&row.reason(), "; ", reasons.max(1));
+        lines.write(&format_row(&figures, &indented(row), &row.signature, &reason_lines[0]));
+        let blank = " ".repeat(figures.width());
+        reason_lines[1..].iter().for_each(|reason| lines.write(&format_row(&blank, "", "", reason)));
     }
     if shown.len() < rows.len() {
         lines.write(&format!("{} more took less than 0.5 % (use --all)", rows.len() - shown.len()));
@@ -93,23 +97,11 @@ fn column_widths(total_width: Option<usize>, has_signatures: bool, widths: [usiz
     [name_width, widths[1].min(available - name_width), reason_width]
 }
 
-/// Pads text with spaces, or truncates it in the middle, its least informative part.
+/// Pads text with spaces, or truncates it in the middle.
 fn pad_or_truncate(text: &str, width: usize) -> String {
-    let mut padded_text = text.to_owned();
-    if text.width() > width {
-        let head = truncate(text, (width / 3).max(1));
-        let tail: Vec<char> = text.chars().rev().collect();
-        let mut remaining = width - head.width();
-        let tail = tail.into_iter().take_while(|character| {
-            let columns = character.width().unwrap_or_default();
-            let fits = columns <= remaining;
-            remaining = remaining.saturating_sub(columns);
-            fits
-        });
-        padded_text = head + &tail.collect::<Vec<_>>().into_iter().rev().collect::<String>();
-    }
-    let missing = width.saturating_sub(padded_text.width());
-    format!("{padded_text}{}", " ".repeat(missing))
+    let text = truncate_middle(text, width);
+    let missing = width.saturating_sub(text.width());
+    format!("{text}{}", " ".repeat(missing))
 }
 
 #[cfg(test)]

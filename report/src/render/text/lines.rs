@@ -86,6 +86,23 @@ pub(super) fn truncate(text: &str, columns: usize) -> String {
     text.chars().take_while(fits).chain(['…']).collect()
 }
 
+/// Truncates text in the middle, its least informative part.
+pub(super) fn truncate_middle(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.to_owned();
+    }
+    let head = truncate(text, (columns / 3).max(1));
+    let mut remaining = columns - head.width().min(columns);
+    let fits = |character: &char| {
+        let width = character.width().unwrap_or_default();
+        let fits = width <= remaining;
+        remaining = remaining.saturating_sub(width);
+        fits
+    };
+    let tail: Vec<char> = text.chars().rev().take_while(fits).collect();
+    head.chars().chain(tail.into_iter().rev()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
