@@ -505,6 +505,29 @@ static int run_idle_threads(long seconds)
     return 0;
 }
 
+// Prints what a thread without a signal stack is told, and after it has set and reset one.
+static void *print_signal_stacks(void *unused)
+{
+    (void)unused;
+    stack_t old = {0}, stack = {.ss_sp = malloc(65536), .ss_size = 65536};
+    sigaltstack(NULL, &old);
+    printf("%d %zu %p\n", old.ss_flags, old.ss_size, old.ss_sp);
+    sigaltstack(&stack, &old);
+    printf("%d %zu\n", old.ss_flags, old.ss_size);
+    sigaltstack(&old, &stack);
+    printf("%d %zu\n", stack.ss_flags, stack.ss_size);
+    sigaltstack(NULL, &old);
+    printf("%d %zu\n", old.ss_flags, old.ss_size);
+    return NULL;
+}
+
+static int print_all_signal_stacks(void)
+{
+    pthread_t thread;
+    print_signal_stacks(NULL);
+    return pthread_create(&thread, NULL, print_signal_stacks, NULL) != 0 || pthread_join(thread, NULL) != 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *scenario = argc > 1 ? argv[1] : "";
@@ -523,6 +546,8 @@ int main(int argc, char **argv)
         return handle_all_signals();
     if (strcmp(scenario, "all-waited-for") == 0)
         return wait_for_all_signals();
+    if (strcmp(scenario, "signal-stacks") == 0)
+        return print_all_signal_stacks();
     if (strcmp(scenario, "waits-interrupted") == 0)
         return count_interrupted_waits();
     if (strcmp(scenario, "polls-interrupted") == 0)

@@ -175,6 +175,11 @@ fn handlers_for_all_signals() {
 }
 
 #[test]
+fn threads_without_a_signal_stack() {
+    let _ = record_and_compare(&["signal-stacks"], ",hz=499");
+}
+
+#[test]
 fn threads_that_wait_for_all_signals() {
     let _ = record_and_compare(&["all-waited-for"], ",hz=499");
 }

@@ -280,8 +280,8 @@ pub unsafe extern "C-unwind" fn sigsuspend(set: *const SignalSet) -> c_int {
     unsafe { next::sigsuspend(set) }
 }
 
-/// Interposed `sigaltstack(2)`. If the kernel's signal frame does not fit on the new stack, any signal kills the
-/// process, so the thread is no longer sampled.
+/// Interposed `sigaltstack(2)`. A stack of ours is not shown. If the kernel's signal frame does not fit on the new stack,
+/// any signal kills the process, so the thread is no longer sampled.
 ///
 /// # Safety
 /// Same contract as `sigaltstack(2)`.
@@ -301,8 +301,16 @@ pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *m
             recording.counters.threads_without_timer.add(1);
         }
     }
-    // SAFETY: the arguments are the caller's, or equally valid ones.
-    unsafe { next::sigaltstack(stack, old) }
+    // SAFETY: the arguments are the caller's.
+    let result = unsafe { next::sigaltstack(stack, old) };
+    // SAFETY: the caller guarantees a valid pointer, and a successful call has written to it.
+    if let Some(old) = (result == 0).then(|| unsafe { old.as_mut() }).flatten()
+        && arming::find_armed(crate::system::clock::own_tid())
+            .is_some_and(|slot| slot.signal_stack() == old.ss_sp.cast())
+    {
+        *old = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+    }
+    result
 }
 
 /// True if a signal stack may be too small for two signal frames and the stack use of their handlers.
