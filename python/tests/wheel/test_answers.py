@@ -367,7 +367,8 @@ def test_waits_for_files_and_signals_are_named(run, tmp_path):
     (tmp_path / "waits.py").write_text(
         "import fcntl, os, signal, subprocess, sys, threading, time\n"
         "signal.sigtimedwait([signal.SIGUSR2], 0.6)\n"
-        "text = \"import fcntl, time; f = open('l', 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); time.sleep(0.6)\"\n"
+        "text = \"import fcntl, time; f = open('l', 'w'); fcntl.flock(f, fcntl.LOCK_EX); \"\n"
+        "text += 'print(1, flush=True); time.sleep(0.6)'\n"
         "child = subprocess.Popen([sys.executable, '-S', '-c', text], stdout=subprocess.PIPE)\n"
         "child.stdout.read(1)\n"
         "fcntl.flock(open('l', 'w'), fcntl.LOCK_EX)\n"

@@ -303,8 +303,9 @@ pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *m
     }
     // SAFETY: the arguments are the caller's.
     let result = unsafe { next::sigaltstack(stack, old) };
-    // SAFETY: the caller guarantees a valid pointer, and a successful call has written to it.
-    if let Some(old) = (result == 0).then(|| unsafe { old.as_mut() }).flatten()
+    if result == 0
+        // SAFETY: the caller guarantees a valid pointer, and a successful call has written to it.
+        && let Some(old) = unsafe { old.as_mut() }
         && arming::find_armed(crate::system::clock::own_tid())
             .is_some_and(|slot| slot.signal_stack() == old.ss_sp.cast())
     {
