@@ -1016,7 +1016,9 @@ fn gather(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     if gathers + scatters != 0 && indirect == 0 {
         let advice = Advice::because("gather", "each value is fetched by itself (gather)");
         // Fields of records are not neighbours, whatever the order of loops.
-        return Some(if is_matrix(hot_loop) {
+        // An index that is a product with the row's length goes down a column; others may be remainders or selected.
+        let is_down_column = hot_loop.instructions.iter().any(|instruction| instruction.text.contains("vpmul"));
+        return Some(if is_matrix(hot_loop) && is_down_column {
             advice.change("neighbours in memory are faster: of a[i, j], j should be the inner loop's")
         } else {
             advice
@@ -1605,6 +1607,25 @@ mod tests {
         let of_root = Facts { square_roots: 1, ..quotient };
         assert_eq!(lower(of_root.clone(), false, 0), None, "without AVX");
         assert_eq!(lower(Facts { has_avx: true, ..of_root }, false, 0), Some(1.3));
+    }
+
+    #[test]
+    fn only_a_product_of_an_index_goes_down_a_column() {
+        let has_change = |index: &str| {
+            let text = |text: &str| super::super::Instruction {
+                address: 0,
+                line: 2,
+                self_count: Count::default(),
+                total: Count::default(),
+                calls: Vec::new(),
+                text: text.to_owned(),
+            };
+            let instructions = vec![text(index), text("vgatherqpd (%rax,%zmm10,8),%zmm11{%k1}")];
+            let function = "prog.f(array(float64, 2d, C))".to_owned();
+            let facts = Facts { gathers: 1, packed: 4, width: 512, element: 64, ..Facts::default() };
+            advice(&Loop { function, instructions, ..Loop::from_facts(facts) })[0].change.is_some()
+        };
+        assert!(has_change("vpmullq %zmm0,%zmm9,%zmm10") && !has_change("vmovdqa64 %zmm10,%zmm10{%k1}{z}"));
     }
 
     #[test]
