@@ -138,6 +138,17 @@ impl Dialect {
         }
     }
 
+    /// Returns the change that lets LLVM multiply by a reciprocal, and reorder sums.
+    pub(super) fn reciprocal_and_reassociate(self) -> &'static str {
+        match self {
+            Dialect::Numba => "fastmath={'arcp', 'reassoc'}",
+            Dialect::Stencil => "an @njit loop with fastmath={'arcp', 'reassoc'} (a stencil takes no options)",
+            Dialect::C => "`#pragma clang fp reciprocal(on) reassociate(on)`",
+            Dialect::Julia => "@fastmath with @simd",
+            Dialect::Other => "LLVM's flags arcp and reassoc",
+        }
+    }
+
     /// Returns the change that divides without a check for zero.
     pub(super) fn unchecked_division(self) -> &'static str {
         match self {
