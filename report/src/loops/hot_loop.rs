@@ -37,6 +37,8 @@ pub struct Loop {
     pub is_inlined: bool,
     /// True if the hottest instruction is one of Numba's own code, such as the loop of `np.sum`.
     pub(super) is_of_numba: bool,
+    /// True if the function is a kernel of `@guvectorize`, whose arrays may have any stride.
+    pub(super) is_gufunc: bool,
     /// First line of the loop in `loop_path`.
     pub first: u32,
     /// Last line of the loop in `loop_path`.
@@ -179,6 +181,7 @@ impl Loop {
             loop_path: "prog.py".to_owned(),
             is_inlined: false,
             is_of_numba: false,
+            is_gufunc: false,
             first: 0,
             last: 0,
             lines: BTreeSet::new(),

@@ -89,6 +89,12 @@ pub(crate) fn find_loops(recording: &Recording, symbols: &Symbols, profile: &Pro
             add_image_loops(&mut code, machine, functions, is_hot, &mut hot_loops);
         }
     }
+    let gufuncs: FxHashSet<&str> =
+        symbols.functions.iter().filter_map(|function| function.name.strip_prefix("gufunc::")).collect();
+    for hot_loop in &mut hot_loops {
+        let kernel = hot_loop.function.strip_prefix("gufunc::").unwrap_or(&hot_loop.function);
+        hot_loop.is_gufunc = gufuncs.contains(kernel) && !kernel.starts_with("prange kernel ");
+    }
     // Users cannot change Numba's own code or its options.
     let owners = profile.activities.owners();
     for hot_loop in hot_loops.iter_mut().filter(|hot_loop| owners.package(&hot_loop.loop_path) != Some("numba")) {
@@ -341,6 +347,7 @@ fn describe_loop(
         path: path.clone(),
         line: *line,
         is_inlined: callers != 0,
+        is_gufunc: false,
         is_of_numba: hottest_path.is_some_and(|path| is_numba_file(&path)),
         first: loop_lines().min().unwrap_or(*line),
         last: loop_lines().max().unwrap_or(*line),
