@@ -482,6 +482,10 @@ fn division_check(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     } = hot_loop.facts;
     // Another branch or a carried value may also keep the loop from several values at a time.
     let carried = carried.filter(|carried| *carried != Carried::Others)?;
+    // A sum in memory is carried, too: without the check alone, a division and a square root gain nothing.
+    let is_in_memory = hot_loop.facts.sums_in_memory != 0;
+    let carried = if is_in_memory { Carried::Accumulators } else { carried };
+    let place = if is_in_memory { "a local variable until after the loop and " } else { "" };
     // Values that are not neighbours gain nothing. Without AVX, several square roots take nearly as long as one at a
     // time.
     let is_dense = strided + indirect == 0 && spread < 2 && (square_roots == 0 || hot_loop.facts.has_avx);
@@ -512,8 +516,8 @@ fn division_check(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
             return advice.change(format!("{change}{from}")).gain(lower, 8.0).changing("a division by zero");
         }
         advice
-            .change(format!("{change}, and with {} it allows several{from}", dialect.reassociate()))
-            .gain(lower, 6.0)
+            .change(format!("{change}, and with {place}{} it allows several{from}", dialect.reassociate()))
+            .gain(lower, if is_in_memory { 10.0 } else { 6.0 })
             .changing("rounding and a division by zero")
     })
 }
@@ -1224,6 +1228,8 @@ mod tests {
         let checked = |carried| Facts { scalar: 1, checked_divisions: 1, carried, ..Facts::default() };
         let reassociates = |carried| changes(checked(Some(carried)), "").contains("reassoc");
         assert!(!reassociates(Carried::Nothing) && reassociates(Carried::Accumulators));
+        let in_memory = Facts { sums_in_memory: 1, ..checked(Some(Carried::Nothing)) };
+        assert!(changes(in_memory, "").contains("a local variable until after the loop and fastmath={'reassoc'}"));
         for carried in [None, Some(Carried::Others)] {
             assert!(changes(checked(carried), "").is_empty(), "{carried:?} keeps the loop scalar");
         }
