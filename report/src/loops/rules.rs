@@ -1051,7 +1051,7 @@ fn gather(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
             advice
         });
     }
-    let cause = "one value at a time: an address comes from an array; nothing to gain by options";
+    let cause = "one value at a time: an address comes from an array; options do not help";
     (hot_loop.is_one_at_a_time() && indirect != 0).then(|| Advice::because("gather", cause))
 }
 
