@@ -6,7 +6,7 @@ use crate::recording::compilations::{Compilation, Why};
 use crate::report::Report;
 use crate::words::precise_duration;
 
-use super::lines::{Lines, truncate_middle, wrap};
+use super::lines::{Lines, truncate_middle};
 
 /// Returns the table with the compilations that took at least half a percent of the total, or all of them with `all`.
 pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) -> String {
@@ -59,11 +59,7 @@ pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) ->
             true => format!("{when:>8} {took:>8} {numba:>8} {llvm:>8} {:>8}  ", unless_cached(format_bytes(row.size))),
             false => format!("{when:>8} {took:>8} {llvm:>8}  "),
         };
-        // The parts of a reason are on lines of their own if there is no space for them.
-        let reason_lines = wrap(&row.reason(), "; ", reasons.max(1));
-        lines.write(&format_row(&figures, &indented(row), &row.signature, &reason_lines[0]));
-        let blank = " ".repeat(figures.width());
-        reason_lines[1..].iter().for_each(|reason| lines.write(&format_row(&blank, "", "", reason)));
+        lines.write(&format_row(&figures, &indented(row), &row.signature, &short_reason(row.reason(), reasons)));
     }
     if shown.len() < rows.len() {
         lines.write(&format!("{} more took less than 0.5 % (use --all)", rows.len() - shown.len()));
@@ -97,6 +93,20 @@ fn column_widths(total_width: Option<usize>, has_signatures: bool, widths: [usiz
     [name_width, widths[1].min(available - name_width), reason_width]
 }
 
+/// Leaves out the parts of a reason for which there is no space: first the last, the time of Numba's first use, then the
+/// first, the caller. The middle one says why the function was compiled.
+fn short_reason(mut reason: String, columns: usize) -> String {
+    if reason.width() > columns
+        && let Some((rest, _)) = reason.rsplit_once("; Numba's first use")
+    {
+        reason = rest.to_owned();
+    }
+    match reason.split_once("; ") {
+        Some((_, cause)) if reason.width() > columns => cause.to_owned(),
+        _ => reason,
+    }
+}
+
 /// Pads text with spaces, or truncates it in the middle.
 fn pad_or_truncate(text: &str, width: usize) -> String {
     let text = truncate_middle(text, width);
@@ -113,6 +123,9 @@ mod tests {
         assert_eq!([2_000_000, 1_500_000_000].map(precise_duration), ["2 ms", "1.50 s"]);
         assert_eq!([0, 290, 14_200].map(format_bytes), ["", "290 B", "14.2 KB"]);
         assert_eq!(pad_or_truncate("numba.core.f", 7) + &pad_or_truncate("x", 3), "n…ore.fx  ");
+        let reason =
+            |columns| short_reason("for a.py:9; cache=True not set; Numba's first use 9 ms".to_owned(), columns);
+        assert_eq!([40, 20].map(reason), ["for a.py:9; cache=True not set", "cache=True not set"]);
         assert_eq!(column_widths(Some(75), true, [60, 40, 34]), [22, 15, 34]);
         assert_eq!(column_widths(Some(54), false, [60, 40, 34]), [25, 0, 27]);
         assert_eq!(column_widths(Some(75), true, [10, 11, 12]), [10, 11, 12]);
