@@ -115,7 +115,7 @@ def test_a_cached_load_is_no_compilation(run, tmp_path):
         run(command(), "record", "-r", "999", "--", python(), "prog.py")
         rows += json.loads(run(command(), "compiles", "--json", "-").stdout)
     compiled, loaded = rows
-    assert compiled["why"] == "not in the cache yet" and compiled["saved"] > 0
+    assert compiled["why"] == "no cache entry for this source yet" and compiled["saved"] > 0
     assert loaded["cached"] and loaded["took"] < compiled["took"] / 3, rows
     summary = json.loads(run(command(), "lines", "--json", "-").stdout)["summary"]
     assert summary["compiling"]["samples"] == 0 < summary["first_use"]["samples"], summary

@@ -134,7 +134,7 @@ impl Why {
             Why::NotCached => "cache=True not set",
             Why::Unpickled => "cache lost when the function is pickled",
             Why::Wrapper => LOOP_WORDS,
-            Why::NewEntry => "not in the cache yet",
+            Why::NewEntry => "no cache entry for this source yet",
             Why::NoLines => "its cache entry has no lines",
             Why::Dynamic => "cannot be cached: it uses dynamic globals",
             Why::Lifted => "cannot be cached: it has lifted loops",

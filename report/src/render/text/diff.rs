@@ -41,7 +41,7 @@ fn write_table(lines: &mut Lines, heading: &str, changes: &[Change], all: bool) 
     let title = match (is_wide, in_seconds) {
         (true, true) => "   seconds: before, after, change |  self %: before, after, change | total % |",
         (true, false) => "  self %: before, after, change | total % |",
-        (false, true) => " seconds: before, after, change |  points |",
+        (false, true) => " seconds: before, after, change | total % |",
         (false, false) => "  self %: before, after, change | total % |",
     };
     lines.write("");
@@ -57,9 +57,8 @@ fn write_table(lines: &mut Lines, heading: &str, changes: &[Change], all: bool) 
         let (self_percent, total) = (columns(change.self_percent, 1, 9), change.total.1 - change.total.0);
         let shares = match (is_wide, seconds) {
             (true, Some(seconds)) => format!(" {seconds} |   {self_percent} | {total:>+7.1} |"),
-            (false, Some(seconds)) => {
-                format!("   {seconds} | {:>+7.1} |", change.self_percent.1 - change.self_percent.0)
-            }
+            // A caller's own time may not change.
+            (false, Some(seconds)) => format!("   {seconds} | {total:>+7.1} |"),
             (_, None) => format!("  {self_percent} | {total:>+7.1} |"),
         };
         // The file name is enough to identify a line.
