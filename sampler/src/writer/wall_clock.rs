@@ -49,6 +49,8 @@ const WAIT_TIME_DIVISOR: u64 = 16;
 const SYSCALL_RETURN_NS: u64 = 50_000;
 /// CPU time below which a thread that was in a transfer at the last check is assumed to be still in it.
 const MAX_BRIEF_RUN_NS: u64 = 200_000;
+/// A thread on the run queue for more than this part of its running time is preempted by others than the writer.
+const QUEUE_TIME_DIVISOR: u64 = 4;
 /// If the first samples leave time of ended threads over, each gets up to this part of it, because fewer threads are
 /// sampled than should be.
 const ENDED_TIME_DIVISOR: u64 = 8;
@@ -309,7 +311,7 @@ impl WatchedThread {
         let activity = if call.is_some() { Activity::Waiting } else { Activity::Running };
         // The time since a thread on the run queue was woken looks as if it waited.
         let is_queued = call.is_none() && clock::thread_cpu(slot.state.tid()) == cpu_ns;
-        let is_preempted = is_queued && is_preempted(slot, ran_ns, queued_ns);
+        let is_preempted = is_queued && was_preempted(slot, ran_ns, queued_ns);
         let has_waited = is_sampled && self.sampled_activity == Some(Activity::Waiting);
         if has_waited && call.is_none() && (!is_queued || is_preempted) {
             slot.wait.add_idle(self.open.take(Activity::Waiting));
@@ -524,8 +526,8 @@ fn is_running(slot: &Slot) -> bool {
 /// True if a thread on the run queue, which has run since the last check, has been preempted there and not woken from a
 /// wait: the writer often takes the processor of the thread that it checks. Where threads queue for long, the places of
 /// preemption say little about where they run.
-fn is_preempted(slot: &Slot, ran_ns: u64, queued_ns: u64) -> bool {
-    queued_ns < ran_ns / 4
+fn was_preempted(slot: &Slot, ran_ns: u64, queued_ns: u64) -> bool {
+    queued_ns < ran_ns / QUEUE_TIME_DIVISOR
         && voluntary_switches(slot.state.tid()).is_some_and(|switches| !slot.wait.may_have_waited(switches))
 }
 
