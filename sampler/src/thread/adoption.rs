@@ -79,9 +79,11 @@ unsafe extern "C" fn handle_thread_exit(slot: *mut c_void) {
     let slot = unsafe { &*slot.cast::<Slot>() };
     if slot.state.tid() == clock::own_tid() {
         arming::retire_slot(slot);
-        let _ = std::panic::catch_unwind(exit::end_before_last_thread);
+        // The last thread runs the handlers of `exit(3)`, which may need its signals.
+        if std::panic::catch_unwind(exit::end_before_last_thread).unwrap_or(false) {
+            host_state.leave_in_exiting_thread();
+        }
     }
-    host_state.leave_in_exiting_thread();
 }
 
 /// Creates the thread-specific key whose destructor reports a thread's exit, however the thread ends. `None` if no key

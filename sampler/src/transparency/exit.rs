@@ -51,11 +51,15 @@ pub(crate) fn end_thread() {
 }
 
 /// Ends the recording if the calling thread, whose slot has ended, is the program's last one. Otherwise the writer
-/// would be the last thread, which determines the exit status and runs the handlers of `exit(3)`.
-pub(crate) fn end_before_last_thread() {
-    if let Some(recording) = current::own().filter(|recording| scan::is_last_program_thread(recording)) {
+/// would be the last thread, which determines the exit status and runs the handlers of `exit(3)`. Returns true if other
+/// threads remain in a recorded program.
+pub(crate) fn end_before_last_thread() -> bool {
+    let Some(recording) = current::own() else { return false };
+    let is_last = scan::is_last_program_thread(recording);
+    if is_last {
         end_recording_and_writer(recording);
     }
+    !is_last
 }
 
 /// Ends a recording of this process, and waits until the writer thread has exited.
