@@ -29,7 +29,8 @@ fn both_unwinders_walk_to_the_start() {
 fn stock_libunwind_does_not() {
     let Some(host) = MCJIT[0].chain(1, &[]) else { return };
     let Some(walked) = walk::run_with_walker(host, "libunwind", Preload::Nothing) else { return };
-    assert!(walked.samples >= 20 && walked.complete == 0, "{walked:?}: the other test proves nothing");
+    // A sample may be in a function of `lli` that calls compiled code.
+    assert!(walked.samples >= 20 && walked.complete * 20 < walked.samples, "{walked:?}: the other test proves nothing");
 }
 
 #[test]
