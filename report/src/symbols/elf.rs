@@ -5,7 +5,6 @@ use std::cell::OnceCell;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use jitlisten_files::open_regular;
 use lzma_rust2::XzReader;
 use object::elf;
 use object::read::elf::{ElfFile64, ElfSymbolIterator64, ProgramHeader, SectionHeader as _};
-use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SectionKind, SymbolKind};
+use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SymbolKind};
 use rustc_hash::FxHashMap;
 use rustix::fs::MemfdFlags;
 use sha2::{Digest as _, Sha256};
@@ -116,13 +115,13 @@ impl Elf {
         self.segments.address_of_offset(offset)
     }
 
-    pub(super) fn function(&self, address: u64) -> Option<(&str, Range<u64>)> {
+    pub(super) fn function(&self, address: u64) -> Option<(&str, std::ops::Range<u64>)> {
         self.symbols.find(address)
     }
 
     /// The same for a file with debug information. Its symbol `_init` has no size, and the stubs of calls to other
     /// functions follow it.
-    pub(super) fn named_function(&self, address: u64) -> Option<(&str, Range<u64>)> {
+    pub(super) fn named_function(&self, address: u64) -> Option<(&str, std::ops::Range<u64>)> {
         self.function(address).filter(|(name, _)| *name != "_init")
     }
 
@@ -209,7 +208,7 @@ impl Elf {
     }
 
     /// Returns the address range of the function at an address, from the unwind table.
-    pub(super) fn unwind_range(&self, address: u64) -> Option<Range<u64>> {
+    pub(super) fn unwind_range(&self, address: u64) -> Option<std::ops::Range<u64>> {
         let file = Parsed::parse(&self.cache).ok()?;
         let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
         let (index, table) = (file.section_by_name(".eh_frame_hdr")?, file.section_by_name(".eh_frame")?);
@@ -277,8 +276,6 @@ impl Elf {
 struct Symbols {
     entries: Vec<Symbol>,
     names: String,
-    /// Addresses of sections with code, in which a symbol without a size ends: `_init` ends before the PLT.
-    sections: Vec<Range<u64>>,
 }
 
 struct Symbol {
@@ -309,9 +306,6 @@ impl Symbols {
             symbols.add(entries, strings, &mut max_name_bytes);
         }
         symbols.sort();
-        let code = parsed.sections().filter(|section| section.kind() == SectionKind::Text);
-        symbols.sections =
-            code.map(|section| section.address()..section.address().saturating_add(section.size())).collect();
         Ok(symbols)
     }
 
@@ -362,7 +356,7 @@ impl Symbols {
         self.names.get(symbol.name.0 as usize..symbol.name.1 as usize).unwrap_or_default()
     }
 
-    fn find(&self, address: u64) -> Option<(&str, Range<u64>)> {
+    fn find(&self, address: u64) -> Option<(&str, std::ops::Range<u64>)> {
         let next_index = self.entries.partition_point(|symbol| symbol.address <= address);
         let previous = self.entries.get(next_index.checked_sub(1)?)?;
         // A smaller function may be nested in a larger one, so check a few preceding symbols.
@@ -376,9 +370,7 @@ impl Symbols {
             }
         }
         let next = self.entries.get(next_index).map_or(u64::MAX, |symbol| symbol.address);
-        let section = self.sections.iter().find(|section| section.contains(&previous.address));
-        let end = section.map_or(next, |section| next.min(section.end));
-        (previous.size == 0 && address < end).then(|| (self.name(previous), previous.address..end))
+        (previous.size == 0).then(|| (self.name(previous), previous.address..next))
     }
 
     fn alias(&self, linkage_name: &str) -> Option<&str> {
