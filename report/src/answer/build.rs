@@ -44,6 +44,8 @@ pub(crate) struct Evidence<'a> {
     pub(crate) samples: &'a Samples,
     /// Time that threads were on the run queue; 0 if it is unknown.
     pub(crate) run_queue_ns: u64,
+    /// True if Numba compiled nothing in a recorded process, because of `NUMBA_DISABLE_JIT`.
+    pub(crate) is_jit_disabled: bool,
     pub(crate) symbols: &'a Symbols,
     pub(crate) profile: &'a Profile,
     /// Sources of [`Profile::files`].
@@ -123,6 +125,7 @@ impl<'a> Builder<'a> {
             loops: self.evidence.loops,
             samples: self.samples,
             all: self.answer.all,
+            is_jit_disabled: self.evidence.is_jit_disabled,
             is_busy: self.evidence.run_queue_ns > self.answer.all.weight,
         });
         self.answer

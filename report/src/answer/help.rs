@@ -56,6 +56,7 @@ pub(super) struct HelpEvidence<'a> {
     pub(super) loops: &'a [Loop],
     pub(super) samples: &'a Samples,
     pub(super) all: Count,
+    pub(super) is_jit_disabled: bool,
     /// True if the threads waited longer for a processor than they ran.
     pub(super) is_busy: bool,
 }
@@ -264,7 +265,7 @@ fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     };
     let and_more = if functions.len() > 1 { format!(" and {} more", functions.len() - 1) } else { String::new() };
     let verb = if functions.len() > 1 { "run" } else { "runs" };
-    let change = if evidence.profile.activities.owners().is_jit_disabled() {
+    let change = if evidence.is_jit_disabled {
         "NUMBA_DISABLE_JIT is set, so nothing is compiled"
     } else {
         "moved into an @njit function, loops over numbers and arrays are compiled"

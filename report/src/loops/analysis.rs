@@ -86,6 +86,7 @@ fn count_instruction(facts: &mut Facts, elements: &mut Elements, instruction: &I
     facts.instructions += 1;
     facts.wraparounds += u32::from(instruction.spreads_sign);
     facts.wide_products += u32::from(instruction.multiplies_wide);
+    facts.packed_products += u32::from(instruction.multiplies_packed);
     facts.table_jumps += u32::from(matches!(instruction.step.flow, Flow::Switch | Flow::Jump(None)));
     facts.has_avx |= instruction.is_avx;
     match instruction.class {
@@ -1009,6 +1010,13 @@ mod tests {
         // mov rcx, [rdx+rax*8]; sqrtsd xmm0, [rdi+rcx*8]; inc rax; cmp rax, rsi; jl; ret
         let facts = facts_of(b"\x48\x8b\x0c\xc2\xf2\x0f\x51\x04\xcf\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
         assert_eq!((facts.indirect, facts.square_roots, facts.accumulators), (1, 1, 0));
+    }
+
+    #[test]
+    fn products_of_several_indices_are_counted() {
+        // vpmullq zmm10, zmm9, zmm0; vmovdqa64 zmm11, zmm10; inc rcx; cmp rcx, rsi; jl; ret
+        let facts = facts_of(b"\x62\x72\xb5\x48\x40\xd0\x62\x51\xfd\x48\x6f\xda\x48\xff\xc1\x48\x39\xf1\x7c\xec\xc3");
+        assert_eq!(facts.packed_products, 1);
     }
 
     #[test]

@@ -76,6 +76,8 @@ pub struct Facts {
     pub descends: bool,
     /// Products with twice as many bits as their factors, as in a division by a constant.
     pub wide_products: u32,
+    /// Products of several integers at a time, as of an index and the length of a row.
+    pub packed_products: u32,
     /// Jumps through a table, as of an index into a tuple.
     pub table_jumps: u32,
     /// True if the loop has instructions of AVX or later, which can add conditionally and gather.

@@ -95,6 +95,7 @@ fn decode_instruction(step: Step, decoded: Option<&Decoded>) -> Instruction {
         difference: None,
         spreads_sign: false,
         multiplies_wide: false,
+        multiplies_packed: false,
         is_avx: false,
         status: None,
     };

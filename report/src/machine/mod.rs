@@ -130,6 +130,8 @@ pub(crate) struct Instruction {
     pub(crate) spreads_sign: bool,
     /// True for a product with twice as many bits as its factors, as in a division by a constant.
     pub(crate) multiplies_wide: bool,
+    /// True for products of several integers at a time.
+    pub(crate) multiplies_packed: bool,
     /// True for an instruction of AVX or later.
     pub(crate) is_avx: bool,
     /// Constant that the instruction writes to the register that returns a function's status. `Some(None)` if the

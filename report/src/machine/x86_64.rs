@@ -107,6 +107,7 @@ fn decode_instruction(instructions: &[Decoded], index: usize, factory: &mut Inst
             Mnemonic::Imul => decoded.op_count() == 1,
             _ => false,
         },
+        multiplies_packed: mnemonic.starts_with("PMUL"),
         is_avx: format!("{:?}", decoded.mnemonic()).starts_with('V') && bits != 0,
         status: status_write(decoded),
     }

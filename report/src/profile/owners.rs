@@ -32,11 +32,6 @@ impl Owners {
         Owners { interpreters, mine: mine.to_vec() }
     }
 
-    /// Returns true if Numba compiled nothing in a recorded process, because of `NUMBA_DISABLE_JIT`.
-    pub fn is_jit_disabled(&self) -> bool {
-        self.interpreters.iter().any(|interpreter| interpreter.is_jit_disabled)
-    }
-
     /// Returns true if a source belongs neither to a library nor to Python.
     pub fn is_user_source(&self, path: &str) -> bool {
         !is_generated(path) && self.package(path).is_none()

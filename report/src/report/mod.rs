@@ -229,6 +229,7 @@ impl Report {
                 .samples
                 .get_or_init(|| collect(&self.recording, &self.symbols, &self.profile, &self.compilations)),
             run_queue_ns: self.run_queue_ns(),
+            is_jit_disabled: self.recording.interpreters.iter().any(|facts| facts.is_jit_disabled),
             symbols: &self.symbols,
             profile: &self.profile,
             sources: &self.sources,
