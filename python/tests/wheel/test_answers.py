@@ -291,16 +291,22 @@ for _ in range(200):
 """
 
 
-def test_bursts_and_short_threads_by_wall_clock_time(run, tmp_path):
-    """They are at their lines, although most of them end between two samples."""
-    (tmp_path / "bursts.py").write_text(BURSTS)
-    run(command(), "record", "--wall", "-o", "f.data", "--", python(), "bursts.py")
+def wall_seconds_by_mark(run, tmp_path, program):
+    """Records a program by wall-clock time. Returns the seconds of its lines by the comment at their end."""
+    (tmp_path / "marked.py").write_text(program)
+    run(command(), "record", "--wall", "-o", "f.data", "--", python(), "marked.py")
     report = read_report(run, "f.data")
-    (file,) = (file for file in report["files"] if file["path"].endswith("bursts.py"))
-    marks = {number: text.partition("# ")[2] for number, text in enumerate(BURSTS.splitlines(), 1)}
-    seconds = dict.fromkeys(("burst", "task", ""), 0.0)
+    (file,) = (file for file in report["files"] if file["path"].endswith("marked.py"))
+    marks = {number: text.partition("# ")[2] for number, text in enumerate(program.splitlines(), 1)}
+    seconds = dict.fromkeys(marks.values(), 0.0)
     for line in file["lines"]:
         seconds[marks[line["line"]]] += line["self_weight"] / 1e9
+    return seconds
+
+
+def test_bursts_and_short_threads_by_wall_clock_time(run, tmp_path):
+    """They are at their lines, although most of them end between two samples."""
+    seconds = wall_seconds_by_mark(run, tmp_path, BURSTS)
     assert 0.6 * 0.5 < seconds["burst"] < 0.6 * 1.6, seconds
     assert 1.2 * 0.6 < seconds["task"] < 1.2 * 1.6, seconds
 
@@ -321,14 +327,7 @@ for _ in range(160):
 
 def test_code_between_waits_has_its_wall_clock_time(run, tmp_path):
     """The code after a wait once lost time to the code before the next wait: they had 0.1 to 1.5 of theirs here."""
-    (tmp_path / "alternating.py").write_text(ALTERNATING)
-    run(command(), "record", "--wall", "-o", "f.data", "--", python(), "alternating.py")
-    report = read_report(run, "f.data")
-    (file,) = (file for file in report["files"] if file["path"].endswith("alternating.py"))
-    marks = {number: text.partition("# ")[2] for number, text in enumerate(ALTERNATING.splitlines(), 1)}
-    seconds = dict.fromkeys(("first", "second", ""), 0.0)
-    for line in file["lines"]:
-        seconds[marks[line["line"]]] += line["self_weight"] / 1e9
+    seconds = wall_seconds_by_mark(run, tmp_path, ALTERNATING)
     # Some 160 samples of each.
     assert all(0.8 * 0.75 < seconds[mark] < 0.8 * 1.25 for mark in ("first", "second")), seconds
 
