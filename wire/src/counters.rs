@@ -21,7 +21,7 @@ pub struct Counters {
     pub threads: u64,
     /// Threads that got no timer.
     pub threads_without_timer: u64,
-    /// Samples by perf's `cpu-clock`, which threads that often wait use if it is permitted and affordable.
+    /// Samples by perf's `cpu-clock`, which threads that often switch use if it is permitted and affordable.
     pub by_user_clock: u64,
     /// Samples at the kernel's clock tick, of threads that often wait. Their shares are not exact.
     pub inexact: u64,

@@ -35,7 +35,7 @@ pub(crate) struct Recording {
     pub(crate) short_threads: ShortThreads,
     /// The event that is counted instead of time.
     pub(crate) counter: Option<Counter>,
-    /// Clock for threads that often wait (`clock_choice.rs`); `None` if the kernel does not permit it.
+    /// Clock for threads that often switch (`clock_choice.rs`); `None` if the kernel does not permit it.
     pub(crate) user_clock: Option<Counter>,
     /// Keeps the kernel's perf events enabled while user clocks may be opened in a handler. Belongs to the writer's
     /// thread: the kernel switches a thread with a counter more slowly.
