@@ -35,10 +35,10 @@ pub(crate) struct Recording {
     pub(crate) short_threads: ShortThreads,
     /// The event that is counted instead of time.
     pub(crate) counter: Option<Counter>,
-    /// Clock for threads that often switch (`clock_choice.rs`); `None` if the kernel does not permit it.
+    /// Clock for threads that often switch (`clock_choice.rs`), if the kernel permits it (`unused_clock`).
     pub(crate) user_clock: Option<Counter>,
-    /// Keeps the kernel's perf events enabled while user clocks may be opened in a handler. Belongs to the writer's
-    /// thread: the kernel switches a thread with a counter more slowly.
+    /// Unset if the kernel refuses the user clock. Keeps its perf events enabled while threads may open theirs in a
+    /// handler. Belongs to the writer's thread: the kernel switches a thread with a counter more slowly.
     pub(crate) unused_clock: OnceLock<UnusedCounter>,
     /// True if new threads may get a signal stack: see `sanitizer.rs`.
     pub(crate) gives_signal_stacks: bool,

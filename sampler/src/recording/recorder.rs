@@ -296,10 +296,11 @@ fn permitted_counter(options: &Options) -> Result<Option<Counter>, Error> {
     permitted.map(Some).map_err(|error| Error::Counter(counter.name(), error))
 }
 
-/// Returns the high-resolution clock for threads that often switch, if the kernel permits it and a signal is free.
+/// Returns the high-resolution clock for threads that often switch, if a signal is free. The writer finds out whether
+/// the kernel permits it: a thread of the program that opens a counter is switched more slowly ever after.
 fn user_clock(options: &Options) -> Option<Counter> {
     let is_wanted = options.counter.is_none() && options.clock == Clock::Cpu && !process::has_seccomp_filter();
-    let clock = is_wanted.then(|| Counter::user_clock(options.hz).permitted(options.hz).ok()).flatten()?;
+    let clock = is_wanted.then(|| Counter::user_clock(options.hz)).filter(|clock| !clock.may_hang_kernel())?;
     choose_signal(Sender::Counter).map(|_| clock)
 }
 

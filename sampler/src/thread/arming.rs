@@ -98,11 +98,12 @@ fn start_counter(counter: &Counter, hz: u32, index: usize, slot: &'static Slot, 
     is_running
 }
 
-/// Opens the user clock of the calling thread, whose slot has this index, if there are not too many.
+/// Opens the user clock of the calling thread, whose slot has this index, if the writer could open one and there are
+/// not too many.
 pub(crate) fn start_user_clock(recording: &Recording, index: usize, slot: &Slot) {
     let max_clocks = u64::from(MAX_USER_CLOCKS).min(descriptors::descriptor_limit() / 16);
-    let has_space = u64::from(counter::open_count()) < max_clocks;
-    let Some(clock) = recording.user_clock.as_ref().filter(|_| has_space) else { return };
+    let can_open = recording.unused_clock.get().is_some() && u64::from(counter::open_count()) < max_clocks;
+    let Some(clock) = recording.user_clock.as_ref().filter(|_| can_open) else { return };
     let signal = disposition::sampling_signal(Sender::Counter);
     let Ok(running) = clock.prepare(slot.state.tid(), signal, index, recording.hz) else { return };
     slot.ticks.begin_rest();

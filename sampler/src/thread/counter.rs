@@ -92,9 +92,7 @@ impl Counter {
     /// # Errors
     /// The error of `perf_event_open(2)`, if the event cannot be counted for a thread.
     pub fn permitted(self, hz: u32) -> io::Result<Counter> {
-        // These kernels may hang the machine when `PERF_EVENT_IOC_REFRESH` disables a clock within its own timer. Linux
-        // 6.18 has "perf/core: Fix system hang caused by cpu-clock usage"; see issue 1578 of async-profiler.
-        if self.is_clock() && matches!(process::kernel_version(), Some((6, 16 | 17))) {
+        if self.may_hang_kernel() {
             return Err(io::ErrorKind::Unsupported.into());
         }
         match self.open(0, hz) {
@@ -107,6 +105,12 @@ impl Counter {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// True for a clock on a kernel that may hang when `PERF_EVENT_IOC_REFRESH` disables the clock within its own
+    /// timer. Linux 6.18 has "perf/core: Fix system hang caused by cpu-clock usage"; see issue 1578 of async-profiler.
+    pub(crate) fn may_hang_kernel(&self) -> bool {
+        self.is_clock() && matches!(process::kernel_version(), Some((6, 16 | 17)))
     }
 
     /// Explains an error of [`Counter::permitted`] to a user.
