@@ -16,6 +16,7 @@ pub(crate) mod origin;
 pub(crate) mod output;
 pub(crate) mod perf_data;
 mod samples;
+mod system_call;
 pub(crate) mod thread;
 pub(crate) mod wake;
 pub(crate) mod wall_clock;
