@@ -425,6 +425,11 @@ pub(crate) fn resolve_all(paths: &[PathBuf]) -> Result<Vec<RecordingFile>, Probl
         }
         files.extend(recordings);
     }
+    // A recording counts once, even if the user names it and its folder.
+    let mut identities = HashSet::new();
+    files.retain(|file| {
+        fs::metadata(&file.path).map_or(true, |metadata| identities.insert((metadata.dev(), metadata.ino())))
+    });
     Ok(files)
 }
 
@@ -472,6 +477,16 @@ mod tests {
         let resolved = resolve_all(&[recording.clone(), images.clone()]).unwrap();
         assert_eq!(resolved.iter().map(|file| &file.path).collect::<Vec<_>>(), [&recording]);
         assert!(resolve_all(&[images]).is_err());
+    }
+
+    #[test]
+    fn a_recording_that_is_named_twice_counts_once() {
+        let directory = TestDirectory::new("twice");
+        let recording = directory.write("p.data", "PERFILE2");
+        let link = directory.0.join("link");
+        std::os::unix::fs::symlink(&recording, &link).unwrap();
+        let resolved = resolve_all(&[recording.clone(), directory.0.clone(), link]).unwrap();
+        assert_eq!(resolved.iter().map(|file| &file.path).collect::<Vec<_>>(), [&recording]);
     }
 
     #[test]
