@@ -40,8 +40,12 @@ use crate::unwind::{Memory, Outcome, Registers, RuleCache, walk};
 use crate::writer::mappings;
 use crate::writer::system_call::SystemCall;
 
-/// Minimum time between two checks of a thread, per thread that is sampled: a check takes some 15 us.
+/// Minimum time between two checks of a thread, per thread that is sampled. A check takes some 15 us, and a signal as
+/// much again.
 const CHECK_INTERVAL_PER_THREAD_NS: u64 = 100_000;
+/// The same for each thread above [`MANY_THREADS`]: their samples add up to enough.
+const CHECK_INTERVAL_PER_FURTHER_THREAD_NS: u64 = 500_000;
+const MANY_THREADS: u64 = 20;
 /// Maximum time between two checks of a waiting thread.
 const MAX_CHECK_INTERVAL_NS: u64 = 50_000_000;
 /// The delay until a waiting thread's next check is its waiting time so far, divided by this number.
@@ -322,7 +326,7 @@ impl Watch {
         mut sample: impl FnMut(usize, &Slot, RemoteSample),
     ) -> u64 {
         let thread_count = std::mem::take(&mut self.thread_count);
-        let min_interval_ns = recording.period_ns().max(thread_count * CHECK_INTERVAL_PER_THREAD_NS);
+        let min_interval_ns = recording.period_ns().max(min_check_interval_ns(thread_count));
         let mut next_check = now + MAX_CHECK_INTERVAL_NS;
         // Intervals are random, because naps would fall into step with equal ones. The same random number for all
         // threads keeps the writer from waking up for each.
@@ -379,6 +383,12 @@ impl Watch {
             thread.end();
         }
     }
+}
+
+/// Returns the minimum time between two checks of a thread if this number of threads is sampled.
+fn min_check_interval_ns(threads: u64) -> u64 {
+    threads.min(MANY_THREADS) * CHECK_INTERVAL_PER_THREAD_NS
+        + threads.saturating_sub(MANY_THREADS) * CHECK_INTERVAL_PER_FURTHER_THREAD_NS
 }
 
 /// Returns the view of the thread in a slot, and true if it is new.
