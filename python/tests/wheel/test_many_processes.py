@@ -138,6 +138,29 @@ def test_the_workers_of_a_pool(run, tmp_path, method, ending):
     assert run(command(), "lines", *files).stdout.startswith("program.py · ")
 
 
+def test_children_shorter_than_an_interval_have_their_wall_clock_time(run, tmp_path):
+    (tmp_path / "kernel.py").write_text(
+        "import os, time\n"
+        "def work():\n"
+        "    until = time.thread_time() + 0.004\n"
+        "    while time.thread_time() < until: pass\n"
+        "for _ in range(100):\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        work()\n"
+        "        os._exit(0)\n"
+        "    os.waitpid(child, 0)\n"
+    )
+    report = json.loads(run(command(), "lines", "-s", "--wall", "--json", "-", "--", python(), "kernel.py").stdout)
+    # At 199 per second, 0.4 s are 80 samples, with a sigma of 11 %. They also stand for the start of each child.
+    [seconds] = [
+        function["self_percent"] / 100 * report["weight"] / 1e9
+        for function in report["functions"]
+        if function["name"] == "work"
+    ]
+    assert 0.4 * (1 - 3 * 0.11) <= seconds <= 0.4 * (1 + 3 * 0.11) + 100 * 0.001, report["functions"]
+
+
 @pytest.mark.parametrize(
     ("package", "source", "workers"),
     [

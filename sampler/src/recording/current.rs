@@ -9,10 +9,11 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use crate::recording::counters::Counters;
 use crate::recording::event_name::Counter;
+use crate::recording::family::Family;
 use crate::recording::options::Clock;
 use crate::thread::counter::UnusedCounter;
 use crate::thread::source::Measure;
@@ -52,8 +53,8 @@ pub(crate) struct Recording {
     pub(crate) writer: WriterHandle,
     pub(crate) requests: Requests,
     pub(crate) fork: ForkedState,
-    /// CPU time of children without a sample (`family.rs`), shared with them; `None` if no recording had children.
-    pub(crate) unsampled_ns: Option<&'static AtomicU64>,
+    /// Times that are shared with children; `None` if no recording had children.
+    pub(crate) family: Option<&'static Family>,
     is_sampling: AtomicBool,
     has_file: AtomicBool,
     is_written: AtomicBool,
@@ -132,7 +133,7 @@ impl Recording {
             writer: WriterHandle::default(),
             requests: Requests::default(),
             fork: ForkedState::default(),
-            unsampled_ns: last().and_then(|last| last.unsampled_ns),
+            family: last().and_then(|last| last.family),
             is_sampling: AtomicBool::new(false),
             has_file: AtomicBool::new(false),
             is_written: AtomicBool::new(false),

@@ -235,7 +235,7 @@ fn start_in(
     recording.user_clock = user_clock;
     recording.exit_key = recording.exit_key.or_else(adoption::create_exit_key);
     if options.children {
-        recording.unsampled_ns = recording.unsampled_ns.or_else(family::map_word);
+        recording.family = recording.family.or_else(family::map);
     }
     let recording = recording.publish();
     *state = Some(run(recording, options, output, start.inherited, continued.is_some())?);

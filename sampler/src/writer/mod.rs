@@ -394,10 +394,10 @@ impl Writer {
 
     /// Ends the recording: drains everything, and finishes or discards the file.
     fn end(&mut self) {
-        if let Some(watch) = &mut self.watch {
-            watch.end();
-        }
         self.end_sampling();
+        if let Some(watch) = &mut self.watch {
+            watch.end(self.recording);
+        }
         if self.ensure_begun() {
             self.write_code_events();
             if let Some(name) = process_name::take_new() {

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use super::{MAX_BATCH_BYTES, MAX_IDLE_NS, PASSES_PER_NAME_READ, Writer};
 use wire::recording::UNSAMPLED_PROCESSES;
 
+use crate::recording::family::Family;
 use crate::recording::process;
 use crate::system::clock;
 use crate::thread::scan::{self, SMALL_THREAD_COUNT};
@@ -40,7 +41,7 @@ impl Writer {
                 // The thread has exited: drain again, for samples added after the drain above.
                 let _ = self.drain_slot(index, slot, false);
                 if let Some(watch) = &mut self.watch {
-                    watch.end_thread(index, slot);
+                    watch.end_thread(self.recording, index, slot);
                 }
                 self.write_idle_sample(index, slot);
                 self.write_thread_total(slot);
@@ -133,11 +134,11 @@ impl Writer {
         if self.recording.measure() != Measure::CpuTime {
             return;
         }
-        let Some(word) = self.recording.unsampled_ns else { return };
+        let Some(Family { unsampled_ns: passed_on, .. }) = self.recording.family else { return };
         if self.recording.counters.has_no_sample() {
-            word.fetch_add(self.recorded_total, Ordering::Relaxed);
+            passed_on.fetch_add(self.recorded_total, Ordering::Relaxed);
         } else {
-            let unsampled_ns = word.swap(0, Ordering::Relaxed);
+            let unsampled_ns = passed_on.swap(0, Ordering::Relaxed);
             if unsampled_ns != 0 {
                 self.batch.thread_total(SampleId { tid: UNSAMPLED_PROCESSES, ..self.now() }, unsampled_ns);
             }

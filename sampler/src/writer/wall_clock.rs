@@ -11,8 +11,8 @@
 //! thread: the last sample, if it is one and the thread now runs, else the next. Until a thread on the run queue runs,
 //! it looks as if it waited; then that time is taken back. Time on the run queue belongs to no sample.
 //!
-//! Threads may end without a sample. Their time goes to the first samples of later threads, so that a first sample
-//! stands for the interval in which the check was due, as far as such time is available. The end of other threads
+//! Threads and child processes may end without a sample. Their time goes to the first samples of later ones, so that a
+//! first sample stands for the interval in which the check was due, as far as such time is available. The end of others
 //! belongs to their last samples.
 //!
 //! A thread that starts to wait receives one signal. The kernel then restarts most system calls. Calls that fail with
@@ -23,15 +23,18 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::handler::code_map::{self, ProcessCode};
 use crate::python;
 use crate::recording::current::Recording;
+use crate::recording::family::EndedTime;
 use crate::recording::options::Clock;
 use crate::system::clock;
 use crate::thread::ring::MAX_NATIVE_FRAMES;
 use crate::thread::run_queue::SchedulerTimes;
 use crate::thread::slot::Slot;
+use crate::thread::slot_state::State;
 use crate::thread::timer::{self, Timer};
 use crate::thread::wait::InterruptedCall;
 use crate::thread::{arming, slots};
@@ -96,14 +99,6 @@ impl OpenTime {
         }
     }
 
-    /// Takes `ns`, and several times as much the more time there is, for the next samples to take equal parts.
-    fn take_part(&mut self, activity: Activity, ns: u64) -> u64 {
-        let time = self.time_of(activity);
-        let part = (ns + (*time / ENDED_TIME_DIVISOR).min(ns * MAX_ENDED_INTERVALS)).min(*time);
-        *time -= part;
-        part
-    }
-
     fn add_to(&mut self, activity: Activity, ns: u64) {
         *self.time_of(activity) += ns;
     }
@@ -118,6 +113,24 @@ impl OpenTime {
         let return_ns = return_ns.min(self.running);
         self.running -= return_ns;
         self.take(Activity::Waiting) + return_ns
+    }
+}
+
+impl EndedTime {
+    fn add(&self, OpenTime { running, waiting }: OpenTime) {
+        self.running.fetch_add(running, Relaxed);
+        self.waiting.fetch_add(waiting, Relaxed);
+    }
+
+    /// Takes `ns`, and several times as much the more time there is, for the next samples to take equal parts.
+    fn take_part(&self, activity: Activity, ns: u64) -> u64 {
+        let time = match activity {
+            Activity::Running => &self.running,
+            Activity::Waiting => &self.waiting,
+        };
+        let part_of = |time_ns: u64| (ns + (time_ns / ENDED_TIME_DIVISOR).min(ns * MAX_ENDED_INTERVALS)).min(time_ns);
+        let before_ns = time.fetch_update(Relaxed, Relaxed, |time_ns| Some(time_ns - part_of(time_ns)));
+        before_ns.map_or(0, part_of)
     }
 }
 
@@ -171,7 +184,7 @@ impl WatchedThread {
     }
 
     /// Checks a thread that is due. Returns the system call that it waits in if the writer should read its stack.
-    fn check(&mut self, index: usize, slot: &Slot, now: u64, ended: &mut OpenTime) -> Option<SystemCall> {
+    fn check(&mut self, index: usize, slot: &Slot, now: u64, ended: &EndedTime) -> Option<SystemCall> {
         let elapsed_ns = slot.take_unaccounted();
         let cpu_ns = clock::thread_cpu(slot.state.tid());
         if self.has_not_run_since_sample(slot, cpu_ns) {
@@ -281,6 +294,20 @@ impl WatchedThread {
     fn end(&mut self) {
         self.tick_timer.take().into_iter().for_each(Timer::delete);
     }
+
+    /// Charges the last `elapsed_ns` of a thread to its last sample, and other open time to first samples of others.
+    fn charge_end(&mut self, slot: &Slot, elapsed_ns: u64, end: SchedulerTimes, ended: &EndedTime) {
+        let last_run_queue_ns = std::mem::replace(&mut self.last_run_queue_ns, end.run_queue_ns);
+        let queued_ns = end.run_queue_ns.saturating_sub(last_run_queue_ns);
+        let ran_ns = end.cpu_ns.saturating_sub(std::mem::replace(&mut self.last_cpu_ns, end.cpu_ns));
+        slot.wait.take_back_idle(self.open.add(elapsed_ns, ran_ns, queued_ns));
+        match self.sampled_activity {
+            Some(last) if self.is_sampled(slot) => slot.wait.add_idle(self.open.take(last)),
+            Some(last) => self.open.add_to(last, slot.source.take_pending()),
+            None => {}
+        }
+        ended.add(std::mem::take(&mut self.open));
+    }
 }
 
 /// Watches all sampled threads on behalf of the writer.
@@ -292,29 +319,20 @@ pub(crate) struct Watch {
     last_check: u64,
     /// Number of sampled threads at the last check.
     thread_count: u64,
-    /// Time of ended threads that belongs to no sample.
-    ended: OpenTime,
+    /// Time of ended threads, if no other process takes it.
+    ended: EndedTime,
 }
 
 impl Watch {
-    /// Charges the time of a thread that has ended, since its last check, to its last sample, and keeps the rest.
-    /// Called before the last record of its idle time.
-    pub(crate) fn end_thread(&mut self, index: usize, slot: &Slot) {
+    /// Charges the time of a thread that has ended since its last check. Called before the last record of its idle
+    /// time.
+    pub(crate) fn end_thread(&mut self, recording: &Recording, index: usize, slot: &Slot) {
         let Some((thread, _)) = find_thread(&mut self.threads, index, slot) else { return };
         thread.end();
-        let Some(end) = slot.run_queue.end() else { return };
-        let elapsed_ns = slot.source.take_unaccounted_at_end();
-        let queued_ns = end.run_queue_ns.saturating_sub(thread.last_run_queue_ns);
-        let ran_ns = end.cpu_ns.saturating_sub(thread.last_cpu_ns);
-        slot.wait.take_back_idle(thread.open.add(elapsed_ns, ran_ns, queued_ns));
-        match thread.sampled_activity {
-            Some(last) if thread.is_sampled(slot) => slot.wait.add_idle(thread.open.take(last)),
-            Some(last) => thread.open.add_to(last, slot.source.take_pending()),
-            None => {}
+        if let Some(end) = slot.run_queue.end() {
+            let ended = recording.family.map_or(&self.ended, |family| &family.ended);
+            thread.charge_end(slot, slot.source.take_unaccounted_at_end(), end, ended);
         }
-        let OpenTime { running, waiting } = std::mem::take(&mut thread.open);
-        self.ended.add_to(Activity::Running, running);
-        self.ended.add_to(Activity::Waiting, waiting);
     }
 
     /// Checks the threads that are due. Passes the stacks that were read to `sample`. Returns the time of the next
@@ -332,21 +350,22 @@ impl Watch {
         // threads keeps the writer from waking up for each.
         let random = arming::random(0);
         let last_check = std::mem::replace(&mut self.last_check, now);
-        let since_last_check_ns = now.saturating_sub(last_check);
+        let since_last_check_ns = if last_check == 0 { 0 } else { now.saturating_sub(last_check) };
+        let ended = recording.family.map_or(&self.ended, |family| &family.ended);
         for (index, slot) in slots::iter() {
             if !slot.state.is_armed() {
                 continue;
             }
             self.thread_count += 1;
             let Some((thread, is_new)) = find_thread(&mut self.threads, index, slot) else { break };
-            if is_new && last_check != 0 {
-                // The thread has started at a random time since the last check, and its first check is due at a random
-                // time of an interval.
+            if is_new && (last_check != 0 || recording.family.is_some()) {
+                // The thread, or the child, has started at a random time since the last check, and its first check is
+                // due at a random time of an interval.
                 thread.next_check = now + (random % min_interval_ns).saturating_sub(since_last_check_ns);
                 thread.first_interval_ns = since_last_check_ns.max(min_interval_ns);
             }
             if thread.next_check <= now {
-                if let Some(call) = thread.check(index, slot, now, &mut self.ended) {
+                if let Some(call) = thread.check(index, slot, now, ended) {
                     match sample_remotely(&call, thread.last_cpu_ns, slot, &mut self.cache) {
                         Some(remote_sample) => sample(index, slot, remote_sample),
                         // Reading the call and the stack takes a while. A thread that has left the call is checked
@@ -364,23 +383,11 @@ impl Watch {
         next_check
     }
 
-    /// Charges the time since the last check to waiting threads, and open time to the last samples. Called before the
-    /// last records are written.
-    pub(crate) fn end(&mut self) {
-        for ((_, slot), thread) in slots::iter().zip(&mut self.threads) {
-            let is_armed = slot.state.is_armed();
-            let is_same_owner = slot.state.generation() == thread.generation;
-            if let Some(last) = thread.sampled_activity
-                && is_armed
-                && is_same_owner
-                && thread.is_sampled(slot)
-            {
-                let is_waiting = last == Activity::Waiting
-                    && thread.has_not_run_since_sample(slot, clock::thread_cpu(slot.state.tid()));
-                let elapsed_ns = if is_waiting { slot.take_unaccounted() } else { 0 };
-                slot.wait.add_idle(elapsed_ns + thread.open.take(last));
-            }
-            thread.end();
+    /// Charges the time of all threads since their last checks. Called once none is sampled any more, before the last
+    /// records are written.
+    pub(crate) fn end(&mut self, recording: &Recording) {
+        for (index, slot) in slots::iter().filter(|(_, slot)| slot.state.get() == State::Ended) {
+            self.end_thread(recording, index, slot);
         }
     }
 }
@@ -527,19 +534,20 @@ mod tests {
     /// Threads of half an interval: every second has a sample, at its middle.
     #[test]
     fn first_samples_stand_for_threads_without_a_sample() {
-        let mut ended = OpenTime::default();
+        let ended = EndedTime::default();
         let mut sum = 0;
         for number in 0..1000 {
             let sampled_ns = if number % 2 == 0 { 25 } else { 0 };
-            ended.add(50 - sampled_ns, 50 - sampled_ns, 0);
+            ended.add(OpenTime { running: 50 - sampled_ns, waiting: 0 });
             if sampled_ns != 0 {
                 let added_ns = ended.take_part(Activity::Running, 100 - sampled_ns);
                 assert!(added_ns <= 100, "{added_ns}");
                 sum += sampled_ns + added_ns;
             }
         }
-        assert_eq!(sum + ended.running, 50_000);
-        assert!(ended.running < 500, "{ended:?}");
+        let rest = ended.running.load(Relaxed);
+        assert_eq!(sum + rest, 50_000);
+        assert!(rest < 500, "{rest}");
         assert_eq!(ended.take_part(Activity::Waiting, 100), 0);
     }
 }
