@@ -9,7 +9,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -380,12 +380,12 @@ fn sweep(
     Ok(other)
 }
 
-/// Returns all recordings in a directory, regardless of their names.
+/// Returns all recordings in a directory, whatever their names, without those that a newer one of them has replaced.
 fn folder_recordings(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut recordings: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_recording(path)).collect();
-    recordings.sort();
-    recordings
+    let recordings: BTreeSet<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_recording(path)).collect();
+    let replaced: HashSet<PathBuf> = recordings.iter().map(|path| old(path)).collect();
+    recordings.into_iter().filter(|path| !replaced.contains(path)).collect()
 }
 
 /// Returns true if the file has the magic number of `perf.data`, in either byte order.
@@ -480,11 +480,12 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_that_is_named_twice_counts_once() {
+    fn a_recording_counts_once_and_the_one_that_it_replaced_not_at_all() {
         let directory = TestDirectory::new("twice");
         let recording = directory.write("p.data", "PERFILE2");
         let link = directory.0.join("link");
         std::os::unix::fs::symlink(&recording, &link).unwrap();
+        directory.write("p.data.old", "PERFILE2");
         let resolved = resolve_all(&[recording.clone(), directory.0.clone(), link]).unwrap();
         assert_eq!(resolved.iter().map(|file| &file.path).collect::<Vec<_>>(), [&recording]);
     }

@@ -65,7 +65,7 @@ impl Input {
         }
         match self.files.first() {
             Some(first) if !first.exists() => {
-                Err(Problem::new(format!("{} is neither a recording nor a command", first.display())))
+                Err(Problem::new(format!("there is no file or command {}", first.display())))
             }
             _ => {
                 let files = recordings_among(&self.files);

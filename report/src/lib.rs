@@ -23,6 +23,7 @@ mod lookup;
 mod loops;
 mod machine;
 mod profile;
+mod python_command;
 mod recording;
 mod render;
 mod report;

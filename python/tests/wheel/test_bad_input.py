@@ -121,7 +121,7 @@ def test_a_command_that_is_not_found(run, args):
 @pytest.mark.parametrize("args", [["lines"], ["flamegraph"], ["export", "-f", "collapsed"]], ids=" ".join)
 def test_a_name_that_is_nothing(run, args, tmp_path):
     result = run(command(), *args, "no-such-thing", status=2)
-    assert "no-such-thing is neither a recording nor a command" in error_message(result)
+    assert "there is no file or command no-such-thing" in error_message(result)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "folder").mkdir()
     assert "there is no recording in folder" in error_message(run(command(), *args, "folder", status=2))

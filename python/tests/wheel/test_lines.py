@@ -165,8 +165,9 @@ def test_graphs_and_exports_add_up_what_they_are_given(run, recording_and_progra
     read_weights = lambda *files: [
         int(line.rsplit(" ", 1)[1]) for line in run(command(), "export", "-f", "collapsed", *files).stdout.splitlines()
     ]
-    assert sum(read_weights(recording, recording)) == 2 * sum(read_weights(recording)) > 0
-    run(command(), "flamegraph", "-o", tmp_path / "both.svg", recording, recording)
+    other = shutil.copyfile(recording, tmp_path / "other.data")
+    assert sum(read_weights(recording, other, recording)) == 2 * sum(read_weights(recording)) > 0
+    run(command(), "flamegraph", "-o", tmp_path / "both.svg", recording, other)
     assert "2 recordings" in (tmp_path / "both.svg").read_text()
 
 

@@ -65,6 +65,16 @@ impl Answer {
     pub(crate) fn new(evidence: &Evidence<'_>) -> Answer {
         Builder::new(evidence).build()
     }
+
+    /// Returns the time below lines of the user for which there was no row.
+    pub(crate) fn hidden(&self) -> Count {
+        let rows = self.rows.iter().filter(|row| row.depth == 0).map(|row| &row.total);
+        let shown: Count = rows.chain([&self.elsewhere]).sum();
+        Count {
+            weight: self.all.weight.saturating_sub(shown.weight),
+            samples: self.all.samples.saturating_sub(shown.samples),
+        }
+    }
 }
 
 /// Function that was compiled: name, file and line.

@@ -53,8 +53,9 @@ impl Compiled {
 impl SourceText {
     /// Reads a source file below one of the roots, or at its own path.
     pub fn open(path: &str, roots: &[PathBuf], compiled: &Compiled) -> SourceText {
-        if path.rsplit('/').next().is_some_and(|name| name.starts_with('<')) {
-            return SourceText::missing("is not available: its code was generated (exec)".to_owned());
+        if let Some(name) = path.rsplit('/').next().filter(|name| name.starts_with('<')) {
+            let reason = if name.starts_with("<frozen ") { "is part of Python" } else { "was generated (exec)" };
+            return SourceText::missing(format!("is not available: its code {reason}"));
         }
         let (mut last_error, mut changed) = (String::new(), None);
         for candidate in candidates(roots, Path::new(path)) {

@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::Report;
 use crate::profile::Count;
+use crate::python_command::PythonProgram;
 use crate::recording::Thread;
 use crate::words::{duration, file_name, group_digits, is_perf, plural};
 
@@ -210,7 +211,6 @@ fn is_worker(command: &[String]) -> bool {
 
 fn program_name(command: &[String]) -> String {
     let words: Vec<&str> = command.iter().map(String::as_str).collect();
-    let has_prefix = |word: &str, name: &str| file_name(word).starts_with(name);
     match words.as_slice() {
         [first, ..] if is_perf(first) => match words.iter().position(|word| *word == "--") {
             Some(separator) => program_name(&command[separator + 1..]),
@@ -219,9 +219,12 @@ fn program_name(command: &[String]) -> String {
         // Form of the command: `env NAME=VALUE... program`.
         ["env", ..] => program_name(&command[1..]),
         [first, _, ..] if first.contains('=') => program_name(&command[1..]),
-        [python, "-m", module, ..] if has_prefix(python, "python") => format!("-m {module}"),
-        [python, option, ..] if has_prefix(python, "python") && option.starts_with('-') => format!("python {option}"),
-        [python, script, ..] if has_prefix(python, "python") => file_name(script).to_owned(),
+        [python, ..] if file_name(python).starts_with("python") => match PythonProgram::find(&command[1..]) {
+            PythonProgram::Module(module) => format!("-m {module}"),
+            PythonProgram::Script(script) => file_name(script).to_owned(),
+            PythonProgram::Text(_) => "python -c".to_owned(),
+            PythonProgram::Input => "python".to_owned(),
+        },
         [first, ..] => file_name(first).to_owned(),
         [] => "a recording".to_owned(),
     }
@@ -238,6 +241,8 @@ mod tests {
             ("/usr/bin/python3.12 dir/prog.py -x", "prog.py"),
             ("python -m pytest -q", "-m pytest"),
             ("python -c pass", "python -c"),
+            ("python -W error -um pytest", "-m pytest"),
+            ("python -", "python"),
             ("./host 3", "host"),
             ("/usr/bin/perf record -g -- env A=b python prog.py", "prog.py"),
             ("perf record -g", "perf record"),

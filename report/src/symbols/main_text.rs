@@ -2,6 +2,7 @@
 
 use rustc_hash::FxHashSet;
 
+use crate::python_command::PythonProgram;
 use crate::recording::Recording;
 use crate::words::file_name;
 
@@ -54,17 +55,10 @@ pub(super) fn python_name(path: &str) -> &'static str {
 /// Returns the text of `python -c TEXT`.
 fn command_text(command: &[String]) -> Option<&str> {
     let python = command.iter().position(|word| file_name(word).starts_with("python"))?;
-    let mut words = command[python + 1..].iter();
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "-W" | "-X" | "--check-hash-based-pycs" => _ = words.next(),
-            option if option.starts_with("--") => {}
-            option if option.starts_with('-') && option.ends_with('c') => return words.next().map(String::as_str),
-            option if option.starts_with('-') && option != "-" => {}
-            _ => return None,
-        }
+    match PythonProgram::find(&command[python + 1..]) {
+        PythonProgram::Text(text) => Some(text),
+        _ => None,
     }
-    None
 }
 
 #[cfg(test)]

@@ -39,6 +39,7 @@ use kernel::KernelSymbols;
 use main_text::MainText;
 pub(crate) use perf_map::MAX_MAP_BYTES;
 use perf_map::{MapFiles, PerfMap};
+use wire::recording::PythonImage;
 
 /// Mappings with code of the kernel, such as `clock_gettime`. Other mappings without a file may hold compiled code.
 const KERNEL_MAPPINGS: [&str; 2] = ["[vdso]", "[vsyscall]"];
@@ -246,7 +247,7 @@ impl<'a> Resolver<'a> {
         let module = location.position.map(|position| self.cache.files.name(position.file).to_owned());
         let is_compiled = location.position.is_some_and(|position| self.cache.files.is_image(position.file));
         match module {
-            Some(module) if is_compiled => self.push_named_frame(format!("[{module}]"), Kind::Compiled, module),
+            Some(module) if is_compiled => self.push_nameless_frame(module),
             Some(module) if KERNEL_MAPPINGS.contains(&module.as_str()) => {
                 self.push_named_frame(module.clone(), Kind::Native, module)
             }
@@ -293,9 +294,14 @@ impl<'a> Resolver<'a> {
         let outermost = symbolized.frames.len().saturating_sub(1);
         if symbolized.frames.is_empty() {
             let name = symbolized.symbol.or(callee.map(str::to_owned));
-            let name = name.or_else(|| self.cache.files.debug_symbol(FilePosition { file, offset }));
-            let name = name.map_or_else(|| format!("[{module}]"), |name| self.readable_name(file, &name));
-            self.push_named_frame(name, kind, module);
+            match name.or_else(|| self.cache.files.debug_symbol(FilePosition { file, offset })) {
+                Some(name) => {
+                    let name = self.readable_name(file, &name);
+                    self.push_named_frame(name, kind, module);
+                }
+                None if symbolized.is_image => self.push_nameless_frame(module),
+                None => self.push_named_frame(format!("[{module}]"), kind, module),
+            }
             return true;
         }
         let mut named = Vec::with_capacity(symbolized.frames.len());
@@ -361,6 +367,15 @@ impl<'a> Resolver<'a> {
         let readable = names::readable(name);
         self.cache.readable.insert((file, name.to_owned()), readable.clone());
         readable
+    }
+
+    /// Adds a frame of an image that lacks its name. A process that is killed may not have written its last Python
+    /// functions.
+    fn push_nameless_frame(&mut self, image: String) {
+        match PythonImage::parse(&image) {
+            Some(_) => self.push_named_frame("[Python]".to_owned(), Kind::Python, String::new()),
+            None => self.push_named_frame(format!("[{image}]"), Kind::Compiled, image),
+        }
     }
 
     fn push_named_frame(&mut self, name: String, kind: Kind, module: String) {

@@ -89,7 +89,8 @@ impl Table<'_> {
     }
 
     fn write_rows(&mut self, answer: &Answer) {
-        let is_elsewhere_shown = answer.elsewhere.percent_of(answer.all) >= MIN_ELSEWHERE_PERCENT;
+        let is_shown = |count: Count| count.percent_of(answer.all) >= MIN_ELSEWHERE_PERCENT;
+        let is_elsewhere_shown = is_shown(answer.elsewhere);
         if answer.rows.is_empty() && !is_elsewhere_shown {
             return;
         }
@@ -115,6 +116,10 @@ impl Table<'_> {
             let fill = " ".repeat(room.saturating_sub(body.width()));
             let line = format!("{} {flag} {body}{fill}  {}", self.time_and_share(row.total, answer), part);
             self.lines.write_coloured(&line, heat_colour(row.total.percent_of(answer.all) / 4.0));
+        }
+        let hidden = answer.hidden();
+        if is_shown(hidden) {
+            self.lines.write(&format!("{}   below other lines of yours", self.time_and_share(hidden, answer)));
         }
         if is_elsewhere_shown {
             let words: Vec<String> = answer
