@@ -382,3 +382,21 @@ def test_the_page_opens_in_a_browser(run, environment, tmp_path):
         assert time.monotonic() < end
         time.sleep(0.05)
     assert (tmp_path / "address").read_text() == page + "\n"
+
+
+def test_lines_without_a_row_of_their_own_share_one(screen):
+    burn = "import time\ndef burn(s):\n    end = time.thread_time() + s\n    while time.thread_time() < end: pass\n"
+    shown = screen("prog.py", burn + "burn(0.1)\n" * 18)
+    assert any(row.endswith("below other lines of yours") for row in shown.rows), shown.text
+
+
+def test_functions_of_a_killed_process_are_no_compiled_code(run, tmp_path):
+    (tmp_path / "prog.py").write_text(
+        "import os, signal, time\n"
+        "end = time.thread_time() + 0.1\n"
+        "while time.thread_time() < end: pass\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    report = json.loads(run(command(), "lines", "--json", "-", "--", python(), "prog.py", status=137).stdout)
+    shares = report["answer"]["shares"]
+    assert "compiled" not in shares and shares["Python"]["samples"] > 0, shares
