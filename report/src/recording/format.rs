@@ -250,10 +250,13 @@ fn is_used_feature(feature: u32) -> bool {
     .contains(&feature)
 }
 
+/// Number of inexact samples from which on a note mentions them.
+const MIN_INEXACT_SAMPLES: u64 = 100;
+
 /// Returns notes from the counters of our own recorder: if more than one stack in a hundred is incomplete, a thread was
 /// not sampled, more than one sample in a hundred was skipped, or more than one in four is inexact; one in two where
-/// `cpu-clock` was used, because a single wait in 40 ms of CPU time counts as often. Lost samples have records of
-/// their own.
+/// `cpu-clock` was used, because a single wait in 40 ms of CPU time counts as often. In a short recording, chance is
+/// larger than that error. Lost samples have records of their own.
 fn recorder_notes(counters: &Counters) -> Vec<String> {
     let Counters { samples, incomplete, truncated, skipped, threads_without_timer, inexact, by_user_clock, .. } =
         *counters;
@@ -280,7 +283,7 @@ fn recorder_notes(counters: &Counters) -> Vec<String> {
         0 => (samples / 4, "not permitted (perf_event_paranoid above 2, or seccomp), or too slow for so many waits"),
         _ => (samples / 2, "too slow where a thread waits or is interrupted so often, or has so many page faults"),
     };
-    if inexact > min_inexact {
+    if inexact > min_inexact.max(MIN_INEXACT_SAMPLES) {
         notes.push(format!(
             "{inexact} of {samples} samples are of threads that often wait, taken at the kernel's clock tick: the \
              first milliseconds after each wait may have up to a third of that time too much or too little. perf's \
@@ -386,5 +389,7 @@ mod tests {
         assert_eq!(recorder_notes(&counters(9, 11, 0)).len(), 2);
         let mostly_exact = Counters { inexact: 500, by_user_clock: 1, ..counters(0, 0, 0) };
         assert!(recorder_notes(&mostly_exact).is_empty(), "cpu-clock was used");
+        let short = Counters { samples: 100, inexact: 90, ..Counters::default() };
+        assert!(recorder_notes(&short).is_empty());
     }
 }
