@@ -202,6 +202,14 @@ def test_programs_without_a_file_show_their_source(run, tmp_path):
     assert {7, 8} <= {row["line"] for row in rows if row["path"] == "<stdin>"}, rows
 
 
+def test_code_that_a_library_generates_is_no_line_of_a_program_without_a_file(run):
+    generated = "end = time.thread_time() + 0.3\nwhile time.thread_time() < end: pass"
+    text = f"import time\nx = 1\nexec({generated!r})  # call\n"
+    report = json.loads(run(command(), "lines", "--json", "-", "--", python(), "-c", text).stdout)
+    rows = [(row["path"], row["line"]) for row in report["answer"]["rows"] if row["parts"].get("Python")]
+    assert ("python -c", 3) in rows and ("python -c", 2) not in rows, rows
+
+
 #: Functions that Numba cannot cache, and one that is compiled for many types.
 NOT_CACHED = """
 import numpy as np

@@ -41,6 +41,11 @@ impl MainText {
         (is_in_text && line.is_none_or(|line| line <= self.lines)).then_some(path)
     }
 
+    /// Returns the program's path, if it is in no file.
+    pub(super) fn main_path(&self) -> Option<&'static str> {
+        self.text.as_ref().map(|(path, _)| *path)
+    }
+
     /// Returns the text and its path.
     pub(super) fn into_text(self) -> Option<(&'static str, String)> {
         self.text

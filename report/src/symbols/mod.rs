@@ -16,7 +16,7 @@ mod shared_code;
 mod skipped;
 mod source_frame;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -133,6 +133,7 @@ impl Symbols {
             let end = resolver.symbols.frames.len() as u32;
             resolver.symbols.ends.push(end);
         }
+        resolver.separate_generated(recording);
         resolver.finish()
     }
 
@@ -347,6 +348,30 @@ impl<'a> Resolver<'a> {
     /// Returns the path of a source. A program that is in no file has a path of its own.
     fn source(&self, path: &str, function: &str, line: Option<u32>) -> String {
         self.main_text.path(path, function, line).map_or_else(|| source_path(path), str::to_owned)
+    }
+
+    /// Gives top-level code that libraries generate with `exec` its own source again. It has the names and often the
+    /// line numbers of a program that is in no file, but other Python functions call it.
+    fn separate_generated(&mut self, recording: &Recording) {
+        let Some(path) = self.main_text.main_path() else { return };
+        let is_python = |frame: &Frame| self.functions.values[frame.function as usize].kind == Kind::Python;
+        let mut generated = FxHashSet::default();
+        for stack in 0..recording.stacks.len() as u32 {
+            let frames = recording.stacks.get(stack).iter().flat_map(|location| self.symbols.frame_range(*location));
+            let mut python: Vec<usize> = frames.filter(|index| is_python(&self.symbols.frames[*index])).collect();
+            python.pop();
+            generated.extend(python);
+        }
+        let source = self.sources.number(main_text::python_name(path).to_owned());
+        for index in generated {
+            let frame = &mut self.symbols.frames[index];
+            let function = &self.functions.values[frame.function as usize];
+            if function.name == "<module>" && function.module == path {
+                let function = Function { module: main_text::python_name(path).to_owned(), ..function.clone() };
+                frame.function = self.functions.number(function);
+                frame.source = Some(source);
+            }
+        }
     }
 
     /// Returns the symbol table's name of an inlined function.
