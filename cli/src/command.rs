@@ -33,10 +33,11 @@ pub(crate) fn resolve_command(words: &[OsString]) -> Result<Vec<OsString>, Probl
     Ok(words)
 }
 
-/// Returns true if the argument names Python code rather than a program.
+/// Returns true if the argument names Python code rather than a program: `-m`, a script, an archive or a folder of code.
 pub(crate) fn needs_python(word: &OsStr) -> bool {
     let path = Path::new(word);
-    word == "-m" || (path.extension().is_some_and(|extension| extension == "py") && path.is_file())
+    let is_code = path.extension().is_some_and(|extension| extension == "py" || extension == "pyz") && path.is_file();
+    word == "-m" || is_code || path.join("__main__.py").is_file()
 }
 
 /// Finds Python: the interpreter that started this command, the one that it was installed for, or the first in PATH.

@@ -299,7 +299,7 @@ fn first_word(subcommand: &clap::Command, words: &[OsString]) -> Option<usize> {
 fn is_command(word: &OsStr) -> bool {
     let path = Path::new(word);
     let is_recording = bundle::is_recording(path) || (path.is_dir() && !bundle::resolve_recordings(path).is_empty());
-    command::needs_python(word) || (!is_recording && command::find(word).is_some())
+    !is_recording && (command::needs_python(word) || command::find(word).is_some())
 }
 
 #[cfg(test)]

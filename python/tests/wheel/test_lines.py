@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
+import zipapp
 
 import pytest
 from conftest import PROGRAMS, TEST_TIMEOUT_S, command, python, require_tool
@@ -122,16 +123,19 @@ def test_a_command_is_recorded_as_it_is_said(run, tmp_path):
 
 
 def test_a_program_is_recorded_by_this_python(run, tmp_path):
-    """A script is run by this installation's Python, with or without ``--``, as a file or as a module. Each command
-    prints the names of the files that it has written."""
+    """A script is run by this installation's Python, with or without ``--``, as a file, a module, a folder or an archive.
+    Each command prints the names of the files that it has written."""
     (tmp_path / "prog.py").write_text(
         "import sys, time\n"
         "print(sys.prefix, sys.argv[1:])\n"
         "until = time.process_time() + 0.5\n"
         "while time.process_time() < until: sum(range(1000))\n"
     )
+    (tmp_path / "app").mkdir()
+    shutil.copyfile(tmp_path / "prog.py", tmp_path / "app" / "__main__.py")
+    zipapp.create_archive(tmp_path / "app", tmp_path / "app.pyz")
     expected_output = f"{python().parent.parent} ['-o', 'x']\n"
-    for args in (["prog.py"], ["--", "prog.py"], ["-m", "prog"], ["--", "-m", "prog"]):
+    for args in (["prog.py"], ["--", "prog.py"], ["-m", "prog"], ["--", "-m", "prog"], ["app"], ["app.pyz"]):
         result = run(command(), "lines", "--html", "page.html", *args, "-o", "x")
         assert result.stdout == expected_output
         assert (
