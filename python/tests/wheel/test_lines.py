@@ -123,8 +123,8 @@ def test_a_command_is_recorded_as_it_is_said(run, tmp_path):
 
 
 def test_a_program_is_recorded_by_this_python(run, tmp_path):
-    """A script is run by this installation's Python, with or without ``--``, as a file, a module, a folder or an archive.
-    Each command prints the names of the files that it has written."""
+    """A script is run by this installation's Python, with or without ``--``, as a file, module, folder or archive. Each
+    command prints the names of the files that it has written."""
     (tmp_path / "prog.py").write_text(
         "import sys, time\n"
         "print(sys.prefix, sys.argv[1:])\n"
