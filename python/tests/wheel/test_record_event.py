@@ -91,7 +91,7 @@ def test_a_program_may_make_namespaces(run, tmp_path):
         "import ctypes, os, sys, time\n"
         "libc, MOUNT, USER, PID = ctypes.CDLL(None, use_errno=True), 0x20000, 0x10000000, 0x20000000\n"
         "def made(result):\n"
-        "    if result != 0: raise SystemExit(os.strerror(ctypes.get_errno()))\n"
+        "    if result != 0 or ctypes.get_errno() != 0: raise SystemExit(os.strerror(ctypes.get_errno()))\n"
         "def work():\n"
         "    until = time.process_time() + 0.3\n"
         "    while time.process_time() < until: sum(range(1000))\n"

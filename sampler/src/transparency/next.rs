@@ -130,7 +130,7 @@ fn exit_group(status: c_int) -> ! {
 }
 
 /// Defines interposed functions that do more than call the next function of their name. The body receives a closure
-/// that calls the next function with the caller's arguments.
+/// that calls the next function with the caller's arguments and `errno`.
 macro_rules! interpose {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty, |$call:ident| $body:expr;)*) => {$(
         #[doc = concat!("Interposed `", stringify!($name), "`.")]
@@ -139,8 +139,12 @@ macro_rules! interpose {
         /// Same contract as libc's function.
         #[allow(non_snake_case)]
         pub unsafe fn $name($($argument: $type),*) -> $result {
-            // SAFETY: the caller's arguments are passed on unchanged.
-            let $call = || unsafe { $crate::transparency::next::$name($($argument),*) };
+            let errno = $crate::transparency::next::errno();
+            let $call = || {
+                $crate::transparency::next::set_errno(errno);
+                // SAFETY: the caller's arguments are passed on unchanged.
+                unsafe { $crate::transparency::next::$name($($argument),*) }
+            };
             $body
         }
     )*};
