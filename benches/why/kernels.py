@@ -2256,27 +2256,22 @@ def has_negative_changed(x):
 
 
 @njit
-def short_medians(block, block_out):
-    for i in range(1, block.shape[0] - 1):
-        for j in range(1, block.shape[1] - 1):
-            block_out[i, j] = np.median(block[i - 1 : i + 2, j - 1 : j + 2])  # hot
+def short_medians(fives, few_medians):
+    for i in range(fives.shape[0]):
+        few_medians[i] = np.median(fives[i])  # hot
 
 
 @njit
-def short_medians_changed(block, block_out):
-    values = np.empty(9)
-    for i in range(1, block.shape[0] - 1):
-        for j in range(1, block.shape[1] - 1):
-            n = 0
-            for y in range(i - 1, i + 2):
-                for x in range(j - 1, j + 2):
-                    value, k = block[y, x], n
-                    while k > 0 and values[k - 1] > value:
-                        values[k] = values[k - 1]
-                        k -= 1
-                    values[k] = value
-                    n += 1
-            block_out[i, j] = values[4]
+def short_medians_changed(fives, few_medians):
+    values = np.empty(5)
+    for i in range(fives.shape[0]):
+        for n in range(5):
+            value, k = fives[i, n], n
+            while k > 0 and values[k - 1] > value:
+                values[k] = values[k - 1]
+                k -= 1
+            values[k] = value
+        few_medians[i] = values[2]
 
 
 @njit
@@ -2655,6 +2650,276 @@ def counted_by_workers_changed(x, two_counts):
         two_counts[worker] += n
 
 
+@njit
+def rows_by_index(m, rows_of_m, grid):
+    for i in range(len(rows_of_m)):
+        for j in range(m.shape[1]):
+            grid[i, j] = m[rows_of_m[i], j] * 0.5  # hot
+
+
+@njit
+def rows_by_index_changed(m, rows_of_m, grid):
+    for i in range(len(rows_of_m)):
+        k = rows_of_m[i]
+        for j in range(m.shape[1]):
+            grid[i, j] = m[k, j] * 0.5
+
+
+@njit
+def columns_by_index(m, rows_of_m, grid):
+    for i in range(len(rows_of_m)):
+        for j in range(m.shape[0]):
+            grid[j, i] = m[j, rows_of_m[i]] * 0.5  # hot
+
+
+@njit
+def columns_by_index_changed(m, rows_of_m, grid):
+    for i in range(len(rows_of_m)):
+        k = rows_of_m[i]
+        for j in range(m.shape[0]):
+            grid[j, i] = m[j, k] * 0.5
+
+
+@njit
+def running_rows(m, rows_of_m, grid):
+    for i in range(len(rows_of_m)):
+        s = 0.0
+        for j in range(m.shape[1]):
+            s += m[rows_of_m[i], j]
+            grid[i, j] = s  # hot
+
+
+@njit
+def sums_by_label(hundreds, groups, group_sums):
+    for i in range(hundreds.shape[0]):
+        for j in range(hundreds.shape[1]):
+            group_sums[groups[i], j] += hundreds[i, j]  # hot
+
+
+@njit
+def sums_by_label_changed(hundreds, groups, group_sums):
+    for i in range(hundreds.shape[0]):
+        sums = group_sums[groups[i]]
+        for j in range(hundreds.shape[1]):
+            sums[j] += hundreds[i, j]
+
+
+@njit
+def counts_by_label(bits, groups, group_counts):
+    for i in range(bits.shape[0]):
+        for j in range(bits.shape[1]):
+            group_counts[groups[i], j] += bits[i, j]  # hot
+
+
+@njit
+def counts_by_label_changed(bits, groups, group_counts):
+    for i in range(bits.shape[0]):
+        counts = group_counts[groups[i]]
+        for j in range(bits.shape[1]):
+            counts[j] += bits[i, j]
+
+
+@njit
+def knapsack(best, weights, gains):
+    for i in range(len(weights)):
+        for j in range(len(best) - 1, weights[i] - 1, -1):
+            best[j] = max(best[j], best[j - weights[i]] + gains[i])  # hot
+
+
+@njit
+def knapsack_changed(best, weights, gains):
+    for i in range(len(weights)):
+        weight, gain = weights[i], gains[i]
+        for j in range(len(best) - 1, weight - 1, -1):
+            best[j] = max(best[j], best[j - weight] + gain)
+
+
+@njit
+def scaled_by_element(a, one, out):
+    for i in range(len(a)):
+        out[i] = a[i] * one[0]  # hot
+
+
+@njit
+def chosen_and_scaled(a, index, one, out):
+    for i in range(len(index)):
+        out[i] = a[index[i]] * one[0]  # hot
+
+
+@njit
+def shortest_paths(distances):
+    for k in range(len(distances)):
+        for i in range(len(distances)):
+            for j in range(len(distances)):
+                distances[i, j] = min(distances[i, j], distances[i, k] + distances[k, j])  # hot
+
+
+@njit
+def shortest_paths_changed(distances):
+    for k in range(len(distances)):
+        row = distances[k].copy()
+        for i in range(len(distances)):
+            x = distances[i, k]
+            for j in range(len(distances)):
+                distances[i, j] = min(distances[i, j], x + row[j])
+
+
+@njit
+def eliminated(distances):
+    for k in range(len(distances)):
+        for i in range(len(distances)):
+            for j in range(len(distances)):
+                distances[i, j] -= distances[i, k] * distances[k, j] * 1e-9  # hot
+
+
+@njit
+def eliminated_changed(distances):
+    for k in range(len(distances)):
+        row = distances[k].copy()
+        for i in range(len(distances)):
+            x = distances[i, k] * 1e-9
+            for j in range(len(distances)):
+                distances[i, j] -= x * row[j]
+
+
+@njit
+def long_polynomial(near, short, near_out):
+    for i in range(len(near)):
+        s = 0.0
+        for k in range(len(short)):
+            s = s * near[i] + short[k]  # hot
+        near_out[i] = s
+
+
+@njit
+def long_polynomial_changed(near, short, near_out):
+    near_out[:] = 0.0
+    for k in range(len(short)):
+        c = short[k]
+        for i in range(len(near)):
+            near_out[i] = near_out[i] * near[i] + c
+
+
+@njit
+def reversed_polynomial(near, short, near_out):
+    for i in range(len(near)):
+        s = 0.0
+        for k in range(len(short) - 1, -1, -1):
+            s = s * near[i] + short[k]  # hot
+        near_out[i] = s
+
+
+@njit
+def reversed_polynomial_changed(near, short, near_out):
+    near_out[:] = 0.0
+    for k in range(len(short) - 1, -1, -1):
+        c = short[k]
+        for i in range(len(near)):
+            near_out[i] = near_out[i] * near[i] + c
+
+
+@njit
+def logistic_maps(near, divisor, near_out):
+    for i in range(len(near)):
+        x = near[i] - 0.5
+        for _ in range(divisor * 10):
+            x = 3.7 * x * (1.0 - x)  # hot
+        near_out[i] = x
+
+
+@njit
+def logistic_maps_changed(near, divisor, near_out):
+    for i in range(len(near)):
+        near_out[i] = near[i] - 0.5
+    for _ in range(divisor * 10):
+        for i in range(len(near)):
+            near_out[i] = 3.7 * near_out[i] * (1.0 - near_out[i])
+
+
+@njit
+def decayed(near, few_coefficients, near_out):
+    s = 0.0
+    for i in range(len(near)):
+        for k in range(len(few_coefficients)):
+            s = s * 0.5 + few_coefficients[k]  # hot
+        near_out[i] = s
+
+
+@njit
+def decayed_changed(near, few_coefficients, near_out):
+    s = 0.0
+    for i in range(len(near)):
+        for k in range(6):
+            s = s * 0.5 + few_coefficients[k]
+        near_out[i] = s
+
+
+@njit
+def descent(short, near_out):
+    x = 0.3
+    for i in range(len(near_out)):
+        s = 0.0
+        for k in range(len(short)):
+            s = s * x + short[k]  # hot
+        x -= 0.001 * s
+        near_out[i] = x
+
+
+@njit
+def filtered_rows(hundreds, counters):
+    for i in range(hundreds.shape[0]):
+        s = 0.0
+        for k in range(hundreds.shape[1]):
+            s = s * 0.5 + hundreds[i, k]  # hot
+        counters[i] = int(s)
+
+
+@njit
+def heat(cube, cube_out):
+    for i in range(1, cube.shape[0] - 1):
+        for k in range(1, cube.shape[2] - 1):
+            for j in range(1, cube.shape[1] - 1):
+                cube_out[i, j, k] = cube[i, j, k] + 0.1 * (  # hot
+                    cube[i - 1, j, k] + cube[i + 1, j, k] + cube[i, j - 1, k] + cube[i, j + 1, k]
+                    + cube[i, j, k - 1] + cube[i, j, k + 1] - 6.0 * cube[i, j, k]
+                )  # fmt: skip
+
+
+@njit
+def heat_changed(cube, cube_out):
+    for i in range(1, cube.shape[0] - 1):
+        for j in range(1, cube.shape[1] - 1):
+            for k in range(1, cube.shape[2] - 1):
+                cube_out[i, j, k] = cube[i, j, k] + 0.1 * (
+                    cube[i - 1, j, k] + cube[i + 1, j, k] + cube[i, j - 1, k] + cube[i, j + 1, k]
+                    + cube[i, j, k - 1] + cube[i, j, k + 1] - 6.0 * cube[i, j, k]
+                )  # fmt: skip
+
+
+@njit
+def lengths_of_points(triples, sums):
+    for i in range(triples.shape[0]):
+        sums[i] = triples[i, 0] * triples[i, 0] + triples[i, 1] * triples[i, 1] + triples[i, 2] * triples[i, 2]  # hot
+
+
+@njit
+def lengths_of_points_changed(coordinates, sums):
+    for i in range(coordinates.shape[1]):
+        x, y, z = coordinates[0, i], coordinates[1, i], coordinates[2, i]
+        sums[i] = x * x + y * y + z * z
+
+
+@njit
+def growth(a):
+    p = 1.0
+    for i in range(len(a)):
+        p *= a[i]  # hot
+    return p
+
+
+growth_changed = njit(fastmath={"reassoc"})(growth.py_func)
+
+
 RULES = {
     "total": "fp-order",
     "dot": "fp-order",
@@ -2677,6 +2942,7 @@ RULES = {
     "present": "conditional-sum",
     "appended": "list-growth",
     "refused": "exception-exit",
+    "rows_by_index": "repeated-load",
 }
 #: Expected rules of the kernels below the line.
 MORE = {
@@ -2863,6 +3129,24 @@ MORE = {
     "moved_points": "few-rounds",
     "cluster_sums": "few-rounds",
     "counted_by_workers": "sum-in-memory",
+    "columns_by_index": "gather",
+    "running_rows": "recurrence",
+    "sums_by_label": "repeated-load",
+    "counts_by_label": "repeated-load",
+    "knapsack": "repeated-load",
+    "scaled_by_element": "-",
+    "chosen_and_scaled": "gather",
+    "shortest_paths": "repeated-load",
+    "eliminated": "repeated-load",
+    "long_polynomial": "recurrence",
+    "reversed_polynomial": "recurrence",
+    "logistic_maps": "recurrence",
+    "decayed": "recurrence",
+    "descent": "recurrence",
+    "filtered_rows": "recurrence",
+    "heat": "stride",
+    "lengths_of_points": "stride",
+    "growth": "fp-order",
 }
 ALL = {**RULES, **MORE}
 with open(__file__, encoding="utf-8") as file:
@@ -2875,29 +3159,33 @@ EXCEPTIONS = {
     # faster.
     "0.57.1": {
         "present": "fp-order", "enumerated": "-", "of_list": "exception-exit", "classes": "-",
-        "block_sums": "strided-sum", "sum_of_large32": "fp-order", "cluster_sums": "gather", "counted_by_workers": "-",
-        "days": "invariant-divisor",
+        "block_sums": "strided-sum", "sum_of_large32": "fp-order", "cluster_sums": "gather",
+        "days": "invariant-divisor", "knapsack": "-",
     },
     "0.61.2": {
         "present": "fp-order", "enumerated": "-", "of_list": "-", "is_ascending": "-", "counted_bases": "no loop",
         "reservoirs": "-", "block_sums": "strided-sum", "sum_of_large32": "fp-order", "cluster_sums": "gather",
-        "counted_by_workers": "-", "days": "invariant-divisor",
+        "days": "invariant-divisor",
     },
     # LLVM 20 emits calls of numba_sqrt.
-    "0.63.1": {"chosen": "-", "enumerated": "-", "lagged_sum": "strided-sum", "inverse_lengths": "-"},
-    # Only the loop over the rows has enough samples for advice.
-    "0.68.1": {"row_expressions": "allocation"},
+    "0.63.1": {
+        "chosen": "-", "enumerated": "-", "lagged_sum": "strided-sum", "inverse_lengths": "-", "knapsack": "gather",
+    },
+    # Only the loop over the rows has enough samples for advice. LLVM 22 stores by a mask of AVX2, which AMD's processors
+    # do as slowly as one value at a time.
+    "0.68.1": {"row_expressions": "allocation", "shortest_paths": "stride"},
     # Without AVX, divisions of float32 are narrow, LLVM keeps branches that add to a sum, and several divisions or
     # square roots take as long as one at a time.
     "0.68.1 nehalem": {
         "by_scalar32": "invariant-divisor", "sum_of_both": "-", "cut_off_energy": "-", "cut_off_points": "-",
         "cut_off_lengths": "-", "inverse_lengths": "-", "potential_at_origin": "-",
-        "days": "invariant-divisor", "cluster_sums": "gather", "counted_by_workers": "-",
+        "days": "invariant-divisor", "cluster_sums": "gather",
+        "shortest_paths": "repeated-load",
     },
     # This processor has gather and scatter instructions for strides other than 1.
     "0.68.1 skylake-avx512": {
         "scaled_view": "stride", "classes": "-", "integer_classes": "-", "mirrored": "gather",
-        "block_sums": "strided-sum", "days": "invariant-divisor",
+        "block_sums": "strided-sum", "days": "invariant-divisor", "shortest_paths": "repeated-load",
     },
 }
 
@@ -2972,7 +3260,12 @@ def arguments():
         "labels": random.integers(0, 8, 6000), "centres": np.zeros((8, 3)), "two_counts": np.zeros(2, np.int64),
         "many_arrays": lambda: List([a[i : i + 100].copy() for i in range(200)]),
         "nested": lambda: List([List([0.5] * 20) for _ in range(50)]), "codes_out": np.zeros(N, np.uint8),
-        "present_cells": random.random((512, 512)) < 0.99,
+        "present_cells": random.random((512, 512)) < 0.99, "rows_of_m": random.integers(0, 512, 512),
+        "fives": random.random((2000, 5)), "few_medians": np.zeros(2000), "groups": random.integers(0, 8, 200),
+        "group_sums": np.zeros((8, 100)), "bits": random.integers(0, 2, (200, 100)),
+        "group_counts": np.zeros((8, 100), np.int64), "best": np.zeros(5001), "weights": random.integers(10, 300, 40),
+        "gains": random.random(40), "distances": random.random((150, 150)), "cube_out": np.zeros((32, 32, 32)),
+        "coordinates": random.random((3, 6000)),
     }
 
 

@@ -24,7 +24,7 @@ def test_each_kernel_has_the_advice_that_makes_it_faster(run, tmp_path, environm
     # Quick selection of kernels; ci/why.sh tests all kernels with more releases and processors.
     rows = [line.split("\t") for line in run(interpreter, KERNELS, "rules", "quick").stdout.splitlines()]
     expected = [(name, line, rule) for name, line, _, _, rule in rows]
-    assert len(expected) == 21
+    assert len(expected) == 22
     data = tmp_path / "kernels.data"
     # A lower rate avoids dropped samples on a busy machine.
     run(

@@ -6,6 +6,7 @@ use std::ops::Range;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::facts::{Carried, Elements, Facts};
+use super::hot_loop::Entry;
 use crate::machine::graph::NaturalLoop;
 use crate::machine::{Class, FIRST_VECTOR, Flow, Instruction, Memory, Operation, Registers};
 
@@ -22,8 +23,9 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     // Registers that the loop writes.
     let changed = body.iter().fold(Registers::default(), |registers, instruction| registers | instruction.written);
     count_loaded_addresses(&mut facts, &body, changed);
+    let repeated = count_repeated_loads(&mut facts, &body, changed);
     facts.descends = descends(&body, changed);
-    facts.strided = count_strided(&body, changed);
+    facts.strided = count_strided(&body, changed, repeated);
     count_invariant_divisions(&mut facts, &body, changed);
     facts.counted_exits = count_counted_exits(natural_loop, instructions);
     facts.constant_arguments = count_constant_arguments(instructions, natural_loop, changed);
@@ -87,6 +89,7 @@ fn count_instruction(facts: &mut Facts, elements: &mut Elements, instruction: &I
     facts.wraparounds += u32::from(instruction.spreads_sign);
     facts.wide_products += u32::from(instruction.multiplies_wide);
     facts.packed_products += u32::from(instruction.multiplies_packed);
+    facts.masked_stores += u32::from(instruction.stores_by_mask);
     facts.table_jumps += u32::from(matches!(instruction.step.flow, Flow::Switch | Flow::Jump(None)));
     facts.has_avx |= instruction.is_avx;
     match instruction.class {
@@ -523,7 +526,10 @@ fn count_loaded_addresses(facts: &mut Facts, body: &[&Instruction], changed: Reg
             facts.reloads += u32::from(address.intersects(reloaded));
         }
         let is_load = instruction.memory.is_some_and(|memory| !memory.is_stack);
-        let is_fixed = |memory: Memory| memory.parts != [None; 2] && !memory.address.intersects(changed);
+        // A difference with a value in memory is no pointer.
+        let is_fixed = |memory: Memory| {
+            memory.parts != [None; 2] && !memory.address.intersects(changed) && instruction.read == memory.address
+        };
         let is_reload = is_load && instruction.memory.is_some_and(is_fixed);
         // An index may pass through additions, masks and selections before its use as an address.
         let is_from_loaded =
@@ -540,6 +546,61 @@ fn count_loaded_addresses(facts: &mut Facts, body: &[&Instruction], changed: Reg
             reloaded |= instruction.loaded();
         }
     }
+}
+
+/// Counts loads that yield the same value in each iteration, unless a store changes it, and the accesses whose address
+/// depends on such values. Returns the registers that hold the address of a row.
+fn count_repeated_loads(facts: &mut Facts, body: &[&Instruction], changed: Registers) -> Registers {
+    let is_array = |memory: &Memory| !memory.is_stack && memory.parts != [None; 2];
+    let stores =
+        body.iter().filter(|instruction| adds(instruction) || instruction.memory.is_some_and(|memory| memory.is_store));
+    let stored: BTreeSet<_> =
+        stores.filter_map(|store| store.memory.filter(is_array)).map(|memory| (memory.parts, memory.offset)).collect();
+    let mut rows = Registers::default();
+    if stored.is_empty() {
+        return rows;
+    }
+    let is_stored = |memory: &Memory| stored.contains(&(memory.parts, memory.offset));
+    // Registers with the same value in each iteration, and those of them that depend on such a load.
+    let (mut same, mut loaded) = (!changed, Registers::default());
+    // Integers that depend on such a load, and those that depend on a product of such values.
+    let (mut depending, mut products) = (Registers::default(), Registers::default());
+    for instruction in body {
+        let memory = instruction.memory;
+        if let Some(memory) = memory.filter(is_array) {
+            if memory.address.intersects(products) {
+                facts.repeated_rows += 1;
+            } else {
+                facts.repeated_offsets += u32::from(memory.address.intersects(depending));
+            }
+        }
+        let load =
+            memory.filter(|memory| is_array(memory) && !memory.is_store && instruction.operation != Operation::Call);
+        let is_repeated = load.is_some_and(|memory| {
+            memory.address.and(same) == memory.address && !adds(instruction) && !is_stored(&memory)
+        });
+        facts.repeated_loads += u32::from(is_repeated);
+        let inputs = instruction.read;
+        let is_same = inputs.and(same) == inputs && memory.is_none_or(|memory| memory.is_stack || is_repeated);
+        let is_computed = memory.is_none_or(|memory| memory.is_stack) && !instruction.has_vectors();
+        let is_product = is_same && instruction.multiplies_integers && inputs.intersects(loaded);
+        let is_loaded = is_same && (is_repeated || inputs.intersects(loaded));
+        let depends = is_repeated && !instruction.has_vectors() || is_computed && inputs.intersects(depending);
+        let is_row = is_product || is_computed && inputs.intersects(products);
+        let update = |registers: Registers, is_member: bool| {
+            let added = if is_member { instruction.written } else { Registers::default() };
+            registers.and(!instruction.written) | added
+        };
+        (same, loaded) = (update(same, is_same), update(loaded, is_loaded));
+        (depending, products) = (update(depending, depends), update(products, is_row));
+        rows |= products;
+    }
+    rows
+}
+
+/// Returns true for an addition to an integer in memory.
+fn adds(instruction: &Instruction) -> bool {
+    instruction.operation == Operation::AddInMemory
 }
 
 /// Returns true if the loop decreases a register that it also uses otherwise, or subtracts several indices from a
@@ -563,11 +624,13 @@ fn descends(body: &[&Instruction], changed: Registers) -> bool {
     body.iter().filter_map(decreased).any(|(register, _)| is_used(register))
 }
 
-/// Counts vector register loads and stores whose address advances by a loop-invariant register in each iteration.
-fn count_strided(body: &[&Instruction], changed: Registers) -> u32 {
+/// Counts vector register loads and stores whose address advances by a loop-invariant register in each iteration. Each
+/// iteration computes some registers again.
+fn count_strided(body: &[&Instruction], changed: Registers, computed: Registers) -> u32 {
     let advancing_registers =
         body.iter().filter_map(|instruction| instruction.increment).filter(|(_, by)| !changed.contains(*by));
     let advancing_registers: Registers = advancing_registers.map(|(target, _)| target).collect();
+    let advancing_registers = advancing_registers.and(!computed);
     let is_strided = |instruction: &&&Instruction| {
         instruction.has_vectors()
             && instruction.memory.is_some_and(|memory| memory.address.intersects(advancing_registers))
@@ -707,6 +770,7 @@ impl CarriedValues {
             let is_mixed = value.is_multiplied && value.is_added;
             if value.sum_of == Some(register) && !has_bit(self.used_otherwise) && !is_mixed {
                 facts.accumulators += 1;
+                facts.products += u32::from(value.is_multiplied);
                 facts.stored_sums += u32::from(has_bit(self.stored));
                 facts.additions = facts.additions.max(value.changes);
             } else if has_bit(self.escaped) || has_bit(value.other_inputs) || !has_bit(value.choice_inputs) {
@@ -720,6 +784,41 @@ impl CarriedValues {
             }
         }
     }
+}
+
+/// Classifies the values with which a loop starts, from its instructions and those of the rest of the loop around it.
+pub(super) fn classify_entry(body: &[&Instruction], rest: &[&Instruction]) -> Entry {
+    let written = |instructions: &[&Instruction]| {
+        instructions.iter().fold(Registers::default(), |registers, instruction| registers | instruction.written)
+    };
+    let (changed, changed_around) = (written(body), written(rest));
+    let writers = |register: u8| rest.iter().filter(move |instruction| instruction.written.contains(register));
+    // Registers that a round reads before it writes them.
+    let (read, _) = body.iter().fold((Registers::default(), Registers::default()), |(read, written), instruction| {
+        (read | instruction.read.and(!written), written | instruction.written)
+    });
+    // Vector registers with values from the loop, followed through the code around it from the loop's end to its start.
+    let end = body.last().map_or(0, |instruction| instruction.step.address);
+    let (before, after): (Vec<&Instruction>, Vec<&Instruction>) =
+        rest.iter().copied().partition(|instruction| instruction.step.address < end);
+    let results = after.iter().chain(&before).fold(changed.and(Registers::VECTORS), |results, instruction| {
+        let vectors = if instruction.read.intersects(results) { instruction.written } else { Registers::default() };
+        results.and(!instruction.written) | vectors.and(Registers::VECTORS)
+    });
+    if read.intersects(results) || reads_earlier_results(rest) {
+        return Entry::Continues;
+    }
+    // Counters and addresses are set from registers that no round of the loop around it changes.
+    let is_fixed = |instruction: &&Instruction| {
+        instruction.memory.is_none_or(|memory| memory.is_stack)
+            && !instruction.read.intersects(changed | changed_around)
+    };
+    let starts_same = |register: u8| match changed_around.contains(register) {
+        true => writers(register).any(is_fixed),
+        false => !changed.contains(register),
+    };
+    let all_same = read.and(!Registers::VECTORS).numbers().all(starts_same);
+    if all_same { Entry::Repeats } else { Entry::StartsAnew }
 }
 
 /// Returns the vector registers whose value depends on their own value in an earlier iteration.
@@ -797,6 +896,88 @@ mod tests {
         let facts = facts_of(b"\xf2\x0f\x58\x04\xc7\x48\xff\xc0\x48\x39\xf0\x7c\xf3\xc3");
         assert_eq!((facts.scalar, facts.accumulators, facts.recurrences, facts.exits), (1, 1, 0, 1));
         assert!(!facts.is_vectorised());
+    }
+
+    #[test]
+    fn a_row_is_computed_again_only_beside_a_store() {
+        // mov rax, [rdx+rbx*8]; imul rax, r9; vmovsd xmm0, [rax+rcx*8]; vmovsd [rsi+rcx*8], xmm0; inc rcx; cmp r8, rcx;
+        // jne; ret
+        let row =
+            b"\x48\x8b\x04\xda\x49\x0f\xaf\xc1\xc5\xfb\x10\x04\xc8\xc5\xfb\x11\x04\xce\x48\xff\xc1\x49\x39\xc8\x75\
+              \xe6\xc3";
+        // The same with add rax, rcx and [rdi+rax*8].
+        let element =
+            b"\x48\x8b\x04\xda\x49\x0f\xaf\xc1\x48\x01\xc8\xc5\xfb\x10\x04\xc7\xc5\xfb\x11\x04\xce\x48\xff\xc1\x49\
+              \x39\xc8\x75\xe3\xc3";
+        // mov r10, rcx and sub r10, rax instead of imul, and [rdi+r10*8].
+        let offset =
+            b"\x48\x8b\x04\xda\x49\x89\xca\x49\x29\xc2\xc4\xa1\x7b\x10\x04\xd7\xc5\xfb\x11\x04\xce\x48\xff\xc1\x49\
+              \x39\xc8\x75\xe3\xc3";
+        // As the first, with vaddsd xmm1, xmm1, xmm0 instead of the store.
+        let sum =
+            b"\x48\x8b\x04\xda\x49\x0f\xaf\xc1\xc5\xfb\x10\x04\xc8\xc5\xf3\x58\xc8\x48\xff\xc1\x49\x39\xc8\x75\xe7\
+              \xc3";
+        let counts = |code: &[u8]| {
+            let facts = facts_of(code);
+            (facts.repeated_loads, facts.repeated_rows, facts.repeated_offsets)
+        };
+        assert_eq!(
+            [counts(row), counts(element), counts(offset), counts(sum)],
+            [(1, 1, 0), (1, 1, 0), (1, 0, 1), (0, 0, 0)]
+        );
+    }
+
+    #[test]
+    fn a_stride_may_be_on_the_stack() {
+        // addsd xmm0, [rdi]; add rdi, [rbp-8]; dec rsi; jne; ret
+        assert_eq!(facts_of(b"\xf2\x0f\x58\x07\x48\x03\x7d\xf8\x48\xff\xce\x75\xf3\xc3").strided, 1);
+    }
+
+    #[test]
+    fn a_store_by_mask_is_a_store() {
+        // vcmpltpd ymm6, ymm2, [rsi+rcx]; vmaskmovpd [rsi+rcx], ymm6, ymm2; add rcx, 32; cmp rdx, rcx; jne; ret
+        let facts =
+            facts_of(b"\xc5\xed\xc2\x34\x0e\x01\xc4\xe2\x4d\x2f\x14\x0e\x48\x83\xc1\x20\x48\x39\xca\x75\xeb\xc3");
+        assert_eq!((facts.masked_stores, facts.stores), (1, 1));
+    }
+
+    #[test]
+    fn a_product_is_an_accumulator_too() {
+        // mulsd xmm0, [rdi+rax*8]; inc rax; cmp rax, rsi; jl; ret
+        let facts = facts_of(b"\xf2\x0f\x59\x04\xc7\x48\xff\xc0\x48\x39\xf0\x7c\xf3\xc3");
+        assert_eq!((facts.accumulators, facts.products), (1, 1));
+    }
+
+    #[test]
+    fn a_loop_starts_anew_if_nothing_of_its_last_end_is_left() {
+        let entry = |code: &[u8]| {
+            let instructions = Machine::X86_64.instructions(code, 0x1000);
+            let steps: Vec<_> = instructions.iter().map(|instruction| instruction.step).collect();
+            let loops = graph::find_loops(&steps);
+            let body = |index: usize| loops[index].instructions().map(|index| &instructions[index]).collect::<Vec<_>>();
+            let inner = loops.iter().position(|natural_loop| natural_loop.is_innermost).unwrap();
+            classify_entry(&body(inner), &body(loops[inner].parent.unwrap()))
+        };
+        // outer: vmovsd xmm0, [rdi+r11*8]; vxorpd xmm1, xmm1, xmm1; xor ebx, ebx; inner: vmulsd xmm1, xmm0, xmm1
+        // vaddsd xmm1, xmm1, [rsi+rbx*8]; inc rbx; cmp r10, rbx; jne inner; vmovsd [rax+r11*8], xmm1; nop; inc r11
+        // cmp r11, rdx; jne outer; ret
+        let polynomial =
+            b"\xc4\xa1\x7b\x10\x04\xdf\xc5\xf1\x57\xc9\x31\xdb\xc5\xfb\x59\xc9\xc5\xf3\x58\x0c\xde\x48\xff\xc3\x49\
+              \x39\xda\x75\xef\xc4\xa1\x7b\x11\x0c\xd8\x90\x49\xff\xc3\x49\x39\xd3\x75\xd4\xc3";
+        // Without vxorpd.
+        let carried =
+            b"\xc4\xa1\x7b\x10\x04\xdf\x90\x31\xdb\xc5\xfb\x59\xc9\xc5\xf3\x58\x0c\xde\x48\xff\xc3\x49\x39\xda\x75\
+              \xef\xc4\xa1\x7b\x11\x0c\xd8\x90\x49\xff\xc3\x49\x39\xd3\x75\xd7\xc3";
+        // vsubsd xmm0, xmm2, xmm1 instead of the load.
+        let descent =
+            b"\xc5\xeb\x5c\xc1\xc5\xf1\x57\xc9\x31\xdb\xc5\xfb\x59\xc9\xc5\xf3\x58\x0c\xde\x48\xff\xc3\x49\x39\xda\
+              \x75\xef\xc4\xa1\x7b\x11\x0c\xd8\x90\x49\xff\xc3\x49\x39\xd3\x75\xd6\xc3";
+        // add rsi, r9 instead of nop.
+        let rows =
+            b"\xc4\xa1\x7b\x10\x04\xdf\xc5\xf1\x57\xc9\x31\xdb\xc5\xfb\x59\xc9\xc5\xf3\x58\x0c\xde\x48\xff\xc3\x49\
+              \x39\xda\x75\xef\xc4\xa1\x7b\x11\x0c\xd8\x4c\x01\xce\x49\xff\xc3\x49\x39\xd3\x75\xd2\xc3";
+        let entries = [&polynomial[..], carried, descent, rows].map(entry);
+        assert_eq!(entries, [Entry::Repeats, Entry::Continues, Entry::Continues, Entry::StartsAnew]);
     }
 
     #[test]

@@ -63,6 +63,16 @@ pub struct Facts {
     pub pointers: u32,
     /// Memory accesses whose address each iteration loads from the same place, as of an array that is an attribute.
     pub reloads: u32,
+    /// Loads of values that stay the same, in each iteration from an address that stays the same, because a store may
+    /// change them.
+    pub repeated_loads: u32,
+    /// Memory accesses whose address each iteration computes again from such values alone, with a product, as of the
+    /// same row of a matrix.
+    pub repeated_rows: u32,
+    /// Other memory accesses whose address depends on such values, as in `a[i - lag[0]]`.
+    pub repeated_offsets: u32,
+    /// Stores by a mask, as of AVX2.
+    pub masked_stores: u32,
     /// Loads and stores of floating-point values whose address advances by a stride unknown at compile time.
     pub strided: u32,
     /// Distance between the values of a floating-point array in consecutive source iterations, in multiples of their
@@ -84,6 +94,8 @@ pub struct Facts {
     pub has_avx: bool,
     /// Sums and products that are carried between iterations and used for nothing else in the loop.
     pub accumulators: u32,
+    /// Accumulators that are products.
+    pub products: u32,
     /// Accumulators that each iteration also stores, always at the same address.
     pub stored_sums: u32,
     /// Additions to an accumulator per iteration; the largest number of all accumulators.

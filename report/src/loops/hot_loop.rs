@@ -79,6 +79,20 @@ pub(super) struct Surroundings {
     pub(super) instructions: u32,
     /// True if they divide, take square roots or call functions: each of these takes as long as several rounds.
     pub(super) is_slow: bool,
+    /// How the loop depends on earlier rounds of the loop around it.
+    pub(super) entry: Entry,
+}
+
+/// Values with which a loop starts each time it is entered from the loop around it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// It may continue with floating-point values that it had at its last end.
+    #[default]
+    Continues,
+    /// Its floating-point values start anew.
+    StartsAnew,
+    /// In addition, its counters and addresses are those of the last time.
+    Repeats,
 }
 
 /// Rounds each time a loop is entered, estimated from the share of samples around the loop.
@@ -320,9 +334,14 @@ impl Loop {
 
     /// Returns true if the function has a vector loop for the same lines that received almost no samples.
     pub fn vector_version_did_not_run(&self) -> bool {
+        self.is_one_at_a_time() && self.has_idle_vector_version()
+    }
+
+    /// The same for loops over integers, too.
+    pub(super) fn has_idle_vector_version(&self) -> bool {
         let vectors = || self.versions.iter().filter(|version| version.facts.is_vectorised());
         let (count, vector_total) = (vectors().count(), vectors().map(|version| version.total).sum::<Count>());
-        self.is_one_at_a_time() && count != 0 && vector_total.samples * DID_NOT_RUN_RATIO <= self.total.samples
+        count != 0 && vector_total.samples * DID_NOT_RUN_RATIO <= self.total.samples
     }
 
     /// Returns true if LLVM unrolled the loop, but almost only the rest of fewer rounds ran.

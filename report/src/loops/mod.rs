@@ -267,6 +267,12 @@ fn describe_surroundings(
             surroundings.self_count += sampled.self_count;
         }
     }
+    if let Some(parent) = natural_loop.parent {
+        let of_loop = |natural_loop: &graph::NaturalLoop| {
+            natural_loop.instructions().map(|index| &instructions[index]).collect::<Vec<_>>()
+        };
+        surroundings.entry = analysis::classify_entry(&of_loop(natural_loop), &of_loop(&loops[parent]));
+    }
     surroundings
 }
 

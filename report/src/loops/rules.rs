@@ -12,7 +12,7 @@ use super::callees::{
     is_sort, is_string, is_thread_runtime, is_typed_list_growth, is_typed_list_item, prepares, writes_typed_list,
 };
 use super::facts::{Carried, Facts};
-use super::hot_loop::{Loop, Rounds};
+use super::hot_loop::{Entry, Loop, Rounds, Surroundings};
 use crate::profile::Count;
 
 /// Size limit of a small loop. The time of a larger loop rarely has a single cause.
@@ -41,9 +41,9 @@ const MIN_FUNCTION_PREPARATION_PERCENT: f64 = 25.0;
 const MAX_LAPACK_PERCENT: f64 = 30.0;
 
 /// Minimum percentage of a loop's time in preparations for a sort, such as a copy of the row, for its rows to count as
-/// short: 42 to 82 % for up to 9 values, 17 to 43 % for 25; on an AMD processor 37 to 51 % for 3, 33 % for 9, 21 % for
-/// 25, where the change still gains 2.3.
-const MIN_SHORT_SORT_PERCENT: f64 = 30.0;
+/// short: 42 to 82 % for up to 9 values, 17 to 43 % for 25; on an AMD processor 33 to 51 % for 3, 27 to 34 % for 9,
+/// 25 % for 15, where the change gains 1.7, and 7 to 21 % for 25, where it gains 1.4 to 2.3.
+const MIN_SHORT_SORT_PERCENT: f64 = 24.0;
 
 /// Minimum percentage of a loop's time in preparations for joining arrays, for these to count as short: 23 to 27 % for
 /// rows of 12, up to 6 % for 4,000 values.
@@ -72,7 +72,7 @@ const MAX_INSTRUCTIONS_PER_RELOAD: u32 = 12;
 type Rule = fn(&Loop, Dialect) -> Option<Advice>;
 
 /// All rules, the most relevant first.
-const RULES: [Rule; 44] = [
+const RULES: [Rule; 45] = [
     small_parallel,
     object_mode,
     list_growth,
@@ -99,6 +99,7 @@ const RULES: [Rule; 44] = [
     invariant_divisor,
     fp_order,
     strided_sum,
+    repeated_load,
     attribute_array,
     gathered_sum,
     integer_power,
@@ -224,7 +225,7 @@ fn short_sort(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
             format!("{share:.0} % of it sorts a few values by a function, {overhead:.0} % only prepares for that");
         Advice::because("short-sort", cause)
             .change("sort them by insertion in the loop, or up to 9 of them by min and max")
-            .gain(2.0, 300.0)
+            .gain(1.6, 300.0)
     })
 }
 
@@ -571,20 +572,24 @@ fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     if !is_any_sum || strided + wide_products != 0 || wraparounds != 0 && !is_steady {
         return None;
     }
+    let result = describe_accumulator(hot_loop);
     if hot_loop.has_no_sum_for_llvm() {
-        let cause = "one value at a time: the sum keeps its order, and options help only after another value that \
-                     changes in each round, such as an alternating sign, is computed from the index";
+        let cause = format!(
+            "one value at a time: the {result} keeps its order, and options help only after another value that changes in \
+             each round, such as an alternating sign, is computed from the index"
+        );
         return Some(Advice::because("fp-order", cause));
     }
     if wraparounds != 0 {
-        let cause = "one value at a time: the sum keeps its order, and an index may be negative in each round";
+        let cause =
+            format!("one value at a time: the {result} keeps its order, and an index may be negative in each round");
         let change = format!("slices (a[k:] instead of a[i + k]) with {} allow several", dialect.reassociate());
         return (hot_loop.rounds() == Rounds::Many && dialect.is_python()).then(|| {
             let advice = Advice::because("fp-order", cause).change(change).gain(1.5, 14.0);
             advice.changing("rounding, and what negative indices read")
         });
     }
-    let advice = Advice::because("fp-order", "one value at a time: the sum keeps its order");
+    let advice = Advice::because("fp-order", format!("one value at a time: the {result} keeps its order"));
     // Before Numba 0.68, a loop of Numba, such as that of np.sum, keeps options of its own.
     let is_inlined = dialect == Dialect::Numba && hot_loop.is_of_numba && hot_loop.first == hot_loop.last;
     let loop_words = if is_inlined { "a loop over the elements with " } else { "" };
@@ -629,7 +634,10 @@ fn strided_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         let cause = "one value at a time, from places far apart in memory; options gain little";
         return Some(Advice::because("strided-sum", cause));
     }
-    let cause = "one value at a time: the sum keeps its order, and its values are not known to be neighbours in memory";
+    let result = describe_accumulator(hot_loop);
+    let cause = format!(
+        "one value at a time: the {result} keeps its order, and its values are not known to be neighbours in memory"
+    );
     let operand = if is_conditional { format!("{}, and", dialect.conditional_operand()) } else { "and".to_owned() };
     let change = format!("{}, {operand}", contiguous_arrays(hot_loop));
     Some(
@@ -670,13 +678,51 @@ fn gathered_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 fn few_steps(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let Facts { recurrences, calls, exits, counted_exits, memory, .. } = hot_loop.facts;
     let is_counted = exits == 1 && counted_exits == 1;
-    let is_plain = hot_loop.surroundings.is_loop && !hot_loop.surroundings.is_slow && calls == 0 && memory < 2;
+    let Surroundings { is_loop, is_slow, entry, .. } = hot_loop.surroundings;
+    // Otherwise the rounds of the loop around it need each other, too.
+    let is_plain = is_loop && !is_slow && entry != Entry::Continues && calls == 0 && memory < 2;
     let applies = hot_loop.is_one_at_a_time() && is_small(hot_loop) && recurrences != 0 && is_counted && is_plain;
     (applies && hot_loop.rounds() == Rounds::Few && dialect.is_python()).then(|| {
         let cause = "each of a few rounds needs the one before, and their number is not a constant";
         Advice::because("few-rounds", cause)
             .change("a constant number, as range(6), lets the loop around it compute several")
-            .gain(1.8, 18.0)
+            .gain(1.5, 18.0)
+    })
+}
+
+/// A value that stays the same, and that a store might change, is loaded in each round, and what follows from it is
+/// computed again.
+fn repeated_load(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let Facts { repeated_loads, repeated_rows, repeated_offsets, packed, calls, exits, strided, spread, .. } =
+        hot_loop.facts;
+    let Facts { sums_in_memory, accumulators, carried, carries_floats, .. } = hot_loop.facts;
+    let is_independent = carried != Some(Carried::Others) && !carries_floats && sums_in_memory + accumulators == 0;
+    let applies = repeated_loads != 0 && packed + calls == 0 && exits == 1 && is_independent;
+    if !applies || !hot_loop.is_innermost || strided != 0 || hot_loop.rounds() == Rounds::Few || !dialect.is_python() {
+        return None;
+    }
+    let effect = "results only if a round changes the value";
+    if repeated_rows != 0 {
+        let cause = "one value at a time: the place of a row is loaded and computed again in each round, because a \
+                     store might change it";
+        let change = "a local variable before the loop, as k = index[i], or the row itself, as row = m[index[i]]";
+        let advice = Advice::because("repeated-load", cause).change(change).gain(1.3, 20.0);
+        return Some(advice.changing(effect));
+    }
+    // AMD's processors store by a mask of AVX2 as slowly as one value at a time.
+    let is_masked = hot_loop.versions.iter().any(|version| version.facts.masked_stores != 0);
+    if hot_loop.has_idle_vector_version() && is_matrix(hot_loop) && spread < 2 && !is_masked {
+        let cause = "one value at a time: what it writes may be in the row that it reads, or change the value that \
+                     each round loads again";
+        let change = "a copy of the row (row = d[k].copy()), and local variables for values that stay the same \
+                      (x = d[i, k]), before the loops allow several";
+        let advice = Advice::because("repeated-load", cause).change(change).gain(1.4, 35.0);
+        return Some(advice.changing(effect));
+    }
+    (repeated_offsets != 0).then(|| {
+        let cause = "one value at a time: part of an index is loaded again in each round, because a store might change \
+                     it; a local variable before the loop may help (up to 2 times)";
+        Advice::because("repeated-load", cause)
     })
 }
 
@@ -934,8 +980,8 @@ fn maximum(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     })
 }
 
-fn recurrence(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
-    let Facts { recurrences, strided, memory, stores, carried, exits, .. } = hot_loop.facts;
+fn recurrence(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let Facts { recurrences, strided, memory, stores, carried, exits, counted_exits, .. } = hot_loop.facts;
     // Other layouts have strides in each direction.
     let is_contiguous = ![", A)", ", F)"].iter().any(|layout| hot_loop.function.contains(layout));
     let is_down_columns = strided >= 2
@@ -951,7 +997,21 @@ fn recurrence(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     };
     // Memory may carry a value, too: an element that one round writes and the next one reads.
     let updates_columns = stores != 0 && strided == memory && exits == 1 && carried.is_some();
+    // Each round of the loop around it computes the same from another value.
+    let can_be_exchanged = hot_loop.surroundings.entry == Entry::Repeats
+        && is_small(hot_loop)
+        && stores == 0
+        && exits == 1
+        && counted_exits == 1
+        && dialect.is_python();
     match hot_loop.is_one_at_a_time() {
+        true if recurrences != 0 && can_be_exchanged => {
+            let cause = "one value at a time: each round needs the one before, but the rounds of the loop around it do not \
+                         need each other";
+            let change = "the loops exchanged, with an array for what is carried (out[i] = out[i] * x[i] + c[k]), allow \
+                          several; up to about 50 rounds, a constant number does, too";
+            Some(Advice::because("recurrence", cause).change(change).gain(1.2, 25.0))
+        }
         true if recurrences != 0 && is_down_columns => {
             Some(advise_order("one value at a time: each round needs the one before, down a column"))
         }
@@ -1073,12 +1133,21 @@ fn is_sum(hot_loop: &Loop) -> bool {
     hot_loop.is_one_at_a_time() && accumulators != 0 && recurrences + choices + conditional_sums + indirect == 0
 }
 
+/// Returns the word for the value that the loop accumulates.
+fn describe_accumulator(hot_loop: &Loop) -> &'static str {
+    let Facts { accumulators, products, .. } = hot_loop.facts;
+    if products != 0 && products == accumulators { "product" } else { "sum" }
+}
+
 /// Returns the change that lets LLVM know that values are neighbours in memory.
 fn contiguous_arrays(hot_loop: &Loop) -> &'static str {
     if hot_loop.is_gufunc {
         // 1.7 for a sum of 16 values, 10 of 1000. A copy in the kernel loses up to about 100 values.
         "an @njit function with loops over C-contiguous arrays (a kernel of guvectorize takes any stride; with a type \
          such as float64[::1], it reads wrong values where the stride is another)"
+    } else if is_matrix(hot_loop) && !hot_loop.function.contains(", A)") && !hot_loop.surroundings.is_loop {
+        // The rows of such a matrix have only a few values, which are taken without a loop.
+        "C-contiguous arrays by index, one for each column (x[0, i] instead of x[i, 0]),"
     } else {
         "C-contiguous arrays by index, the last index in the inner loop"
     }
@@ -1102,7 +1171,7 @@ fn handles_strings(hot_loop: &Loop) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loops::hot_loop::{Remark, Surroundings};
+    use crate::loops::hot_loop::Remark;
 
     fn count(samples: u64) -> Count {
         Count { weight: samples, samples }
@@ -1380,11 +1449,84 @@ mod tests {
 
     #[test]
     fn only_a_few_counted_rounds_become_a_constant_number() {
-        let rule = |exits, around| {
+        let rule = |exits, around, entry| {
             let facts = Facts { scalar: 2, recurrences: 1, exits, counted_exits: 1, ..Facts::default() };
-            advice_in_loop(facts, "", around)[0].rule
+            let surroundings =
+                Surroundings { is_loop: true, self_count: count(around), entry, ..Surroundings::default() };
+            let hot_loop = Loop { self_count: count(100), surroundings, ..Loop::from_facts(facts) };
+            let advice = &advice(&hot_loop)[0];
+            (advice.rule, advice.change.is_some())
         };
-        assert_eq!([rule(1, 10), rule(1, 0), rule(2, 10)], ["few-rounds", "recurrence", "recurrence"]);
+        assert_eq!(rule(1, 10, Entry::StartsAnew), ("few-rounds", true));
+        for (exits, around, entry) in
+            [(1, 0, Entry::StartsAnew), (2, 10, Entry::StartsAnew), (1, 10, Entry::Continues), (2, 0, Entry::Repeats)]
+        {
+            assert_eq!(rule(exits, around, entry), ("recurrence", false), "{exits}, {around}, {entry:?}");
+        }
+        assert_eq!(rule(1, 0, Entry::Repeats), ("recurrence", true), "the loops can be exchanged");
+    }
+
+    #[test]
+    fn a_row_that_is_computed_again_is_taken_before_the_loop() {
+        let has_change = |facts: Facts| {
+            let [advice] = &advice_in_loop(Facts { exits: 1, ..facts }, "array(float64, 2d, C)", 0)[..] else {
+                return None;
+            };
+            Some((advice.rule, advice.change.is_some()))
+        };
+        let row = Facts { repeated_loads: 1, repeated_rows: 2, indirect: 2, scalar: 1, ..Facts::default() };
+        assert_eq!(has_change(row.clone()), Some(("repeated-load", true)));
+        assert_eq!(has_change(Facts { scalar: 0, ..row.clone() }), Some(("repeated-load", true)), "integers");
+        let offset = Facts { repeated_rows: 0, repeated_offsets: 2, ..row.clone() };
+        assert_eq!(has_change(offset), Some(("repeated-load", false)));
+        for facts in [
+            Facts { strided: 1, ..row.clone() },
+            Facts { calls: 1, ..row.clone() },
+            Facts { sums_in_memory: 1, ..row.clone() },
+            Facts { carried: Some(Carried::Others), ..row },
+        ] {
+            assert_ne!(has_change(facts.clone()), Some(("repeated-load", true)), "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn a_row_of_the_same_matrix_is_copied_unless_masks_are_slow() {
+        let rules = |repeated_loads, masked_stores, arguments: &str| {
+            let facts = Facts { scalar: 4, exits: 1, spread: 1, repeated_loads, ..Facts::default() };
+            let wide = Facts { packed: 4, width: 256, element: 64, masked_stores, ..Facts::default() };
+            let versions = vec![super::super::Version { facts: wide, total: Count::default() }];
+            let surroundings = Surroundings { is_loop: true, ..Surroundings::default() };
+            let function = format!("prog.f({arguments})");
+            let (self_count, total) = (count(100), count(100));
+            rules_of(&Loop { function, surroundings, self_count, total, versions, ..Loop::from_facts(facts) })
+        };
+        assert_eq!(rules(1, 0, "array(float64, 2d, C)"), ["repeated-load"]);
+        assert_eq!(rules(0, 0, "array(float64, 2d, C)"), ["stride"]);
+        assert_eq!(rules(1, 1, "array(float64, 2d, C)"), ["stride"]);
+        assert_eq!(rules(1, 0, "array(float64, 1d, C)"), ["stride"]);
+    }
+
+    #[test]
+    fn the_advice_names_a_product() {
+        let text = |products| {
+            let facts = Facts { scalar: 1, accumulators: 1, products, ..Facts::default() };
+            advice_in_loop(facts, "", 0)[0].text()
+        };
+        assert!(text(1).contains("the product keeps its order") && text(0).contains("the sum keeps its order"));
+    }
+
+    #[test]
+    fn columns_without_a_loop_around_them_become_arrays() {
+        let text = |is_loop| {
+            let facts = Facts { scalar: 4, strided: 3, exits: 1, carried: Some(Carried::Nothing), ..Facts::default() };
+            let wide = Facts { packed: 4, width: 256, element: 64, ..Facts::default() };
+            let versions = vec![super::super::Version { facts: wide, total: Count::default() }];
+            let surroundings = Surroundings { is_loop, ..Surroundings::default() };
+            let function = "prog.f(array(float64, 2d, C))".to_owned();
+            let (self_count, total) = (count(100), count(100));
+            advice(&Loop { function, surroundings, self_count, total, versions, ..Loop::from_facts(facts) })[0].text()
+        };
+        assert!(text(false).contains("one for each column") && text(true).contains("the last index in the inner loop"));
     }
 
     #[test]
@@ -1576,7 +1718,7 @@ mod tests {
             let leaves = [("NRT_MemInfo_alloc_aligned", prepares), ("_partition", 90 - prepares)];
             rules_of(&loop_below(facts, sort, leaves))
         };
-        assert_eq!((rules(50), rules(20)), (vec!["short-sort"], vec![]));
+        assert_eq!((rules(26), rules(20)), (vec!["short-sort"], vec![]));
     }
 
     #[test]

@@ -96,6 +96,8 @@ fn decode_instruction(step: Step, decoded: Option<&Decoded>) -> Instruction {
         spreads_sign: false,
         multiplies_wide: false,
         multiplies_packed: false,
+        multiplies_integers: false,
+        stores_by_mask: false,
         is_avx: false,
         status: None,
     };

@@ -120,7 +120,7 @@ pub(crate) struct Instruction {
     pub(crate) written: Registers,
     pub(crate) memory: Option<Memory>,
     pub(crate) sets_flags: bool,
-    /// Registers `(target, addend)`: the instruction adds the second to the first.
+    /// Registers `(target, addend)`: the instruction adds the second, or a value on the stack at it, to the first.
     pub(crate) increment: Option<(u8, u8)>,
     /// Register and constant that the instruction adds to it.
     pub(crate) advance: Option<(u8, i64)>,
@@ -132,6 +132,10 @@ pub(crate) struct Instruction {
     pub(crate) multiplies_wide: bool,
     /// True for products of several integers at a time.
     pub(crate) multiplies_packed: bool,
+    /// True for a product of two integers.
+    pub(crate) multiplies_integers: bool,
+    /// True for a store of those values of a vector that a mask selects, on AVX and AVX2.
+    pub(crate) stores_by_mask: bool,
     /// True for an instruction of AVX or later.
     pub(crate) is_avx: bool,
     /// Constant that the instruction writes to the register that returns a function's status. `Some(None)` if the

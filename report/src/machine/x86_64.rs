@@ -108,6 +108,8 @@ fn decode_instruction(instructions: &[Decoded], index: usize, factory: &mut Inst
             _ => false,
         },
         multiplies_packed: mnemonic.starts_with("PMUL"),
+        multiplies_integers: matches!(decoded.mnemonic(), Mnemonic::Imul),
+        stores_by_mask: stores_by_mask(decoded, &mnemonic),
         is_avx: format!("{:?}", decoded.mnemonic()).starts_with('V') && bits != 0,
         status: status_write(decoded),
     }
@@ -240,16 +242,29 @@ fn memory_access(decoded: &Decoded, mnemonic: &str) -> Option<Memory> {
             .map(|(register, factor)| Some((register_number(register)?, factor))),
         offset: decoded.memory_displacement64() as i64,
         bytes: decoded.memory_size().size() as u32,
-        is_stack: matches!(base, Register::RSP | Register::RBP) && index == Register::None,
-        is_store: operand == 0 && mnemonic.starts_with("MOV"),
+        is_stack: is_stack(base, index),
+        is_store: operand == 0 && (mnemonic.starts_with("MOV") || stores_by_mask(decoded, mnemonic)),
         is_atomic: decoded.has_lock_prefix() || decoded.mnemonic() == Mnemonic::Xchg,
         updates_base: false,
     })
 }
 
+fn is_stack(base: Register, index: Register) -> bool {
+    matches!(base, Register::RSP | Register::RBP) && index == Register::None
+}
+
+fn stores_by_mask(decoded: &Decoded, mnemonic: &str) -> bool {
+    decoded.op0_kind() == OpKind::Memory && (mnemonic.starts_with("MASKMOV") || mnemonic.starts_with("PMASKMOV"))
+}
+
 fn find_increment(decoded: &Decoded) -> Option<(u8, u8)> {
     let target = register_number(decoded.op0_register()).filter(|target| *target < FIRST_VECTOR)?;
     let addend = match decoded.mnemonic() {
+        // A constant of the loop may be on the stack.
+        Mnemonic::Add | Mnemonic::Sub if decoded.op1_kind() == OpKind::Memory => {
+            let is_stack = is_stack(decoded.memory_base(), decoded.memory_index());
+            register_number(decoded.memory_base()).filter(|_| is_stack)
+        }
         Mnemonic::Add | Mnemonic::Sub => register_number(decoded.op1_register()),
         Mnemonic::Lea => match [decoded.memory_base(), decoded.memory_index()].map(register_number) {
             [base, addend] if base == Some(target) => addend,
