@@ -18,8 +18,8 @@ enclosing compilations. `saved` is CPU time after the compilation, to save the c
 builds it in each run: it never caches that of `@vectorize`. The loop of `@guvectorize` is cached with `cache=True`; its
 row has `loop`, and the reason why it was not in the cache. Otherwise `why` is the reason for the compilation: `off`
 (cache=True is not set), `pickled` (the function was unpickled, which loses its cache), `new` (no cache entry), `lines`
-(the entry has no lines), `dynamic` or `lifted` (Numba does not cache it), `jitclass`, `closure` or `generated` (Numba
-cannot cache it: `_why_uncacheable`).
+(the entry has no lines), `processor` (all entries are for other processors), `dynamic` or `lifted` (Numba does not
+cache it), `jitclass`, `closure` or `generated` (Numba cannot cache it: `_why_uncacheable`).
 `report/src/recording/compilations.rs` reads the file.
 
 The hooks in Numba's compiler and its caches (`_numba/seams.py`) never raise and never change a result. A process that
@@ -505,7 +505,7 @@ def _record_lookup(cache: Any, sig: Any, context: Any, overload: Any, begin: int
             return
         _thread_state.why = None
         code = function.__code__
-        arguments = getattr(sig, "args", sig)
+        arguments = _argument_types(sig)
         row = _make_row(
             function.__module__, function.__qualname__, code.co_filename, code.co_firstlineno, arguments, "cache"
         )
@@ -516,17 +516,26 @@ def _record_lookup(cache: Any, sig: Any, context: Any, overload: Any, begin: int
         pass
 
 
-def _why_missed(cache: Any, sig: Any, context: Any) -> str:
-    """Returns the reason of a cache miss: `new` if the cache has no entry, `lines` if its only entry is from before
-    lines were enabled (`_numba/cache_keys.py`)."""
+def _argument_types(sig: Any) -> Any:
+    """Returns the types of the arguments. The program may write a signature as text: `@njit("float64(float64)")`."""
+    from numba.core import sigutils
 
-    def without_marker(key: Any) -> Any:
-        return key[0], tuple(part for part in key[1] if not str(part).startswith("jitlisten-lines-"))
+    return sigutils.normalize_signature(sig)[0] if isinstance(sig, str) else getattr(sig, "args", sig)
+
+
+def _why_missed(cache: Any, sig: Any, context: Any) -> str:
+    """Returns the reason of a cache miss: `lines` if the only entry for this processor is from before lines were enabled
+    (`_numba/cache_keys.py`), `processor` if all entries are for others, `new` if there is none."""
+
+    def without_marker(target: Any) -> Any:
+        return tuple(part for part in target if not str(part).startswith("jitlisten-lines-"))
 
     wanted_key = cache._index_key(sig, context.codegen())
-    index = cache._cache_file._load_index()
-    similar_keys = [key for key in index if without_marker(key) == without_marker(wanted_key)]
-    return "lines" if any(key[1] != wanted_key[1] for key in similar_keys) else "new"
+    targets = [key[1] for key in cache._cache_file._load_index() if key[0] == wanted_key[0]]
+    own_targets = [target for target in targets if without_marker(target) == without_marker(wanted_key[1])]
+    if any(target != wanted_key[1] for target in own_targets):
+        return "lines"
+    return "processor" if targets and not own_targets else "new"
 
 
 _CACHE_OPTION, _PLAIN_DECORATOR = re.compile(r"\bcache\s*="), re.compile(r"@\s*([\w.]+\.)?(jit|njit)\b")

@@ -253,16 +253,21 @@ def test_no_file_of_ours_is_measured(project):
 def test_what_cannot_be_measured_is_named_once(project):
     (project / "prog.py").write_text(
         textwrap.dedent("""
+        import os
         from numba import njit
         text = "def from_text(x):\\n    return x + 1\\n"
         exec(compile(text, "<text>", "exec"))
-        from_text = njit(from_text)
-        from_text(1)
-        from_text(1.0)
+        exec(compile(text.replace("from_text", "from_nowhere"), "moved/file.py", "exec"))
+        from_text, from_nowhere = njit(from_text), njit(from_nowhere)
+        os.mkdir("empty")
+        os.chdir("empty")
+        for function in from_text, from_nowhere:
+            function(1)
+            function(1.0)
         """)
     )
     errors = run(project, "coverage", "run", "prog.py").stderr
-    assert errors.count("from_text") == 1 and "without a file" in errors
+    assert errors.count("from_text") == errors.count("from_nowhere") == 1 and "without a file" in errors
 
 
 def test_what_was_compiled_before_is_named(project):

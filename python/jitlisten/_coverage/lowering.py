@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
 
@@ -59,7 +60,7 @@ def _report_without_marks(lowerer: Any) -> None:
     # A lifted loop may have no step from one line to another.
     if path is not None and (path, identity.firstlineno) not in translated:
         unmeasured.add(TOO_EARLY, lowerer)
-    elif path is None and filename.startswith("<"):
+    elif path is None and (filename.startswith("<") or not os.path.isabs(filename)):
         unmeasured.add("code without a file", lowerer)
 
 

@@ -121,6 +121,18 @@ def test_a_cached_load_is_no_compilation(run, tmp_path):
     assert summary["compiling"]["samples"] == 0 < summary["first_use"]["samples"], summary
 
 
+def test_cache_entries_have_types_and_belong_to_a_processor(run, tmp_path):
+    program = CACHED.replace("@njit(cache=True)", '@njit("int64(int64)", cache=True)')
+    (tmp_path / "prog.py").write_text(program)
+    rows = []
+    for variables in ({}, {}, {"NUMBA_CPU_NAME": "generic"}):
+        run(command(), "record", "-r", "999", "--", python(), "prog.py", **variables)
+        rows += json.loads(run(command(), "compiles", "--json", "-").stdout)
+    assert {row["signature"] for row in rows} == {"(int64)"}, rows
+    words = ["no cache entry for this source yet", "from the cache", "cached for another processor only"]
+    assert [row["why"] for row in rows] == words
+
+
 PICKLED = """
 import pickle, sys
 from numba import njit

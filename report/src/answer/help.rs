@@ -548,16 +548,44 @@ fn sum_of_word<K: Ord + Copy>(
 
 /// Returns the last component of a qualified name; of a special method, the last two: `Book.__init__`.
 pub(super) fn short_name(name: &str) -> &str {
-    let qualified = &name[..name.find('(').unwrap_or(name.len())];
+    let in_module = &name[module_end(name)..];
+    let qualified = &in_module[..in_module.find('(').unwrap_or(in_module.len())];
     let last = qualified.rsplit('.').next().unwrap_or_default();
     let component_count = if last.starts_with("__") { 2 } else { 1 };
     let start = qualified.rmatch_indices('.').nth(component_count - 1).map_or(0, |(dot, _)| dot + 1);
     Some(&qualified[start..]).filter(|short| !short.is_empty()).unwrap_or(name)
 }
 
+/// Returns the end of a module whose name has parentheses, as that of a file `bench (1).py`; 0 for others.
+fn module_end(name: &str) -> usize {
+    let (mut depth, mut end) = (0_usize, 0);
+    for (index, letter) in name.char_indices() {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            '.' if depth == 0 && name[..index].ends_with(')') => end = index + 1,
+            _ => {}
+        }
+    }
+    end
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_names_have_no_module_and_no_types() {
+        for (name, short) in [
+            ("prog.Book.price(array(float64, 1d, C), Literal(int).x) [v1]", "price"),
+            ("prog.Book.__init__(int64)", "Book.__init__"),
+            ("bench (1).smooth", "smooth"),
+            ("bench (1).smooth(array(float64, 1d, C))", "smooth"),
+            ("ns::f(int)", "ns::f"),
+        ] {
+            assert_eq!(short_name(name), short);
+        }
+    }
 
     fn count(samples: u64) -> Count {
         Count { weight: 1000 * samples, samples }

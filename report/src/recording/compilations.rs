@@ -92,6 +92,8 @@ pub enum Why {
     NewEntry,
     /// The cache entry lacks a line table, so the function is compiled again.
     NoLines,
+    /// All cache entries are for other processors.
+    OtherProcessor,
     /// Numba does not cache code that refers to addresses of this process.
     Dynamic,
     /// Numba does not cache object mode functions with lifted loops.
@@ -118,6 +120,7 @@ impl Why {
             Some("wrapper") => Why::Wrapper,
             Some("new") => Why::NewEntry,
             Some("lines") => Why::NoLines,
+            Some("processor") => Why::OtherProcessor,
             Some("dynamic") => Why::Dynamic,
             Some("lifted") => Why::Lifted,
             Some("jitclass") => Why::Jitclass,
@@ -136,6 +139,7 @@ impl Why {
             Why::Wrapper => LOOP_WORDS,
             Why::NewEntry => "no cache entry for this source yet",
             Why::NoLines => "its cache entry has no lines",
+            Why::OtherProcessor => "cached for another processor only",
             Why::Dynamic => "cannot be cached: it uses dynamic globals",
             Why::Lifted => "cannot be cached: it has lifted loops",
             Why::Jitclass => "cannot be cached: a jitclass",
@@ -150,13 +154,13 @@ impl Why {
         match self {
             Why::NotCached | Why::Unpickled | Why::Dynamic | Why::Lifted => true,
             Why::Jitclass | Why::Closure | Why::Generated | Why::Wrapper => true,
-            Why::Cached | Why::NewEntry | Why::NoLines | Why::Other => false,
+            Why::Cached | Why::NewEntry | Why::NoLines | Why::OtherProcessor | Why::Other => false,
         }
     }
 
     /// Returns true if the next run of the program loads the function from the cache.
     pub(crate) fn is_stored(self) -> bool {
-        matches!(self, Why::NewEntry | Why::NoLines)
+        matches!(self, Why::NewEntry | Why::NoLines | Why::OtherProcessor)
     }
 }
 
