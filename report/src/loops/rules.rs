@@ -634,6 +634,13 @@ fn strided_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         let cause = "one value at a time, from places far apart in memory; options gain little";
         return Some(Advice::because("strided-sum", cause));
     }
+    // Options permit another order of the sum.
+    if hot_loop.vector_version_did_not_run() {
+        let cause = "one value at a time, although there is a vector version: its values are not known to be \
+                     neighbours in memory";
+        let change = format!("{}, help", contiguous_arrays(hot_loop));
+        return Some(Advice::because("strided-sum", cause).change(change).gain(1.5, 30.0));
+    }
     let result = describe_accumulator(hot_loop);
     let cause = format!(
         "one value at a time: the {result} keeps its order, and its values are not known to be neighbours in memory"
@@ -1147,7 +1154,7 @@ fn contiguous_arrays(hot_loop: &Loop) -> &'static str {
          such as float64[::1], it reads wrong values where the stride is another)"
     } else if is_matrix(hot_loop) && !hot_loop.function.contains(", A)") && !hot_loop.surroundings.is_loop {
         // The rows of such a matrix have only a few values, which are taken without a loop.
-        "C-contiguous arrays by index, one for each column (x[0, i] instead of x[i, 0]),"
+        "C-contiguous arrays by index, one for each column (x[0, i] instead of x[i, 0])"
     } else {
         "C-contiguous arrays by index, the last index in the inner loop"
     }
@@ -1513,6 +1520,22 @@ mod tests {
             advice_in_loop(facts, "", 0)[0].text()
         };
         assert!(text(1).contains("the product keeps its order") && text(0).contains("the sum keeps its order"));
+    }
+
+    #[test]
+    fn sums_that_may_be_reordered_get_no_option() {
+        let change = |versions| {
+            let facts = Facts { scalar: 1, accumulators: 1, strided: 1, exits: 1, ..Facts::default() };
+            let surroundings = Surroundings { is_loop: true, ..Surroundings::default() };
+            let function = "prog.f(array(float64, 2d, C))".to_owned();
+            let (self_count, total) = (count(100), count(100));
+            let advice =
+                advice(&Loop { function, surroundings, self_count, total, versions, ..Loop::from_facts(facts) });
+            (advice[0].rule, advice[0].text().contains("reassoc"))
+        };
+        let wide = Facts { packed: 4, width: 256, element: 64, ..Facts::default() };
+        let versions = vec![super::super::Version { facts: wide, total: Count::default() }];
+        assert_eq!((change(vec![]), change(versions)), (("strided-sum", true), ("strided-sum", false)));
     }
 
     #[test]
