@@ -54,6 +54,8 @@ pub(super) struct Program {
     has_compiled: bool,
     /// True if images of compiled code exist or existed.
     had_images: bool,
+    /// True if the process ended while it was examined.
+    is_partial: bool,
     /// LLVM libraries in our library's facts, by their names in its log.
     known_llvms: Vec<String>,
     /// True if one of the LLVM instances is llvmlite's.
@@ -64,8 +66,8 @@ pub(super) struct Program {
 
 impl Program {
     /// Orders examinations by how much they tell.
-    fn progress(&self) -> (bool, bool, bool) {
-        (self.has_compiled, self.had_images, self.is_python)
+    fn progress(&self) -> (bool, bool, bool, bool) {
+        (self.has_compiled, self.had_images, !self.is_partial, self.is_python)
     }
 
     fn with_sinks(sinks: &str) -> Program {
@@ -88,6 +90,7 @@ impl Program {
             is_python: false,
             has_compiled: false,
             had_images: false,
+            is_partial: false,
             known_llvms: Vec::new(),
             has_numba: false,
             without_frame_pointers: Vec::new(),
@@ -165,11 +168,12 @@ impl Program {
         let events: Vec<LogEvent> = log_text.lines().filter_map(LogEvent::from_line).collect();
         drop(scratch);
         signals.release();
+        let has_llvm = events.iter().any(|event| matches!(event, LogEvent::Observed { .. }));
         let mut program = Program::expected(run_environment);
         match watched {
-            Some(watched) => program.merge(watched),
+            Some(watched) => program.merge(watched, has_llvm),
             None => {
-                program.has_library = events.iter().any(|event| matches!(event, LogEvent::Observed { .. }));
+                program.has_library = has_llvm;
                 program.findings.push(Finding::no(
                     "program",
                     "no process with the library was seen",
@@ -181,7 +185,7 @@ impl Program {
         Ok(program)
     }
 
-    fn merge(&mut self, watched: Watched) {
+    fn merge(&mut self, watched: Watched, has_llvm: bool) {
         self.python_keeps_frame_pointers = watched.program.python_keeps_frame_pointers;
         self.lines &= watched.program.lines;
         self.lacks_lines = watched.program.lacks_lines;
@@ -189,9 +193,20 @@ impl Program {
         self.has_unreported_code = watched.program.has_unreported_code;
         self.known_llvms = watched.program.known_llvms;
         self.has_numba = watched.program.has_numba;
-        let other_findings = watched.program.findings.into_iter().filter(|finding| finding.about != "library");
-        self.findings.extend(other_findings);
-        self.findings.push(Finding::ok("command", watched.status));
+        // The log says which sink has failed. A process that has ended may only not have come to its last ones.
+        let is_valid =
+            |finding: &Finding| finding.about != "library" && !(watched.has_ended && finding.about == "sink");
+        self.findings.extend(watched.program.findings.into_iter().filter(is_valid));
+        let has_missed_code = !watched.program.has_compiled || self.images && !watched.program.had_images;
+        let was_too_short = watched.has_ended && has_llvm && has_missed_code;
+        self.findings.push(match was_too_short {
+            true => Finding::note(
+                "command",
+                format!("{}: its compiled code may have been missed", watched.status),
+                "let it run for some seconds after it has compiled, or use jitlisten doctor PID",
+            ),
+            false => Finding::ok("command", watched.status),
+        });
     }
 
     fn add_log_findings(&mut self, events: &[LogEvent]) {
@@ -477,6 +492,8 @@ fn is_loader(path: &Path) -> bool {
 struct Watched {
     program: Program,
     status: String,
+    /// True if the command ended by itself.
+    has_ended: bool,
 }
 
 /// Maximum time that a command keeps running after it has compiled code.
@@ -490,6 +507,7 @@ fn watch(mut child: Child, time: Duration, signals: &BlockedSignals) -> Option<W
     let started = Instant::now();
     let mut deadline = started + time;
     let mut best: Option<Program> = None;
+    let mut has_ended = false;
     let status = loop {
         // The first object may be on its way into the sinks.
         if !best.as_ref().is_some_and(|program| program.has_compiled && program.had_images) {
@@ -499,21 +517,27 @@ fn watch(mut child: Child, time: Duration, signals: &BlockedSignals) -> Option<W
             deadline = deadline.min(Instant::now() + RUN_ON_TIME);
         }
         match child.try_wait() {
-            Ok(Some(status)) => break format!("ended ({status}) after {:.1} s", started.elapsed().as_secs_f32()),
+            Ok(Some(status)) => {
+                has_ended = true;
+                break format!("ended ({status}) after {:.1} s", started.elapsed().as_secs_f32());
+            }
             Ok(None) if Instant::now() < deadline && signals.wait_signal(POLL_INTERVAL).is_none() => {}
             _ => break format!("was stopped after {:.1} s", started.elapsed().as_secs_f32()),
         }
     };
     kill_group(child.id());
     let _ = child.wait();
-    best.map(|program| Watched { program, status })
+    best.map(|program| Watched { program, status, has_ended })
 }
 
 /// Examines the processes that have loaded our library. Prefers one that has compiled code, then one that runs Python.
 fn examine_descendants(pid: u32) -> Option<Program> {
     let has_library = |pid: &u32| Process::open(*pid).is_ok_and(|process| our_library(&process).is_some());
-    let programs = descendants(pid).into_iter().filter(has_library).filter_map(|pid| Program::examine(pid).ok());
-    programs.max_by_key(Program::progress)
+    let examine = |pid: u32| {
+        let program = Program::examine(pid).ok()?;
+        Some(Program { is_partial: !has_library(&pid), ..program })
+    };
+    descendants(pid).into_iter().filter(has_library).filter_map(examine).max_by_key(Program::progress)
 }
 
 fn descendants(pid: u32) -> Vec<u32> {
