@@ -34,7 +34,8 @@
 //! * [`Registry::register_with_known_unwinders`] and dropping a registration take our own lock, and under it the locks
 //!   of the unwinders. [`Registry::register`] and [`Registry::rescan`] take the loader's locks, and ours only after
 //!   releasing those. The lock order is therefore: loader, caller, this crate.
-//! * `fork` is safe at any time, even in a signal handler: signals are blocked while our lock is held.
+//! * `fork` never copies our lock while it is held, even in a signal handler: signals are blocked as long. glibc does not
+//!   protect its own: if another thread is in `dl_iterate_phdr` at that moment, the child waits for ever in its next one.
 //!
 //! # Memory
 //!
