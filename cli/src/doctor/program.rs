@@ -66,8 +66,9 @@ pub(super) struct Program {
 
 impl Program {
     /// Orders examinations by how much they tell.
-    fn progress(&self) -> (bool, bool, bool, bool) {
-        (self.has_compiled, self.had_images, !self.is_partial, self.is_python)
+    fn progress(&self) -> (bool, bool, bool, bool, bool) {
+        let has_llvm = self.has_numba || !self.known_llvms.is_empty();
+        (self.has_compiled, self.had_images, has_llvm, !self.is_partial, self.is_python)
     }
 
     fn with_sinks(sinks: &str) -> Program {
