@@ -524,8 +524,8 @@ def _argument_types(sig: Any) -> Any:
 
 
 def _why_missed(cache: Any, sig: Any, context: Any) -> str:
-    """Returns the reason of a cache miss: `lines` if the only entry for this processor is from before lines were enabled
-    (`_numba/cache_keys.py`), `processor` if all entries are for others, `new` if there is none."""
+    """Returns the reason of a cache miss: `lines` if the only entry for this processor is from before lines were
+    enabled (`_numba/cache_keys.py`), `processor` if all entries are for others, `new` if there is none."""
 
     def without_marker(target: Any) -> Any:
         return tuple(part for part in target if not str(part).startswith("jitlisten-lines-"))
