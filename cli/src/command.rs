@@ -33,7 +33,7 @@ pub(crate) fn resolve_command(words: &[OsString]) -> Result<Vec<OsString>, Probl
     Ok(words)
 }
 
-/// Returns true if the argument names Python code rather than a program: `-m`, a script, an archive or a folder of code.
+/// Returns true if the argument names Python code rather than a program: `-m`, a script, an archive or a folder.
 pub(crate) fn needs_python(word: &OsStr) -> bool {
     let path = Path::new(word);
     let is_code = path.extension().is_some_and(|extension| extension == "py" || extension == "pyz") && path.is_file();

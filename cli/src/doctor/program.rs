@@ -508,8 +508,7 @@ fn watch(mut child: Child, time: Duration, signals: &BlockedSignals) -> Option<W
     let started = Instant::now();
     let mut deadline = started + time;
     let mut best: Option<Program> = None;
-    let mut has_ended = false;
-    let status = loop {
+    let (has_ended, status) = loop {
         // The first object may be on its way into the sinks.
         if !best.as_ref().is_some_and(|program| program.has_compiled && program.had_images) {
             best = best.into_iter().chain(examine_descendants(child.id())).max_by_key(Program::progress);
@@ -519,11 +518,10 @@ fn watch(mut child: Child, time: Duration, signals: &BlockedSignals) -> Option<W
         }
         match child.try_wait() {
             Ok(Some(status)) => {
-                has_ended = true;
-                break format!("ended ({status}) after {:.1} s", started.elapsed().as_secs_f32());
+                break (true, format!("ended ({status}) after {:.1} s", started.elapsed().as_secs_f32()));
             }
             Ok(None) if Instant::now() < deadline && signals.wait_signal(POLL_INTERVAL).is_none() => {}
-            _ => break format!("was stopped after {:.1} s", started.elapsed().as_secs_f32()),
+            _ => break (false, format!("was stopped after {:.1} s", started.elapsed().as_secs_f32())),
         }
     };
     kill_group(child.id());
@@ -531,7 +529,7 @@ fn watch(mut child: Child, time: Duration, signals: &BlockedSignals) -> Option<W
     best.map(|program| Watched { program, status, has_ended })
 }
 
-/// Examines the processes that have loaded our library. Prefers one that has compiled code, then one that runs Python.
+/// Examines the processes that have loaded our library, and returns the examination that tells most.
 fn examine_descendants(pid: u32) -> Option<Program> {
     let has_library = |pid: &u32| Process::open(*pid).is_ok_and(|process| our_library(&process).is_some());
     let examine = |pid: u32| {

@@ -1454,6 +1454,18 @@ mod tests {
         advice(&Loop { function, self_count: count(100), surroundings, ..Loop::from_facts(facts) })
     }
 
+    fn wide() -> Facts {
+        Facts { packed: 4, width: 256, element: 64, ..Facts::default() }
+    }
+
+    /// Loop in a loop, with a vector version that did not run.
+    fn with_idle_vectors(version: Facts, facts: Facts, arguments: &str) -> Loop {
+        let versions = vec![super::super::Version { facts: version, total: Count::default() }];
+        let surroundings = Surroundings { is_loop: true, ..Surroundings::default() };
+        let function = format!("prog.f({arguments})");
+        Loop { function, surroundings, self_count: count(100), total: count(100), versions, ..Loop::from_facts(facts) }
+    }
+
     #[test]
     fn only_a_few_counted_rounds_become_a_constant_number() {
         let rule = |exits, around, entry| {
@@ -1500,12 +1512,7 @@ mod tests {
     fn a_row_of_the_same_matrix_is_copied_unless_masks_are_slow() {
         let rules = |repeated_loads, masked_stores, arguments: &str| {
             let facts = Facts { scalar: 4, exits: 1, spread: 1, repeated_loads, ..Facts::default() };
-            let wide = Facts { packed: 4, width: 256, element: 64, masked_stores, ..Facts::default() };
-            let versions = vec![super::super::Version { facts: wide, total: Count::default() }];
-            let surroundings = Surroundings { is_loop: true, ..Surroundings::default() };
-            let function = format!("prog.f({arguments})");
-            let (self_count, total) = (count(100), count(100));
-            rules_of(&Loop { function, surroundings, self_count, total, versions, ..Loop::from_facts(facts) })
+            rules_of(&with_idle_vectors(Facts { masked_stores, ..wide() }, facts, arguments))
         };
         assert_eq!(rules(1, 0, "array(float64, 2d, C)"), ["repeated-load"]);
         assert_eq!(rules(0, 0, "array(float64, 2d, C)"), ["stride"]);
@@ -1524,30 +1531,20 @@ mod tests {
 
     #[test]
     fn sums_that_may_be_reordered_get_no_option() {
-        let change = |versions| {
-            let facts = Facts { scalar: 1, accumulators: 1, strided: 1, exits: 1, ..Facts::default() };
-            let surroundings = Surroundings { is_loop: true, ..Surroundings::default() };
-            let function = "prog.f(array(float64, 2d, C))".to_owned();
-            let (self_count, total) = (count(100), count(100));
-            let advice =
-                advice(&Loop { function, surroundings, self_count, total, versions, ..Loop::from_facts(facts) });
-            (advice[0].rule, advice[0].text().contains("reassoc"))
-        };
-        let wide = Facts { packed: 4, width: 256, element: 64, ..Facts::default() };
-        let versions = vec![super::super::Version { facts: wide, total: Count::default() }];
-        assert_eq!((change(vec![]), change(versions)), (("strided-sum", true), ("strided-sum", false)));
+        let facts = Facts { scalar: 1, accumulators: 1, strided: 1, exits: 1, ..Facts::default() };
+        let ordered = advice_in_loop(facts.clone(), "array(float64, 2d, C)", 0);
+        let free = advice(&with_idle_vectors(wide(), facts, "array(float64, 2d, C)"));
+        let change = |advice: &[Advice]| (advice[0].rule, advice[0].text().contains("reassoc"));
+        assert_eq!((change(&ordered), change(&free)), (("strided-sum", true), ("strided-sum", false)));
     }
 
     #[test]
     fn columns_without_a_loop_around_them_become_arrays() {
         let text = |is_loop| {
             let facts = Facts { scalar: 4, strided: 3, exits: 1, carried: Some(Carried::Nothing), ..Facts::default() };
-            let wide = Facts { packed: 4, width: 256, element: 64, ..Facts::default() };
-            let versions = vec![super::super::Version { facts: wide, total: Count::default() }];
+            let hot_loop = with_idle_vectors(wide(), facts, "array(float64, 2d, C)");
             let surroundings = Surroundings { is_loop, ..Surroundings::default() };
-            let function = "prog.f(array(float64, 2d, C))".to_owned();
-            let (self_count, total) = (count(100), count(100));
-            advice(&Loop { function, surroundings, self_count, total, versions, ..Loop::from_facts(facts) })[0].text()
+            advice(&Loop { surroundings, ..hot_loop })[0].text()
         };
         assert!(text(false).contains("one for each column") && text(true).contains("the last index in the inner loop"));
     }
@@ -1746,10 +1743,9 @@ mod tests {
 
     #[test]
     fn a_loop_that_needs_its_order_has_no_vector_version() {
-        let packed = Facts { packed: 4, width: 256, element: 64, ..Facts::default() };
         let rules = |carries_floats, carried| {
             let facts = Facts { scalar: 4, strided: 1, exits: 1, carries_floats, carried, ..Facts::default() };
-            let versions = vec![super::super::Version { facts: packed.clone(), total: Count::default() }];
+            let versions = vec![super::super::Version { facts: wide(), total: Count::default() }];
             let hot_loop = Loop { versions, total: Count { weight: 9, samples: 9 }, ..Loop::from_facts(facts) };
             rules_of(&hot_loop)
         };

@@ -362,14 +362,14 @@ impl<'a> Resolver<'a> {
             python.pop();
             generated.extend(python);
         }
-        let source = self.sources.number(main_text::python_name(path).to_owned());
         for index in generated {
             let frame = &mut self.symbols.frames[index];
             let function = &self.functions.values[frame.function as usize];
             if function.name == "<module>" && function.module == path {
-                let function = Function { module: main_text::python_name(path).to_owned(), ..function.clone() };
+                let generated_path = main_text::python_name(path);
+                let function = Function { module: generated_path.to_owned(), ..function.clone() };
                 frame.function = self.functions.number(function);
-                frame.source = Some(source);
+                frame.source = Some(self.sources.number(generated_path.to_owned()));
             }
         }
     }

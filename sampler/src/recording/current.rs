@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use crate::recording::counters::Counters;
 use crate::recording::event_name::Counter;
-use crate::recording::family::Family;
+use crate::recording::family::{EndedTime, Family};
 use crate::recording::options::Clock;
 use crate::thread::counter::UnusedCounter;
 use crate::thread::source::Measure;
@@ -55,6 +55,8 @@ pub(crate) struct Recording {
     pub(crate) fork: ForkedState,
     /// Times that are shared with children; `None` if no recording had children.
     pub(crate) family: Option<&'static Family>,
+    /// Time of ended threads, if the recording has no family.
+    ended: EndedTime,
     is_sampling: AtomicBool,
     has_file: AtomicBool,
     is_written: AtomicBool,
@@ -134,6 +136,7 @@ impl Recording {
             requests: Requests::default(),
             fork: ForkedState::default(),
             family: last().and_then(|last| last.family),
+            ended: EndedTime::default(),
             is_sampling: AtomicBool::new(false),
             has_file: AtomicBool::new(false),
             is_written: AtomicBool::new(false),
@@ -163,6 +166,11 @@ impl Recording {
             (None, Clock::Wall) => Measure::WallTime,
             (None, Clock::Cpu) => Measure::CpuTime,
         }
+    }
+
+    /// Wall-clock time of ended threads, and of ended processes of the family.
+    pub(crate) fn ended(&self) -> &EndedTime {
+        self.family.map_or(&self.ended, |family| &family.ended)
     }
 
     /// True in wall-clock mode, where the writer decides when threads are sampled.

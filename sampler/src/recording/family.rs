@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicU64;
 const PAGE: usize = 4096;
 
 /// Times that a process shares with the children that it records. All zeros: none.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Family {
     /// CPU time of children without a sample, in ns.
     pub(crate) unsampled_ns: AtomicU64,

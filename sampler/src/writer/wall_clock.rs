@@ -319,8 +319,6 @@ pub(crate) struct Watch {
     last_check: u64,
     /// Number of sampled threads at the last check.
     thread_count: u64,
-    /// Time of ended threads, if no other process takes it.
-    ended: EndedTime,
 }
 
 impl Watch {
@@ -330,8 +328,7 @@ impl Watch {
         let Some((thread, _)) = find_thread(&mut self.threads, index, slot) else { return };
         thread.end();
         if let Some(end) = slot.run_queue.end() {
-            let ended = recording.family.map_or(&self.ended, |family| &family.ended);
-            thread.charge_end(slot, slot.source.take_unaccounted_at_end(), end, ended);
+            thread.charge_end(slot, slot.source.take_unaccounted_at_end(), end, recording.ended());
         }
     }
 
@@ -351,7 +348,6 @@ impl Watch {
         let random = arming::random(0);
         let last_check = std::mem::replace(&mut self.last_check, now);
         let since_last_check_ns = if last_check == 0 { 0 } else { now.saturating_sub(last_check) };
-        let ended = recording.family.map_or(&self.ended, |family| &family.ended);
         for (index, slot) in slots::iter() {
             if !slot.state.is_armed() {
                 continue;
@@ -365,7 +361,7 @@ impl Watch {
                 thread.first_interval_ns = since_last_check_ns.max(min_interval_ns);
             }
             if thread.next_check <= now {
-                if let Some(call) = thread.check(index, slot, now, ended) {
+                if let Some(call) = thread.check(index, slot, now, recording.ended()) {
                     match sample_remotely(&call, thread.last_cpu_ns, slot, &mut self.cache) {
                         Some(remote_sample) => sample(index, slot, remote_sample),
                         // Reading the call and the stack takes a while. A thread that has left the call is checked
