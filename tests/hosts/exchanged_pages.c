@@ -58,10 +58,14 @@ static void call(unsigned char *at, unsigned number) {
     if (((unsigned (*)(void))(unsigned long)at)() != 200 * number) atomic_fetch_add(&wrong_results, 1);
 }
 
-static int is_damaged(const unsigned char *at, unsigned number) {
+/* Reads code as the processor does when it executes it: unseen by ThreadSanitizer, to which the exchange of a page is an
+ * unsynchronized write. memcmp would be seen. */
+__attribute__((no_sanitize_thread)) static int is_damaged(const unsigned char *at, unsigned number) {
     unsigned char bytes[FUNCTION_BYTES];
     assemble(number, bytes);
-    return memcmp(at, bytes, FUNCTION_BYTES) != 0;
+    int differences = 0;
+    for (int i = 0; i < FUNCTION_BYTES; i++) differences += at[i] != bytes[i];
+    return differences != 0;
 }
 
 static void *run_those_that_stay(void *unused) {
