@@ -316,10 +316,11 @@ impl FunctionRole {
             Kind::Native => {
                 let name = native_library(&function.module);
                 let pool = pool_library(&function.module);
-                let package = packages.get(function.module.as_str()).filter(|_| pool.is_none());
+                let is_base = BASE_LIBRARIES.contains(&name);
+                let package = packages.get(function.module.as_str()).filter(|_| pool.is_none() && !is_base);
                 Some(Library {
                     name: names.number(pool.or(package.copied()).unwrap_or(name).to_owned()),
-                    is_base: BASE_LIBRARIES.contains(&name),
+                    is_base,
                     is_package: package.is_some_and(|name| *name != STANDARD_LIBRARY),
                     is_pool: pool.is_some(),
                 })
