@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use jitlisten_files::{OwnDirectory, try_lock};
-use jitlisten_report::{Bundle, Lookup, MARKER, ROOT, RecordingFile, sanitize};
+use jitlisten_report::{Bundle, Error, Lookup, MARKER, ROOT, RecordingFile, sanitize};
 use jitlisten_sampler::is_recorded_file;
 use rustix::fs::{CWD, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -77,10 +77,7 @@ impl MakeBundle {
         }
         let mut bundle = Bundle::new(self.whole);
         let progress = Progress::start(&recordings[0].path, recordings.len());
-        for recording in &recordings {
-            add(&mut bundle, recording, &self.root)?;
-            progress.iter().for_each(Progress::count_one);
-        }
+        add_all(&mut bundle, &recordings, &self.root, || progress.iter().for_each(Progress::count_one))?;
         drop(progress);
         // Until now, a signal ends this process at once.
         let signals = BlockedSignals::termination();
@@ -159,9 +156,8 @@ impl Recording {
             return Err(Problem::new("nothing was recorded").help("see above, or try jitlisten doctor"));
         }
         let mut bundle = Bundle::default();
-        for path in recordings {
-            add(&mut bundle, &RecordingFile { path, root: None }, &[])?;
-        }
+        let recordings: Vec<_> = recordings.into_iter().map(|path| RecordingFile { path, root: None }).collect();
+        add_all(&mut bundle, &recordings, &[], || {})?;
         // Signals that the user meant for the program do not stop this.
         let text = write(&mut bundle, &self.directory, self.marker, &|| false)?;
         let _ = writeln!(io::stderr(), "jitlisten: {}: {text}", self.directory.path().display());
@@ -197,11 +193,28 @@ fn create_marker(directory: &OwnDirectory) -> io::Result<File> {
     marker.write_all(MARKER_VERSION.as_bytes()).map(|()| marker)
 }
 
-fn add(bundle: &mut Bundle, recording: &RecordingFile, roots: &[PathBuf]) -> Result<(), Problem> {
-    let path = &recording.path;
+/// Adds recordings. Damaged ones among others are left out, with a message.
+fn add_all(
+    bundle: &mut Bundle,
+    recordings: &[RecordingFile],
+    roots: &[PathBuf],
+    on_add: impl Fn(),
+) -> Result<(), Problem> {
     let lookup = Lookup { roots: roots.to_vec(), ..Lookup::default() };
-    let added = bundle.add(recording, &name_in_bundle(path, recording.root.is_some()), &lookup);
-    added.map_err(|error| Problem::new(format!("{}: {error}", path.display())))
+    let mut damaged = 0;
+    for recording in recordings {
+        let path = &recording.path;
+        if let Err(error) = bundle.add(recording, &name_in_bundle(path, recording.root.is_some()), &lookup) {
+            damaged += 1;
+            let text = format!("{}: {error}", path.display());
+            if !matches!(error, Error::BadHeader(_)) || damaged == recordings.len() {
+                return Err(Problem::new(text));
+            }
+            let _ = writeln!(io::stderr(), "jitlisten: {text}; it is not in the bundle");
+        }
+        on_add();
+    }
+    Ok(())
 }
 
 /// Returns the name of a recording in a new bundle. That of another bundle is named by its folder.

@@ -1,16 +1,18 @@
-"""Facts of the interpreter, most of which say whose file is whose, written once per recorded process:
+"""Facts of the interpreter, most of which say whose file is whose, written when a recording begins, and again at the
+end of a program with cells of IPython:
 
     RECORDING.images/interpreter.json
         {"library": ["/usr/lib/python3.12", ...], "scripts": ["/usr/bin", ...], "site": [".../site-packages", ...],
          "installed": {"/opt/python": ["numba", "numpy", ...]}, "editable": ["/home/me/project"], "frozen": [...],
-         "frozen_library": [...], "stdin": "...", "jit_disabled": false}
+         "frozen_library": [...], "stdin": "...", "cells": {"<ipython-input-1-...>": "..."}, "jit_disabled": false}
 
 `library` is Python's standard library, and `scripts` the directories of installed commands. Everything in `site` is
 installed. In another directory of `sys.path`, as made by `pip install --target`, only the modules are installed that
 belong to a distribution (`*.dist-info`); the user's own may lie beside them. `editable` are the directories of
 projects that `pip install -e` uses in place. In a frozen program, whose modules have relative names, `frozen` lists
 installed modules and `frozen_library` those of Python. `stdin` is the text of a program that Python reads from standard
-input. `jit_disabled`: `NUMBA_DISABLE_JIT` is set. `report/src/recording/interpreter.rs` reads the file.
+input, and `cells` are those of IPython, which are in no file. `jit_disabled`: `NUMBA_DISABLE_JIT` is set.
+`report/src/recording/interpreter.rs` reads the file.
 """
 
 from __future__ import annotations
@@ -28,16 +30,21 @@ from ._files import Directory
 FILE = "interpreter.json"
 #: Maximum number of distributions that are read in a directory, and of bytes of each list of files.
 _MAX_DISTRIBUTIONS, _MAX_LIST_BYTES = 2000, 4 << 20
-#: Maximum size of a program on standard input.
+#: Maximum size of a program on standard input, and of all cells.
 _MAX_PROGRAM_BYTES = 1 << 20
 _STANDARD_MODULES = frozenset(getattr(sys, "stdlib_module_names", sys.builtin_module_names))
 _DISTRIBUTION_SUFFIXES = (".dist-info", ".egg-info")
 
 
 def begin() -> None:
-    """Writes the facts. If the path of the recording is not final yet, they are written when the program ends."""
-    if not _write():
-        atexit.register(_write)
+    """Writes the facts. They are written when the program ends if the path of the recording is not final yet, and again
+    if it ran cells."""
+    atexit.register(_end, _write())
+
+
+def _end(is_written: bool) -> None:
+    if not is_written or _cells():
+        _write()
 
 
 def _write() -> bool:
@@ -72,6 +79,7 @@ def facts() -> Dict[str, Any]:
         "editable": [path for directory in site for path in _editable_directories(directory)],
         "frozen": _frozen_modules(),
         "stdin": _standard_input(),
+        "cells": _cells(),
         "frozen_library": sorted(_STANDARD_MODULES) if _is_frozen() else [],
         "jit_disabled": os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"),
     }
@@ -176,6 +184,24 @@ def _standard_input() -> Optional[str]:
         return os.pread(0, _MAX_PROGRAM_BYTES, 0).decode("utf-8", "replace")
     except (OSError, AttributeError):
         return None
+
+
+def _cells() -> Dict[str, str]:
+    """Returns the texts of IPython's cells, by file name."""
+    linecache = sys.modules.get("linecache")
+    if linecache is None or "IPython" not in sys.modules:
+        return {}
+    cells: Dict[str, str] = {}
+    size = 0
+    for name in list(linecache.cache):
+        directory = os.path.basename(os.path.dirname(name))
+        if name.startswith("<ipython-input-") or directory.startswith("ipykernel_"):
+            text = "".join(linecache.getlines(name))
+            size += len(text)
+            if size > _MAX_PROGRAM_BYTES:
+                break
+            cells[name] = text
+    return cells
 
 
 def _read(path: str) -> Optional[str]:

@@ -19,9 +19,11 @@
 mod answer;
 mod distinct;
 mod error;
+mod file_names;
 mod lookup;
 mod loops;
 mod machine;
+mod path_text;
 mod profile;
 mod python_command;
 mod recording;

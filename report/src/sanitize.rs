@@ -1,5 +1,7 @@
 //! Sanitised text for output.
 
+use crate::path_text::byte_of_character;
+
 /// Maximum length of a line in characters; longer ones are truncated.
 pub(crate) const MAX_LINE_CHARACTERS: usize = 1000;
 
@@ -24,6 +26,7 @@ pub fn sanitize(text: &str) -> String {
             | '\u{2066}'..='\u{2069}' => {
                 safe_text.push('\u{fffd}');
             }
+            other if byte_of_character(other).is_some() => safe_text.push('\u{fffd}'),
             other => safe_text.push(other),
         }
     }

@@ -21,9 +21,22 @@ pub(crate) fn plural(number: usize, noun: &str) -> String {
     format!("{} {noun}{}", group_digits(number as u64), if number == 1 { "" } else { "s" })
 }
 
-/// Returns the last component of a path.
+/// Beginning of the names of IPython's cells.
+pub(crate) const CELL: &str = "ipython-input-";
+
+/// Returns the last component of a path; `ipython-input-3` for a cell of IPython.
 pub(crate) fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
+    let name = path.rsplit('/').next().unwrap_or(path);
+    cell_name(name).unwrap_or(name)
+}
+
+/// Returns the name of an IPython cell without its hash: of `<ipython-input-3-5cd641b23216>`, and of the file that
+/// its text was saved in.
+fn cell_name(name: &str) -> Option<&str> {
+    let name = name.strip_prefix('<').unwrap_or(name);
+    let number = name.strip_prefix(CELL)?;
+    let (digits, rest) = number.split_once('-')?;
+    digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| &name[..name.len() - rest.len() - 1])
 }
 
 /// Returns true for the program perf, which distributions install as `perf_6.1`, too.

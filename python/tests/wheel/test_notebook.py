@@ -5,7 +5,7 @@ import os
 import subprocess
 
 import pytest
-from conftest import PROGRAMS, python
+from conftest import PROGRAMS, command, need_package, python
 
 KERNEL = """\
 import math, numba
@@ -167,3 +167,17 @@ def test_exceptions_are_those_of_the_cell_and_the_table_is_shown_all_the_same(ce
     assert "__main__.kernel" in displayed_table(after_failure)[0], "nothing is left of the one that failed"
     assert "samples of page-faults" in displayed_table(page_faults)[0]
     assert "--wall" in help_[0]["text"]
+
+
+def test_cells_of_a_recorded_ipython_belong_to_the_user(run, tmp_path):
+    need_package(run, "IPython")
+    cell = (
+        "import numba, time\ndef squares(n):\n    return sum(i * i for i in range(n))\n"
+        "end = time.process_time() + 1\nwhile time.process_time() < end: squares(50_000)\n"
+    )
+    (tmp_path / "cells.ipy").write_text(cell)
+    run(command(), "record", "-r", "499", "-o", "r", "--", python(), "-m", "IPython", "cells.ipy")
+    text = run(command(), "lines", "r").stdout
+    assert "ipython-input-1:5" in text and "while time.process_time() < end: squares(50_000)" in text, text
+    answer = json.loads(run(command(), "lines", "--json", "-", "r").stdout)["answer"]
+    assert answer["elsewhere"]["percent"] < 50, answer["elsewhere"]

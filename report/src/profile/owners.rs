@@ -7,9 +7,11 @@ use super::frozen::{frozen_interpreter, is_loader};
 use crate::recording::{Interpreter, Recording};
 
 /// Returns true for generated code without a file, such as `<string>`. `<frozen importlib._bootstrap>` belongs to the
-/// standard library, `<stdin>` to the user.
+/// standard library, `<stdin>` and the cells of IPython to the user.
 pub(crate) fn is_generated(path: &str) -> bool {
-    path.starts_with('<') && !path.starts_with("<frozen ") && path != "<stdin>"
+    path.starts_with('<')
+        && !["<frozen ", "<ipython-input-"].iter().any(|begin| path.starts_with(begin))
+        && path != "<stdin>"
 }
 
 pub(crate) const STANDARD_LIBRARY: &str = "Python's library";

@@ -20,6 +20,7 @@ use wire::perf_data::*;
 use super::bytes::Bytes;
 use super::event::{Event, EventIds};
 use crate::error::Error;
+use crate::path_text::text_of_path;
 use crate::sanitize::sanitize;
 
 /// Maximum size of a feature section; longer ones are not read.
@@ -217,7 +218,7 @@ impl Container {
             let mut body = Bytes(bytes.take(size.checked_sub(8)?)?);
             let (_pid, id) = (body.u32()?, body.take(24)?);
             let length = if misc & PERF_RECORD_MISC_BUILD_ID_SIZE != 0 { usize::from(id[20]).min(20) } else { 20 };
-            Some((String::from_utf8_lossy(body.text()).into_owned(), id[..length].to_vec()))
+            Some((text_of_path(body.text()), id[..length].to_vec()))
         };
         while let Some(entry) = next_entry() {
             self.build_ids.push(entry);

@@ -30,6 +30,8 @@ pub struct Interpreter {
     pub frozen_library: Vec<String>,
     /// Program that Python read from standard input.
     pub stdin: Option<String>,
+    /// Cells of IPython: name of the file that Python uses for each, and its text.
+    pub cells: Vec<(String, String)>,
     /// True if `NUMBA_DISABLE_JIT` was set, so that nothing was compiled.
     pub is_jit_disabled: bool,
 }
@@ -48,6 +50,7 @@ impl Interpreter {
         let list = |value: &Value| -> Vec<String> {
             value.as_array().into_iter().flatten().filter_map(|text| Some(text.as_str()?.to_owned())).collect()
         };
+        let cells = facts.get("cells").and_then(Value::as_object).into_iter().flatten();
         let installed = facts.get("installed").and_then(Value::as_object).into_iter().flatten();
         Some(Interpreter {
             library: list(&facts["library"]),
@@ -58,6 +61,7 @@ impl Interpreter {
             frozen: list(&facts["frozen"]),
             frozen_library: list(&facts["frozen_library"]),
             stdin: facts["stdin"].as_str().map(str::to_owned),
+            cells: cells.filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned()))).collect(),
             is_jit_disabled: facts["jit_disabled"].as_bool().unwrap_or(false),
         })
     }
@@ -70,10 +74,13 @@ mod tests {
     #[test]
     fn damaged_facts_are_ignored() {
         assert_eq!(Interpreter::parse(b"{"), None);
-        let facts = Interpreter::parse(br#"{"site": ["/a", 7], "installed": {"/b": ["c"]}, "library": 3}"#);
+        let facts = Interpreter::parse(
+            br#"{"site": ["/a", 7], "installed": {"/b": ["c"]}, "library": 3, "cells": {"<a>": "x", "b": 1}}"#,
+        );
         let expected = Interpreter {
             site: vec!["/a".to_owned()],
             installed: vec![("/b".to_owned(), vec!["c".to_owned()])],
+            cells: vec![("<a>".to_owned(), "x".to_owned())],
             ..Interpreter::default()
         };
         assert_eq!(facts, Some(expected));

@@ -11,6 +11,7 @@ use super::bytes::Bytes;
 use super::event::Event;
 use super::record::Record;
 use super::totals::{ThreadKey, Totals};
+use crate::path_text::text_of_path;
 
 /// Protection bit `PROT_EXEC`.
 const EXECUTABLE: u32 = 4;
@@ -18,7 +19,7 @@ const EXECUTABLE: u32 = 4;
 /// File that was mapped into a process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MappedFile {
-    /// Path, or a name in brackets.
+    /// Path, or a name in brackets. Private characters stand for bytes that are not UTF-8.
     pub path: String,
     /// Build id, if the recorder has stored it.
     pub build_id: Vec<u8>,
@@ -93,7 +94,7 @@ impl Tasks {
 
     fn add_mapping(&mut self, range: MappedRange, path: &[u8], build_id: &[u8], time: u64) {
         let Some(end) = range.start.checked_add(range.length).filter(|end| *end > range.start) else { return };
-        let path = String::from_utf8_lossy(path).into_owned();
+        let path = text_of_path(path);
         let file = MappedFile { path, build_id: build_id.to_vec(), root: None };
         let next = self.files.len() as u32;
         let index = *self.file_indices.entry(file).or_insert_with_key(|file| {

@@ -1,10 +1,9 @@
 //! Labels of the first screen's rows, shared by text and page.
 
-use rustc_hash::{FxHashMap, FxHashSet};
 use unicode_width::UnicodeWidthStr as _;
 
 use crate::answer::{AnswerRow, RowKind, call_of};
-use crate::words::file_name;
+use crate::file_names::FileNames;
 
 /// Row of the tree as it is shown.
 pub(super) struct ShownRow {
@@ -34,34 +33,6 @@ pub(super) fn shown_rows(rows: &[AnswerRow]) -> Vec<ShownRow> {
         shown.push(ShownRow { branches, label, text });
     }
     shown
-}
-
-/// File names of a table. Files that share a name are shown with their directory.
-pub(super) struct FileNames<'a> {
-    ambiguous: FxHashSet<&'a str>,
-}
-
-impl<'a> FileNames<'a> {
-    pub(super) fn new(paths: impl Iterator<Item = &'a str>) -> FileNames<'a> {
-        let mut first_paths: FxHashMap<&str, &str> = FxHashMap::default();
-        let mut ambiguous = FxHashSet::from_iter(["__init__.py"]);
-        for path in paths {
-            let name = file_name(path);
-            if *first_paths.entry(name).or_insert(path) != path {
-                ambiguous.insert(name);
-            }
-        }
-        FileNames { ambiguous }
-    }
-
-    pub(super) fn name<'b>(&self, path: &'b str) -> &'b str {
-        let name = file_name(path);
-        if !self.ambiguous.contains(name) {
-            return name;
-        }
-        let directory_start = path.strip_suffix(name).and_then(|directory| directory.trim_end_matches('/').rfind('/'));
-        directory_start.map_or(path, |start| &path[start + 1..])
-    }
 }
 
 /// Maximum width of a label that names two files.
@@ -143,13 +114,5 @@ mod tests {
         assert_eq!(label("/a/extensions.py"), "»prog.py:22");
         let unknown = AnswerRow { kind: RowKind::Compilation, ..AnswerRow::default() };
         assert_eq!(row_label(&unknown, None, &names), "", "a function from the cache of an unknown file");
-    }
-
-    #[test]
-    fn files_of_one_name_are_shown_with_their_directory() {
-        let paths = ["/a/interpolation/interpn.py", "/a/resampy/interpn.py", "/a/b.py", "/a/pkg/__init__.py", "x.py"];
-        let names = FileNames::new(paths.into_iter());
-        let shown: Vec<&str> = paths.iter().map(|path| names.name(path)).collect();
-        assert_eq!(shown, ["interpolation/interpn.py", "resampy/interpn.py", "b.py", "pkg/__init__.py", "x.py"]);
     }
 }

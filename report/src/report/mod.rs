@@ -19,6 +19,8 @@ pub use imbalance::Imbalance;
 pub(crate) use stacks::Unit;
 pub use title::Group;
 
+use rustc_hash::FxHashMap;
+
 use crate::answer::{Answer, Evidence, LineTree, Samples, collect};
 use crate::error::Error;
 use crate::lookup::Lookup;
@@ -110,10 +112,10 @@ impl Report {
         Report::open_all(&[RecordingFile::from(path)], options)
     }
 
-    /// Reads several recordings and merges them.
+    /// Reads several recordings and merges them. Damaged ones among others are left out, with a note.
     ///
     /// # Errors
-    /// Returns an error if one of them cannot be read, or if their events differ.
+    /// Returns an error if one of them cannot be read, if all are damaged, or if their events differ.
     pub fn open_all(files: &[RecordingFile], options: &Options) -> Result<Report, Error> {
         Report::open_all_with(files, options, || {})
     }
@@ -126,14 +128,24 @@ impl Report {
         let (mut merger, mut compilations, mut notes) = (Merger::default(), Vec::new(), Vec::new());
         let mut shared_code = SharedCode::default();
         let mut recorded: Option<SystemTime> = None;
+        let mut damaged = 0;
         for file in files {
             let path = &file.path;
             // With several files, the error must name the file that it concerns.
-            let mut recording = file.read(&options.selection, &options.lookup).map_err(|error| match error {
+            let in_file = |error| match error {
                 error @ Error::Io { .. } => error,
                 error if files.len() == 1 => error,
                 error => Error::InFile { path: path.clone(), error: Box::new(error) },
-            })?;
+            };
+            let mut recording = match file.read(&options.selection, &options.lookup) {
+                Err(error @ Error::BadHeader(_)) if damaged + 1 < files.len() => {
+                    damaged += 1;
+                    notes.push(format!("{}; its samples are missing here", in_file(error)));
+                    on_read();
+                    continue;
+                }
+                recording => recording.map_err(in_file)?,
+            };
             compilations.extend(compilations::read(path, &recording, &options.selection, &mut notes));
             if files.len() > 1 {
                 shared_code.share(&mut recording, &options.lookup);
@@ -176,7 +188,7 @@ impl Report {
             recording.samples.retain(|sample| !activities.get(sample.stack).activity.is_for_compiled_code());
         }
         let profile = Profile::with_activities(&recording, &symbols, activities, detail);
-        let sources = load_sources(&profile, &symbols, &roots.all(), recorded);
+        let sources = load_sources(&profile, &symbols, &recording.interpreters, &roots.all(), recorded);
         let mut notes = recording.notes.clone();
         notes.extend(missing_callers);
         notes.extend(symbols.notes.iter().cloned());
@@ -304,6 +316,7 @@ impl Report {
 fn load_sources(
     profile: &Profile,
     symbols: &Symbols,
+    interpreters: &[Interpreter],
     roots: &[PathBuf],
     recorded: Option<SystemTime>,
 ) -> Vec<SourceText> {
@@ -311,8 +324,11 @@ fn load_sources(
         Some(hashes) => Compiled::From(hashes.clone()),
         None => recorded.map_or(Compiled::Unknown, Compiled::Before),
     };
+    let cells = interpreters.iter().flat_map(|facts| &facts.cells);
+    let cells: FxHashMap<&str, &str> = cells.map(|(name, text)| (name.as_str(), text.as_str())).collect();
     let source_text = |path: &str| match &symbols.main_text {
         Some((main_path, text)) if *main_path == path => SourceText::from_text(text),
+        _ if cells.contains_key(path) => SourceText::from_text(cells[path]),
         _ => SourceText::open(path, roots, &compiled_text(path)),
     };
     profile.files.iter().map(|file| source_text(&file.path)).collect()

@@ -16,6 +16,7 @@ use super::source_frame::SourceFrame;
 use crate::lookup::segments::Segments;
 use crate::lookup::{Lookup, build_ids_match, candidates};
 use crate::machine::Machine;
+use crate::path_text::path_of_text;
 use crate::recording::{FilePosition, MappedFile, Recording};
 
 /// Maximum number of open images of Python functions. A merged recording has some of each process.
@@ -356,9 +357,9 @@ fn open(roots: &Roots, file: &MappedFile) -> State {
 
 /// Opens the file that was recorded. Bundles may have different functions of a library.
 fn find_file(roots: &Roots, file: &MappedFile) -> Result<Elf, String> {
-    let path = Path::new(&file.path);
+    let path = path_of_text(&file.path);
     let (mut last_error, mut reduced) = (String::new(), None::<Elf>);
-    for candidate in candidates(&roots.for_file(file), path) {
+    for candidate in candidates(&roots.for_file(file), &path) {
         match Elf::open(&candidate) {
             Ok(elf) if !is_recorded_file(&elf, file) => {
                 last_error = "is another file than the one that was recorded (its build id differs)".to_owned();
@@ -387,7 +388,7 @@ fn open_separate_debug_file(roots: &Roots, file: &MappedFile, elf: &Elf) -> Opti
     let hex: String = elf.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
     let (first, rest) = hex.split_at_checked(2)?;
     let mut paths = vec![PathBuf::from(format!("{ROOT}/.build-id/{first}/{rest}.debug"))];
-    if let Some((directory, name)) = Path::new(&file.path).parent().zip(elf.debug_link()) {
+    if let Some((directory, name)) = path_of_text(&file.path).parent().zip(elf.debug_link()) {
         let below_root = Path::new(ROOT).join(directory.strip_prefix("/").unwrap_or(directory));
         paths.extend([directory.to_owned(), directory.join(".debug"), below_root].map(|parent| parent.join(&name)));
     }

@@ -16,6 +16,7 @@ use wire::elf::{ElfFile, Section, Symbol};
 use super::files::{Files, OpenLibraries};
 use super::{SymbolCache, Symbols};
 use crate::lookup::Lookup;
+use crate::path_text::path_of_text;
 use crate::recording::Recording;
 
 /// Length of the build ids that linkers write.
@@ -74,7 +75,7 @@ impl NamedFiles {
         let has_stack_copies = recording.events.get(recording.event).is_some_and(|(event, _)| event.has_stack_copies());
         let mut sampled = BTreeMap::new();
         for (file, offsets) in offsets {
-            let path = recording.files.get(file as usize).map(|file| PathBuf::from(&file.path));
+            let path = recording.files.get(file as usize).map(|file| path_of_text(&file.path));
             let mut result = SampledFile::open(&mut cache.files, file, &offsets, has_stack_copies);
             if let Some(Ok(SampledFile::Library(_, debug))) = &mut result
                 && whole

@@ -9,13 +9,15 @@
 mod machine;
 mod module;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustc_hash::FxHashMap;
 
 pub(crate) use machine::Machine;
 use machine::Registers;
 use module::{End, Module};
+
+use crate::path_text::path_of_text;
 
 const MAX_FRAMES: usize = 1024;
 
@@ -131,7 +133,7 @@ impl Unwinder {
         let (roots, machine) = (&self.roots, self.machine);
         let open = || {
             (!is_anonymous(mapped.path))
-                .then(|| Module::open(roots, Path::new(mapped.path), mapped.build_id, machine))?
+                .then(|| Module::open(roots, &path_of_text(mapped.path), mapped.build_id, machine))?
         };
         self.modules.entry(mapped.file).or_insert_with(open).as_mut()
     }

@@ -6,8 +6,9 @@ use super::head::MIN_C_PERCENT;
 use super::lines::{truncate, truncate_middle, wrap};
 use super::{Table, heat_colour};
 use crate::answer::Answer;
+use crate::file_names::FileNames;
 use crate::profile::Count;
-use crate::render::rows::{FileNames, ShownRow, shown_rows};
+use crate::render::rows::{ShownRow, shown_rows};
 use crate::sanitize::sanitize;
 use crate::words::{duration, group_digits, plural};
 
