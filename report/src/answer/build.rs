@@ -10,6 +10,7 @@ use super::rows::{Chosen, choose};
 use super::samples::{CALLING, Group, INTERPRETER, Samples};
 use super::tree::{Key, Node, NodeId, Tree};
 use crate::distinct::Distinct;
+use crate::file_names::FileNames;
 use crate::lookup::source::SourceText;
 use crate::loops::{Advice, Loop};
 use crate::profile::activity::Activity;
@@ -33,6 +34,8 @@ pub struct Answer {
     pub elsewhere_parts: Vec<(String, Count)>,
     /// Time by C function that compiled code called, including everything that the function called, longest first.
     pub calls: Vec<(String, Count)>,
+    /// Time of the user's Python that was spent in C, by library, longest first.
+    pub c_below_python: Vec<(String, Count)>,
     /// Lines with much self time that are not in the tree.
     pub hottest: Vec<HotLine>,
     /// What helps, most seconds first.
@@ -110,11 +113,15 @@ impl<'a> Builder<'a> {
         let mut shares: BTreeMap<&str, Count> = BTreeMap::new();
         let mut elsewhere: BTreeMap<u32, Count> = BTreeMap::new();
         let mut calls: BTreeMap<u32, Count> = BTreeMap::new();
+        let mut c_below_python: BTreeMap<u32, Count> = BTreeMap::new();
         for group in &self.samples.groups {
             self.answer.all += group.count;
             *shares.entry(self.share_word(group)).or_default() += group.count;
             if let Some(call) = group.call {
                 *calls.entry(call).or_default() += group.count;
+            }
+            if group.activity == Activity::Interpreted && self.samples.words[group.word as usize] != INTERPRETER {
+                *c_below_python.entry(group.word).or_default() += group.count;
             }
             if self.add_to_tree(group) == 0 {
                 self.answer.elsewhere += group.count;
@@ -124,20 +131,23 @@ impl<'a> Builder<'a> {
         self.answer.shares = heaviest_first(shares.into_iter().map(|(word, count)| (word.to_owned(), count)));
         self.answer.elsewhere_parts = self.name_words(&elsewhere);
         self.answer.calls = self.name_words(&calls);
+        self.answer.c_below_python = self.name_words(&c_below_python);
         let chosen = choose(&mut self.tree, self.answer.all);
         self.answer.rows = chosen.iter().map(|chosen| self.row(chosen)).collect();
         merge_imports(&mut self.answer);
         self.answer.hottest = self.hottest();
-        self.answer.helps = what_helps(&HelpEvidence {
+        let helps = what_helps(&HelpEvidence {
             symbols: self.evidence.symbols,
             profile: self.evidence.profile,
             compilations: self.evidence.compilations,
             loops: self.evidence.loops,
             samples: self.samples,
             all: self.answer.all,
+            names: FileNames::new(self.answer.rows.iter().map(|row| row.path.as_str())),
             is_jit_disabled: self.evidence.is_jit_disabled,
             is_busy: self.evidence.run_queue_ns > self.answer.all.weight,
         });
+        self.answer.helps = helps;
         self.answer
     }
 

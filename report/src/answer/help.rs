@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::gil::CompiledHolder;
 use super::path::{Callback, Step};
 use super::samples::{CALLING, COLLECTING, Group, INTERPRETER, Samples, WAITING_FOR_GIL};
+use crate::file_names::FileNames;
 use crate::loops::{Loop, SMALL_PARALLEL};
 use crate::profile::activity::Activity;
 use crate::profile::{Count, Profile, is_pool_library};
 use crate::recording::compilations::{Compilation, Why};
 use crate::symbols::Symbols;
-use crate::words::{plural, source_name};
+use crate::words::plural;
 
 /// Sentence that says what to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +57,8 @@ pub(super) struct HelpEvidence<'a> {
     pub(super) loops: &'a [Loop],
     pub(super) samples: &'a Samples,
     pub(super) all: Count,
+    /// Names of the files, as the rows show them.
+    pub(super) names: FileNames<'a>,
     pub(super) is_jit_disabled: bool,
     /// True if the threads waited longer for a processor than they ran.
     pub(super) is_busy: bool,
@@ -102,9 +105,14 @@ fn compilation_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     let owners = evidence.profile.activities.owners();
     let mut by_reason: BTreeMap<(&str, Option<&str>), (Why, Compiled<'_>)> = BTreeMap::new();
     for (row, count) in sampled_compilations(evidence).filter(|(row, _)| !row.failed) {
-        let why = if row.why.is_stored() { Why::NewEntry } else { row.why };
-        let is_choice = matches!(why, Why::NotCached | Why::Closure | Why::Jitclass);
+        let is_choice = matches!(row.why, Why::NotCached | Why::Closure | Why::Jitclass);
         let owner = owners.package(&row.file).filter(|_| is_choice);
+        // Its user cannot change why a package does not cache a function.
+        let why = match row.why {
+            why if why.is_stored() => Why::NewEntry,
+            _ if owner.is_some() => Why::NotCached,
+            why => why,
+        };
         let (_, compiled) = by_reason.entry((why.words(), owner)).or_insert_with(|| (why, Compiled::default()));
         compiled.count += count;
         *compiled.functions.entry(compiled_function(row)).or_default() += count;
@@ -117,10 +125,10 @@ fn compilation_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
             let count = compiled.functions.len();
             let and_more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
             let (verb, it) = if count > 1 { ("compile", "them") } else { ("compiles", "it") };
-            let position = format!("{}:{line}", source_name(path));
+            let position = format!("{}:{line}", evidence.names.name(path));
             let again = format!("{name} ({position}){and_more} {verb} in every run");
             let (rule, text) = match (why, owner) {
-                (Why::NotCached | Why::Closure | Why::Jitclass, Some(package)) => (
+                (_, Some(package)) => (
                     "package-not-cached",
                     format!(
                         "{name}{and_more} of {package} {verb} in every run: {package} does not cache {it}; call {it} \
@@ -190,7 +198,7 @@ fn signature_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
             "{} ({}:{line}) is compiled for {} combinations of argument types; give its arguments the same types in \
              each call: arrays instead of tuples, one dtype, one layout",
             short_name(&name),
-            source_name(path),
+            evidence.names.name(path),
             signatures.len()
         ),
     })
@@ -199,10 +207,10 @@ fn signature_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
 /// Time of a line of Python.
 #[derive(Default)]
 struct LineTime {
-    /// Time in the interpreter, without that of `text`.
+    /// Time in the interpreter, without that of `c_work`.
     interpreter: Count,
-    /// Time in functions of the interpreter that work on strings, or sort.
-    text: Count,
+    /// Time in functions of the interpreter whose work compiled code does not do faster, such as sorting.
+    c_work: Count,
     /// Time in NumPy, which the interpreter may call for single values.
     numpy: Count,
     /// All time but that of calls of compiled functions.
@@ -218,7 +226,7 @@ struct InterpretedFunction {
 }
 
 /// Returns the functions that cost much in Python's interpreter, by row and source, longest first. NumPy's operations
-/// on single values belong to that. Lines that mostly work on strings do not count, nor do lines with nearly all of
+/// on single values belong to that. Lines that mostly work on strings or files do not count, nor do lines with nearly all of
 /// their time in C functions.
 fn interpreted_functions(samples: &Samples, all: Count) -> Vec<((u32, u32), InterpretedFunction)> {
     let mut lines: BTreeMap<(u32, u32, u32), LineTime> = BTreeMap::new();
@@ -227,7 +235,7 @@ fn interpreted_functions(samples: &Samples, all: Count) -> Vec<((u32, u32), Inte
         let line = lines.entry((step.row, step.source, step.line)).or_default();
         match samples.words[group.word as usize].as_str() {
             CALLING => continue,
-            INTERPRETER if group.is_text => line.text += group.count,
+            INTERPRETER if group.is_c_work => line.c_work += group.count,
             INTERPRETER => line.interpreter += group.count,
             "numpy" => line.numpy += group.count,
             _ => {}
@@ -235,10 +243,10 @@ fn interpreted_functions(samples: &Samples, all: Count) -> Vec<((u32, u32), Inte
         line.all += group.count;
     }
     let mut functions: BTreeMap<(u32, u32), InterpretedFunction> = BTreeMap::new();
-    for ((row, source, line), LineTime { interpreter, text, numpy, all }) in lines {
-        if interpreter.percent_of(all) >= MIN_INTERPRETER_PERCENT && interpreter >= text {
+    for ((row, source, line), LineTime { interpreter, c_work, numpy, all }) in lines {
+        if interpreter.percent_of(all) >= MIN_INTERPRETER_PERCENT && interpreter >= c_work {
             let function = functions.entry((row, source)).or_default();
-            let time: Count = [interpreter, text, numpy].iter().sum();
+            let time: Count = [interpreter, c_work, numpy].iter().sum();
             function.lines.push((line, time));
             function.time += time;
         }
@@ -257,7 +265,7 @@ fn interpreted_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     let hottest = lines.iter().max_by_key(|(_, count)| *count)?.0;
     let path = &evidence.symbols.sources[*source as usize];
     let numbers = if first == last { first.to_string() } else { format!("{first}-{last}") };
-    let range = format!("{}:{numbers}", source_name(path));
+    let range = format!("{}:{numbers}", evidence.names.name(path));
     let name = evidence.profile.functions.get(*row as usize).map(|function| short_name(&function.name));
     let name_and_range = match name {
         Some(name) if !name.contains('<') => format!("{name} ({range})"),
@@ -300,7 +308,7 @@ fn loop_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
             count: saved,
             rule: advice.rule,
             position: Some((hot_loop.path.clone(), hot_loop.line)),
-            text: format!("{}:{lines}: {}", source_name(&hot_loop.loop_path), advice.text()),
+            text: format!("{}:{lines}: {}", evidence.names.name(&hot_loop.loop_path), advice.text()),
         });
     }
     helps
@@ -355,7 +363,7 @@ fn pool_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
     let package = evidence.profile.activities.package_of_source(line.0);
     let of_package = package.map(|package| format!(" of {package}")).unwrap_or_default();
     let called = caller.map(|(source, line)| {
-        format!(", called at {}:{line}", source_name(&evidence.symbols.sources[source as usize]))
+        format!(", called at {}:{line}", evidence.names.name(&evidence.symbols.sources[source as usize]))
     });
     let option = if package.is_none() { ", or leave out parallel=True" } else { "" };
     let doubt = if evidence.is_busy { ", and on this busy machine for a processor" } else { "" };
@@ -366,7 +374,7 @@ fn pool_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
         text: format!(
             "{}:{}{of_package}{}: a parallel loop with too little work, whose threads wait for each other \
              ({library}){doubt}; do more in each call{option}",
-            source_name(path),
+            evidence.names.name(path),
             line.1,
             called.unwrap_or_default(),
         ),
@@ -433,9 +441,9 @@ fn callback_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
         position: Some((path.clone(), line)),
         text: format!(
             "{}:{line}: pandas calls {} ({}:{}){how}; {cure}",
-            source_name(path),
+            evidence.names.name(path),
             name.unwrap_or("a function"),
-            source_name(&evidence.symbols.sources[callee.source as usize]),
+            evidence.names.name(&evidence.symbols.sources[callee.source as usize]),
             callee.line
         ),
     })
@@ -453,7 +461,7 @@ fn serial_help(evidence: &HelpEvidence<'_>) -> Option<Help> {
         text: format!(
             "{}:{line}: {} threads run compiled functions one at a time; if they keep the GIL, nogil=True lets them \
              run at the same time",
-            source_name(path),
+            evidence.names.name(path),
             serial.threads
         ),
     })
@@ -474,7 +482,7 @@ fn help_of_lines(
         count: lines.values().sum(),
         rule,
         position: Some((path.clone(), line)),
-        text: format!("{}:{line}{and_more}: {advice}", source_name(path)),
+        text: format!("{}:{line}{and_more}: {advice}", evidence.names.name(path)),
     })
 }
 
@@ -498,7 +506,7 @@ fn gil_help(evidence: &HelpEvidence<'_>) -> Vec<Help> {
     let holders = &evidence.samples.gil_holders;
     let help = |step: Step, count, rule, function: &str, cure| {
         let path = &evidence.symbols.sources[step.source as usize];
-        let position = format!("{}:{}", source_name(path), step.line);
+        let position = format!("{}:{}", evidence.names.name(path), step.line);
         let text = format!("{position}: {function} holds the GIL, and other threads wait for it: {cure}");
         Help { count, rule, position: Some((path.clone(), step.line)), text }
     };
@@ -604,7 +612,7 @@ mod tests {
             word,
             call: None,
             callback: None,
-            is_text: false,
+            is_c_work: false,
             requests_collection: false,
             count: count(samples),
         }
@@ -622,8 +630,8 @@ mod tests {
     fn only_the_interpreters_time_is_interpreted() {
         let words: Vec<String> = [INTERPRETER, CALLING, "libsqlite3", "numpy"].map(str::to_owned).to_vec();
         let line = |line, word, samples| group(vec![step(line, false)], Activity::Interpreted, word, samples);
-        let text = Group { is_text: true, ..line(10, 0, 5) };
-        let groups = vec![line(10, 0, 30), text, line(10, 1, 500), line(10, 2, 40), line(20, 0, 1), line(20, 2, 90)];
+        let c_work = Group { is_c_work: true, ..line(10, 0, 5) };
+        let groups = vec![line(10, 0, 30), c_work, line(10, 1, 500), line(10, 2, 40), line(20, 0, 1), line(20, 2, 90)];
         let samples = Samples { groups, words: words.clone(), ..Samples::default() };
         let functions = interpreted_functions(&samples, count(300));
         let lines: Vec<_> = functions.iter().flat_map(|(_, function)| &function.lines).collect();

@@ -58,8 +58,8 @@ pub(super) struct StackPath {
     pub(super) package: Option<u32>,
     /// Innermost call of a function by a package.
     pub(super) callback: Option<Callback>,
-    /// True if the innermost Python function called C functions that work on strings, or sort a list.
-    pub(super) is_text: bool,
+    /// True if the innermost Python function called C functions whose work compiled code does not do faster.
+    pub(super) is_c_work: bool,
     /// True if the innermost Python or compiled function called for a garbage collection, as `gc.collect()` does.
     pub(super) requests_collection: bool,
 }
@@ -113,7 +113,7 @@ fn path_of_stack(locations: &[u32], has_code: &[bool], symbols: &Symbols, profil
             Kind::Compiled => path.outermost_row = Some(profile.rows[frame.function as usize]),
             _ if !has_owner => {
                 path.callee = Some(frame.function);
-                path.is_text |= is_text_function(&function.base);
+                path.is_c_work |= is_c_work(&function.base);
                 path.requests_collection |= COLLECTION_REQUESTS.contains(&function.base.as_str());
                 let is_package = || {
                     let library = activities.library_of_function(frame.function as usize);
@@ -173,16 +173,25 @@ fn step(frame: &Frame, symbols: &Symbols, profile: &Profile) -> Option<Step> {
     })
 }
 
-/// Returns true for C functions of CPython that work on strings, or sort a list. Compiled code does neither faster.
-fn is_text_function(name: &str) -> bool {
+/// Beginnings of the names of C functions of CPython that work on strings or sets, sort a list, call the system, or
+/// work on large integers.
+#[rustfmt::skip]
+const C_WORK: [&str; 20] = [
+    "unicode", "PyUnicode", "PyBytes", "bytes_", "sre_", "set_", "list_sort",
+    "os_", "io_", "iobase_", "fileio_", "buffered", "textiowrapper_", "PyFile_", "builtin_print", "sock_", "mmap_",
+    "k_mul", "k_lopsided_mul", "x_divrem",
+];
+
+/// Returns true for C functions of CPython whose work compiled code does not do faster.
+fn is_c_work(name: &str) -> bool {
     let name = name.trim_start_matches('_');
-    ["unicode", "PyUnicode", "PyBytes", "bytes_", "sre_", "list_sort"].iter().any(|prefix| name.starts_with(prefix))
+    C_WORK.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// C functions of CPython that collect garbage at the request of a program. Allocations call others.
 const COLLECTION_REQUESTS: [&str; 4] = ["gc_collect", "gc_collect_impl", "PyGC_Collect", "_PyGC_Collect"];
 
-fn is_python_library(library: &str) -> bool {
+pub(super) fn is_python_library(library: &str) -> bool {
     library.starts_with("libpython") || library.starts_with("python")
 }
 
@@ -388,10 +397,10 @@ mod tests {
     }
 
     #[test]
-    fn strings_and_sorts_are_known_by_their_functions() {
+    fn work_of_c_is_known_by_its_functions() {
         let names =
-            ["list_sort", "_PyUnicode_Equal", "unicode_compare", "sre_ucs1_match", "_PyBytes_Join", "bytes_add"];
-        assert!(names.into_iter().all(is_text_function));
-        assert!(!["float_add", "PyNumber_Multiply", "dict_subscript", "list_append"].into_iter().any(is_text_function));
+            ["list_sort", "_PyUnicode_Equal", "sre_ucs1_match", "bytes_add", "os_pread", "_io_FileIO_write", "k_mul"];
+        assert!(names.into_iter().all(is_c_work));
+        assert!(!["float_add", "PyNumber_Multiply", "dict_subscript", "list_append"].into_iter().any(is_c_work));
     }
 }

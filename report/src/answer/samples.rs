@@ -3,7 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::gil::{GilHolders, find_gil_holders};
-use super::path::{Callback, Callers, StackPath, Step, stack_paths};
+use super::path::{Callback, Callers, StackPath, Step, is_python_library, stack_paths};
 use super::serial::{Serial, find_serial_threads};
 use crate::distinct::Distinct;
 use crate::loops::is_allocation;
@@ -40,7 +40,7 @@ pub(super) struct Group {
     /// Function of the user that a package called.
     pub(super) callback: Option<Callback>,
     /// True if the interpreter worked on strings, or sorted a list.
-    pub(super) is_text: bool,
+    pub(super) is_c_work: bool,
     /// True if the program called for a garbage collection, as `gc.collect()` does.
     pub(super) requests_collection: bool,
     pub(super) count: Count,
@@ -115,7 +115,7 @@ pub(crate) fn collect(
             activity => activity.words().to_owned(),
         };
         let is_compiled = stack_activity.activity == Activity::Compiled;
-        let call = path.callee.filter(|_| is_compiled).map(|function| function_word(symbols, function));
+        let call = path.callee.filter(|_| is_compiled).map(|function| call_word(path, function, symbols, profile));
         let (steps, compilation) = match context {
             Context::BelowStack(stack) => (paths[stack as usize].python_steps().to_vec(), None),
             Context::Compilation(compilation) => (path.python_steps().to_vec(), Some(compilation)),
@@ -131,7 +131,7 @@ pub(crate) fn collect(
             word: words.number(word),
             call: call.map(|call| words.number(call)),
             callback: path.callback,
-            is_text: path.is_text,
+            is_c_work: path.is_c_work,
             requests_collection: path.requests_collection,
             count,
         });
@@ -195,6 +195,16 @@ fn library_word(name: &str, path: &StackPath, context: Context) -> String {
         name => name,
     };
     word.to_owned()
+}
+
+/// Returns the word for a C function that compiled code called. For functions of Python, as in an `objmode` block, it is
+/// the package that they called.
+fn call_word(path: &StackPath, function: u32, symbols: &Symbols, profile: &Profile) -> String {
+    if !is_python_library(&symbols.functions[function as usize].module) {
+        return function_word(symbols, function);
+    }
+    let package = path.package.and_then(|function| profile.activities.library_of_function(function as usize));
+    package.unwrap_or(INTERPRETER).to_owned()
 }
 
 /// Returns the word for a C function that compiled code called: `exp (libm)`, or the library if it is unnamed.

@@ -43,11 +43,8 @@ impl Table<'_> {
                 Activity::Library => self.top_names(&summary.libraries),
                 Activity::Importing => self.top_names(&summary.importing),
                 Activity::Waiting => self.top_names(&summary.waiting),
-                Activity::Interpreted
-                | Activity::Collecting
-                | Activity::FirstUse
-                | Activity::Loading
-                | Activity::Ending => String::new(),
+                Activity::Interpreted => self.c_below_python(),
+                Activity::Collecting | Activity::FirstUse | Activity::Loading | Activity::Ending => String::new(),
             };
             let label = activity.words();
             let row = format!("{} {}  {label:<21}  ", self.seconds(*count), self.percent(*count));
@@ -104,6 +101,13 @@ impl Table<'_> {
         let rows = rows.iter().filter(|(count, _)| !count.is_zero());
         let rows: Vec<String> = rows.map(|(count, label)| format!("{} of it {label}", share(*count))).collect();
         rows.join(", ")
+    }
+
+    fn c_below_python(&self) -> String {
+        match self.top_names(&self.report.answer().c_below_python) {
+            names if names.is_empty() => names,
+            names => format!("of it {names}"),
+        }
     }
 
     fn compiling_remark(&self) -> String {

@@ -120,7 +120,7 @@ impl Table<'_> {
                 0 => "no samples",
                 _ if is_selected => "no function of such a file or name",
                 _ if report.profile.functions.iter().any(FunctionRow::is_listed) => "no hot function of yours (-a)",
-                _ => "no function has a name; below perf, run the program by `jitlisten run`",
+                _ => "no function of yours has samples; below perf, names need `jitlisten run`",
             });
         }
         if is_selected {
