@@ -176,10 +176,10 @@ fn step(frame: &Frame, symbols: &Symbols, profile: &Profile) -> Option<Step> {
 /// Beginnings of the names of C functions of CPython that work on strings or sets, sort a list, call the system, or
 /// work on large integers.
 #[rustfmt::skip]
-const C_WORK: [&str; 20] = [
+const C_WORK: [&str; 22] = [
     "unicode", "PyUnicode", "PyBytes", "bytes_", "sre_", "set_", "list_sort",
     "os_", "io_", "iobase_", "fileio_", "buffered", "textiowrapper_", "PyFile_", "builtin_print", "sock_", "mmap_",
-    "k_mul", "k_lopsided_mul", "x_divrem",
+    "k_mul", "k_lopsided_mul", "x_add", "x_sub", "x_divrem",
 ];
 
 /// Returns true for C functions of CPython whose work compiled code does not do faster.
