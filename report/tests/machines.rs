@@ -83,6 +83,20 @@ fn an_address_that_only_one_map_names_is_not_shared() {
 }
 
 #[test]
+fn a_damaged_recording_among_others_is_left_out() {
+    let directory = scratch_directory("machines-damaged");
+    let whole = record(&directory.join("a"), "one", 10, Some("of_one()"));
+    let damaged = record(&directory.join("b"), "one", 11, Some("of_two()"));
+    fs::OpenOptions::new().write(true).open(&damaged.path).unwrap().set_len(50).unwrap();
+    for files in [[whole.clone(), damaged.clone()], [damaged.clone(), whole]] {
+        let report = Report::open_all(&files, &Options::default()).unwrap();
+        assert_eq!(names(&report), ["of_one"]);
+        assert!(report.notes.iter().any(|note| note.contains("samples are missing")), "{:?}", report.notes);
+    }
+    assert!(Report::open_all(&[damaged.clone(), damaged], &Options::default()).is_err());
+}
+
+#[test]
 fn a_requested_root_is_not_attributed_to_one_of_them() {
     let directory = scratch_directory("machines-asked");
     let files = [record(&directory.join("a"), "one", 10, None), record(&directory.join("b"), "two", 10, None)];

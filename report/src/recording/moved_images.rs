@@ -28,3 +28,26 @@ fn moved_image(recording: &Path, image: &Path) -> Option<PathBuf> {
     let directories = [images(recording), recording.with_file_name(directory)];
     directories.iter().map(|directory| directory.join(name)).find(|path| path.is_file())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+    use crate::recording::MappedFile;
+
+    #[test]
+    fn images_are_found_in_a_folder_of_any_name() {
+        let parent = std::env::temp_dir().join(format!("jitlisten-moved-{}", std::process::id()));
+        let recording = parent.join(OsStr::from_bytes(b"\xe9")).join("new");
+        let image = images(&recording).join("x.so");
+        std::fs::create_dir_all(images(&recording)).unwrap();
+        std::fs::write(&image, "").unwrap();
+        let path = "/earlier/old.images/x.so".to_owned();
+        let mut found =
+            Recording { files: vec![MappedFile { path, build_id: Vec::new(), root: None }], ..Recording::default() };
+        found.find_moved_images(&recording);
+        assert_eq!(path_of_text(&found.files[0].path), image);
+        std::fs::remove_dir_all(parent).unwrap();
+    }
+}
