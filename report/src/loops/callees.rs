@@ -15,10 +15,12 @@ pub(crate) fn is_allocation(name: &str) -> bool {
     is_numba_allocator || is_in_glibc || name.starts_with("PyMem_Raw")
 }
 
-/// `memcpy` and its relatives, under the names of glibc's variants too.
+/// `memcpy` and its relatives, under the names of glibc's variants too, and Numba's copy of a block of a matrix.
 pub(super) fn is_memory_copy(name: &str) -> bool {
+    const COPIES: [&str; 5] =
+        ["memcpy", "memmove", "memset", "numba.np.arrayobj.array_flatten.", "numba_attempt_nocopy_reshape"];
     let name = name.trim_start_matches('_');
-    ["memcpy", "memmove", "memset"].iter().any(|beginning| name.starts_with(beginning))
+    COPIES.iter().any(|beginning| name.starts_with(beginning))
 }
 
 pub(super) fn is_array_allocation(name: &str) -> bool {
@@ -231,7 +233,8 @@ mod tests {
     fn allocation_includes_what_malloc_calls() {
         let names = ["__libc_malloc", "_int_free_merge_chunk", "unlink_chunk.constprop.0", "PyMem_RawFree"];
         assert!(names.into_iter().chain(["NRT_MemInfo_alloc_aligned", "malloc_consolidate"]).all(is_allocation));
-        assert!(["memcpy", "__memmove_avx_unaligned_erms"].into_iter().all(is_memory_copy));
+        let copies = ["memcpy", "__memmove_avx_unaligned_erms", "numba.np.arrayobj.array_flatten.<locals>.imp"];
+        assert!(copies.into_iter().all(is_memory_copy));
         assert!(!["NRT_incref", "malloc_trim_all", "free_list", "PyMem_Malloc"].into_iter().any(is_allocation));
     }
 

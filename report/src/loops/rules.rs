@@ -72,7 +72,7 @@ const MAX_INSTRUCTIONS_PER_RELOAD: u32 = 12;
 type Rule = fn(&Loop, Dialect) -> Option<Advice>;
 
 /// All rules, the most relevant first.
-const RULES: [Rule; 45] = [
+const RULES: [Rule; 46] = [
     small_parallel,
     object_mode,
     list_growth,
@@ -87,6 +87,7 @@ const RULES: [Rule; 45] = [
     row_reduction,
     allocation,
     typed_dict,
+    integer_set,
     float_remainder,
     hypot,
     power,
@@ -334,6 +335,17 @@ fn typed_dict(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     })
 }
 
+/// Sets have no functions: LLVM inlines the hash of an integer, its remainder by 2**61 - 1, and the search.
+fn integer_set(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
+    let has = |text: &str| hot_loop.instructions.iter().any(|instruction| instruction.text.contains(text));
+    let hashes = has("$0x3FFFFFFF,") && has("$0x3D,") && is_short(hot_loop);
+    (hashes && dialect.is_python()).then(|| {
+        Advice::because("typed-dict", "hashes an integer in each round, as look-ups in a set do")
+            .change("an array of bool by index, where keys allow it, avoids hashing")
+            .gain(2.0, 30.0)
+    })
+}
+
 fn float_remainder(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_float_remainder);
     let change = if dialect.is_python() {
@@ -417,8 +429,8 @@ fn reference_count(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
     let share = hot_loop.share_of_calls(is_reference_count);
     let is_short = |name: &str| is_reference_count(name) || name.starts_with("numba_list_");
     let does_little_else = hot_loop.facts.instructions < 40 && hot_loop.calls.iter().all(|(name, _)| is_short(name));
-    // Numba 0.57 does not inline the function that reads an item of a typed list.
-    let takes_items = hot_loop.facts.calls == 1 && hot_loop.calls.iter().all(|(name, _)| is_typed_list_item(name));
+    // Numba does not inline the function that reads a list from a typed list; 0.57 none that reads an item.
+    let takes_items = hot_loop.calls.iter().all(|(name, _)| is_typed_list_item(name) || is_short(name));
     let share_of_items = if takes_items { hot_loop.share_below(is_reference_count) } else { 0.0 };
     // Numba 0.57 reads them by calls, too.
     let writes_items =
@@ -439,7 +451,7 @@ fn reference_count(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
             "counts references to an object in each round"
         };
         Advice::because("reference-count", cause)
-            .change("take it out of its container before the loop, or use an array for numbers")
+            .change("take it out of its container before the loop if it stays the same, or use one array for numbers")
             .gain_of_part(part, 5.0, 30.0)
     })
 }
