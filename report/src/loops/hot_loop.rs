@@ -367,14 +367,18 @@ impl Loop {
 
     /// Returns true if LLVM would compute several values at a time, did sums not have to keep their order.
     pub(super) fn only_order_hinders_llvm(&self) -> bool {
-        self.remarks.iter().any(|remark| remark.name == "CantReorderFPOps")
+        self.has_remark("CantReorderFPOps")
     }
 
     /// Returns true if LLVM recognised no sum in the loop, whatever the order of its additions: another value, such as a
+    /// Returns true if LLVM made a remark of this name about the loop.
+    pub(super) fn has_remark(&self, name: &str) -> bool {
+        self.remarks.iter().any(|remark| remark.name == name)
+    }
+
     /// sign that alternates, changes in each round, or the function allows any order already.
     pub(super) fn has_no_sum_for_llvm(&self) -> bool {
-        let has_other_value = self.remarks.iter().any(|remark| remark.name == "NonReductionValueUsedOutsideLoop");
-        has_other_value && !self.only_order_hinders_llvm()
+        self.has_remark("NonReductionValueUsedOutsideLoop") && !self.only_order_hinders_llvm()
     }
 
     /// Returns the percentage of the samples around the loop.

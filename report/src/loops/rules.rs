@@ -727,7 +727,7 @@ fn few_steps(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
 fn repeated_load(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let Facts { repeated_loads, repeated_rows, repeated_offsets, packed, calls, exits, strided, spread, .. } =
         hot_loop.facts;
-    let Facts { sums_in_memory, accumulators, carried, carries_floats, .. } = hot_loop.facts;
+    let Facts { sums_in_memory, accumulators, carried, carries_floats, wraparounds, .. } = hot_loop.facts;
     let is_independent = carried != Some(Carried::Others) && !carries_floats && sums_in_memory + accumulators == 0;
     let applies = repeated_loads != 0 && packed + calls == 0 && exits == 1 && is_independent;
     if !applies || !hot_loop.is_innermost || strided != 0 || hot_loop.rounds() == Rounds::Few || !dialect.is_python() {
@@ -743,11 +743,17 @@ fn repeated_load(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     }
     // AMD's processors store by a mask of AVX2 as slowly as one value at a time.
     let is_masked = hot_loop.versions.iter().any(|version| version.facts.masked_stores != 0);
-    if hot_loop.has_idle_vector_version() && is_matrix(hot_loop) && spread < 2 && !is_masked {
+    // Without a vector version, LLVM says whether it is for this reason.
+    let is_hindered = hot_loop.facts.scalar != 0
+        && hot_loop.surroundings.is_loop
+        && carried == Some(Carried::Nothing)
+        && hot_loop.facts.indirect + wraparounds == 0
+        && hot_loop.has_remark("UnsafeDep");
+    if (hot_loop.has_idle_vector_version() || is_hindered) && is_matrix(hot_loop) && spread < 2 && !is_masked {
         let cause = "one value at a time: what it writes may be in the row that it reads, or change the value that \
                      each round loads again";
-        let change = "a copy of the row (row = d[k].copy()), and local variables for values that stay the same \
-                      (x = d[i, k]), before the loops allow several";
+        let change = "local variables for values that stay the same (x = d[i, k]), and a copy of another row of the \
+                      same matrix (row = d[k].copy()), before the loops allow several";
         let advice = Advice::because("repeated-load", cause).change(change).gain(1.4, 35.0);
         return Some(advice.changing(effect));
     }
