@@ -25,7 +25,7 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     count_loaded_addresses(&mut facts, &body, changed);
     let repeated = count_repeated_loads(&mut facts, &body, changed);
     facts.descends = descends(&body, changed);
-    facts.strided = count_strided(&body, changed, repeated);
+    count_strided(&mut facts, &body, changed, repeated);
     count_invariant_divisions(&mut facts, &body, changed);
     facts.counted_exits = count_counted_exits(natural_loop, instructions);
     facts.constant_arguments = count_constant_arguments(instructions, natural_loop, changed);
@@ -624,18 +624,24 @@ fn descends(body: &[&Instruction], changed: Registers) -> bool {
     body.iter().filter_map(decreased).any(|(register, _)| is_used(register))
 }
 
-/// Counts vector register loads and stores whose address advances by a loop-invariant register in each iteration. Each
-/// iteration computes some registers again.
-fn count_strided(body: &[&Instruction], changed: Registers, computed: Registers) -> u32 {
+/// Counts loads and stores whose address advances by a loop-invariant register in each iteration: those of vector
+/// registers, and all others. Each iteration computes some registers again.
+fn count_strided(facts: &mut Facts, body: &[&Instruction], changed: Registers, computed: Registers) {
     let advancing_registers =
         body.iter().filter_map(|instruction| instruction.increment).filter(|(_, by)| !changed.contains(*by));
     let advancing_registers: Registers = advancing_registers.map(|(target, _)| target).collect();
     let advancing_registers = advancing_registers.and(!computed);
-    let is_strided = |instruction: &&&Instruction| {
-        instruction.has_vectors()
-            && instruction.memory.is_some_and(|memory| memory.address.intersects(advancing_registers))
-    };
-    body.iter().filter(is_strided).count() as u32
+    for instruction in body {
+        let Some(memory) = instruction.memory.filter(|memory| memory.address.intersects(advancing_registers)) else {
+            continue;
+        };
+        facts.strided_stores += u32::from(memory.is_store || adds(instruction));
+        if instruction.has_vectors() {
+            facts.strided += 1;
+        } else {
+            facts.strided_integers += 1;
+        }
+    }
 }
 
 /// Provenance of a vector register's value. Each mask has a bit for every vector register whose value at the start of
@@ -1216,6 +1222,12 @@ mod tests {
         // addsd xmm0, [rdi]; add rdi, rdx; dec rsi; jne; ret
         let facts = facts_of(b"\xf2\x0f\x58\x07\x48\x01\xd7\x48\xff\xce\x75\xf4\xc3");
         assert_eq!((facts.strided, facts.accumulators), (1, 1));
+        // add rax, [rdi]; add rdi, rdx; dec rsi; jne; ret
+        let facts = facts_of(b"\x48\x03\x07\x48\x01\xd7\x48\xff\xce\x75\xf5\xc3");
+        assert_eq!((facts.strided, facts.strided_integers, facts.strided_stores), (0, 1, 0));
+        // mov [rdi], rax; add rdi, rdx; dec rsi; jne; ret
+        let facts = facts_of(b"\x48\x89\x07\x48\x01\xd7\x48\xff\xce\x75\xf5\xc3");
+        assert_eq!((facts.strided_integers, facts.strided_stores), (1, 1));
         // addsd xmm0, [rdi]; add rdi, 8; dec rsi; jne; ret
         let facts = facts_of(b"\xf2\x0f\x58\x07\x48\x83\xc7\x08\x48\xff\xce\x75\xf3\xc3");
         assert_eq!((facts.strided, facts.accumulators), (0, 1));

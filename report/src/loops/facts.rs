@@ -75,6 +75,10 @@ pub struct Facts {
     pub masked_stores: u32,
     /// Loads and stores of floating-point values whose address advances by a stride unknown at compile time.
     pub strided: u32,
+    /// The same of integers.
+    pub strided_integers: u32,
+    /// Stores among both.
+    pub strided_stores: u32,
     /// Distance between the values of a floating-point array in consecutive source iterations, in multiples of their
     /// size, where instructions tell it; the largest of all arrays.
     pub spread: u32,

@@ -344,6 +344,12 @@ impl Loop {
         count != 0 && vector_total.samples * DID_NOT_RUN_RATIO <= self.total.samples
     }
 
+    /// Returns true if all other versions together received almost no samples.
+    pub(super) fn no_version_ran(&self) -> bool {
+        let total = self.versions.iter().map(|version| version.total).sum::<Count>();
+        total.samples * DID_NOT_RUN_RATIO <= self.total.samples
+    }
+
     /// Returns true if LLVM unrolled the loop, but almost only the rest of fewer rounds ran.
     pub(super) fn unrolled_version_did_not_run(&self) -> bool {
         let is_unrolled =
@@ -365,17 +371,17 @@ impl Loop {
         wider.peek().is_some() && wider.all(|version| version.total.samples * 10 < self.total.samples)
     }
 
+    /// Returns true if LLVM made a remark of this name about the loop.
+    pub(super) fn has_remark(&self, name: &str) -> bool {
+        self.remarks.iter().any(|remark| remark.name == name)
+    }
+
     /// Returns true if LLVM would compute several values at a time, did sums not have to keep their order.
     pub(super) fn only_order_hinders_llvm(&self) -> bool {
         self.has_remark("CantReorderFPOps")
     }
 
     /// Returns true if LLVM recognised no sum in the loop, whatever the order of its additions: another value, such as a
-    /// Returns true if LLVM made a remark of this name about the loop.
-    pub(super) fn has_remark(&self, name: &str) -> bool {
-        self.remarks.iter().any(|remark| remark.name == name)
-    }
-
     /// sign that alternates, changes in each round, or the function allows any order already.
     pub(super) fn has_no_sum_for_llvm(&self) -> bool {
         self.has_remark("NonReductionValueUsedOutsideLoop") && !self.only_order_hinders_llvm()
