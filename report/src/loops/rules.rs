@@ -338,7 +338,8 @@ fn typed_dict(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 /// Sets have no functions: LLVM inlines the hash of an integer, its remainder by 2**61 - 1, and the search.
 fn integer_set(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let has = |text: &str| hot_loop.instructions.iter().any(|instruction| instruction.text.contains(text));
-    let hashes = has("$0x3FFFFFFF,") && has("$0x3D,") && is_short(hot_loop);
+    // The second constant depends on the release of LLVM.
+    let hashes = has("$0x3FFFFFFF,") && (has("$0x3D,") || has("0x3FFFFFFE(")) && is_short(hot_loop);
     (hashes && dialect.is_python()).then(|| {
         Advice::because("typed-dict", "hashes an integer in each round, as look-ups in a set do")
             .change("an array of bool by index, where keys allow it, avoids hashing")
@@ -748,7 +749,7 @@ fn repeated_load(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         && hot_loop.surroundings.is_loop
         && carried == Some(Carried::Nothing)
         && hot_loop.facts.indirect + wraparounds == 0
-        && hot_loop.has_remark("UnsafeDep");
+        && ["UnsafeDep", "UnsafeMemDep"].iter().any(|name| hot_loop.has_remark(name));
     if (hot_loop.has_idle_vector_version() || is_hindered) && is_matrix(hot_loop) && spread < 2 && !is_masked {
         let cause = "one value at a time: what it writes may be in the row that it reads, or change the value that \
                      each round loads again";
@@ -1427,6 +1428,7 @@ mod tests {
             rules_of(&Loop { instructions, ..Loop::from_facts(Facts { instructions: 79, ..Facts::default() }) })
         };
         assert_eq!(rules(&["and $0x3FFFFFFF,%r9d", "sar $0x3D,%r10"]), ["typed-dict"]);
+        assert_eq!(rules(&["and $0x3FFFFFFF,%edx", "lea 0x3FFFFFFE(%rsi),%rax"]), ["typed-dict"]);
         assert!(rules(&["and $0x3FFFFFFF,%r9d", "sar $0x3,%r10"]).is_empty());
     }
 
@@ -1626,6 +1628,7 @@ mod tests {
         let carried = Some(Carried::Nothing);
         let facts = Facts { scalar: 8, exits: 1, spread: 1, repeated_loads: 4, stores: 4, carried, ..Facts::default() };
         assert_eq!(rules(facts.clone(), "UnsafeDep", "array(float64, 2d, C)"), ["repeated-load"]);
+        assert_eq!(rules(facts.clone(), "UnsafeMemDep", "array(float64, 2d, C)"), ["repeated-load"], "LLVM 14");
         assert!(rules(facts.clone(), "Vectorized", "array(float64, 2d, C)").is_empty());
         assert!(rules(facts.clone(), "UnsafeDep", "array(float64, 1d, C)").is_empty());
         assert!(rules(Facts { carried: None, ..facts }, "UnsafeDep", "array(float64, 2d, C)").is_empty());
