@@ -665,7 +665,7 @@ fn strided_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
         let cause = "one value at a time, although there is a vector version: its values are not known to be \
                      neighbours in memory";
         let change = format!("{}, help", contiguous_arrays(hot_loop));
-        return Some(Advice::because("strided-sum", cause).change(change).gain(1.5, 30.0));
+        return Some(Advice::because("strided-sum", cause).change(change).gain(1.5, largest_gain_of_order(hot_loop)));
     }
     let result = describe_accumulator(hot_loop);
     let cause = format!(
@@ -676,7 +676,7 @@ fn strided_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     Some(
         Advice::because("strided-sum", cause)
             .change(format!("{change} {}", dialect.reassociate()))
-            .gain(1.5, 30.0)
+            .gain(1.5, largest_gain_of_order(hot_loop))
             .changing("rounding"),
     )
 }
@@ -925,8 +925,7 @@ fn stride(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
             "one value at a time, although there is a vector version: the stride is not known to be 1 before it runs"
         };
         let advice = Advice::because("stride", cause).change(format!("{}, help", contiguous_arrays(hot_loop)));
-        // Down a column of 512 values, each round reads another line of the cache, and few of these fit.
-        advice.gain(1.1, if is_matrix(hot_loop) { 100.0 } else { 30.0 })
+        advice.gain(1.1, largest_gain_of_order(hot_loop))
     })
 }
 
@@ -1223,6 +1222,12 @@ fn contiguous_arrays(hot_loop: &Loop) -> &'static str {
     } else {
         "C-contiguous arrays by index, the last index in the inner loop (if it has many values)"
     }
+}
+
+/// Returns the largest gain by values that are neighbours in memory. Down a column of 512 values, each round reads another
+/// line of the cache, and few of these fit.
+fn largest_gain_of_order(hot_loop: &Loop) -> f64 {
+    if is_matrix(hot_loop) { 100.0 } else { 30.0 }
 }
 
 /// Returns true if the function takes an array of records.
