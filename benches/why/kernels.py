@@ -951,11 +951,32 @@ def of_array_list(arrays):
 
 
 @njit
+def of_array_list_changed(hundreds):
+    s = 0.0
+    for _ in range(50):
+        for i in range(100):
+            s += hundreds[i, 3]
+    return s
+
+
+@njit
 def of_set(x):
     known = set(x[:100])
     n = 0
     for i in range(len(x)):
         if x[i] in known:  # hot
+            n += 1
+    return n
+
+
+@njit
+def of_set_changed(x):
+    is_known = np.zeros(100_000, np.bool_)
+    for i in range(100):
+        is_known[x[i]] = True
+    n = 0
+    for i in range(len(x)):
+        if is_known[x[i]]:
             n += 1
     return n
 
@@ -2741,6 +2762,110 @@ def scaled_by_element(a, one, out):
 
 
 @njit
+def minus_multiples(m, norms):
+    for i in range(1, m.shape[0]):
+        for j in range(m.shape[1]):
+            m[i, j] -= m[0, 0] * norms[j] * 1e-9  # hot
+
+
+@njit
+def minus_multiples_changed(m, norms):
+    x = m[0, 0]
+    for i in range(1, m.shape[0]):
+        for j in range(m.shape[1]):
+            m[i, j] -= x * norms[j] * 1e-9
+
+
+@njit
+def by_first(plate, norms):
+    for i in range(plate.shape[0]):
+        for j in range(1, plate.shape[1]):
+            plate[i, j] = (norms[j] - 1e-9 * plate[i, j]) / plate[i, 0]  # hot
+
+
+@njit(error_model="numpy")
+def by_first_changed(plate, norms):
+    for i in range(plate.shape[0]):
+        x = plate[i, 0]
+        for j in range(1, plate.shape[1]):
+            plate[i, j] = (norms[j] - 1e-9 * plate[i, j]) / x
+
+
+@njit
+def inverted(pixels, pixels_out):
+    for j in range(pixels.shape[1]):
+        for i in range(pixels.shape[0]):
+            pixels_out[i, j] = 255 - pixels[i, j]  # hot
+
+
+@njit
+def inverted_changed(pixels, pixels_out):
+    for i in range(pixels.shape[0]):
+        for j in range(pixels.shape[1]):
+            pixels_out[i, j] = 255 - pixels[i, j]
+
+
+@njit
+def neighbours(states, states_out):
+    for i in range(1, states.shape[0] - 1):
+        for k in range(1, states.shape[2] - 1):
+            for j in range(1, states.shape[1] - 1):
+                states_out[i, j, k] = (  # hot
+                    states[i - 1, j, k] + states[i + 1, j, k] + states[i, j - 1, k] + states[i, j + 1, k]
+                    + states[i, j, k - 1] + states[i, j, k + 1]
+                )  # fmt: skip
+
+
+@njit
+def neighbours_changed(states, states_out):
+    for i in range(1, states.shape[0] - 1):
+        for j in range(1, states.shape[1] - 1):
+            for k in range(1, states.shape[2] - 1):
+                states_out[i, j, k] = (
+                    states[i - 1, j, k] + states[i + 1, j, k] + states[i, j - 1, k] + states[i, j + 1, k]
+                    + states[i, j, k - 1] + states[i, j, k + 1]
+                )  # fmt: skip
+
+
+@njit
+def column_counts(tallies, column_tallies):
+    for j in range(tallies.shape[1]):
+        n = 0
+        for i in range(tallies.shape[0]):
+            n += tallies[i, j]  # hot
+        column_tallies[j] = n
+
+
+@njit
+def column_counts_changed(tallies, column_tallies):
+    column_tallies[:] = 0
+    for i in range(tallies.shape[0]):
+        for j in range(tallies.shape[1]):
+            column_tallies[j] += tallies[i, j]
+
+
+@njit
+def median_of_blocks(small, square_of_medians):
+    for i in range(1, small.shape[0] - 1):
+        for j in range(1, small.shape[1] - 1):
+            square_of_medians[i, j] = np.median(small[i - 1 : i + 2, j - 1 : j + 2])  # hot
+
+
+@njit
+def median_of_blocks_changed(small, square_of_medians):
+    values = np.empty(9)
+    for i in range(1, small.shape[0] - 1):
+        for j in range(1, small.shape[1] - 1):
+            for n in range(9):
+                value, k = small[i - 1 + n // 3, j - 1 + n % 3], n
+                while k > 0 and values[k - 1] > value:
+                    values[k] = values[k - 1]
+                    k -= 1
+                values[k] = value
+            square_of_medians[i, j] = values[4]
+
+
+@njit
 def chosen_and_scaled(a, index, one, out):
     for i in range(len(index)):
         out[i] = a[index[i]] * one[0]  # hot
@@ -2986,10 +3111,10 @@ MORE = {
     "bisected": "-",
     "by_four": "-",
     "stepped": "-",
-    "scaled_view": "-",
     "zipped": "zip",
     "zipped_sum": "zip",
     "enumerated": "stride",
+    "scaled_view": "stride",
     "by_column": "stride",
     "column_sums": "strided-sum",
     "transposed": "-",
@@ -3006,8 +3131,8 @@ MORE = {
     "of_tuples": "-",
     "of_typed_list": "reference-count",
     "of_list": "fp-order",
-    "of_array_list": "-",
-    "of_set": "-",
+    "of_array_list": "reference-count",
+    "of_set": "typed-dict",
     "counted_words": "typed-dict",
     "python_called": "object-mode",
     "shared_line": "fp-order",
@@ -3081,7 +3206,7 @@ MORE = {
     "reservoirs": "recurrence",
     "list_decayed": "reference-count",
     "unit_vectors": "invariant-divisor",
-    "counted_members": "-",
+    "counted_members": "typed-dict",
     "counted_in_memory": "sum-in-memory",
     "counts_of_rows": "sum-in-memory",
     "summed_in_memory": "-",
@@ -3113,7 +3238,13 @@ MORE = {
     "ends_of_arrays": "gather",
     "backwards_dot": "strided-sum",
     "mirrored": "-",
-    "nested_lists": "-",
+    "nested_lists": "reference-count",
+    "minus_multiples": "repeated-load",
+    "by_first": "division-check",
+    "inverted": "stride",
+    "neighbours": "stride",
+    "column_counts": "stride",
+    "median_of_blocks": "short-sort",
     "complemented": "-",
     "signed_sum": "fp-order",
     "moment": "fp-order",
@@ -3125,7 +3256,7 @@ MORE = {
     "days": "-",
     "inverse_lengths": "division-check",
     "potential_at_origin": "division-check",
-    "ratios_of_three": "-",
+    "ratios_of_three": "division-check",
     "moved_points": "few-rounds",
     "cluster_sums": "few-rounds",
     "counted_by_workers": "sum-in-memory",
@@ -3160,12 +3291,12 @@ EXCEPTIONS = {
     "0.57.1": {
         "present": "fp-order", "enumerated": "-", "of_list": "exception-exit", "classes": "-",
         "block_sums": "strided-sum", "sum_of_large32": "fp-order", "cluster_sums": "gather",
-        "days": "invariant-divisor", "knapsack": "-",
+        "days": "invariant-divisor", "knapsack": "-", "polygon_area": "integer-division",
     },
     "0.61.2": {
         "present": "fp-order", "enumerated": "-", "of_list": "-", "is_ascending": "-", "counted_bases": "no loop",
         "reservoirs": "-", "block_sums": "strided-sum", "sum_of_large32": "fp-order", "cluster_sums": "gather",
-        "days": "invariant-divisor",
+        "days": "invariant-divisor", "polygon_area": "integer-division",
     },
     # LLVM 20 emits calls of numba_sqrt.
     "0.63.1": {
@@ -3184,7 +3315,7 @@ EXCEPTIONS = {
     },
     # This processor has gather and scatter instructions for strides other than 1.
     "0.68.1 skylake-avx512": {
-        "scaled_view": "stride", "classes": "-", "integer_classes": "-", "mirrored": "gather",
+        "classes": "-", "integer_classes": "-", "mirrored": "gather",
         "block_sums": "strided-sum", "days": "invariant-divisor", "shortest_paths": "repeated-load",
     },
 }
@@ -3265,7 +3396,10 @@ def arguments():
         "group_sums": np.zeros((8, 100)), "bits": random.integers(0, 2, (200, 100)),
         "group_counts": np.zeros((8, 100), np.int64), "best": np.zeros(5001), "weights": random.integers(10, 300, 40),
         "gains": random.random(40), "distances": random.random((150, 150)), "cube_out": np.zeros((32, 32, 32)),
-        "coordinates": random.random((3, 6000)),
+        "coordinates": random.random((3, 6000)), "square_of_medians": np.zeros((128, 128)),
+        "pixels": random.integers(0, 256, (512, 512)).astype(np.uint8), "pixels_out": np.zeros((512, 512), np.uint8),
+        "states": random.integers(0, 2, (64, 64, 64)), "states_out": np.zeros((64, 64, 64), np.int64),
+        "tallies": random.integers(0, 9, (512, 512)), "column_tallies": np.zeros(512, np.int64),
     }
 
 
