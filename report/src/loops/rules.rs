@@ -618,7 +618,7 @@ fn fp_order(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     let advice = Advice::because("fp-order", format!("one value at a time: the {result} keeps its order"));
     // Before Numba 0.68, a loop of Numba, such as that of np.sum, keeps options of its own.
     let is_inlined = dialect == Dialect::Numba && hot_loop.is_of_numba && hot_loop.first == hot_loop.last;
-    let loop_words = if is_inlined { "a loop over the elements with " } else { "" };
+    let loop_words = if is_inlined { "a loop over the elements (of a slice, by its own index) with " } else { "" };
     let place = if stored_sums != 0 { "a local variable until after the loop, and " } else { "" };
     let change = format!("{place}{loop_words}{} allows several", dialect.reassociate());
     match (hot_loop.rounds(), spread) {
@@ -703,7 +703,7 @@ fn gathered_sum(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
     (is_sum && is_table && has_avx && is_small(hot_loop) && hot_loop.rounds() == Rounds::Many).then(|| {
         // From memory, several at a time take 0.8 to 1.3 times as long.
         let cause = "one value at a time: the sum keeps its order, and its addresses come from an array; only if the \
-                     table fits the cache,";
+                     loop has many rounds and the table fits the cache,";
         Advice::because("gather", format!("{cause} {} may help (up to 3 times)", dialect.reassociate()))
     })
 }
@@ -1220,7 +1220,7 @@ fn contiguous_arrays(hot_loop: &Loop) -> &'static str {
         "arrays that are C-contiguous from the start (a copy for each pass gains nothing), by index, the last index in \
          the inner loop"
     } else {
-        "C-contiguous arrays by index, the last index in the inner loop (if it has many values)"
+        "C-contiguous arrays by index, the last index in the inner loop (if it has few values, an array for each)"
     }
 }
 
