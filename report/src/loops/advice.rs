@@ -1,6 +1,6 @@
 //! Advice on a loop: what keeps it slow, and a change that helps.
 //!
-//! `rules.rs` has the rules. Each part of an advice is a value of its own; [`Advice::text`] composes the sentence. A
+//! `rules/` has the rules. Each part of an advice is a value of its own; [`Advice::text`] composes the sentence. A
 //! gain is a range measured for loops with the same facts; `benches/why` checks that its kernels are within it.
 
 use std::fmt::Write as _;
