@@ -142,6 +142,7 @@ static void report_raw_code(void) {
     require(again.number == object.number, "one object, one number");
     EXPECT(JITLISTEN_OK, jitlisten_finalized(again));
     EXPECT(JITLISTEN_WRONG_ORDER, jitlisten_finalized(object));
+    EXPECT(JITLISTEN_WRONG_ORDER, jitlisten_owns_pages(object));
     require(names_object(object), "the error names the object as the program does");
 
     /* Each report is freed. */

@@ -68,11 +68,12 @@ impl LiveObjects {
     /// Records the promise of [`LoadedCode::owns_pages`](crate::producer::LoadedCode::owns_pages).
     ///
     /// # Errors
-    /// [`Error::UnknownObject`].
+    /// [`Error::UnknownObject`], and [`Error::AlreadyFinalized`] if the promise comes too late.
     pub fn reported_owns_pages(&self, id: ObjectId) -> Result<(), Error> {
         let mut state = self.lock();
-        if !state.reported.contains_key(&id) {
-            return Err(Error::UnknownObject(id));
+        let reports = state.reported.get(&id).ok_or(Error::UnknownObject(id))?;
+        if reports.finalized == reports.loaded {
+            return Err(Error::AlreadyFinalized(id));
         }
         if let Some(record) = state.objects.get_mut(&id) {
             record.owns_pages = true;

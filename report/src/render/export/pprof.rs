@@ -85,8 +85,8 @@ impl Tables {
         }
         for (index, (name, file)) in self.functions.values.iter().enumerate() {
             let mut function = Message::default();
-            for (field, value) in [(1, index as u64 + 1), (2, (*name).into()), (3, (*name).into()), (4, (*file).into())]
-            {
+            // Without a system name, which pprof would demangle: it takes `<module>` for the arguments of a template.
+            for (field, value) in [(1, index as u64 + 1), (2, (*name).into()), (4, (*file).into())] {
                 function.number(field, value);
             }
             profile.message(5, function);
