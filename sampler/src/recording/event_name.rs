@@ -84,6 +84,11 @@ impl Counter {
         Counter { name: "cpu-clock".to_owned(), kind: SOFTWARE, config: 0, user_only: true, period }
     }
 
+    /// Returns the number of events per sample. `None` if the kernel adapts it to the frequency.
+    pub(crate) fn fixed_period(&self, hz: u32) -> Option<u64> {
+        self.period.or_else(|| self.is_clock().then(|| 1_000_000_000 / u64::from(hz.max(1))))
+    }
+
     /// True for a clock, which the kernel counts with a timer of its own: `cpu-clock` and `task-clock`.
     pub(crate) fn is_clock(&self) -> bool {
         self.kind == SOFTWARE && self.config <= 1

@@ -5,6 +5,7 @@ use crate::recording::event_name::Counter;
 use crate::recording::options::Clock;
 use crate::system::clock;
 use crate::system::descriptors;
+use crate::thread::counter::OpenCounter;
 use crate::thread::run_queue::SchedulerTimes;
 use crate::thread::slot::Slot;
 use crate::thread::slot_state::State;
@@ -50,7 +51,7 @@ fn start_timer(recording: &Recording, index: usize, slot: &'static Slot, tid: u3
     }
     slot.source.begin(recording.measure(), tid);
     let is_started = match &recording.counter {
-        Some(counter) => start_counter(counter, recording.hz, index, slot, tid),
+        Some(counter) => start_counter(counter, recording.hz, index, slot),
         None => start_clock_timer(recording, index, slot, tid),
     };
     if is_started {
@@ -84,11 +85,22 @@ fn start_clock_timer(recording: &Recording, index: usize, slot: &'static Slot, t
     true
 }
 
+/// Opens a counter for the thread of a slot. Its first sample comes after a random part of the period, because full
+/// ones would sample all short threads at the same place. Returns the counter, and the rest of that period.
+fn open_counter(counter: &Counter, hz: u32, index: usize, slot: &Slot) -> Option<(OpenCounter, u64)> {
+    let (tid, signal) = (slot.state.tid(), disposition::sampling_signal(Sender::Counter));
+    let period = counter.fixed_period(hz);
+    let first_period = period.map(|period| 1 + random(tid) % period);
+    let running = counter.prepare(tid, signal, index, hz, first_period).ok()?;
+    slot.source.set_counter(running, period.unwrap_or(0));
+    Some((running, period.unwrap_or(0) - first_period.unwrap_or(0)))
+}
+
 /// Arms a thread with a perf counter.
-fn start_counter(counter: &Counter, hz: u32, index: usize, slot: &'static Slot, tid: u32) -> bool {
-    let signal = disposition::sampling_signal(Sender::Counter);
-    let Ok(running) = counter.prepare(tid, signal, index, hz) else { return false };
-    slot.source.set_counter(running);
+fn start_counter(counter: &Counter, hz: u32, index: usize, slot: &'static Slot) -> bool {
+    let Some((running, rest_of_period)) = open_counter(counter, hz, index, slot) else { return false };
+    // The first sample stands for a full period, too.
+    slot.source.add_pending(rest_of_period);
     // Set the state before the counter runs, because its first signal may come immediately.
     slot.state.set(State::Armed);
     let is_running = running.resume();
@@ -104,10 +116,8 @@ pub(crate) fn start_user_clock(recording: &Recording, index: usize, slot: &Slot)
     let max_clocks = u64::from(MAX_USER_CLOCKS).min(descriptors::descriptor_limit() / 16);
     let can_open = recording.unused_clock.get().is_some() && u64::from(counter::open_count()) < max_clocks;
     let Some(clock) = recording.user_clock.as_ref().filter(|_| can_open) else { return };
-    let signal = disposition::sampling_signal(Sender::Counter);
-    let Ok(running) = clock.prepare(slot.state.tid(), signal, index, recording.hz) else { return };
     slot.ticks.begin_rest();
-    slot.source.set_counter(running);
+    let Some((running, _)) = open_counter(clock, recording.hz, index, slot) else { return };
     // If sampling ended in the meantime, counters were stopped before this one existed. The writer closes it.
     if !slot.state.is_armed() || !running.resume() {
         running.stop();

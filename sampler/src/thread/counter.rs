@@ -21,6 +21,7 @@ use crate::system::descriptors;
 /// Request numbers `PERF_EVENT_IOC_*` of `linux/perf_event.h`.
 const IOC_DISABLE: libc::c_ulong = 0x2401;
 const IOC_REFRESH: libc::c_ulong = 0x2402;
+const IOC_PERIOD: libc::c_ulong = 0x4008_2404;
 const IOC_ID: libc::c_ulong = 0x8008_2407;
 /// `fcntl` commands `F_SETSIG` and `F_SETOWN_EX`, and the owner type `F_OWNER_TID`, of `linux/fcntl.h`.
 const F_SETSIG: c_int = 10;
@@ -95,7 +96,7 @@ impl Counter {
         if self.may_hang_kernel() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        match self.open(0, hz) {
+        match self.open(0, hz, None) {
             Ok(descriptor) => {
                 close(descriptor);
                 Ok(self)
@@ -132,17 +133,18 @@ impl Counter {
     }
 
     /// Opens the counter for a thread (0: the calling thread) without enabling it.
-    fn open(&self, tid: u32, hz: u32) -> io::Result<c_int> {
+    fn open(&self, tid: u32, hz: u32, first_period: Option<u64>) -> io::Result<c_int> {
+        let period = first_period.or(self.period);
         let attributes = Attributes {
             kind: self.kind,
             size: size_of::<Attributes>() as u32,
             config: self.config,
-            rate: self.period.unwrap_or(hz.into()),
+            rate: period.unwrap_or(hz.into()),
             sample_type: 0,
             read_format: 0,
             flags: ATTR_DISABLED
                 | ATTR_EXCLUDE_HV
-                | if self.period.is_none() { ATTR_FREQ } else { 0 }
+                | if period.is_none() { ATTR_FREQ } else { 0 }
                 | if self.user_only { ATTR_EXCLUDE_KERNEL } else { 0 },
             wakeup: 1,
             breakpoint: 0,
@@ -158,9 +160,17 @@ impl Counter {
         }
     }
 
-    /// Opens a counter for a thread that uses slot `index`. It counts after [`OpenCounter::resume`].
-    pub(crate) fn prepare(&self, tid: u32, signal: c_int, index: usize, hz: u32) -> io::Result<OpenCounter> {
-        let descriptor = self.open(tid, hz)?;
+    /// Opens a counter for a thread that uses slot `index`. It counts after [`OpenCounter::resume`]. The first sample
+    /// is due after `first_period`, and all others too until [`OpenCounter::set_period`].
+    pub(crate) fn prepare(
+        &self,
+        tid: u32,
+        signal: c_int,
+        index: usize,
+        hz: u32,
+        first_period: Option<u64>,
+    ) -> io::Result<OpenCounter> {
+        let descriptor = self.open(tid, hz, first_period)?;
         let prepared = prepare(descriptor, tid, signal, index);
         if prepared.is_err() {
             close(descriptor);
@@ -171,7 +181,7 @@ impl Counter {
     /// Opens a counter that never counts. While it is open, the kernel opens others without waiting for a grace period
     /// of RCU, which would delay the handler.
     pub(crate) fn open_unused(&self, hz: u32) -> Option<UnusedCounter> {
-        let descriptor = self.open(0, hz).ok()?;
+        let descriptor = self.open(0, hz, None).ok()?;
         let id = read_id(descriptor);
         if id.is_none() {
             close(descriptor);
@@ -242,6 +252,14 @@ impl OpenCounter {
     pub(crate) fn resume(self) -> bool {
         // SAFETY: for this request, `ioctl` takes an integer; a file other than a counter refuses the request.
         self.is_open() && unsafe { libc::ioctl(self.descriptor, IOC_REFRESH, 1) } == 0
+    }
+
+    /// Changes the number of events per sample, from the next sample on. The counter must be disabled.
+    pub(crate) fn set_period(self, period: u64) {
+        if self.is_open() {
+            // SAFETY: for this request, `ioctl` reads a number; a file other than a counter refuses the request.
+            unsafe { libc::ioctl(self.descriptor, IOC_PERIOD, &raw const period) };
+        }
     }
 
     /// Reads the total count.

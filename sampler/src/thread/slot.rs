@@ -111,9 +111,7 @@ impl Slot {
 
     /// Re-enables the slot's counter, if any, after a signal.
     pub(crate) fn resume_counter(&self) {
-        if let Some(counter) = self.source.counter() {
-            counter.resume();
-        }
+        self.source.resume_counter();
     }
 
     /// Appends a sample without a stack, for the time that the thread has waited since the last sample. Called once the

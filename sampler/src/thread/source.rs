@@ -33,6 +33,8 @@ pub(crate) struct Source {
     descriptor: AtomicI32,
     /// Id of the counter.
     counter_id: AtomicU64,
+    /// Period of the counter after its first sample; 0 if it has that already.
+    full_period: AtomicU64,
     /// A [`Measure`].
     measure: AtomicU8,
     /// Thread time, or counter value, that the periods of all samples so far add up to.
@@ -81,7 +83,9 @@ impl Source {
         self.timer.store(timer.0 + 1, Ordering::SeqCst);
     }
 
-    pub(super) fn set_counter(&self, counter: OpenCounter) {
+    /// Sets a counter that is to have this period after its first sample (0: it has).
+    pub(super) fn set_counter(&self, counter: OpenCounter, full_period: u64) {
+        self.full_period.store(full_period, Ordering::Relaxed);
         self.counter_id.store(counter.id, Ordering::Release);
         self.descriptor.store(counter.descriptor + 1, Ordering::Release);
     }
@@ -109,6 +113,16 @@ impl Source {
         {
             counter.close();
         }
+    }
+
+    /// Re-enables the counter, if any, after a signal.
+    pub(super) fn resume_counter(&self) {
+        let Some(counter) = self.counter() else { return };
+        let full_period = self.full_period.swap(0, Ordering::Relaxed);
+        if full_period != 0 {
+            counter.set_period(full_period);
+        }
+        counter.resume();
     }
 
     /// Adds time or events to the next sample's period.
