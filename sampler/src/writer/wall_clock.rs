@@ -12,8 +12,8 @@
 //! it looks as if it waited; then that time is taken back. Time on the run queue belongs to no sample.
 //!
 //! Threads and child processes may end without a sample. Their time goes to the first samples of later ones, so that a
-//! first sample stands for the interval in which the check was due, as far as such time is available. The end of others
-//! belongs to their last samples.
+//! first sample stands for the interval in which the check was due, as far as such time is available. So does the time
+//! that others ran after their last samples; a wait at the end belongs to the sample of that wait.
 //!
 //! A thread that starts to wait receives one signal. The kernel then restarts most system calls. Calls that fail with
 //! `EINTR` instead, such as `pause` and `poll`, are restarted by [`restart_system_call`], on x86_64. A transfer that
@@ -59,8 +59,11 @@ const SYSCALL_RETURN_NS: u64 = 50_000;
 const MAX_BRIEF_RUN_NS: u64 = 200_000;
 /// A thread on the run queue for more than this part of its running time is preempted by others than the writer.
 const QUEUE_TIME_DIVISOR: u64 = 4;
-/// If the first samples leave time of ended threads over, each gets up to this part of it, because fewer threads are
-/// sampled than should be.
+/// Time of ended threads that is kept for the first samples that need it, in multiples of the time that a sample stands
+/// for. Without it, the earlier a first sample came, the more time it would lack.
+const RESERVED_INTERVALS: u64 = 4;
+/// If there is more, each first sample gets up to this part of the rest, because fewer threads are sampled than should
+/// be.
 const ENDED_TIME_DIVISOR: u64 = 8;
 /// Maximum of that part, in multiples of the time that the sample stands for.
 const MAX_ENDED_INTERVALS: u64 = 4;
@@ -122,13 +125,18 @@ impl EndedTime {
         self.waiting.fetch_add(waiting, Relaxed);
     }
 
-    /// Takes `ns`, and several times as much the more time there is, for the next samples to take equal parts.
-    fn take_part(&self, activity: Activity, ns: u64) -> u64 {
+    /// Takes the time that the first sample of a thread lacks of `interval_ns`, and up to several times as much the more
+    /// time there is, for the next samples to take equal parts.
+    fn take_part(&self, activity: Activity, interval_ns: u64, missing_ns: u64) -> u64 {
         let time = match activity {
             Activity::Running => &self.running,
             Activity::Waiting => &self.waiting,
         };
-        let part_of = |time_ns: u64| (ns + (time_ns / ENDED_TIME_DIVISOR).min(ns * MAX_ENDED_INTERVALS)).min(time_ns);
+        let part_of = |time_ns: u64| {
+            let surplus_ns = time_ns.saturating_sub(interval_ns * RESERVED_INTERVALS);
+            let added_ns = (surplus_ns / ENDED_TIME_DIVISOR).min(interval_ns * MAX_ENDED_INTERVALS);
+            (missing_ns + added_ns).min(time_ns)
+        };
         let before_ns = time.fetch_update(Relaxed, Relaxed, |time_ns| Some(time_ns - part_of(time_ns)));
         before_ns.map_or(0, part_of)
     }
@@ -233,8 +241,8 @@ impl WatchedThread {
             self.open.add_to(last, slot.source.take_pending());
         }
         let open_ns = self.open.take(activity);
-        let missing_ns = std::mem::take(&mut self.first_interval_ns).saturating_sub(open_ns);
-        let added_ns = ended.take_part(activity, missing_ns);
+        let interval_ns = std::mem::take(&mut self.first_interval_ns);
+        let added_ns = ended.take_part(activity, interval_ns, interval_ns.saturating_sub(open_ns));
         // The handler ignores a signal without a period.
         slot.source.add_pending((open_ns + added_ns).max(1));
         (self.sampled_cpu_ns, self.sampled_activity, self.call) = (cpu_ns, Some(activity), call);
@@ -295,14 +303,15 @@ impl WatchedThread {
         self.tick_timer.take().into_iter().for_each(Timer::delete);
     }
 
-    /// Charges the last `elapsed_ns` of a thread to its last sample, and other open time to first samples of others.
+    /// Charges the last `elapsed_ns` of a thread: its last wait to the sample of that wait, and other open time to first
+    /// samples of others. A sample of the running thread already stands for the time before it.
     fn charge_end(&mut self, slot: &Slot, elapsed_ns: u64, end: SchedulerTimes, ended: &EndedTime) {
         let last_run_queue_ns = std::mem::replace(&mut self.last_run_queue_ns, end.run_queue_ns);
         let queued_ns = end.run_queue_ns.saturating_sub(last_run_queue_ns);
         let ran_ns = end.cpu_ns.saturating_sub(std::mem::replace(&mut self.last_cpu_ns, end.cpu_ns));
         slot.wait.take_back_idle(self.open.add(elapsed_ns, ran_ns, queued_ns));
         match self.sampled_activity {
-            Some(last) if self.is_sampled(slot) => slot.wait.add_idle(self.open.take(last)),
+            Some(Activity::Waiting) if self.is_sampled(slot) => slot.wait.add_idle(self.open.take(Activity::Waiting)),
             Some(last) => self.open.add_to(last, slot.source.take_pending()),
             None => {}
         }
@@ -315,8 +324,8 @@ impl WatchedThread {
 pub(crate) struct Watch {
     threads: Vec<WatchedThread>,
     cache: Box<RuleCache>,
-    /// Time of the last check; 0 before the first.
-    last_check: u64,
+    /// Times of the last and the next first check of new threads; 0 before the first call.
+    first_checks: (u64, u64),
     /// Number of sampled threads at the last check.
     thread_count: u64,
 }
@@ -346,19 +355,24 @@ impl Watch {
         // Intervals are random, because naps would fall into step with equal ones. The same random number for all
         // threads keeps the writer from waking up for each.
         let random = arming::random(0);
-        let last_check = std::mem::replace(&mut self.last_check, now);
-        let since_last_check_ns = if last_check == 0 { 0 } else { now.saturating_sub(last_check) };
+        let is_first = self.first_checks == (0, 0);
+        if is_first {
+            self.first_checks = surrounding_checks(now, min_interval_ns);
+        }
+        let (last_first_check, first_check) = (self.first_checks.0, self.first_checks.1.max(now));
+        if first_check == now {
+            self.first_checks = (now, now + min_interval_ns / 2 + random % min_interval_ns);
+        }
         for (index, slot) in slots::iter() {
             if !slot.state.is_armed() {
                 continue;
             }
             self.thread_count += 1;
             let Some((thread, is_new)) = find_thread(&mut self.threads, index, slot) else { break };
-            if is_new && (last_check != 0 || recording.family.is_some()) {
-                // The thread, or the child, has started at a random time since the last check, and its first check is
-                // due at a random time of an interval.
-                thread.next_check = now + (random % min_interval_ns).saturating_sub(since_last_check_ns);
-                thread.first_interval_ns = since_last_check_ns.max(min_interval_ns);
+            if is_new && (!is_first || recording.family.is_some()) {
+                // Times that do not depend on the start of the thread, or the child, check it at all ages equally often.
+                thread.next_check = first_check;
+                thread.first_interval_ns = first_check - last_first_check;
             }
             if thread.next_check <= now {
                 if let Some(call) = thread.check(index, slot, now, recording.ended()) {
@@ -392,6 +406,17 @@ impl Watch {
 fn min_check_interval_ns(threads: u64) -> u64 {
     threads.min(MANY_THREADS) * CHECK_INTERVAL_PER_THREAD_NS
         + threads.saturating_sub(MANY_THREADS) * CHECK_INTERVAL_PER_FURTHER_THREAD_NS
+}
+
+/// Returns two times with a random interval between them, one before `now` and one after it.
+fn surrounding_checks(now: u64, min_interval_ns: u64) -> (u64, u64) {
+    // After a few intervals, nothing depends on the start any more. The longer an interval, the likelier it has `now`.
+    let (mut last, mut next, mut number) = (0, now.saturating_sub(8 * min_interval_ns), 0);
+    while next <= now {
+        (last, number) = (next, number + 1);
+        next += min_interval_ns / 2 + arming::random(number) % min_interval_ns;
+    }
+    (last, next)
 }
 
 /// Returns the view of the thread in a slot, and true if it is new.
@@ -536,14 +561,14 @@ mod tests {
             let sampled_ns = if number % 2 == 0 { 25 } else { 0 };
             ended.add(OpenTime { running: 50 - sampled_ns, waiting: 0 });
             if sampled_ns != 0 {
-                let added_ns = ended.take_part(Activity::Running, 100 - sampled_ns);
-                assert!(added_ns <= 100, "{added_ns}");
+                let added_ns = ended.take_part(Activity::Running, 100, 100 - sampled_ns);
+                assert!(added_ns <= 150, "{added_ns}");
                 sum += sampled_ns + added_ns;
             }
         }
         let rest = ended.running.load(Relaxed);
         assert_eq!(sum + rest, 50_000);
-        assert!(rest < 500, "{rest}");
-        assert_eq!(ended.take_part(Activity::Waiting, 100), 0);
+        assert!(rest <= (RESERVED_INTERVALS + 4) * 100, "{rest}");
+        assert_eq!(ended.take_part(Activity::Waiting, 100, 100), 0);
     }
 }
