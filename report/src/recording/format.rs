@@ -286,8 +286,8 @@ fn recorder_notes(counters: &Counters) -> Vec<String> {
     };
     if inexact > min_inexact.max(MIN_INEXACT_SAMPLES) {
         notes.push(format!(
-            "{inexact} of {samples} samples are of threads that often wait, taken at the kernel's clock tick: the \
-             first milliseconds after each wait may have up to a third of that time too much or too little. perf's \
+            "{inexact} of {samples} samples are of threads that often wait, or are short and preempted, taken at the kernel's \
+             clock tick: the first milliseconds after each wait or start may have up to a third of that time too much or too little. perf's \
              cpu-clock is exact, but {reason}"
         ));
     }

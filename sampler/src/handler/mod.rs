@@ -219,6 +219,7 @@ fn new_period(recording: &Recording, slot: &Slot, cause: Cause, context: &libc::
             let is_accepted = slot.wait.accepts_signal(voluntary_switches, system_call_return(context));
             return (is_accepted && slot.source.has_pending()).then_some(0);
         }
+        (_, Cause::Counter) if slot.source.is_first_signal_late() => return None,
         (Measure::Events, _) => return Some(slot.take_unaccounted()),
         (Measure::CpuTime, Cause::Counter) => {
             slot.ticks.count_clock_sample(recording.period_ns());
@@ -242,7 +243,7 @@ fn choose_clock(recording: &Recording, index: usize, slot: &Slot) {
     slot.ticks.set_switches(usage.voluntary_switches);
     let has_user_clock = slot.source.counter().is_some();
     match slot.clock_choice.update(usage) {
-        Some(Choice::UserClock) if !has_user_clock => arming::start_user_clock(recording, index, slot),
+        Some(Choice::UserClock) if !has_user_clock => arming::start_user_clock(recording, index, slot, 0),
         // The program has closed the descriptor. The next decision opens another.
         Some(Choice::UserClock) if !slot.source.counter().is_some_and(OpenCounter::is_open) => {
             arming::end_user_clock(slot);
@@ -250,7 +251,7 @@ fn choose_clock(recording: &Recording, index: usize, slot: &Slot) {
         Some(Choice::Tick | Choice::TickDespiteSwitches) if has_user_clock => arming::end_user_clock(slot),
         _ => {}
     }
-    if slot.clock_choice.often_waits() && slot.source.counter().is_none() {
+    if slot.clock_choice.is_inexact_at_ticks() && slot.source.counter().is_none() {
         recording.counters.inexact.add(1);
     }
 }

@@ -74,7 +74,7 @@ pub(crate) struct Counters {
     pub(crate) skipped: Count,
     /// Samples of user clocks (`clock_choice.rs`).
     pub(crate) by_user_clock: Count,
-    /// Samples at ticks, of threads that often wait.
+    /// Samples at ticks, of threads that often wait, or are short and preempted.
     pub(crate) inexact: Count,
     pub(crate) threads: Count,
     /// Threads that could not be sampled, because no timer or no slot was available.

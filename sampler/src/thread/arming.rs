@@ -5,6 +5,7 @@ use crate::recording::event_name::Counter;
 use crate::recording::options::Clock;
 use crate::system::clock;
 use crate::system::descriptors;
+use crate::thread::clock_choice::Choice;
 use crate::thread::counter::OpenCounter;
 use crate::thread::run_queue::SchedulerTimes;
 use crate::thread::slot::Slot;
@@ -81,19 +82,30 @@ fn start_clock_timer(recording: &Recording, index: usize, slot: &'static Slot, t
     // If sampling ended in the meantime, the timers were deleted before this one existed, so delete it here.
     if !slot.state.is_armed() {
         slot.source.delete_timer();
+    } else if recording.clock == Clock::Cpu && tid == clock::own_tid() {
+        begin_like_short_threads(recording, index, slot);
     }
     true
+}
+
+/// Gives the calling thread the clock that short threads would have needed so far.
+fn begin_like_short_threads(recording: &Recording, index: usize, slot: &Slot) {
+    let choice = recording.short_threads.choice();
+    slot.clock_choice.set_inexact_at_ticks(choice != Choice::Tick);
+    if choice == Choice::UserClock {
+        start_user_clock(recording, index, slot, recording.short_threads.take_rest());
+    }
 }
 
 /// Opens a counter for the thread of a slot. Its first sample comes after a random part of the period, because full
 /// ones would sample all short threads at the same place. Returns the counter, and the rest of that period.
 fn open_counter(counter: &Counter, hz: u32, index: usize, slot: &Slot) -> Option<(OpenCounter, u64)> {
     let (tid, signal) = (slot.state.tid(), disposition::sampling_signal(Sender::Counter));
-    let period = counter.fixed_period(hz);
-    let first_period = period.map(|period| 1 + random(tid) % period);
-    let running = counter.prepare(tid, signal, index, hz, first_period).ok()?;
-    slot.source.set_counter(running, period.unwrap_or(0));
-    Some((running, period.unwrap_or(0) - first_period.unwrap_or(0)))
+    let period = counter.fixed_period(hz).unwrap_or(0);
+    let first_period = (random(tid) % period.max(1) + 1).min(period);
+    let running = counter.prepare(tid, signal, index, hz, Some(first_period).filter(|period| *period != 0)).ok()?;
+    slot.source.set_counter(running, first_period, period);
+    Some((running, period - first_period))
 }
 
 /// Arms a thread with a perf counter.
@@ -111,13 +123,13 @@ fn start_counter(counter: &Counter, hz: u32, index: usize, slot: &'static Slot) 
 }
 
 /// Opens the user clock of the calling thread, whose slot has this index, if the writer could open one and there are
-/// not too many.
-pub(crate) fn start_user_clock(recording: &Recording, index: usize, slot: &Slot) {
+/// not too many. `rest_ns` is CPU time that has no sample yet.
+pub(crate) fn start_user_clock(recording: &Recording, index: usize, slot: &Slot, rest_ns: i64) {
     let max_clocks = u64::from(MAX_USER_CLOCKS).min(descriptors::descriptor_limit() / 16);
     let can_open = recording.unused_clock.get().is_some() && u64::from(counter::open_count()) < max_clocks;
     let Some(clock) = recording.user_clock.as_ref().filter(|_| can_open) else { return };
-    slot.ticks.begin_rest();
     let Some((running, _)) = open_counter(clock, recording.hz, index, slot) else { return };
+    slot.ticks.begin_rest(rest_ns);
     // If sampling ended in the meantime, counters were stopped before this one existed. The writer closes it.
     if !slot.state.is_armed() || !running.resume() {
         running.stop();

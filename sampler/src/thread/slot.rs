@@ -4,6 +4,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::recording::current::Recording;
+use crate::system::clock::ThreadUsage;
 use crate::thread::clock_choice::ClockChoice;
 use crate::thread::pace::Pace;
 use crate::thread::ring::{MAX_NATIVE_FRAMES, Ring, Sample};
@@ -139,7 +140,8 @@ impl Slot {
             return;
         }
         let (period, function) = (self.take_unaccounted(), self.thread_function.load(Ordering::Relaxed));
-        self.ticks.end(recording.ticks, &recording.short_threads, period);
+        let has_user_clock = self.source.counter().is_some();
+        self.ticks.end(recording.ticks, &recording.short_threads, ThreadUsage::of_caller(), period, has_user_clock);
         let is_blocked = !self.ring.has_sample() && period >= recording.ticks.sample_ns * MIN_BLOCKED_SAMPLES;
         if is_blocked && function != 0 && self.ring.free_words().is_some() {
             // SAFETY: the caller upholds this function's contract, and the ring has space for a sample.

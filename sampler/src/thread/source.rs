@@ -33,7 +33,8 @@ pub(crate) struct Source {
     descriptor: AtomicI32,
     /// Id of the counter.
     counter_id: AtomicU64,
-    /// Period of the counter after its first sample; 0 if it has that already.
+    /// Periods of the counter until its first signal, and from then on. The first is 0 from then on, too.
+    first_period: AtomicU64,
     full_period: AtomicU64,
     /// A [`Measure`].
     measure: AtomicU8,
@@ -83,8 +84,9 @@ impl Source {
         self.timer.store(timer.0 + 1, Ordering::SeqCst);
     }
 
-    /// Sets a counter that is to have this period after its first sample (0: it has).
-    pub(super) fn set_counter(&self, counter: OpenCounter, full_period: u64) {
+    /// Sets a counter with these periods (0: the kernel adapts them).
+    pub(super) fn set_counter(&self, counter: OpenCounter, first_period: u64, full_period: u64) {
+        self.first_period.store(first_period, Ordering::Relaxed);
         self.full_period.store(full_period, Ordering::Relaxed);
         self.counter_id.store(counter.id, Ordering::Release);
         self.descriptor.store(counter.descriptor + 1, Ordering::Release);
@@ -115,12 +117,20 @@ impl Source {
         }
     }
 
+    /// True at the first signal of a counter if an earlier one was due. The thread was in the kernel then, which the
+    /// counter leaves out, and the first period, which may be very short, has passed once more.
+    pub(crate) fn is_first_signal_late(&self) -> bool {
+        const MIN_DELAY: u64 = 100_000;
+        let first_period = self.first_period.load(Ordering::Relaxed);
+        let read_count = || self.counter()?.read_count();
+        first_period != 0 && read_count().is_some_and(|count| count >= (2 * first_period).max(MIN_DELAY))
+    }
+
     /// Re-enables the counter, if any, after a signal.
     pub(super) fn resume_counter(&self) {
         let Some(counter) = self.counter() else { return };
-        let full_period = self.full_period.swap(0, Ordering::Relaxed);
-        if full_period != 0 {
-            counter.set_period(full_period);
+        if self.first_period.swap(0, Ordering::Relaxed) != 0 {
+            counter.set_period(self.full_period.load(Ordering::Relaxed));
         }
         counter.resume();
     }

@@ -13,7 +13,8 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use crate::system::clock;
+use crate::system::clock::{self, ThreadUsage};
+use crate::thread::clock_choice::{Choice, ShortThreadUsage};
 
 /// Range of plausible ticks, in ns. Outside, the timer is assumed to expire when it should.
 const PLAUSIBLE_TICKS_NS: std::ops::RangeInclusive<u64> = 500_000..=20_000_000;
@@ -63,6 +64,21 @@ impl TickClock {
 pub(crate) struct ShortThreads {
     ticks: AtomicU64,
     elapsed_ns: AtomicU64,
+    /// CPU time of threads with a user clock, without the time of their samples.
+    rest_ns: AtomicI64,
+    usage: ShortThreadUsage,
+}
+
+impl ShortThreads {
+    /// Returns the clock for new threads.
+    pub(super) fn choice(&self) -> Choice {
+        self.usage.choice()
+    }
+
+    /// Takes the time that a new thread with a user clock samples at ticks.
+    pub(super) fn take_rest(&self) -> i64 {
+        self.rest_ns.swap(0, Relaxed)
+    }
 }
 
 /// Ticks of one thread, for its handler.
@@ -74,6 +90,8 @@ pub(crate) struct Ticks {
     ticks: AtomicU64,
     /// CPU time between the recent ticks, in ns.
     elapsed_ns: AtomicU64,
+    /// CPU time between the ticks of a thread with a user clock, in ns.
+    rest_elapsed_ns: AtomicU64,
     /// CPU time without the time of all samples, in ns.
     rest_ns: AtomicI64,
     /// Number of the thread's voluntary context switches at its last sample.
@@ -84,10 +102,10 @@ impl Ticks {
     /// Starts to count. `random` decides which ticks are kept, and keeps threads from being sampled in lockstep.
     pub(super) fn begin(&self, clock: TickClock, random: u64) {
         self.credit_ns.store(random % clock.sample_ns, Relaxed);
-        for counter in [&self.ticks, &self.elapsed_ns, &self.switches] {
+        for counter in [&self.ticks, &self.elapsed_ns, &self.rest_elapsed_ns, &self.switches] {
             counter.store(0, Relaxed);
         }
-        self.begin_rest();
+        self.begin_rest(0);
     }
 
     /// Counts a tick. Returns the time that a sample of it stands for; 0 if the tick is not kept. `overrun` is the
@@ -136,18 +154,32 @@ impl Ticks {
     }
 
     /// Adds a thread that ends after this CPU time, if it is short.
-    pub(super) fn end(&self, clock: TickClock, short_threads: &ShortThreads, cpu_ns: u64) {
+    pub(super) fn end(
+        &self,
+        clock: TickClock,
+        short_threads: &ShortThreads,
+        usage: ThreadUsage,
+        cpu_ns: u64,
+        has_user_clock: bool,
+    ) {
         let ticks = self.ticks.load(Relaxed);
-        let is_short = cpu_ns < MIN_TICKS * clock.tick_ns;
-        if ticks < MIN_TICKS && is_short {
+        if cpu_ns >= MIN_TICKS * clock.tick_ns || ticks >= MIN_TICKS {
+            return;
+        }
+        short_threads.usage.add(usage);
+        let cpu_ns = cpu_ns.saturating_sub(self.rest_elapsed_ns.load(Relaxed));
+        if has_user_clock {
+            let since_tick_ns = cpu_ns.saturating_sub(self.elapsed_ns.load(Relaxed)) as i64;
+            short_threads.rest_ns.fetch_add(self.rest_ns.load(Relaxed) + since_tick_ns, Relaxed);
+        } else {
             short_threads.ticks.fetch_add(ticks, Relaxed);
             short_threads.elapsed_ns.fetch_add(cpu_ns, Relaxed);
         }
     }
 
-    /// Begins to count the time that the user clock leaves out.
-    pub(super) fn begin_rest(&self) {
-        self.rest_ns.store(0, Relaxed);
+    /// Begins to count the time that the user clock leaves out, with `rest_ns` of earlier threads.
+    pub(super) fn begin_rest(&self, rest_ns: i64) {
+        self.rest_ns.store(rest_ns, Relaxed);
     }
 
     /// Counts a tick of a thread with a user clock. Returns the time that a sample of it stands for; 0 if the tick is
@@ -156,7 +188,9 @@ impl Ticks {
     /// so a tick in a system call stands for all of that time. Page faults cannot be told from other code; threads
     /// with many have no user clock.
     pub(crate) fn count_rest(&self, clock: TickClock, overrun: u64, is_in_system_call: bool) -> u64 {
-        let elapsed_ns = i64::try_from(clock.interval_ns.saturating_mul(overrun + 1)).unwrap_or(i64::MAX);
+        let elapsed_ns = clock.interval_ns.saturating_mul(overrun + 1);
+        self.rest_elapsed_ns.fetch_add(elapsed_ns, Relaxed);
+        let elapsed_ns = i64::try_from(elapsed_ns).unwrap_or(i64::MAX);
         let sample_ns = clock.sample_ns as i64;
         let rest_ns = self.rest_ns.load(Relaxed).saturating_add(elapsed_ns).min(sample_ns * MAX_REST_SAMPLES);
         let kept_ns = match is_in_system_call {
@@ -186,8 +220,9 @@ mod tests {
     const TICK: u64 = 4_000_000;
 
     fn begin(clock: TickClock, random: u64) -> Ticks {
-        let [credit_ns, ticks, elapsed_ns, switches] = [const { AtomicU64::new(0) }; 4];
-        let ticks = Ticks { credit_ns, ticks, elapsed_ns, rest_ns: AtomicI64::new(0), switches };
+        let [credit_ns, ticks, elapsed_ns, rest_elapsed_ns, switches] = [const { AtomicU64::new(0) }; 5];
+        let rest_ns = AtomicI64::new(0);
+        let ticks = Ticks { credit_ns, ticks, elapsed_ns, rest_elapsed_ns, rest_ns, switches };
         ticks.begin(clock, random);
         ticks
     }
@@ -218,7 +253,7 @@ mod tests {
         let ran_for_ten_ticks = |ticks: u64| {
             let thread = begin(clock, 0);
             let sum: u64 = (0..ticks).map(|_| thread.count(clock, &short_threads, 15, || 0)).sum();
-            thread.end(clock, &short_threads, 10 * TICK);
+            thread.end(clock, &short_threads, ThreadUsage::default(), 10 * TICK, false);
             sum
         };
         assert_eq!(ran_for_ten_ticks(5), 5 * TICK);
@@ -267,6 +302,24 @@ mod tests {
             assert!(time.abs_diff(2500 * TICK) <= 20 * clock.sample_ns, "{in_kernel} {elsewhere}");
             assert!(if finds_kernel { elsewhere == 0 } else { in_kernel == 0 }, "{in_kernel} {elsewhere}");
         }
+    }
+
+    /// No sample of the user clock found them.
+    #[test]
+    fn short_threads_with_a_user_clock_leave_their_rest_to_later_ones() {
+        let clock = TickClock::with_tick(TICK, TICK);
+        let short_threads = ShortThreads::default();
+        let mut sum = 0;
+        for number in 0..100 {
+            let thread = begin(clock, 0);
+            thread.begin_rest(short_threads.take_rest());
+            if number % 10 == 0 {
+                sum += thread.count_rest(clock, 7, true);
+            }
+            thread.end(clock, &short_threads, ThreadUsage::default(), TICK, true);
+        }
+        assert_eq!(sum + short_threads.take_rest() as u64, 100 * TICK);
+        assert!(sum >= 90 * TICK, "{sum}");
     }
 
     #[test]
