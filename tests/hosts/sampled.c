@@ -184,6 +184,28 @@ static int run_threads(int count, double seconds, int concurrent)
     return 0;
 }
 
+KEPT static void burn_early(double seconds) { burn(seconds); sink = sink + 1; }
+KEPT static void burn_late(double seconds) { burn(seconds); sink = sink + 1; }
+
+static void *burn_in_two_phases(void *unused)
+{
+    burn_early(thread_seconds * 0.75);
+    burn_late(thread_seconds * 0.25);
+    return unused;
+}
+
+/* Runs threads one after the other for `seconds`; each works for `each`. */
+static int run_phases(double seconds, double each)
+{
+    thread_seconds = each;
+    for (int i = 0; i < (int)(seconds / each); i++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, burn_in_two_phases, NULL);
+        pthread_join(thread, NULL);
+    }
+    return 0;
+}
+
 static volatile sig_atomic_t handled_count;
 
 static void burn_in_handler(int signal)
@@ -600,6 +622,7 @@ int main(int argc, char **argv)
     SCENARIO("fixed", run_fixed_work(number))
     SCENARIO("faults", run_faults(atol(word)))
     SCENARIO("threads", run_threads(atoi(word), atof(argv[3]), atoi(argv[4])))
+    SCENARIO("phases", run_phases(number, atof(argv[3])))
     SCENARIO("handlers", run_handlers(number))
     SCENARIO("deep", deep(atoi(word), atof(argv[3])) * 0)
     SCENARIO("overflow", run_overflow(number))

@@ -147,6 +147,28 @@ fn threads_without_a_sample_lose_no_time() {
     assert!((sampled_seconds / time - 1.0).abs() < tolerance, "{sampled_seconds} of {time} s");
 }
 
+/// All threads do the same. If all began with a full interval, or the end of each belonged to its last sample, the
+/// share would be wrong by up to 75 percentage points, or by 10.
+#[test]
+fn all_ages_of_short_threads_are_sampled_equally_often() {
+    for (options, length) in [
+        (",hz=199,event=cpu-clock", "0.006"),
+        (",hz=199,event=cpu-clock", "0.008"),
+        (",hz=199,wall", "0.006"),
+        (",hz=199,wall", "0.025"),
+    ] {
+        let Some(host) = scenario(&["phases", "4", length]) else { return };
+        let (host, data) = with_recording(host, options);
+        let _ = host.run(Preload::Library).expect_success();
+        let (early, late) = ("burn_early", "burn_late");
+        let samples: Vec<_> =
+            read(&data).into_iter().filter(|sample| sample.contains(early) || sample.contains(late)).collect();
+        let share = share(&samples, early, &[early, late]);
+        let error = (share - 75.0).abs();
+        assert!(error < tolerance(&samples), "{options} {length}: {share} % of {} samples", samples.len());
+    }
+}
+
 /// `linux-perf-data`, which samply uses to import recordings, reads the same samples as perf.
 #[test]
 fn a_second_reader_finds_the_same() {
