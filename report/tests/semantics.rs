@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use common::{Writer, assert_sums, read, report};
 use jitlisten_report::{
-    Error, Options, Recording, Report, Selection, Style, diff, diff_to_json, diff_to_text, to_collapsed, to_firefox,
-    to_html, to_json, to_speedscope, to_text,
+    Change, Error, Options, Recording, Report, Selection, Style, diff, diff_to_json, diff_to_text, to_collapsed,
+    to_firefox, to_html, to_json, to_speedscope, to_text,
 };
 use serde_json::Value;
 
@@ -376,6 +376,12 @@ fn a_difference_names_what_changed() {
     assert!((first.self_percent.0 - 20.0).abs() < 1e-9 && (first.self_percent.1 - 70.0).abs() < 1e-9);
     assert!(difference.lines[0].name.contains("sides.py:") && !difference.lines[0].source.is_empty());
     assert!(difference.changed.is_empty(), "of no source a hash is known");
+    let mut moved = after;
+    moved.profile.files.iter_mut().for_each(|file| file.path = file.path.replace("sides.py", "checkout/sides.py"));
+    let lines_of_moved = diff(&before, &moved).lines;
+    let percents = |lines: &[Change]| lines.iter().map(|line| (line.self_percent, line.total)).collect::<Vec<_>>();
+    assert_eq!(percents(&lines_of_moved), percents(&difference.lines), "another checkout has the same lines");
+    assert!(lines_of_moved[0].name.contains("checkout/sides.py:"));
 }
 
 #[test]

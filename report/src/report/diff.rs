@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use rustc_hash::{FxHashMap, FxHashSet};
+
 use super::Report;
 use crate::profile::{Count, FunctionRow, Line, Shares};
 use crate::symbols::Kind;
-use crate::words::python_name;
+use crate::words::{file_name, python_name};
 
 /// Shares of an activity, a function or a line in both recordings.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,8 +86,9 @@ impl Difference {
 }
 
 /// Compares two recordings. Lines are matched by path and number, so in a source that was edited between the recordings
-/// only functions are comparable.
+/// only functions are comparable. Two checkouts of a program have the same files.
 pub fn diff(before: &Report, after: &Report) -> Difference {
+    let moved = moved_files(before, after);
     let activities = compare_rows(before, after, |report| {
         let rows = report.profile.summary.rows().into_iter();
         rows.map(|(activity, count)| (activity.words().to_owned(), Shares { self_count: count, total: count }))
@@ -110,35 +113,60 @@ pub fn diff(before: &Report, after: &Report) -> Difference {
         let is_compiled = |line: &Line| {
             line.functions.iter().any(|row| report.profile.functions[*row as usize].kind == Kind::Compiled)
         };
+        let common_path = |path: &'_ str| match moved.get(path).filter(|_| std::ptr::eq(report, before)) {
+            Some(after) => (*after).to_owned(),
+            None => path.to_owned(),
+        };
         let files = report.profile.files.iter();
         files
             .flat_map(|file| file.lines.iter().map(move |line| (&file.path, line)))
             .filter(|(path, (_, row))| report.is_user_source(path) || is_compiled(row))
-            .map(|(path, (line, row))| (format!("{path}:{line}"), row.shares))
+            .map(|(path, (line, row))| (format!("{}:{line}", common_path(path)), row.shares))
             .collect()
     });
     for line in &mut lines {
         line.source = source_text(after, &line.name).or_else(|| source_text(before, &line.name)).unwrap_or_default();
     }
     let all = (before.profile.all, after.profile.all);
-    Difference { activities, functions, lines, changed: changed_sources(before, after), all }
+    Difference { activities, functions, lines, changed: changed_sources(before, after, &moved), all }
+}
+
+/// Returns the files of the first recording that only have another directory in the second, with that path. Each is the
+/// only one of its name.
+fn moved_files<'a>(before: &'a Report, after: &'a Report) -> FxHashMap<&'a str, &'a str> {
+    let paths = |report: &'a Report| report.profile.files.iter().map(|file| file.path.as_str());
+    let only_in = |report: &'a Report, other: &'a Report| {
+        let others: FxHashSet<&str> = paths(other).collect();
+        let mut by_name: FxHashMap<&str, Vec<&str>> = FxHashMap::default();
+        for path in paths(report).filter(|path| !others.contains(path)) {
+            by_name.entry(file_name(path)).or_default().push(path);
+        }
+        by_name
+    };
+    let (mut moved, found) = (FxHashMap::default(), only_in(after, before));
+    for (name, paths) in only_in(before, after) {
+        if let ([path], Some([other])) = (&paths[..], found.get(name).map(Vec::as_slice)) {
+            moved.insert(*path, *other);
+        }
+    }
+    moved
 }
 
 /// Returns the sources in both recordings whose hashes are known and differ.
-fn changed_sources(before: &Report, after: &Report) -> Vec<String> {
-    let paths = before.profile.files.iter().map(|file| &file.path);
-    let common_paths = paths.filter(|path| after.profile.files.iter().any(|file| file.path == **path));
-    let hashes = |report: &Report, path: &String| {
+fn changed_sources(before: &Report, after: &Report, moved: &FxHashMap<&str, &str>) -> Vec<String> {
+    let hashes = |report: &Report, path: &str| {
         let mut hashes = report.symbols.source_hashes.get(path).cloned()?;
         hashes.sort();
         Some(hashes)
     };
-    let differ = |path: &&String| {
-        hashes(before, path)
-            .zip(hashes(after, path))
+    let paths = before.profile.files.iter().map(|file| file.path.as_str());
+    let pairs = paths.map(|path| (path, moved.get(path).copied().unwrap_or(path)));
+    let differ = |(before_path, after_path): &(&str, &str)| {
+        hashes(before, before_path)
+            .zip(hashes(after, after_path))
             .is_some_and(|(hashes_before, hashes_after)| hashes_before != hashes_after)
     };
-    common_paths.filter(differ).cloned().collect()
+    pairs.filter(differ).map(|(_, path)| path.to_owned()).collect()
 }
 
 fn source_text(report: &Report, name: &str) -> Option<String> {
