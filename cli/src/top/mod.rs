@@ -74,7 +74,8 @@ impl Top {
         let table = self.watch(&mut target);
         // By now, the terminal has been restored.
         let status = target.finish();
-        let _ = std::io::stdout().lock().write_all(table?.as_bytes());
+        let table = table.map_err(|problem| problem.with_program_status(target.program_status()))?;
+        let _ = std::io::stdout().lock().write_all(table.as_bytes());
         if let Some(path) = &self.output {
             let (path, argument) = (path.display(), as_argument(path));
             let _ = writeln!(std::io::stderr(), "jitlisten: kept in {path}: jitlisten lines {argument}");

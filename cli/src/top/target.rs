@@ -148,6 +148,11 @@ impl Target {
         last_line.strip_prefix("jitlisten: ").unwrap_or(last_line).to_owned()
     }
 
+    /// Exit status of a command that has ended; 0 for other programs.
+    pub(crate) fn program_status(&self) -> u8 {
+        self.exit_status.filter(|_| self.process.is_none()).map_or(0, command::exit_code)
+    }
+
     /// Ends the recorder and prints the program's output. If a signal arrives meanwhile, the recorder is killed.
     pub(crate) fn finish(&mut self) -> ExitCode {
         let mut was_terminated = false;

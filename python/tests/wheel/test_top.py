@@ -210,6 +210,8 @@ def test_it_ends_with_its_terminal(environment, tmp_path):
 def test_mistakes_are_sentences(pane, run):
     pane.type_line(f"{TOP_COMMAND} -- nonexistent-program; echo status $?")
     pane.wait_for_text("jitlisten: command not found: nonexistent-program", r"^status 2")
+    pane.type_line(f"{TOP_COMMAND} -- sh -c 'exit 3'; echo status $?")
+    pane.wait_for_text("nothing was recorded", r"^status 3")
     result = run(command(), "top", "--", "true", status=2)
     assert "needs a terminal" in result.stderr and result.stdout == ""
 
