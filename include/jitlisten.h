@@ -44,7 +44,7 @@
  * Symbols
  *   The functions below; in an installed library (make install) they have the version JITLISTEN_0.1. Three more are for
  *   the jitlisten command and may change at any time: jitlisten_facts, which `jitlisten doctor` reads, and
- *   jitlisten_attached and jitlisten_record_end, which `jitlisten record -p` calls.
+ *   jitlisten_attached and jitlisten_record_end, which `jitlisten attach` and `record -p` call.
  *
  *   The library for LD_PRELOAD also defines the following functions of libc, so that a recording sees new threads, keeps
  *   its signal, and is complete when the program ends, replaces itself or drops privileges. They forward to the next

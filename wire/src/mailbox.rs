@@ -83,16 +83,19 @@ pub fn read_result(bytes: &[u8]) -> Option<Result<String, String>> {
     }
 }
 
-/// Request to the thread: start a recording.
+/// Request to the thread: start a recording, or run Python code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
     /// Version of the command, which must be that of the library.
     pub version: &'a [u8],
     /// Sinks to enable, in the form of `JITLISTEN`; none if empty.
     pub sinks: &'a [u8],
-    /// Options of the recording, in the form of `JITLISTEN_RECORD`.
+    /// Options of the recording, in the form of `JITLISTEN_RECORD`; Python code if `sinks` is [`PYTHON`].
     pub options: &'a [u8],
 }
+
+/// In place of sinks: the request is Python code, which itself changes the state of the mailbox.
+pub const PYTHON: &[u8] = b"@python";
 
 impl Request<'_> {
     /// Encodes the request as a C string.

@@ -5,7 +5,7 @@
 //! the process for the script and the result, and makes the main thread call `Py_AddPendingCall` with
 //! `PyRun_SimpleString` and the script. CPython designed `Py_AddPendingCall` for signal handlers, so the function takes
 //! only its own lock. A main thread that is waiting for a lock is interrupted, as if by a signal, and Python then runs
-//! its pending calls.
+//! its pending calls. If the main thread waits for anything else, a new thread runs the script.
 //!
 //! **Any other process**, or a Python process whose main thread stays in compiled code, gets a new thread that starts
 //! the recording (`capi/src/attached.rs`). The main thread creates the new thread with `pthread_create`, after a
@@ -55,6 +55,12 @@ const PYTHON_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time in native code after which Python's main thread is assumed never to return to Python.
 const NATIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same time for one that waits: there is no need to wait for it.
+const WAITING_TIMEOUT: Duration = Duration::from_millis(500);
+/// Time in which a thread gets the GIL, unless compiled code holds it.
+const GIL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time without any activity after which a thread counts as waiting.
+const WAITING_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Interval between attempts to find the main thread at a safe point.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
@@ -92,8 +98,7 @@ impl Start {
     /// Encodes the request for `jitlisten_attached`.
     fn encode(&self) -> Vec<u8> {
         let sinks = self.sinks.as_ref().map(ToString::to_string).unwrap_or_default();
-        let (version, options) = (env!("CARGO_PKG_VERSION").as_bytes(), self.options.to_value());
-        mailbox::Request { version, sinks: sinks.as_bytes(), options: options.as_bytes() }.encode()
+        encode(sinks.as_bytes(), self.options.to_value().as_bytes())
     }
 
     fn to_python(&self) -> String {
@@ -119,6 +124,10 @@ impl Start {
             recorder.unwrap_or_default(),
         )
     }
+}
+
+fn encode(sinks: &[u8], options: &[u8]) -> Vec<u8> {
+    mailbox::Request { version: env!("CARGO_PKG_VERSION").as_bytes(), sinks, options }.encode()
 }
 
 impl Request {
@@ -171,17 +180,46 @@ pub(crate) fn inject(
         return run_without_python(timeout);
     }
     let started = Instant::now();
-    let can_start_thread = cfg!(target_arch = "x86_64") && matches!(request, Request::Start(_) | Request::Stop);
-    let python_timeout = if can_start_thread { NATIVE_TIMEOUT.min(timeout / 2) } else { timeout };
-    let method = Method::Python(visible_package(process, installation)?);
-    match attempt(process, &method, request, python_timeout, signals)? {
-        Some(result) => Ok(result),
-        None if can_start_thread => run_without_python(timeout.saturating_sub(started.elapsed())),
-        None => Err(Problem::new(format!(
-            "timed out: the main thread of process {pid} has not been in Python for {} s",
-            timeout.as_secs()
-        ))),
+    let package = visible_package(process, installation)?;
+    let can_start_thread = cfg!(target_arch = "x86_64");
+    let python_timeout = match can_start_thread {
+        true if is_waiting(pid, signals)? => WAITING_TIMEOUT.min(timeout / 2),
+        true => NATIVE_TIMEOUT.min(timeout / 2),
+        false => timeout,
+    };
+    let method = Method::Python(package.clone());
+    if let Some(result) = attempt(process, &method, request, python_timeout, signals)? {
+        return Ok(result);
     }
+    let remaining = || timeout.saturating_sub(started.elapsed());
+    let has_fallback = matches!(request, Request::Start(_) | Request::Stop);
+    if can_start_thread {
+        let method = Method::PythonThread(package, visible_library(process, installation)?);
+        let gil_timeout = if has_fallback { GIL_TIMEOUT } else { timeout };
+        if let Some(result) = attempt(process, &method, request, gil_timeout.min(remaining()), signals)? {
+            return Ok(result);
+        }
+        if has_fallback {
+            return run_without_python(remaining());
+        }
+    }
+    let seconds = timeout.as_secs();
+    Err(Problem::new(format!("timed out: the main thread of process {pid} has not been in Python for {seconds} s")))
+}
+
+/// Returns true if the main thread waits and does nothing else. Such a thread has released the GIL.
+fn is_waiting(pid: u32, signals: &BlockedSignals) -> Result<bool, Problem> {
+    let activity = || {
+        let status = fs::read_to_string(format!("/proc/{pid}/task/{pid}/status")).ok()?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let is_asleep = field("State:")?.starts_with('S');
+        is_asleep.then(|| field("voluntary_ctxt_switches:").map(str::to_owned))?
+    };
+    let before = activity();
+    if before.is_some() && signals.wait_signal(WAITING_INTERVAL).is_some() {
+        return Err(Problem::new("interrupted"));
+    }
+    Ok(before.is_some() && activity() == before)
 }
 
 /// Sends a request by one method. Returns `None` if the process did not start the request in time, and never will.
@@ -212,6 +250,8 @@ fn attempt(
 enum Method<'a> {
     /// Pending call in the interpreter; holds the path of the Python package.
     Python(PathBuf),
+    /// New thread that runs the request in the interpreter; holds the paths of the Python package and of the library.
+    PythonThread(PathBuf, PathBuf),
     /// New thread that starts a recording; holds the path of the library.
     Thread(PathBuf, &'a Start),
 }
@@ -340,7 +380,7 @@ impl Functions {
                 add_pending_call: find_python_symbol("Py_AddPendingCall")?,
                 run_string: find_python_symbol("PyRun_SimpleString")?,
             },
-            Method::Thread(library, _) => {
+            Method::Thread(library, _) | Method::PythonThread(_, library) => {
                 let has_library = process.library_named(LIBRARY).is_some();
                 let dlopen = if has_library { None } else { Some(find_libc_symbol("dlopen")?) };
                 let (pthread_create, safe_points) = (find_libc_symbol("pthread_create")?, SafePoints::find(process));
@@ -471,6 +511,10 @@ impl Memory<'_> {
         let functions = Functions::find(process, method)?;
         let make_text = |address: u64| match method {
             Method::Python(package) => inject_script(process, package, request, address).into_bytes(),
+            Method::PythonThread(package, _) => {
+                let script = inject_script(process, package, request, address);
+                encode(mailbox::PYTHON, script.trim_end_matches('\0').as_bytes())
+            }
             Method::Thread(_, start) => start.encode(),
         };
         // Reserve space for the longest address in decimal: 20 digits.

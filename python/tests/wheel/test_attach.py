@@ -5,6 +5,7 @@ import random
 import subprocess
 import time
 
+import pytest
 from conftest import PROGRAMS, command, perf_map, python, require_tool, wait_for
 
 KERNEL = PROGRAMS / "kernel.py"
@@ -30,11 +31,16 @@ def test_what_is_compiled_gets_its_names_and_what_comes_everything(run, start, t
     assert not program.has_ended()
 
 
-def test_a_main_thread_that_waits_for_ever(run, start):
-    program = start(python(), KERNEL, "blocked")
+@pytest.mark.parametrize("wait", ["blocked", "sleeping", "selecting"])
+def test_a_main_thread_that_waits_for_ever(run, start, tmp_path, wait):
+    program = start(python(), KERNEL, wait)
     result = run(command(), "attach", program.pid)
     assert "sinks on: " in result.stdout
     assert "__main__.burn" in perf_map(program.pid)
+    (tmp_path / "go").touch()
+    wait_for(lambda: program.has_printed("compiled"), "the second function")
+    assert "__main__.compiled_later" in perf_map(program.pid)
+    assert "sinks on: none" in run(command(), "detach", program.pid).stdout
     assert not program.has_ended()
 
 

@@ -1,8 +1,10 @@
 """Compiles a function and calls it forever; with ``work``, for two seconds of CPU time; with ``once``, not at all. With
-``later``, compiles a second function once the file ``go`` exists. With ``blocked``, the main thread only waits.
+``later``, compiles a second function once the file ``go`` exists. With ``blocked``, ``sleeping`` or ``selecting``, the
+main thread only waits, and another compiles the second function.
 """
 
 import os
+import select
 import sys
 import threading
 import time
@@ -30,15 +32,27 @@ burn(1)
 start_time = time.process_time()
 print("pid", os.getpid(), flush=True)
 print("ready", flush=True)
-if "later" in sys.argv:
+
+
+def compile_later():
     while not os.path.exists("go"):
         time.sleep(0.05)
     compiled_later(10)
     print("compiled", flush=True)
+
+
+if "later" in sys.argv:
+    compile_later()
+# These block the main thread in a join, a sleep or a system call.
+if {"blocked", "sleeping", "selecting"} & set(sys.argv):
+    threading.Thread(target=compile_later, daemon=True).start()
 if "blocked" in sys.argv:
-    # Blocks the main thread in a join.
     thread = threading.Thread(target=time.sleep, args=(600,), daemon=True)
     thread.start()
     thread.join()
+if "sleeping" in sys.argv:
+    time.sleep(600)
+if "selecting" in sys.argv:
+    select.select([os.pipe()[0]], [], [], 600)
 while "once" not in sys.argv and not ("work" in sys.argv and time.process_time() > start_time + 2):
     burn(1_000_000)
