@@ -207,7 +207,7 @@ pub(crate) fn inject(
     Err(Problem::new(format!("timed out: the main thread of process {pid} has not been in Python for {seconds} s")))
 }
 
-/// Returns true if the main thread waits and does nothing else. Such a thread has released the GIL.
+/// Returns true if the main thread waits and does nothing else. Most such threads have released the GIL.
 fn is_waiting(pid: u32, signals: &BlockedSignals) -> Result<bool, Problem> {
     let activity = || {
         let status = fs::read_to_string(format!("/proc/{pid}/task/{pid}/status")).ok()?;

@@ -94,20 +94,20 @@ def test_a_process_that_ends_meanwhile(start, environment, tmp_path, subcommand)
 
 
 def test_a_main_thread_that_does_not_come_back(run, start, tmp_path):
-    """A timed-out request is cancelled, so nothing happens when the thread returns to Python."""
+    """A timed-out request is cancelled, so nothing happens when the thread, which holds the GIL, returns to Python."""
     (tmp_path / "asleep.py").write_text(
-        "import signal, time\n"
-        "signal.signal(signal.SIGUSR1, lambda *_: print('awake', flush=True))\n"
+        "import ctypes, signal, sys\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: print('awake', 'jitlisten' in sys.modules, flush=True))\n"
         "print('ready', flush=True)\n"
-        "while True: time.sleep(600)\n"
+        "while True: ctypes.PyDLL(None).sleep(600)\n"
     )
     program = start(python(), "asleep.py")
     result = run(command(), "attach", "--timeout", 1, program.pid, status=2)
     assert "has not been in Python for 1 s" in error_message(result)
     for wakeups in (1, 2):
         os.kill(program.pid, signal.SIGUSR1)
-        wait_for(lambda: program.output_text().count("awake") == wakeups, "the main thread")
-    assert "libjitlisten" not in pathlib.Path(f"/proc/{program.pid}/maps").read_text()
+        wait_for(lambda: program.output_text().count("awake False") == wakeups, "the main thread")
+    assert "/object-" not in pathlib.Path(f"/proc/{program.pid}/maps").read_text()
     assert not program.has_ended()
 
 
