@@ -510,9 +510,9 @@ impl Memory<'_> {
     ) -> Result<Memory<'a>, Problem> {
         let functions = Functions::find(process, method)?;
         let make_text = |address: u64| match method {
-            Method::Python(package) => inject_script(process, package, request, address).into_bytes(),
+            Method::Python(package) => inject_script(process, package, request, address, false).into_bytes(),
             Method::PythonThread(package, _) => {
-                let script = inject_script(process, package, request, address);
+                let script = inject_script(process, package, request, address, true);
                 encode(mailbox::PYTHON, script.trim_end_matches('\0').as_bytes())
             }
             Method::Thread(_, start) => start.encode(),
@@ -627,8 +627,9 @@ impl Memory<'_> {
 }
 
 /// Builds the script for `PyRun_SimpleString`. The script leaves no name in `__main__`.
-fn inject_script(process: &Process, package: &Path, request: &Request, address: u64) -> String {
+fn inject_script(process: &Process, package: &Path, request: &Request, address: u64, in_new_thread: bool) -> String {
     let numbers = [
+        ("@IN_NEW_THREAD@", in_new_thread.into()),
         ("@PID@", process.inner_pid().into()),
         ("@STATE@", address + STATE_OFFSET as u64),
         ("@LENGTH@", address + LENGTH_OFFSET as u64),

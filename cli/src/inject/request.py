@@ -8,6 +8,9 @@ def _jitlisten_attached():
     # Stop if the request was cancelled, or if this process is a forked child.
     if state.value != @WAITING@ or os.getpid() != @PID@:
         return
+    # `threading` takes the thread that first imports it for the main thread.
+    if @IN_NEW_THREAD@ and "threading" not in sys.modules:
+        return
     state.value = @STARTED@
     try:
         # Import by path, because a search of sys.path would also make other packages from our directory importable.

@@ -93,13 +93,15 @@ def test_a_process_that_ends_meanwhile(start, environment, tmp_path, subcommand)
     assert attach.returncode == 2 and output == "" and "has ended" in errors
 
 
-def test_a_main_thread_that_does_not_come_back(run, start, tmp_path):
-    """A timed-out request is cancelled, so nothing happens when the thread, which holds the GIL, returns to Python."""
+@pytest.mark.parametrize("wait", ["ctypes.PyDLL(None).sleep(600)", "time.sleep(600)"], ids=["GIL", "threading"])
+def test_a_main_thread_that_does_not_come_back(run, start, tmp_path, wait):
+    """A timed-out request is cancelled, so nothing happens when the thread returns to Python. Another thread cannot run
+    the request without the GIL, and must not if it would be the first to import `threading`."""
     (tmp_path / "asleep.py").write_text(
-        "import ctypes, signal, sys\n"
+        "import ctypes, signal, sys, time\n"
         "signal.signal(signal.SIGUSR1, lambda *_: print('awake', 'jitlisten' in sys.modules, flush=True))\n"
         "print('ready', flush=True)\n"
-        "while True: ctypes.PyDLL(None).sleep(600)\n"
+        f"while True: {wait}\n"
     )
     program = start(python(), "asleep.py")
     result = run(command(), "attach", "--timeout", 1, program.pid, status=2)
