@@ -180,31 +180,28 @@ pub(crate) fn inject(
         return run_without_python(timeout);
     }
     let started = Instant::now();
-    let package = visible_package(process, installation)?;
-    let can_start_thread = cfg!(target_arch = "x86_64");
-    let python_timeout = match can_start_thread {
-        true if is_waiting(pid, signals)? => WAITING_TIMEOUT.min(timeout / 2),
-        true => NATIVE_TIMEOUT.min(timeout / 2),
-        false => timeout,
-    };
-    let method = Method::Python(package.clone());
-    if let Some(result) = attempt(process, &method, request, python_timeout, signals)? {
-        return Ok(result);
-    }
     let remaining = || timeout.saturating_sub(started.elapsed());
-    let has_fallback = matches!(request, Request::Start(_) | Request::Stop);
-    if can_start_thread {
-        let method = Method::PythonThread(package, visible_library(process, installation)?);
-        let gil_timeout = if has_fallback { GIL_TIMEOUT } else { timeout };
-        if let Some(result) = attempt(process, &method, request, gil_timeout.min(remaining()), signals)? {
-            return Ok(result);
-        }
-        if has_fallback {
-            return run_without_python(remaining());
+    let package = visible_package(process, installation)?;
+    let python = Method::Python(package.clone());
+    let can_start_thread = cfg!(target_arch = "x86_64");
+    if can_start_thread && is_waiting(pid, signals)? {
+        let thread = Method::PythonThread(package, visible_library(process, installation)?);
+        for (method, timeout) in [(&python, WAITING_TIMEOUT), (&thread, GIL_TIMEOUT)] {
+            if let Some(result) = attempt(process, method, request, timeout.min(remaining() / 2), signals)? {
+                return Ok(result);
+            }
         }
     }
-    let seconds = timeout.as_secs();
-    Err(Problem::new(format!("timed out: the main thread of process {pid} has not been in Python for {seconds} s")))
+    let has_fallback = can_start_thread && matches!(request, Request::Start(_) | Request::Stop);
+    let python_timeout = if has_fallback { NATIVE_TIMEOUT.min(remaining() / 2) } else { remaining() };
+    match attempt(process, &python, request, python_timeout, signals)? {
+        Some(result) => Ok(result),
+        None if has_fallback => run_without_python(remaining()),
+        None => Err(Problem::new(format!(
+            "timed out: the main thread of process {pid} has not been in Python for {} s",
+            timeout.as_secs()
+        ))),
+    }
 }
 
 /// Returns true if the main thread waits and does nothing else. Most such threads have released the GIL.
