@@ -43,6 +43,7 @@ from ._files import Directory, os, read_start
 from ._library import Clocks
 from ._numba.replacement import call_weakly
 from ._numba.seams import Hooks, Layer, Original, Part, Seam
+from ._owners import is_cell
 
 #: Maximum number of lines per file, and of characters per string.
 _MAX_ROWS, _MAX_TEXT_CHARACTERS = 40_000, 400
@@ -389,7 +390,7 @@ def _refine_why(why: Optional[str], function: Any) -> Optional[str]:
 
 def _why_uncacheable(function: Any) -> Optional[str]:
     file = function.__code__.co_filename
-    if file.startswith("<ipython-") or os.path.basename(os.path.dirname(file)).startswith("ipykernel_"):
+    if is_cell(file):
         # Numba caches the code of a cell if it finds its source, in a directory that IPython names.
         if "IPython" not in sys.modules or not linecache.getlines(file):
             return "generated"

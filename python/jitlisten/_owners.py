@@ -186,6 +186,11 @@ def _standard_input() -> Optional[str]:
         return None
 
 
+def is_cell(file: str) -> bool:
+    """Returns True for the names that IPython and ipykernel give to the files of cells."""
+    return file.startswith("<ipython-") or os.path.basename(os.path.dirname(file)).startswith("ipykernel_")
+
+
 def _cells() -> Dict[str, str]:
     """Returns the texts of IPython's cells, by file name."""
     linecache = sys.modules.get("linecache")
@@ -194,8 +199,7 @@ def _cells() -> Dict[str, str]:
     cells: Dict[str, str] = {}
     size = 0
     for name in list(linecache.cache):
-        directory = os.path.basename(os.path.dirname(name))
-        if name.startswith("<ipython-input-") or directory.startswith("ipykernel_"):
+        if is_cell(name):
             text = "".join(linecache.getlines(name))
             size += len(text)
             if size > _MAX_PROGRAM_BYTES:
