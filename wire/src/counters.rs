@@ -23,7 +23,8 @@ pub struct Counters {
     pub threads_without_timer: u64,
     /// Samples by perf's `cpu-clock`, which threads that often switch use if it is permitted and affordable.
     pub by_user_clock: u64,
-    /// Samples at the kernel's clock tick, of threads that often wait, or are short and preempted. Their shares are not exact.
+    /// Samples at the kernel's clock tick, of threads that often wait, or are short and preempted. Their shares are not
+    /// exact.
     pub inexact: u64,
     /// Time in ns that threads were on the run queue: they wanted to run, but others ran.
     pub run_queue_ns: u64,
