@@ -1527,6 +1527,18 @@ polygon_area_changed = njit(fastmath={"reassoc"})(polygon_area.py_func)
 
 
 @njit
+def polygon_area_changed_for_integer_division(a, b):
+    s = 0.0
+    n = len(a)
+    for i in range(n):
+        j = i + 1
+        if j == n:
+            j = 0
+        s += a[i] * b[j] - a[j] * b[i]
+    return s / 2
+
+
+@njit
 def causal_filter(near, short, near_out):
     for i in range(len(near)):
         s = 0.0
@@ -3441,16 +3453,20 @@ def measure_seconds(kernel, values, repetitions):
     return max(clock() - started, 1e-9)
 
 
+def find_change(name):
+    """Returns the name of the changed kernel. The change depends on the rule if releases of Numba get several."""
+    changes = (f"{name}_changed_for_{expected_rule(name).replace('-', '_')}", f"{name}_changed")
+    return next((change for change in changes if change in globals()), None)
+
+
 def compare(names):
     """Measures both variants alternately, for a few milliseconds each."""
     for name in names:
-        slow, changed = globals()[name], globals().get(f"{name}_changed")
-        if changed is None:
+        change = find_change(name)
+        if change is None:
             continue
-        values, changed_values = (
-            kernel_arguments(name),
-            kernel_arguments(f"{name}_changed" if f"{name}_changed" in FUNCTIONS else name),
-        )
+        slow, changed = globals()[name], globals()[change]
+        values, changed_values = kernel_arguments(name), kernel_arguments(change if change in FUNCTIONS else name)
         slow(*values), changed(*changed_values)
         repetitions = max(1, int(0.004 / measure_seconds(slow, values, 1)))
         pairs = [
