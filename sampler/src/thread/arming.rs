@@ -10,6 +10,7 @@ use crate::thread::counter::OpenCounter;
 use crate::thread::run_queue::SchedulerTimes;
 use crate::thread::slot::Slot;
 use crate::thread::slot_state::State;
+use crate::thread::source::Periods;
 use crate::thread::timer::{self, Timer};
 use crate::thread::{counter, slots};
 use crate::transparency::disposition::{self, Sender};
@@ -101,11 +102,10 @@ fn begin_like_short_threads(recording: &Recording, index: usize, slot: &Slot) {
 /// ones would sample all short threads at the same place. Returns the counter, and the rest of that period.
 fn open_counter(counter: &Counter, hz: u32, index: usize, slot: &Slot) -> Option<(OpenCounter, u64)> {
     let (tid, signal) = (slot.state.tid(), disposition::sampling_signal(Sender::Counter));
-    let period = counter.fixed_period(hz).unwrap_or(0);
-    let first_period = (random(tid) % period.max(1) + 1).min(period);
-    let running = counter.prepare(tid, signal, index, hz, Some(first_period).filter(|period| *period != 0)).ok()?;
-    slot.source.set_counter(running, first_period, period);
-    Some((running, period - first_period))
+    let periods = counter.fixed_period(hz).map(|full| Periods { first: random(tid) % full.max(1) + 1, full });
+    let running = counter.prepare(tid, signal, index, hz, periods.map(|periods| periods.first)).ok()?;
+    slot.source.set_counter(running, periods);
+    Some((running, periods.map_or(0, |periods| periods.full.saturating_sub(periods.first))))
 }
 
 /// Arms a thread with a perf counter.

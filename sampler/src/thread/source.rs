@@ -24,6 +24,13 @@ pub(crate) enum Measure {
     Events,
 }
 
+/// Periods of a counter until its first signal, and from then on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Periods {
+    pub(super) first: u64,
+    pub(super) full: u64,
+}
+
 /// The timer and counter of a slot. All zeros: none.
 #[derive(Debug)]
 pub(crate) struct Source {
@@ -33,7 +40,7 @@ pub(crate) struct Source {
     descriptor: AtomicI32,
     /// Id of the counter.
     counter_id: AtomicU64,
-    /// Periods of the counter until its first signal, and from then on. The first is 0 from then on, too.
+    /// [`Periods`] of the counter; 0 if the kernel adapts them. After its first signal, the first is 0, too.
     first_period: AtomicU64,
     full_period: AtomicU64,
     /// A [`Measure`].
@@ -84,10 +91,10 @@ impl Source {
         self.timer.store(timer.0 + 1, Ordering::SeqCst);
     }
 
-    /// Sets a counter with these periods (0: the kernel adapts them).
-    pub(super) fn set_counter(&self, counter: OpenCounter, first_period: u64, full_period: u64) {
-        self.first_period.store(first_period, Ordering::Relaxed);
-        self.full_period.store(full_period, Ordering::Relaxed);
+    /// Sets a counter with these periods. `None` if the kernel adapts them.
+    pub(super) fn set_counter(&self, counter: OpenCounter, periods: Option<Periods>) {
+        self.first_period.store(periods.map_or(0, |periods| periods.first), Ordering::Relaxed);
+        self.full_period.store(periods.map_or(0, |periods| periods.full), Ordering::Relaxed);
         self.counter_id.store(counter.id, Ordering::Release);
         self.descriptor.store(counter.descriptor + 1, Ordering::Release);
     }
