@@ -23,7 +23,7 @@ here=(mmdebstrap qemu-system-arm qemu-user-static binfmt-support gcc-aarch64-lin
     libc6-dev e2fsprogs arch-test python3-pip clang-14)
 there=(linux-image-arm64 initramfs-tools busybox kmod linux-perf gdb binutils python3 libunwind8 libunwind-dev libgcc-s1 procps
     llvm-19)
-wheels=("${newest[@]}" py-spy==0.4.3)
+wheels=("${newest[@]}" py-spy==0.4.3 coverage==7.17.3)
 python=3.13
 
 # kept NAME KEY: true if NAME was built for this key. `keep NAME KEY` records that.
@@ -176,7 +176,7 @@ compile_unit_tests() {
 unpack_wheel() {
     local wheel
     wheel=$(find target/wheels -name 'jitlisten-*_aarch64.whl' 2>/dev/null | head -n 1) || true
-    [ -n "$wheel" ] || { say "no wheel for aarch64: make wheel-aarch64; recorded_by_command cannot run"; return 0; }
+    [ -n "$wheel" ] || { say "no wheel for aarch64: make wheel-aarch64; scenarios that need it cannot run"; return 0; }
     python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --no-deps --only-binary :all: \
         --platform manylinux_2_28_aarch64 --implementation cp --python-version $python --target "$work/payload/wheel" "$wheel" >&2
 }

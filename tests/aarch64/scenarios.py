@@ -641,17 +641,24 @@ while time.process_time() < until:
 """
 
 
-@scenario
-def recorded_by_command():
-    """the wheel's command: jitlisten record of a Numba program, jitlisten lines of it: loops of 3:1 by line"""
+def wheel_command():
+    """Returns the wheel's command, and the environment in which Python finds the wheel."""
     wheel = PAYLOAD / "wheel"
     if not wheel.exists():
         raise Unable("no wheel for aarch64 was built: make wheel-aarch64")
+    env = environment(preload=False)
+    return wheel / "bin/jitlisten", env | {
+        "PATH": f"{wheel}/bin:{WHEELS}/bin:{env['PATH']}",
+        "PYTHONPATH": f"{wheel}:{WHEELS}",
+    }
+
+
+@scenario
+def recorded_by_command():
+    """the wheel's command: record of a Numba program, then lines and why: loops of 3:1 by line, and why one is slow"""
+    command, env = wheel_command()
     program, data = pathlib.Path("/tmp/loops.py"), RESULTS / "command.data"
     program.write_text(LOOPS)
-    env = environment(preload=False)
-    env |= {"PATH": f"{wheel}/bin:{env['PATH']}", "PYTHONPATH": f"{wheel}:{WHEELS}"}
-    command = wheel / "bin/jitlisten"
     run(command, "record", "-o", data, "--", "python3", program, env=env)
     run(command, "lines", data, env=env)
     report = json.loads(run(command, "lines", "--json", "-", data, env=env))
@@ -667,7 +674,67 @@ def recorded_by_command():
         " at the line of three"
     )
     require(three + one >= 500 and abs(100 * three / (three + one) - 75) < 6, f"{summary}; {lines}")
-    return summary
+    number = next(number for number, text in enumerate(LOOPS.splitlines(), 1) if text.endswith("# three"))
+    reason = run(command, "why", f"{program}:{number}", data, env=env)
+    require("one value at a time" in reason and "fdiv" in reason, reason)
+    return f"{summary}; why: one value at a time, fdiv"
+
+
+COVERED = """
+from numba import njit
+
+@njit
+def positive(values):
+    count = 0
+    for value in values:
+        if value > 0:
+            count += 1
+        elif value < -10:
+            count -= 1  # never
+    return count
+
+import numpy as np
+print(positive(np.array([1.0, -1.0, 2.0])))
+"""
+
+
+@scenario
+def covered():
+    """coverage of compiled code: lines and branches that ran, beside those of the same program run as Python"""
+    command, env = wheel_command()
+    program = pathlib.Path("/tmp/covered.py")
+    program.write_text(COVERED)
+    reports = []
+    for prefix, variables in (([command, "coverage", "--"], {}), ([], {"NUMBA_DISABLE_JIT": "1"})):
+        output = f"/tmp/coverage-{len(reports)}.json"
+        variables = env | variables | {"COVERAGE_FILE": f"{output}.data"}
+        run(*prefix, "python3", "-m", "coverage", "run", "--branch", program, env=variables)
+        run("python3", "-m", "coverage", "json", "-q", "-o", output, program, env=variables)
+        (file,) = json.loads(pathlib.Path(output).read_text())["files"].values()
+        reports.append({name: file[name] for name in ("executed_lines", "missing_lines", "executed_branches")})
+    compiled, interpreted = reports
+    require(compiled == interpreted, f"compiled: {compiled}; interpreted: {interpreted}")
+    never = next(number for number, text in enumerate(COVERED.splitlines(), 1) if text.endswith("# never"))
+    require(compiled["missing_lines"] == [never], compiled)
+    return f"{len(compiled['executed_lines'])} lines and {len(compiled['executed_branches'])} branches as in Python"
+
+
+@scenario
+def attached():
+    """attach to a running Numba program, and record -p of it: names and samples"""
+    command, env = wheel_command()
+    program, data = pathlib.Path("/tmp/attached.py"), RESULTS / "attached.data"
+    program.write_text(LOOPS.replace("+ 8", "+ 600\nprint('ready', flush=True)"))
+    with Host("python3", program, env=env) as host:
+        host.wait_for("ready")
+        reply = run(command, "attach", "--timeout", 60, host.pid, env=env)
+        names = pathlib.Path(f"/tmp/perf-{host.pid}.map").read_text()
+        require("sinks on:" in reply and "work" in names, f"{reply}; {names}")
+        run(command, "record", "-p", host.pid, "-o", data, "--duration", 10, env=env)
+        require(host.process.poll() is None, "the program ended")
+    report = json.loads(run(command, "lines", "--json", "-", data, env=env))
+    require(report["compiled"] >= 0.8 * report["samples"] >= 400, report)
+    return f"{report['samples']} samples, {report['compiled']} in compiled code"
 
 
 # ----------------------------------------------------------------------------------------------------------------------
