@@ -19,12 +19,14 @@
 
 #![allow(unsafe_code)]
 
+use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::inject::signal_frame::{Frame, ReturnPath};
+use crate::problem::Problem;
 use crate::process::memory;
 use crate::system::{AllSignalsBlocked, BlockedSignals};
 
@@ -436,4 +438,24 @@ fn registers(pid: i32) -> io::Result<Registers> {
 fn bytes_of(registers: &Registers) -> &[u8] {
     // SAFETY: the structure contains only integers and has no padding.
     unsafe { std::slice::from_raw_parts((&raw const *registers).cast(), size_of::<Registers>()) }
+}
+
+/// Explains why the main thread could not be traced.
+pub(crate) fn trace_problem(error: io::Error) -> Problem {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => ptrace_permission_problem(),
+        _ if error.kind() == io::ErrorKind::TimedOut => Problem::new("its main thread could not be stopped in time"),
+        _ => Problem::new(error),
+    }
+}
+
+/// Returns the probable reason why the kernel refused ptrace.
+fn ptrace_permission_problem() -> Problem {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let problem = |reason: &str| Problem::new(format!("ptrace is not permitted ({reason})"));
+    match scope.trim() {
+        "" | "0" => problem("a seccomp filter, or privileges of the process"),
+        "3" => problem("kernel.yama.ptrace_scope is 3").help("start the program with `jitlisten run`"),
+        _ => problem("kernel.yama.ptrace_scope").help("use sudo, or start the program with `jitlisten run`"),
+    }
 }
