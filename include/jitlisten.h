@@ -107,7 +107,7 @@ enum {
     /* Calls in the wrong order, such as a second jitlisten_finalized() for one object. */
     JITLISTEN_WRONG_ORDER = 7,
     /* An object, code or unwind table is malformed or unsupported. It is ignored and counted (objects_refused,
-     * unwind_tables_refused). */
+     * unwind_tables_refused), as is code with a function without a name or of no size (INVALID_ARGUMENT). */
     JITLISTEN_NOT_UNDERSTOOD = 8,
     /* A file cannot be written. */
     JITLISTEN_IO_ERROR = 9,
@@ -146,7 +146,8 @@ jitlisten_status jitlisten_open(void);
 enum {
     /* Discovery (as with LD_PRELOAD) and calls. */
     JITLISTEN_LISTEN_PROCESS = 0,
-    /* Calls only. Nothing in the process is changed. */
+    /* Calls only. Nothing in the process is changed, so the sink "modules" has no effect: it hooks dladdr and
+     * dl_iterate_phdr in libraries. */
     JITLISTEN_LISTEN_CALLS = 1
 };
 
@@ -276,7 +277,8 @@ jitlisten_status jitlisten_owns_pages(jitlisten_object object);
  * pages of private anonymous memory, which nothing uses until *freeing*. The image sink maps the headers and unwind
  * tables of the image there. perf record --call-graph dwarf needs that: it looks for unwind tables in the first page of
  * a file. A page holds those of dozens of functions. Afterwards the contents and protection of this memory are
- * unspecified. Returns JITLISTEN_INVALID_ARGUMENT if it is anything else. Threads: any. */
+ * unspecified. Returns JITLISTEN_INVALID_ARGUMENT if it is anything else, JITLISTEN_WRONG_ORDER after *finalized*.
+ * Threads: any. */
 jitlisten_status jitlisten_owns_padding(jitlisten_object object, uint64_t size);
 
 /* Reports *finalized*: the bytes are relocated, executable and, for the image sink, no longer writable. The sinks have

@@ -79,7 +79,7 @@ impl From<Error> for Failure {
         let status = match error {
             Error::UnknownObject(_) => Status::UnknownObject,
             Error::AlreadyFinalized(_) => Status::WrongOrder,
-            Error::Padding { .. } => Status::InvalidArgument,
+            Error::Padding { .. } | Error::NoFunction | Error::FunctionSize { .. } => Status::InvalidArgument,
             _ => Status::NotUnderstood,
         };
         Failure::new(status, error)

@@ -28,6 +28,33 @@ pub(crate) const MAX_DEAD_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// writes files examines all of them when it starts.
 const MAX_DEAD_PROCESSES: usize = 1024;
 
+/// Time that a process spends on examining the files of dead processes, and again on removing them. It starts in the
+/// host's first compilation, and others may have left any number of files on a slow disk. Later processes continue.
+pub(crate) const CLEAN_UP_TIME: Duration = Duration::from_millis(10);
+
+/// Time limit of a part of a clean-up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TimeLimit {
+    end: u64,
+}
+
+impl TimeLimit {
+    pub(crate) fn after(time: Duration) -> TimeLimit {
+        TimeLimit { end: clock::monotonic() + time.as_nanos() as u64 }
+    }
+
+    pub(crate) fn is_over(self) -> bool {
+        clock::monotonic() >= self.end
+    }
+
+    /// Yields entries until the time is over. Processes begin at different entries, so all are reached at some time.
+    pub(crate) fn entries<T>(self, mut entries: Vec<T>) -> impl Iterator<Item = T> {
+        let first = std::process::id() as usize % entries.len().max(1);
+        entries.rotate_left(first);
+        entries.into_iter().take_while(move |_| !self.is_over())
+    }
+}
+
 /// Identity of a process, unique even if its PID is reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProcessIdentity {

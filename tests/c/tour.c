@@ -134,6 +134,7 @@ static void report_raw_code(void) {
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_owns_padding(object, CHAIN_PAGE / 2));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_owns_padding(object, UINT64_MAX & -(uint64_t)CHAIN_PAGE));
     EXPECT(JITLISTEN_OK, jitlisten_finalized(object));
+    EXPECT(JITLISTEN_WRONG_ORDER, jitlisten_owns_padding(object, CHAIN_PAGE));
     require(map_names("gamma", gamma), "the perf map names gamma");
     require(chain_run(&chain, 10) == chain_run(&chain, 10), "code runs as before");
 
@@ -214,7 +215,7 @@ static void report_too_much_code(void) {
 
     /* Malformed code is counted like malformed objects. */
     function.size = 0;
-    EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_code_loaded(&code, &object));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&code, &object));
     uint64_t before = statistics.objects_refused;
     EXPECT(JITLISTEN_OK, jitlisten_get_statistics(&statistics));
     require(statistics.objects_refused == before + 1, "what is refused is counted");
@@ -289,15 +290,15 @@ static void make_invalid_calls(void) {
     bad = code, bad.line_count = SIZE_MAX / sizeof(struct jitlisten_line) - 1;
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&bad, &object));
     bad = code, bad.function_count = 0;
-    EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_code_loaded(&bad, &object));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&bad, &object));
     bad = code, bad.eh_frame = NULL;
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&bad, &object));
     functions[1].name = NULL;
-    EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_code_loaded(&code, &object));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&code, &object));
     functions[1].name = "beta", functions[1].size = UINT64_MAX;
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&code, &object));
     functions[1].size = 0;
-    EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_code_loaded(&code, &object));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&code, &object));
     require(object.number == 0, "an output is written only on success");
 
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_object_loaded(NULL, 64, NULL, 0, &object));

@@ -9,6 +9,7 @@
  *     again      closes LLVM's library when done, opens it again, and repeats everything once
  *     nested     links all objects in one engine, each during the link of its predecessor
  *     loops      prints "running" and calls the last chainN forever
+ *     second     calls the last chainN for a second of processor time, and exits without waiting
  *
  * Compiles COUNT modules, each in its own engine. Module N contains chainN, which calls middleN, which calls leafN,
  * each in a separate section; twinN and sameN, which are identical; and an unused internal function. With `nested`, it
@@ -22,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #ifdef __aarch64__
 #define TARGET "AArch64"
@@ -203,7 +205,7 @@ static void run(const char *path, int flags, int count, int threads, int dispose
 
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
-    int flags = RTLD_NOW, threads = 0, disposes_engines = 0, repeats = 0, nested = 0, loops = 0;
+    int flags = RTLD_NOW, threads = 0, disposes_engines = 0, repeats = 0, nested = 0, loops = 0, second = 0;
     for (int word = 3; word < argc; word++) {
         if (!strcmp(argv[word], "deepbind")) flags |= RTLD_DEEPBIND;
         threads |= !strcmp(argv[word], "threads");
@@ -211,6 +213,7 @@ int main(int argc, char **argv) {
         repeats |= !strcmp(argv[word], "again");
         nested |= !strcmp(argv[word], "nested");
         loops |= !strcmp(argv[word], "loops");
+        second |= !strcmp(argv[word], "second");
     }
     addresses = fopen("addresses", "w");
     if (!addresses) return 1;
@@ -221,7 +224,8 @@ int main(int argc, char **argv) {
     run(argv[1], flags, atoi(argv[2]), threads, disposes_engines, 0, nested);
     puts("running");
     fflush(stdout);
-    for (long sum = 0; loops;) sum += last_chain(sum);
-    getchar();
+    for (long sum = 0; loops || (second && clock() < CLOCKS_PER_SEC);)
+        for (int call = 0; call < 100000; call++) sum += last_chain(sum);
+    if (!second) getchar();
     return 0;
 }

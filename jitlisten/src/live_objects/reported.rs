@@ -84,11 +84,14 @@ impl LiveObjects {
     /// Records the promise of [`LoadedCode::owns_padding`](crate::producer::LoadedCode::owns_padding).
     ///
     /// # Errors
-    /// [`Error::UnknownObject`] and [`Error::Padding`].
+    /// [`Error::UnknownObject`], [`Error::AlreadyFinalized`] and [`Error::Padding`].
     pub fn reported_owns_padding(&self, id: ObjectId, size: u64) -> Result<(), Error> {
         let mut state = self.lock_for_this_process();
         let state = &mut *state;
         let reports = state.reported.get_mut(&id).ok_or(Error::UnknownObject(id))?;
+        if reports.finalized == reports.loaded {
+            return Err(Error::AlreadyFinalized(id));
+        }
         let text = state.objects.get(&id).and_then(|record| record.object.text().first());
         let padding =
             text.and_then(|text| bytes_before(text.range.start(), size)).ok_or(Error::Padding { id, size })?;

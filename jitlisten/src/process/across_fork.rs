@@ -13,7 +13,7 @@
 
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::host_state::HostStateGuard;
@@ -33,35 +33,42 @@ pub trait HeldAcrossFork: Sized + 'static {
 /// Storage for held locks between the handlers of `pthread_atfork`.
 pub struct ForkSlot<H> {
     is_registered: AtomicBool,
+    /// Thread that stored the locks; 0 if none.
+    owner: AtomicU64,
+    /// Only the owner locks it, so a forked child finds it unlocked.
     stored: Mutex<StoredLocks<H>>,
 }
 
-/// Forking thread, its locks and its host state. Fields drop in order, so locks are released before pending signals are
-/// handled.
-struct StoredLocks<H>(Option<(libc::pthread_t, H, HostStateGuard)>);
+/// Locks of the forking thread and its host state. Fields drop in order, so locks are released before pending signals
+/// are handled.
+struct StoredLocks<H>(Option<(H, HostStateGuard)>);
 
-// SAFETY: only the thread that stored the contents takes them out and drops them. The thread id is stored with the
-// contents ([`ForkSlot::take`]).
+// SAFETY: only the thread that stored the contents, the owner of the slot, takes them out and drops them
+// ([`ForkSlot::take`]).
 unsafe impl<H> Send for StoredLocks<H> {}
 
 impl<H: HeldAcrossFork> ForkSlot<H> {
     /// Creates an empty slot.
     #[expect(clippy::new_without_default, reason = "it is only ever a static")]
     pub const fn new() -> ForkSlot<H> {
-        ForkSlot { is_registered: AtomicBool::new(false), stored: Mutex::new(StoredLocks(None)) }
+        ForkSlot {
+            is_registered: AtomicBool::new(false),
+            owner: AtomicU64::new(0),
+            stored: Mutex::new(StoredLocks(None)),
+        }
     }
 
     /// Stores the locks that a fork has taken. Callers hold the locks, so there is one caller at a time.
     fn store(&self, locks: H, host_state: HostStateGuard) {
-        self.stored.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((this_thread(), locks, host_state));
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((locks, host_state));
+        self.owner.store(this_thread(), Ordering::Release);
     }
 
     /// Removes and returns the locks that this thread stored. Another thread that forks at the same time, and had
     /// nothing to lock, must not release them.
     fn take(&self) -> Option<(H, HostStateGuard)> {
-        let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, locks, host_state) = stored.0.take_if(|stored| stored.0 == this_thread())?;
-        Some((locks, host_state))
+        self.owner.compare_exchange(this_thread(), 0, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner).0.take()
     }
 }
 
@@ -103,9 +110,9 @@ impl<H: HeldAcrossFork> Handlers<H> {
 }
 
 /// Id of the calling thread; unchanged in the child of a fork.
-fn this_thread() -> libc::pthread_t {
+fn this_thread() -> u64 {
     // SAFETY: pthread_self has no precondition.
-    unsafe { libc::pthread_self() }
+    unsafe { libc::pthread_self() as u64 }
 }
 
 /// Runs `work` and swallows a panic, because our panic must not abort the host's fork.

@@ -86,7 +86,7 @@ impl LoadedCode {
     /// contents and protection of the padding are unspecified.
     ///
     /// # Errors
-    /// [`Error::Padding`] if the memory is anything else.
+    /// [`Error::Padding`] if the memory is anything else, [`Error::AlreadyFinalized`] after *finalized*.
     pub fn owns_padding(&self, size: u64) -> Result<(), Error> {
         let _host_state = HostStateGuard::enter();
         LiveObjects::of(self.session).reported_owns_padding(self.id, size)

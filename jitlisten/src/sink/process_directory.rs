@@ -18,19 +18,19 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use jitlisten_files::{FileName, OwnDirectory, create_with_free_name};
 
-use crate::liveness::{self, DeadOwner, Lock, Owner, ProcessIdentity, Run};
+use crate::liveness::{self, CLEAN_UP_TIME, DeadOwner, Lock, Owner, ProcessIdentity, Run, TimeLimit};
 use crate::process::checked_file::{CheckedFile, FileIdentity};
 use crate::process::write_nosignal::{effective_user, write_whole};
 use crate::sink::SinkError;
 
 /// Maximum total size of the images that dead processes have left, and separately of their jitdumps.
 const MAX_DEAD_BYTES: u64 = 2 << 30;
-/// Maximum number of directories to examine per clean-up. More would take too much of the host's time.
-const MAX_DIRECTORIES: usize = 4096;
+/// Number of a dead process's files whose sizes are read. The others are assumed to have the same mean size.
+const MEASURED_FILES: usize = 256;
 const MAX_MARKER_BYTES: u64 = 256;
 const MARKER_PREFIX: &str = "jitlisten files of ";
 
@@ -113,19 +113,23 @@ fn create_file(directory: &Path, name: FileName) -> Result<File, SinkError> {
     file.map_err(SinkError::io("create", &directory.join(&name)))
 }
 
-/// Removes directories of this user's dead processes below `base`. `kind` selects directories by name; the module
-/// documentation lists the conditions.
+/// Removes directories of this user's dead processes below `base`, as many as [`CLEAN_UP_TIME`] allows. `kind` selects
+/// directories by name; the module documentation lists the conditions.
 pub(super) fn remove_dead(base: &Path, kind: fn(&FileName) -> bool, run: Option<Run>) {
+    remove_dead_within(CLEAN_UP_TIME, base, kind, run);
+}
+
+fn remove_dead_within(time: Duration, base: &Path, kind: fn(&FileName) -> bool, run: Option<Run>) {
     let Ok(entries) = fs::read_dir(base) else { return };
     let namespace = liveness::pid_namespace();
     let names = entries.flatten().map(|entry| entry.file_name());
-    let own_names = names.filter(|name| FileName::parse(name).is_some_and(|name| kind(&name)));
-    let dead = own_names
-        .take(MAX_DIRECTORIES)
-        .filter_map(|name| MarkedDirectory::open(base, &name)?.check_dead(run, namespace));
-    for name in liveness::expired(dead.collect(), MAX_DEAD_BYTES) {
+    let own_names = names.filter(|name| FileName::parse(name).is_some_and(|name| kind(&name))).collect();
+    let examined = TimeLimit::after(time).entries(own_names);
+    let dead = examined.filter_map(|name| MarkedDirectory::open(base, &name)?.check_dead(run, namespace)).collect();
+    let limit = TimeLimit::after(time);
+    for name in liveness::expired(dead, MAX_DEAD_BYTES) {
         if let Some(directory) = MarkedDirectory::open(base, &name) {
-            let _ = directory.remove();
+            let _ = directory.remove_while(|| !limit.is_over());
         }
     }
 }
@@ -178,7 +182,7 @@ impl MarkedDirectory {
         let metadata = fs::symlink_metadata(self.directory.path()).ok()?;
         let written = metadata.modified().ok()?;
         // If the directory is read-only, use the time of the last write as the time of death.
-        let (since, bytes) = self.dead_since().unwrap_or_else(|| (written, self.bytes()));
+        let (since, bytes) = self.dead_since().unwrap_or_else(|| (written, self.estimated_bytes()));
         Some(DeadOwner { since, written, bytes, files: self.name.to_string().into() })
     }
 
@@ -191,14 +195,15 @@ impl MarkedDirectory {
             (&mut dead_file).take(MAX_MARKER_BYTES).read_to_string(&mut text).ok()?;
             return Some((dead_file.metadata().ok()?.modified().ok()?, text.trim_end().parse().unwrap_or_default()));
         }
-        let bytes = self.bytes();
+        let bytes = self.estimated_bytes();
         let dead_file = self.directory.create_file(OsStr::new(&name)).ok()?;
         write_whole(&dead_file, format!("{bytes}\n").as_bytes()).ok()?;
         Some((dead_file.metadata().ok()?.modified().ok()?, bytes))
     }
 
-    /// Regular files of this user that jitlisten or `perf inject` created here. The marker is last.
-    pub fn files(&self) -> Vec<(FileName, fs::Metadata)> {
+    /// Names of files that jitlisten or `perf inject` creates here. The marker is last, after the time of death, because
+    /// a removal may be interrupted.
+    fn file_names(&self) -> Vec<FileName> {
         let is_ours = |name: &FileName| match *name {
             FileName::Alive | FileName::Dead => true,
             FileName::Image { .. } => matches!(self.name, FileName::Images { .. }),
@@ -208,22 +213,36 @@ impl MarkedDirectory {
             _ => false,
         };
         let names = self.directory.names().unwrap_or_default();
-        let mut files: Vec<(FileName, fs::Metadata)> = names
-            .iter()
-            .filter_map(|name| FileName::parse(name).filter(is_ours))
-            .filter_map(|name| {
-                let metadata = fs::symlink_metadata(self.directory.path().join(name.to_string())).ok()?;
-                (metadata.is_file() && metadata.uid() == effective_user()).then_some((name, metadata))
-            })
-            .collect();
-        files.sort_by_key(|(name, _)| *name == FileName::Alive);
-        files
+        let mut names: Vec<FileName> = names.iter().filter_map(|name| FileName::parse(name).filter(is_ours)).collect();
+        names.sort_by_key(|name| (*name == FileName::Alive, *name == FileName::Dead));
+        names
+    }
+
+    /// Returns the metadata of a regular file of this user.
+    fn metadata(&self, name: FileName) -> Option<fs::Metadata> {
+        let metadata = fs::symlink_metadata(self.directory.path().join(name.to_string())).ok()?;
+        (metadata.is_file() && metadata.uid() == effective_user()).then_some(metadata)
+    }
+
+    /// Regular files of this user that jitlisten or `perf inject` created here. The marker is last.
+    pub fn files(&self) -> Vec<(FileName, fs::Metadata)> {
+        self.file_names().into_iter().filter_map(|name| Some((name, self.metadata(name)?))).collect()
     }
 
     /// Disk space that removal would free. Images that are hard-linked next to a recording do not count.
     pub fn bytes(&self) -> u64 {
-        let files = self.files();
-        files.iter().filter(|(_, metadata)| metadata.nlink() == 1).map(|(_, metadata)| metadata.blocks() * 512).sum()
+        self.file_names().into_iter().map(|name| self.freed_bytes(name)).sum()
+    }
+
+    fn freed_bytes(&self, name: FileName) -> u64 {
+        self.metadata(name).filter(|metadata| metadata.nlink() == 1).map_or(0, |metadata| metadata.blocks() * 512)
+    }
+
+    /// Estimates [`Self::bytes`] from a part of the files.
+    fn estimated_bytes(&self) -> u64 {
+        let names = self.file_names();
+        let step = names.len().div_ceil(MEASURED_FILES).max(1);
+        names.into_iter().step_by(step).map(|name| self.freed_bytes(name)).sum::<u64>() * step as u64
     }
 
     /// Removes the files, and the directory if it is then empty.
@@ -231,8 +250,21 @@ impl MarkedDirectory {
     /// # Errors
     /// If a file cannot be removed.
     pub fn remove(self) -> io::Result<()> {
-        for (name, _) in self.files() {
-            self.directory.remove_file(OsStr::new(&name.to_string()))?;
+        self.remove_while(|| true)
+    }
+
+    /// Removes files while the condition holds, and the directory if it is then empty.
+    fn remove_while(self, may_continue: impl Fn() -> bool) -> io::Result<()> {
+        for name in self.file_names() {
+            // Without the time of death, the process would seem to have died just now.
+            if !matches!(name, FileName::Dead | FileName::Alive) && !may_continue() {
+                return Ok(());
+            }
+            if self.metadata(name).is_some() {
+                let removed = self.directory.remove_file(OsStr::new(&name.to_string()));
+                // Another process may be removing the same files.
+                removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
+            }
         }
         // Fails if the directory still contains files of the user.
         let _ = fs::remove_dir(self.directory.path());
@@ -242,13 +274,13 @@ impl MarkedDirectory {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::process::clock;
 
     /// PID that no process can have, because `pid_max` is at most 2^22.
     const UNUSED_PID: u32 = 5_000_000;
+
+    const UNLIMITED: Duration = Duration::from_secs(600);
 
     /// Parent directory for a test; removed on drop.
     struct BaseDirectory(PathBuf);
@@ -281,7 +313,7 @@ mod tests {
         }
 
         fn clean(&self) {
-            remove_dead(&self.0, |_| true, None);
+            remove_dead_within(UNLIMITED, &self.0, |_| true, None);
         }
 
         fn has(&self, name: &str) -> bool {
@@ -325,6 +357,28 @@ mod tests {
         assert!(dead_mark.trim().parse::<u64>().is_ok_and(|bytes| bytes >= 512), "and counts from now on: {dead_mark}");
     }
 
+    /// The clean-up runs in the host's first compilation.
+    #[test]
+    fn a_clean_up_without_time_removes_nothing_and_later_ones_continue() {
+        let base = BaseDirectory::new("time");
+        base.add("image-5000000-1", UNUSED_PID, 1, None);
+        for number in 1..2000 {
+            fs::write(base.0.join(format!("image-5000000-1/object-{number}.so")), "x").unwrap();
+        }
+        base.mark_dead("image-5000000-1", 8 * 24, 1);
+        remove_dead_within(Duration::ZERO, &base.0, |_| true, None);
+        let directory = MarkedDirectory::open(&base.0, OsStr::new("image-5000000-1")).unwrap();
+        let (bytes, estimate) = (directory.bytes(), directory.estimated_bytes());
+        assert!(directory.file_names().len() == 2002 && estimate.abs_diff(bytes) <= bytes / 10, "{bytes} {estimate}");
+        let removed = std::cell::Cell::new(0);
+        let may_continue = || removed.replace(removed.get() + 1) < 500;
+        directory.remove_while(may_continue).unwrap();
+        let directory = MarkedDirectory::open(&base.0, OsStr::new("image-5000000-1")).expect("the marker is last");
+        assert_eq!(directory.file_names().len(), 1502);
+        base.clean();
+        assert!(!base.has("image-5000000-1"));
+    }
+
     #[test]
     fn no_live_process_loses_a_file() {
         let base = BaseDirectory::new("alive");
@@ -360,7 +414,7 @@ mod tests {
             base.add(&name, UNUSED_PID + number as u32, 1, Some(Run(run)));
             base.mark_dead(&name, 365 * 24, 1);
         }
-        remove_dead(&base.0, |_| true, Some(Run(in_other_namespace)));
+        remove_dead_within(UNLIMITED, &base.0, |_| true, Some(Run(in_other_namespace)));
         assert_eq!([0, 1, 2].map(|number| base.has(&format!("image-500000{number}-1"))), [true, false, true]);
         base.clean();
         assert!(!base.has("image-5000002-1"), "whether it is over cannot be seen from here");

@@ -30,7 +30,6 @@ impl Shim {
 
     /// Reports executable memory of an LLVM instance to the session, and searches it for pending objects.
     pub(crate) fn record_executable(&self, range: AddressRange, kind: Executable) {
-        self.detect_unwinders();
         let mut state = self.lock();
         for slot in 0..state.sources.len() {
             state.restore_memory_hooks(slot);
@@ -47,6 +46,9 @@ impl Shim {
         }
         self.search_self_loaded(&mut state, &[range], MAX_SEARCHED_BYTES);
         self.process_overdue(&mut state);
+        drop(state);
+        // The first objects may have been found just now, and run next.
+        self.detect_unwinders();
     }
 
     /// Examines memory that `mremap(2)` has moved, because it may contain code.

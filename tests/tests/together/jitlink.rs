@@ -12,7 +12,7 @@ use jitlisten_tests::log::{self, LogEvent, ObjectCounts};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{embedder, gdb, image};
+use jitlisten_tests::{embedder, gdb, image, walk};
 
 const MODULE_COUNT: usize = 12;
 
@@ -165,6 +165,20 @@ fn a_library_that_looks_for_mprotect_in_itself_first() {
 fn objects_of_two_threads() {
     let Some(path) = library(LLVMS[1].0, LLVMS[1].1) else { return };
     check_every_function(&path, &["threads"], 1);
+}
+
+/// The only object of a program is found while its memory becomes executable, and runs next.
+#[test]
+fn libunwind_knows_the_first_object() {
+    for (llvm, name) in LLVMS {
+        let Some(path) = library(llvm, name) else { continue };
+        let scratch = Scratch::new("jitlink");
+        let Some(program) = program(&scratch) else { return };
+        let host = Host::new(program, "jitlink").argument(&path).argument("1").argument("second");
+        let host = host.variable("JITLISTEN", "unwind").variable("JITLISTEN_FRAME_POINTERS", "0");
+        let Some(walked) = walk::run_with_walker(host, "libunwind", Preload::Library) else { return };
+        walked.assert_complete();
+    }
 }
 
 /// Only our library registers these objects with debuggers.

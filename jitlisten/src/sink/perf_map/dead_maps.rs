@@ -9,10 +9,11 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jitlisten_files::FileName;
 
-use crate::liveness::{self, DeadOwner, Lock, Owner, ProcessIdentity, Run};
+use crate::liveness::{self, CLEAN_UP_TIME, DeadOwner, Lock, Owner, ProcessIdentity, Run, TimeLimit};
 use crate::process::write_nosignal::{effective_user, overwrite};
 
 /// Maximum number of directory entries to scan. A longer scan of `/tmp` would take too much of the host's time.
@@ -60,9 +61,13 @@ impl FirstLine {
     }
 }
 
-/// Removes maps of this user's dead processes from `directory`. Keeps `own_path`, and the maps of `run` and of other
-/// runs that have not ended.
+/// Removes maps of this user's dead processes from `directory`, as many as [`CLEAN_UP_TIME`] allows. Keeps `own_path`,
+/// and the maps of `run` and of other runs that have not ended.
 pub(super) fn remove_dead_maps(directory: &Path, own_path: &Path, run: Option<Run>) {
+    remove_dead_maps_within(CLEAN_UP_TIME, directory, own_path, run);
+}
+
+fn remove_dead_maps_within(time: Duration, directory: &Path, own_path: &Path, run: Option<Run>) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     let namespace = liveness::pid_namespace();
     let mut maps = Vec::new();
@@ -74,8 +79,10 @@ pub(super) fn remove_dead_maps(directory: &Path, own_path: &Path, run: Option<Ru
     }
     // One scan may find many dead maps. Mark them in the order of their last writes, to keep the latest one longest.
     maps.sort();
-    let dead = maps.into_iter().filter_map(|(_, path)| check_dead(path, namespace, run)).collect();
-    for path in liveness::expired(dead, MAX_DEAD_BYTES) {
+    let examined = TimeLimit::after(time).entries(maps);
+    let dead = examined.filter_map(|(_, path)| check_dead(path, namespace, run)).collect();
+    let limit = TimeLimit::after(time);
+    for path in liveness::expired(dead, MAX_DEAD_BYTES).take_while(|_| !limit.is_over()) {
         // Check again under the lock, because a new process may have got the PID in the meantime.
         if let Some((_lock, _)) = lock_map(&path) {
             let _ = fs::remove_file(&path);
@@ -152,7 +159,6 @@ fn has_cpython_lines(mut file: &File, limit: u64) -> io::Result<bool> {
 mod tests {
     use super::*;
     use crate::process::clock;
-    use std::time::Duration;
 
     /// PID that no process has: `pid_max` is at most 2^22.
     const UNUSED_PID: u32 = 5_000_000;
@@ -178,7 +184,7 @@ mod tests {
         }
 
         fn clean(&self) {
-            remove_dead_maps(&self.0, &self.map(1), None);
+            remove_dead_maps_within(Duration::from_secs(600), &self.0, &self.map(1), None);
         }
     }
 
