@@ -197,6 +197,32 @@ def test_a_function_that_fails_with_marks_is_compiled_without(tmp_path):
     )
 
 
+AFTER_ANOTHER_ERROR = """
+from numba import njit
+from numba.extending import overload
+def called(x):
+    pass
+@overload(called)
+def refuse(x):
+    raise TypeError("refused")
+@njit
+def refused(x):
+    return called(x)
+@njit
+def compiled(x):
+    return x + 1
+try:
+    refused(3)
+except Exception:
+    print(compiled(3))
+"""
+
+
+def test_a_function_that_is_compiled_while_the_error_of_another_is_handled(tmp_path):
+    program = COVERAGE + "import numba\n" + UNTYPABLE + write_module(tmp_path, AFTER_ANOTHER_ERROR)
+    assert run_python(program) == "4\n"
+
+
 UNTYPABLE_ONCE = """
 from numba.core import typeinfer
 from jitlisten._coverage import unmeasured

@@ -3,6 +3,7 @@ pytest plugins."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -267,7 +268,125 @@ def test_what_cannot_be_measured_is_named_once(project):
         """)
     )
     errors = run(project, "coverage", "run", "prog.py").stderr
-    assert errors.count("from_text") == errors.count("from_nowhere") == 1 and "without a file" in errors
+    assert errors.count("from_text") == errors.count("from_nowhere") == 1
+    assert "(code without a file): __main__.from_text " in errors
+    assert "(the file did not exist when the code was compiled): __main__.from_nowhere " in errors
+
+
+GENERATED = """
+import os
+import sys
+from numba import njit
+text = "def generated(x):\\n    if x:\\n        return 1\\n    return 2\\n"
+path = os.path.join(os.getcwd(), "directory", "generated.py")
+os.mkdir("directory")
+
+def compile_again():
+    namespace = {}
+    exec(compile(text, %s, "exec"), namespace)
+    return njit(namespace["generated"])
+
+"""
+
+
+def test_a_relative_name_that_is_found_by_the_module_search_path(project):
+    (project / "prog.py").write_text(
+        GENERATED % "'generated.py'" + "open(path, 'w').write(text)\n"
+        "sys.path.append(os.path.dirname(path))\nassert compile_again()(1) == 1\n"
+    )
+    assert "not-measured" not in run(project, "coverage", "run", "prog.py").stderr
+    assert missing_lines(project, os.path.join("directory", "generated.py")) == [4]
+
+
+def test_a_file_that_is_written_after_its_code_is_compiled(project):
+    (project / "prog.py").write_text(
+        GENERATED % "path" + "assert compile_again()(1) == 1\nopen(path, 'w').write(text)\n"
+        "assert compile_again()(0) == 2\n"
+    )
+    errors = run(project, "coverage", "run", "prog.py").stderr
+    assert errors.count("(the file did not exist when the code was compiled): <dynamic>.generated ") == 1
+    assert missing_lines(project, os.path.join("directory", "generated.py")) == [3]
+
+
+ERRORS = """
+from numba import njit, types
+from numba.extending import intrinsic, overload, overload_attribute
+
+def called(x):
+    pass
+
+@overload(called)
+def overloaded(x):
+    print("overload", x)
+    if isinstance(x, types.Integer):
+        raise TypeError("no integers")
+
+@overload_attribute(types.Float, "missing")
+def attribute(x):
+    print("attribute", x)
+    raise TypeError("no such attribute")
+
+@intrinsic
+def emitted(typingctx, x):
+    def codegen(context, builder, signature, args):
+        print("codegen", x)
+        raise NotImplementedError("not emitted")
+    return x(x), codegen
+
+@njit
+def calls(x):
+    return called(x)
+
+@njit
+def reads(x):
+    return x.missing
+
+@njit
+def emits(x):
+    return emitted(x)
+
+@njit
+def adds(x):
+    if x:
+        x += 1
+    return "a" + x
+
+@njit
+def undetermined(x):
+    last = None
+    for i in range(x):
+        total = last + 1  # Fails until the other type of the variable is known.
+        last = x
+        values = []
+
+@njit
+def adds_again(x):
+    return "a" + x
+
+@njit
+def calls_another(x):
+    return adds_again(x)
+
+for function, argument in (
+    (calls, 1), (calls, 1.5), (reads, 1.5), (emits, 1), (undetermined, 1), (adds, 1), (adds, 1), (adds_again, 1),
+    (calls_another, 2.5),
+):
+    try:
+        function(argument)
+    except Exception as error:
+        print(function.__name__, type(error), error, error.__cause__, error.__context__)
+"""
+
+
+def test_errors_and_side_effects_of_compilations_are_those_without_coverage(project):
+    """A function is only compiled again if marks may be the cause of the error."""
+    (project / "errors.py").write_text(ERRORS)
+
+    def without_addresses(text):
+        return re.sub("0x[0-9a-f]+", "0x", text)
+
+    expected = without_addresses(run(project, "errors").stdout)
+    assert without_addresses(run(project, "coverage", "run", "--branch", "errors.py").stdout) == expected
 
 
 def test_what_was_compiled_before_is_named(project):

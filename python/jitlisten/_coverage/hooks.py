@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import contextmanager, suppress
-from typing import Any, Iterator, Optional
+from traceback import walk_tb
+from typing import Any, Iterator, List, Optional, Tuple
 
+from numba.core.base import _wrap_impl
 from numba.core.errors import ForceLiteralArg
 from numba.core.postproc import PostProcessor, VariableLifetime
+from numba.core.typeinfer import TypeInferer
 
 from .._numba import inlined
 from .._numba.seams import Hooks, Original, Seam
@@ -54,18 +57,20 @@ def _spacing() -> Optional[int]:
 
 
 def _compile(original: Original, typingctx: Any, targetctx: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Compiles a function without marks if that fails with marks. If it fails again, the error is not due to them.
-    Otherwise, labels in another order may help."""
+    """Compiles a function without marks if it fails with marks and they may be the cause. If it fails again, the user
+    gets the second error: the first one may contain labels and be indented differently. Otherwise, labels in another
+    order may help."""
+    handled, depths = sys.exc_info()[1], _error_depths(typingctx)
     with _compilation(SPACINGS[0]) as compilation:
         try:
             return original(typingctx, targetctx, func, *args, **kwargs)
         except ForceLiteralArg:
             raise
         except Exception as error:
-            # A caller fails with the error of its callee, which has been compiled twice already.
-            if not compilation.has_marks or _is_numbas_error(error):
+            if not compilation.has_marks or _is_numbas_error(error, handled):
                 raise
             failure = error
+    _restore(depths)
     with _compilation(None):
         try:
             result = original(typingctx, targetctx, func, *args, **kwargs)
@@ -73,17 +78,40 @@ def _compile(original: Original, typingctx: Any, targetctx: Any, func: Any, *arg
             _compiling.numbas_error = error
             raise
     for spacing in SPACINGS[1:]:
+        _restore(depths)
         with _compilation(spacing), suppress(Exception):
             return original(typingctx, targetctx, func, *args, **kwargs)
     unmeasured.add_name(_reason(failure), "%s.%s" % (func.__module__, func.__qualname__))
     return result
 
 
-def _is_numbas_error(error: BaseException) -> bool:
+# Functions of Numba that infer the types of statements, and that compile operations. The result depends on the types of
+# the operands, not on marks. Both call user code (`@overload`, `@intrinsic`) whose side effects must not happen twice.
+_INDEPENDENT_OF_MARKS = frozenset({TypeInferer.propagate.__code__, _wrap_impl.__call__.__code__})
+
+
+def _is_numbas_error(error: BaseException, handled: Optional[BaseException]) -> bool:
+    """Returns true for an error that marks do not cause, and for that of a callee, which has been compiled twice
+    already. `handled` is the exception that the program was handling before the compilation."""
     cause: Optional[BaseException] = error
-    while cause is not None and cause is not _compiling.numbas_error:
+    while cause is not None and cause is not handled:
+        if cause is _compiling.numbas_error:
+            return True
+        if any(frame.f_code in _INDEPENDENT_OF_MARKS for frame, _ in walk_tb(cause.__traceback__)):
+            return True
         cause = cause.__cause__ or cause.__context__
-    return cause is not None
+    return False
+
+
+def _error_depths(typingctx: Any) -> List[Tuple[Any, int]]:
+    """Returns the indentation of Numba's error messages for each function. Numba increases it for good at each failed
+    call."""
+    return [(each, each._depth) for each in list(typingctx._globals.values()) if hasattr(each, "_depth")]
+
+
+def _restore(depths: List[Tuple[Any, int]]) -> None:
+    for function_type, depth in depths:
+        function_type._depth = depth
 
 
 def _reason(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
 
@@ -60,8 +59,10 @@ def _report_without_marks(lowerer: Any) -> None:
     # A lifted loop may have no step from one line to another.
     if path is not None and (path, identity.firstlineno) not in translated:
         unmeasured.add(TOO_EARLY, lowerer)
-    elif path is None and (filename.startswith("<") or not os.path.isabs(filename)):
+    elif filename.startswith("<"):
         unmeasured.add("code without a file", lowerer)
+    elif paths.is_missing(filename):
+        unmeasured.add("the file did not exist when the code was compiled", lowerer)
 
 
 def finish(module: Any) -> None:
