@@ -3057,6 +3057,31 @@ def growth(a):
 growth_changed = njit(fastmath={"reassoc"})(growth.py_func)
 
 
+@njit
+def near_pairs(present_points, near, start):
+    count = 0
+    for i in range(len(near)):
+        for j in range(len(near)):
+            if present_points[j]:
+                difference = near[i] - near[j]
+                if difference * difference < start:  # hot
+                    count += 1
+    return count
+
+
+@njit
+def near_pairs_changed(present_points, near, start):
+    count = 0
+    for i in range(len(near)):
+        own = near[i]
+        for j in range(len(near)):
+            if present_points[j]:
+                difference = own - near[j]
+                if difference * difference < start:
+                    count += 1
+    return count
+
+
 RULES = {
     "total": "fp-order",
     "dot": "fp-order",
@@ -3290,6 +3315,7 @@ MORE = {
     "heat": "stride",
     "lengths_of_points": "stride",
     "growth": "fp-order",
+    "near_pairs": "-",
 }
 ALL = {**RULES, **MORE}
 with open(__file__, encoding="utf-8") as file:
@@ -3328,7 +3354,7 @@ EXCEPTIONS = {
     # This processor has gather and scatter instructions for strides other than 1.
     "0.68.1 skylake-avx512": {
         "classes": "-", "integer_classes": "-", "mirrored": "gather",
-        "block_sums": "strided-sum", "days": "invariant-divisor", "shortest_paths": "repeated-load",
+        "block_sums": "strided-sum", "days": "invariant-divisor", "shortest_paths": "repeated-load", "near_pairs": "gather",
     },
 }
 
@@ -3403,7 +3429,7 @@ def arguments():
         "labels": random.integers(0, 8, 6000), "centres": np.zeros((8, 3)), "two_counts": np.zeros(2, np.int64),
         "many_arrays": lambda: List([a[i : i + 100].copy() for i in range(200)]),
         "nested": lambda: List([List([0.5] * 20) for _ in range(50)]), "codes_out": np.zeros(N, np.uint8),
-        "present_cells": random.random((512, 512)) < 0.99, "rows_of_m": random.integers(0, 512, 512),
+        "present_cells": random.random((512, 512)) < 0.99, "present_points": np.arange(2000) % 10 < 7, "rows_of_m": random.integers(0, 512, 512),
         "fives": random.random((2000, 5)), "few_medians": np.zeros(2000), "groups": random.integers(0, 8, 200),
         "group_sums": np.zeros((8, 100)), "bits": random.integers(0, 2, (200, 100)),
         "group_counts": np.zeros((8, 100), np.int64), "best": np.zeros(5001), "weights": random.integers(10, 300, 40),

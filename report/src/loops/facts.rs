@@ -20,6 +20,8 @@ pub struct Facts {
     pub element: u32,
     /// Loads of values that are not adjacent in memory.
     pub gathers: u32,
+    /// Those of them whose addresses the loop does not change.
+    pub fixed_gathers: u32,
     /// Stores of values that are not adjacent in memory.
     pub scatters: u32,
     /// Floating-point divisions.

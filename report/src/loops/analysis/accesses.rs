@@ -44,6 +44,16 @@ pub(super) fn count_sums_in_memory(body: &[&Instruction], changed: Registers) ->
     sums
 }
 
+/// Counts gathers whose addresses are the same in each iteration. A condition may skip such a value, so LLVM does not
+/// load it before the loop.
+pub(super) fn count_fixed_gathers(body: &[&Instruction], changed: Registers) -> u32 {
+    let is_fixed = |instruction: &&&Instruction| {
+        instruction.operation == Operation::Gather
+            && instruction.memory.is_some_and(|memory| !memory.address.intersects(changed))
+    };
+    body.iter().filter(is_fixed).count() as u32
+}
+
 /// Counts additions to an integer in memory whose address is the same in each iteration.
 pub(super) fn count_counts_in_memory(body: &[&Instruction], changed: Registers) -> u32 {
     let is_count = |instruction: &&&Instruction| {

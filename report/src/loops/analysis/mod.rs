@@ -62,6 +62,7 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
     facts.narrow = accesses::count_narrow_accesses(&body, facts.width);
     facts.is_single = accesses::accesses_single_values(&body);
     (facts.spread, facts.unrolled) = accesses::measure_spread(&body, facts.additions);
+    facts.fixed_gathers = accesses::count_fixed_gathers(&body, changed);
     facts.sums_in_memory = accesses::count_sums_in_memory(&body, changed);
     facts.counts_in_memory = accesses::count_counts_in_memory(&body, changed);
     // Elsewhere, a division may be on another path, as in the division of complex numbers.

@@ -231,7 +231,7 @@ pub(super) fn early_exit(hot_loop: &Loop, _: Dialect) -> Option<Advice> {
 }
 
 pub(super) fn gather(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
-    let Facts { gathers, scatters, indirect, width, packed_products, .. } = hot_loop.facts;
+    let Facts { gathers, fixed_gathers, scatters, indirect, width, packed_products, .. } = hot_loop.facts;
     if !is_small(hot_loop) {
         return None;
     }
@@ -242,6 +242,11 @@ pub(super) fn gather(hot_loop: &Loop, dialect: Dialect) -> Option<Advice> {
                 .change("the same loops in an @njit function")
                 .gain(if width == 512 { 3.0 } else { 1.4 }, 10.0),
         );
+    }
+    if gathers != 0 && gathers == fixed_gathers && indirect == 0 && dialect.is_python() {
+        let cause = "a value that stays the same is fetched in each round (gather), because a condition may skip it";
+        let change = "a local variable before the loop, as xi = x[i]";
+        return Some(Advice::because("gather", cause).change(change).gain(1.1, 6.0));
     }
     if gathers + scatters != 0 && indirect == 0 {
         let advice = Advice::because("gather", "each value is fetched by itself (gather)");

@@ -777,6 +777,15 @@ fn only_a_product_of_an_index_goes_down_a_column() {
 }
 
 #[test]
+fn a_value_that_stays_the_same_is_loaded_before_the_loop() {
+    let has_change = |fixed_gathers| {
+        let facts = Facts { gathers: 4, fixed_gathers, packed: 16, width: 512, element: 64, ..Facts::default() };
+        advice(&Loop::from_facts(facts))[0].change.is_some()
+    };
+    assert!(has_change(4) && !has_change(1));
+}
+
+#[test]
 fn a_stencil_takes_no_options() {
     let text = |function: &str, facts: Facts| {
         let hot_loop = Loop { function: function.to_owned(), ..Loop::from_facts(facts) };
