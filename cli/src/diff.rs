@@ -20,7 +20,7 @@ Exit status: 0, or 1 if something has grown by more than --fail-over; 2 if a rec
 const REGRESSION: u8 = 1;
 const MAX_SHOWN_REGRESSIONS: usize = 10;
 
-/// Compare two recordings by function and line, as shares of all samples
+/// Compare two recordings by activity, function and line
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Diff {
@@ -30,7 +30,7 @@ pub(crate) struct Diff {
     /// Recording from after the change, or a folder of recordings
     #[arg(value_name = "AFTER")]
     after: PathBuf,
-    /// Also show the smallest changes
+    /// Also show the smallest changes, and those within the noise of sampling
     #[arg(short, long)]
     all: bool,
     /// Write JSON, to standard output if OUT is -

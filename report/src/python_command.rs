@@ -1,5 +1,7 @@
 //! What a command line of Python runs.
 
+use crate::words::file_name;
+
 /// Program of a command line of Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PythonProgram<'a> {
@@ -14,8 +16,18 @@ pub(crate) enum PythonProgram<'a> {
 }
 
 impl<'a> PythonProgram<'a> {
+    /// Finds the program of a command that runs Python.
+    pub(crate) fn of_command(command: &'a [String]) -> Option<PythonProgram<'a>> {
+        Some(PythonProgram::find(arguments(command)?))
+    }
+
     /// Finds the program in the arguments of Python, after its options: `-X dev -Wd -um pytest`.
     pub(crate) fn find(arguments: &'a [String]) -> PythonProgram<'a> {
+        PythonProgram::scan(arguments, &mut |_| {})
+    }
+
+    /// Same as [`find`](PythonProgram::find). Calls `on_flags` with the letters of options without a value.
+    fn scan(arguments: &'a [String], on_flags: &mut impl FnMut(&str)) -> PythonProgram<'a> {
         let mut words = arguments.iter().map(String::as_str);
         while let Some(word) = words.next() {
             let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) else {
@@ -28,9 +40,9 @@ impl<'a> PythonProgram<'a> {
                 continue;
             }
             // Options without a value come before the one with a value, which may be part of the same word.
-            let Some((at, option)) = letters.char_indices().find(|(_, letter)| "cmWX".contains(*letter)) else {
-                continue;
-            };
+            let valued = letters.char_indices().find(|(_, letter)| "cmWX".contains(*letter));
+            on_flags(&letters[..valued.map_or(letters.len(), |(at, _)| at)]);
+            let Some((at, option)) = valued else { continue };
             let value = Some(&letters[at + 1..]).filter(|value| !value.is_empty()).or_else(|| words.next());
             match option {
                 'c' => return PythonProgram::Text(value.unwrap_or_default()),
@@ -40,6 +52,20 @@ impl<'a> PythonProgram<'a> {
         }
         PythonProgram::Input
     }
+}
+
+/// Returns the arguments of Python in a command that runs it.
+fn arguments(command: &[String]) -> Option<&[String]> {
+    let python = command.iter().position(|word| file_name(word).starts_with("python"))?;
+    Some(&command[python + 1..])
+}
+
+/// Returns true if a command runs Python so that it ignores `PYTHONPATH`, or the start-up file that is found by it.
+pub(crate) fn ignores_start_up_file(command: &[String]) -> bool {
+    let mut ignores = false;
+    let mut on_flags = |letters: &str| ignores |= letters.contains(['I', 'E', 'S']);
+    arguments(command).map(|arguments| PythonProgram::scan(arguments, &mut on_flags));
+    ignores
 }
 
 #[cfg(test)]
@@ -63,6 +89,16 @@ mod tests {
         ] {
             let arguments: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
             assert_eq!(PythonProgram::find(&arguments), program, "{command}");
+        }
+        for (command, ignores) in [
+            ("taskset 1 python3 -u -I prog.py", true),
+            ("/usr/bin/python -uEm pytest", true),
+            ("python -W Ignore prog.py -I", false),
+            ("python prog.py -E", false),
+            ("prog -I", false),
+        ] {
+            let command: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+            assert_eq!(ignores_start_up_file(&command), ignores, "{command:?}");
         }
     }
 }

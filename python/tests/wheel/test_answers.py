@@ -463,7 +463,7 @@ except jitlisten.Error as error:
 
 def test_differences_are_in_seconds(run, recordings):
     text = run(command(), "diff", recordings["cpu"], recordings["cpu"], "--all").stdout
-    assert "seconds: before, after, change" in text and "| compiling" in text and "| parse" in text and "+0.00 " in text
+    assert "total s: before, after, change" in text and "| compiling" in text and "| parse" in text and "+0.00 " in text
     for columns in (80, 120):
         narrow = run_on_terminal(
             dict(os.environ), columns, command(), "diff", "--all", recordings["cpu"], recordings["cpu"]

@@ -289,17 +289,19 @@ pub(super) fn advice_text(hot_loop: &Loop) -> Option<String> {
     hot_loop.advice.iter().find(|advice| advice.change.is_some()).map(Advice::text)
 }
 
+/// Returns when the compilations of a function happen.
 pub(super) fn when_again(why: impl Iterator<Item = Why>) -> &'static str {
-    let mut again = "";
+    let (mut is_repeated, mut is_stored) = (false, false);
     for why in why {
-        if why.is_repeated() {
-            return "every run";
-        }
-        if why.is_stored() {
-            again = "this run";
-        }
+        is_repeated |= why.is_repeated();
+        is_stored |= why.is_stored();
     }
-    again
+    match (is_repeated, is_stored) {
+        (true, true) => "partly every run",
+        (true, false) => "every run",
+        (false, true) => "this run",
+        (false, false) => "",
+    }
 }
 
 /// Merges imports with small shares into one row.

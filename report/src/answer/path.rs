@@ -113,7 +113,7 @@ fn path_of_stack(locations: &[u32], has_code: &[bool], symbols: &Symbols, profil
             Kind::Compiled => path.outermost_row = Some(profile.rows[frame.function as usize]),
             _ if !has_owner => {
                 path.callee = Some(frame.function);
-                path.is_c_work |= is_c_work(&function.base);
+                path.is_c_work |= is_c_work(&function.base) || is_c_module(&function.module);
                 path.requests_collection |= COLLECTION_REQUESTS.contains(&function.base.as_str());
                 let is_package = || {
                     let library = activities.library_of_function(frame.function as usize);
@@ -173,14 +173,26 @@ fn step(frame: &Frame, symbols: &Symbols, profile: &Profile) -> Option<Step> {
     })
 }
 
-/// Beginnings of the names of C functions of CPython that work on strings or sets, sort a list, call the system, or
-/// work on large integers.
+/// Beginnings of the names of C functions of CPython that work on strings or sets, sort a list, call the system, work on
+/// large integers, or serialise objects.
 #[rustfmt::skip]
-const C_WORK: [&str; 22] = [
+const C_WORK: [&str; 27] = [
     "unicode", "PyUnicode", "PyBytes", "bytes_", "sre_", "set_", "list_sort",
     "os_", "io_", "iobase_", "fileio_", "buffered", "textiowrapper_", "PyFile_", "builtin_print", "sock_", "mmap_",
     "k_mul", "k_lopsided_mul", "x_add", "x_sub", "x_divrem",
+    "pickle_", "encoder_listencode", "scan_once", "dec_", "mpd_",
 ];
+
+/// Extension modules of Python's library with numbers, whose functions compiled code does faster.
+const NUMBER_MODULES: [&str; 8] =
+    ["math", "cmath", "array", "_bisect", "_collections", "_heapq", "_random", "_statistics"];
+
+/// Returns true for extension modules of CPython whose work compiled code does not do faster, such as
+/// `_pickle.cpython-311-x86_64-linux-gnu.so`. Those of packages are named by their package.
+fn is_c_module(file: &str) -> bool {
+    let module = file.split_once(".cpython-").map(|(module, _)| module);
+    module.is_some_and(|module| !NUMBER_MODULES.contains(&module))
+}
 
 /// Returns true for C functions of CPython whose work compiled code does not do faster.
 fn is_c_work(name: &str) -> bool {
@@ -402,5 +414,7 @@ mod tests {
             ["list_sort", "_PyUnicode_Equal", "sre_ucs1_match", "bytes_add", "os_pread", "_io_FileIO_write", "k_mul"];
         assert!(names.into_iter().all(is_c_work));
         assert!(!["float_add", "PyNumber_Multiply", "dict_subscript", "list_append"].into_iter().any(is_c_work));
+        let modules = ["_pickle.cpython-311-x86_64-linux-gnu.so", "math.cpython-311-x86_64-linux-gnu.so", "libm.so.6"];
+        assert_eq!(modules.map(is_c_module), [true, false, false]);
     }
 }

@@ -84,7 +84,15 @@ impl AnswerRow {
         }
         let every: Count = self.parts.iter().map(|(_, count)| count).sum();
         let share = |count: &Count| count.percent_of(every);
-        let with_percent = |(word, count): &(String, Count)| format!("{} {:.0}", self.word(word), share(count));
+        let with_percent = |(word, count): &(String, Count)| {
+            let (word, percent) = (self.word(word), format!("{:.0}", share(count)));
+            // Without its percentage, a word would seem to be nearly all.
+            let room = columns.saturating_sub(percent.len() + 2);
+            match word.char_indices().nth(room + 1) {
+                Some(_) => format!("{}… {percent}", word.chars().take(room).collect::<String>().trim_end()),
+                None => format!("{word} {percent}"),
+            }
+        };
         if let Some(call) = self.calls.first().filter(|(_, count)| share(count) >= MIN_CALL_PERCENT)
             && matches!(self.kind, RowKind::Compiled | RowKind::Function)
         {

@@ -22,6 +22,8 @@ pub struct Change {
     pub total: (f64, f64),
     /// Self time in seconds, before and after, if both recordings measure time.
     pub seconds: Option<(f64, f64)>,
+    /// Total time in seconds, likewise.
+    pub total_seconds: Option<(f64, f64)>,
     /// Samples before and after.
     pub counts: (Shares, Shares),
 }
@@ -33,15 +35,31 @@ impl Change {
     /// Returns the growth of the total, in ns or events, and the part of it that may be noise of sampling: two standard
     /// errors, if the number of samples is distributed by Poisson's law.
     pub fn growth(&self) -> (f64, f64) {
-        let (before, after) = (self.counts.0.total, self.counts.1.total);
+        Change::growth_of(self.counts.0.total, self.counts.1.total)
+    }
+
+    fn growth_of(before: Count, after: Count) -> (f64, f64) {
         let variance = |count: Count| (count.weight as f64).powi(2) / (count.samples.max(1) as f64);
         let noise = NOISE_STANDARD_ERRORS * (variance(before) + variance(after)).sqrt();
         (after.weight as f64 - before.weight as f64, noise)
     }
 
-    /// Returns the largest change in percentage points.
-    pub(crate) fn size(&self) -> f64 {
-        (self.self_percent.1 - self.self_percent.0).abs().max((self.total.1 - self.total.0).abs())
+    /// Returns true if self or total time differs by more than noise.
+    pub(crate) fn exceeds_noise(&self) -> bool {
+        let (before, after) = self.counts;
+        let pairs = [(before.total, after.total), (before.self_count, after.self_count)];
+        pairs
+            .into_iter()
+            .map(|(before, after)| Change::growth_of(before, after))
+            .any(|(growth, noise)| growth.abs() > noise)
+    }
+
+    /// Returns the largest change: of seconds if both recordings measure time, or else of percentage points. Of several
+    /// with the same total, the one whose own time has changed is the cause.
+    pub(crate) fn size(&self) -> (f64, f64) {
+        let size = |(before, after): (f64, f64)| (after - before).abs();
+        let own = size(self.seconds.unwrap_or(self.self_percent));
+        (own.max(size(self.total_seconds.unwrap_or(self.total))), own)
     }
 }
 
@@ -61,19 +79,28 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Returns everything that has grown by more than a percentage of all samples before, and by more than noise: the
-    /// whole program, activities, functions and lines, the largest growth first.
-    pub fn regressions(&self, percent: f64) -> Vec<Change> {
-        let limit = self.all.0.weight as f64 * percent / 100.0;
+    /// Returns the change of the whole program.
+    pub(crate) fn program(&self) -> Change {
         let whole = |count| Shares { self_count: count, total: count };
-        let program = Change {
+        let in_seconds = |count: Count| count.weight as f64 / 1e9;
+        let is_time = self.activities.iter().any(|change| change.seconds.is_some());
+        let seconds = is_time.then(|| (in_seconds(self.all.0), in_seconds(self.all.1)));
+        Change {
             name: "the program".to_owned(),
             source: String::new(),
             self_percent: (100.0, 100.0),
             total: (100.0, 100.0),
-            seconds: None,
+            seconds,
+            total_seconds: seconds,
             counts: (whole(self.all.0), whole(self.all.1)),
-        };
+        }
+    }
+
+    /// Returns everything that has grown by more than a percentage of all samples before, and by more than noise: the
+    /// whole program, activities, functions and lines, the largest growth first.
+    pub fn regressions(&self, percent: f64) -> Vec<Change> {
+        let limit = self.all.0.weight as f64 * percent / 100.0;
+        let program = self.program();
         let rows = [&self.activities, &self.functions, &self.lines].into_iter().flatten();
         let has_grown = |change: &&Change| {
             let (growth, noise) = change.growth();
@@ -188,24 +215,31 @@ fn compare_rows(before: &Report, after: &Report, rows: impl Fn(&Report) -> Vec<(
         self_percent: (0.0, 0.0),
         total: (0.0, 0.0),
         seconds,
+        total_seconds: seconds,
         counts: (Shares::default(), Shares::default()),
     };
-    let in_seconds = |shares: &Shares| shares.self_count.weight as f64 / 1e9;
+    let in_seconds = |count: Count| count.weight as f64 / 1e9;
     for (name, shares) in rows(before) {
         let entry = changes_by_name.entry(name.clone()).or_insert_with(|| change(&name));
         entry.counts.0.add(shares);
         let sum = entry.counts.0;
         (entry.self_percent.0, entry.total.0) = percents(before, &sum);
-        entry.seconds.iter_mut().for_each(|seconds| seconds.0 = in_seconds(&sum));
+        entry.seconds.iter_mut().for_each(|seconds| seconds.0 = in_seconds(sum.self_count));
+        entry.total_seconds.iter_mut().for_each(|seconds| seconds.0 = in_seconds(sum.total));
     }
     for (name, shares) in rows(after) {
         let entry = changes_by_name.entry(name.clone()).or_insert_with(|| change(&name));
         entry.counts.1.add(shares);
         let sum = entry.counts.1;
         (entry.self_percent.1, entry.total.1) = percents(after, &sum);
-        entry.seconds.iter_mut().for_each(|seconds| seconds.1 = in_seconds(&sum));
+        entry.seconds.iter_mut().for_each(|seconds| seconds.1 = in_seconds(sum.self_count));
+        entry.total_seconds.iter_mut().for_each(|seconds| seconds.1 = in_seconds(sum.total));
     }
     let mut changes: Vec<Change> = changes_by_name.into_values().filter(|change| change.total != (0.0, 0.0)).collect();
-    changes.sort_by(|a, b| b.size().total_cmp(&a.size()).then_with(|| a.name.cmp(&b.name)));
+    let order = |a: &Change, b: &Change| {
+        let ((size, own), (other, other_own)) = (a.size(), b.size());
+        other.total_cmp(&size).then(other_own.total_cmp(&own)).then_with(|| a.name.cmp(&b.name))
+    };
+    changes.sort_by(order);
     changes
 }

@@ -30,7 +30,7 @@ use crate::profile::activity::Activities;
 use crate::profile::owners::{Owners, is_generated};
 use crate::profile::{Detail, FunctionRow, Profile};
 use crate::recording::compilations::{self, Compilation};
-use crate::recording::{Interpreter, Merger, Recording, Selection};
+use crate::recording::{Interpreter, Merger, Recording, Sample, Selection};
 use crate::symbols::{Kind, Roots, SharedCode, SymbolCache, Symbols, insert_missing_callers, name_callees};
 use crate::words::{count_notes, group_digits, python_name};
 
@@ -205,6 +205,7 @@ impl Report {
             });
         }
         notes.extend(unreported::note_unreported_code(&recording, &symbols));
+        notes.extend(unreported::note_ignored_start_up_file(&recording, &symbols));
         notes.extend(other_events(&recording));
         notes.retain(|note| !note.is_empty());
         let (compilations, no_compile) = (Vec::new(), options.no_compile);
@@ -305,10 +306,12 @@ impl Report {
         }
     }
 
-    /// Returns the time from the first sample to the last in ns; `None` for merged recordings.
+    /// Returns the time from the first sample, or the time that it stands for, to the last in ns; `None` for merged
+    /// recordings.
     pub fn elapsed(&self) -> Option<u64> {
-        let times = self.recording.samples.iter().map(|sample| sample.time);
-        let (first, last) = (times.clone().min()?, times.max()?);
+        let samples = self.recording.samples.iter();
+        let start = |sample: &Sample| sample.time.saturating_sub(if self.is_time() { sample.weight } else { 0 });
+        let (first, last) = (samples.clone().map(start).min()?, samples.map(|sample| sample.time).max()?);
         (self.recording.parts <= 1).then_some(last - first)
     }
 }
@@ -326,10 +329,11 @@ fn load_sources(
     };
     let cells = interpreters.iter().flat_map(|facts| &facts.cells);
     let cells: FxHashMap<&str, &str> = cells.map(|(name, text)| (name.as_str(), text.as_str())).collect();
-    let source_text = |path: &str| match &symbols.main_text {
-        Some((main_path, text)) if *main_path == path => SourceText::from_text(text),
-        _ if cells.contains_key(path) => SourceText::from_text(cells[path]),
-        _ => SourceText::open(path, roots, &compiled_text(path)),
+    let main_text = |path: &str| symbols.main_texts.iter().find(|(main, _)| *main == path)?.1.as_deref();
+    let source_text = |path: &str| match main_text(path) {
+        Some(text) => SourceText::from_text(text),
+        None if cells.contains_key(path) => SourceText::from_text(cells[path]),
+        None => SourceText::open(path, roots, &compiled_text(path)),
     };
     profile.files.iter().map(|file| source_text(&file.path)).collect()
 }

@@ -1,7 +1,8 @@
-//! Code that no compiler has reported: it belongs to no file and is unnamed.
+//! Code that no compiler has reported, which belongs to no file and is unnamed, and compiled code without lines.
 
+use crate::python_command::ignores_start_up_file;
 use crate::recording::Recording;
-use crate::symbols::{Kind, Symbols};
+use crate::symbols::{Frame, Kind, Symbols};
 use crate::words::file_name;
 
 /// Minimum share of samples, in percent, for unreported code to be mentioned.
@@ -33,6 +34,18 @@ pub(super) fn note_unreported_code(recording: &Recording, symbols: &Symbols) -> 
         return Some(note);
     }
     Some(format!("{note}, nor did {} report any: see `jitlisten doctor -- COMMAND`", llvms.join(", ")))
+}
+
+/// Returns a note if compiled code has no lines because Python was told not to read the start-up file.
+pub(super) fn note_ignored_start_up_file(recording: &Recording, symbols: &Symbols) -> Option<String> {
+    let is_compiled = |frame: &&Frame| symbols.function(frame).kind == Kind::Compiled;
+    let mut compiled = symbols.all_frames().iter().filter(is_compiled).peekable();
+    let has_no_lines = compiled.peek().is_some() && compiled.all(|frame| frame.source.is_none());
+    (has_no_lines && ignores_start_up_file(&recording.facts.command)).then(|| {
+        "compiled code has no lines, because Python was started with -I, -E or -S, which ignores PYTHONPATH: leave that \
+         out, or call jitlisten.enable() in the program"
+            .to_owned()
+    })
 }
 
 /// Returns true for the file names of LLVM's library and of llvmlite's.

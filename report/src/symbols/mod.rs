@@ -36,7 +36,7 @@ use crate::recording::{FilePosition, Location, Recording};
 use files::Files;
 use generated::NamedFrame;
 use kernel::KernelSymbols;
-use main_text::MainText;
+use main_text::MainTexts;
 pub(crate) use perf_map::MAX_MAP_BYTES;
 use perf_map::{MapFiles, PerfMap};
 use wire::recording::PythonImage;
@@ -110,8 +110,8 @@ pub struct Symbols {
     pub sources: Vec<String>,
     /// Source hashes at the time of compilation, by path. A source has several if it changed.
     pub source_hashes: FxHashMap<String, Vec<String>>,
-    /// Text of a program that is in no file, and the path that stands for it in [`sources`](Symbols::sources).
-    pub main_text: Option<(&'static str, String)>,
+    /// Paths that stand for programs that are in no file in [`sources`](Symbols::sources), and their texts, if known.
+    pub main_texts: Vec<(&'static str, Option<String>)>,
     /// Notes about symbols that could not be found.
     pub notes: Vec<String>,
     frames: Vec<Frame>,
@@ -127,7 +127,7 @@ impl Symbols {
     /// Same as [`resolve`](Symbols::resolve), with a cache of open files.
     pub fn resolve_with(cache: &mut SymbolCache, recording: &Recording, lookup: &Lookup) -> Symbols {
         cache.prepare(recording, lookup);
-        let mut resolver = Resolver::new(cache, lookup, MapFiles::new(recording, lookup), MainText::new(recording));
+        let mut resolver = Resolver::new(cache, lookup, MapFiles::new(recording, lookup), MainTexts::new(recording));
         for location in &recording.locations {
             resolver.resolve_location(location);
             let end = resolver.symbols.frames.len() as u32;
@@ -156,9 +156,8 @@ impl Symbols {
 
     /// Replaces Python's name of a program that is in no file by the path that stands for it.
     pub(crate) fn rename_main_text(&self, path: &mut String) {
-        match &self.main_text {
-            Some((main_path, _)) if main_text::python_name(main_path) == path => *path = (*main_path).to_owned(),
-            _ => {}
+        if let Some((main_path, _)) = self.main_texts.iter().find(|(main, _)| main_text::python_name(main) == path) {
+            *path = (*main_path).to_owned();
         }
     }
 
@@ -208,19 +207,19 @@ struct Resolver<'a> {
     lookup: &'a Lookup,
     cache: &'a mut SymbolCache,
     maps: MapFiles<'a>,
-    main_text: MainText,
+    main_texts: MainTexts,
     symbols: Symbols,
     functions: Distinct<Function>,
     sources: Distinct<String>,
 }
 
 impl<'a> Resolver<'a> {
-    fn new(cache: &'a mut SymbolCache, lookup: &'a Lookup, maps: MapFiles<'a>, main_text: MainText) -> Resolver<'a> {
+    fn new(cache: &'a mut SymbolCache, lookup: &'a Lookup, maps: MapFiles<'a>, main_texts: MainTexts) -> Resolver<'a> {
         Resolver {
             lookup,
             cache,
             maps,
-            main_text,
+            main_texts,
             symbols: Symbols::default(),
             functions: Distinct::default(),
             sources: Distinct::default(),
@@ -347,13 +346,15 @@ impl<'a> Resolver<'a> {
 
     /// Returns the path of a source. A program that is in no file has a path of its own.
     fn source(&self, path: &str, function: &str, line: Option<u32>) -> String {
-        self.main_text.path(path, function, line).map_or_else(|| source_path(path), str::to_owned)
+        self.main_texts.path(path, function, line).map_or_else(|| source_path(path), str::to_owned)
     }
 
     /// Gives top-level code that libraries generate with `exec` its own source again. It has the names and often the
     /// line numbers of a program that is in no file, but other Python functions call it.
     fn separate_generated(&mut self, recording: &Recording) {
-        let Some(path) = self.main_text.main_path() else { return };
+        if self.main_texts.is_empty() {
+            return;
+        }
         let is_python = |frame: &Frame| self.functions.values[frame.function as usize].kind == Kind::Python;
         let mut generated = FxHashSet::default();
         for stack in 0..recording.stacks.len() as u32 {
@@ -365,8 +366,8 @@ impl<'a> Resolver<'a> {
         for index in generated {
             let frame = &mut self.symbols.frames[index];
             let function = &self.functions.values[frame.function as usize];
-            if function.name == "<module>" && function.module == path {
-                let generated_path = main_text::python_name(path);
+            if function.name == "<module>" && self.main_texts.has_path(&function.module) {
+                let generated_path = main_text::python_name(&function.module);
                 let function = Function { module: generated_path.to_owned(), ..function.clone() };
                 frame.function = self.functions.number(function);
                 frame.source = Some(self.sources.number(generated_path.to_owned()));
@@ -416,7 +417,7 @@ impl<'a> Resolver<'a> {
 
     fn finish(self) -> Symbols {
         let mut symbols = self.symbols;
-        symbols.main_text = self.main_text.into_text();
+        symbols.main_texts = self.main_texts.into_texts();
         (symbols.functions, symbols.sources) = (self.functions.values, self.sources.values);
         join_inlined(&mut symbols);
         symbols.notes = self.cache.files.notes();

@@ -168,7 +168,8 @@ class LineTree {
   ofIt({ inner, parts, hidden, compilations, isCompilation }) {
     const { limits, data: { lines: { again, columns } } } = this;
     if (isCompilation) {
-      const when = [...inner.runs].map((run) => again[run]), word = when.find((text) => text === 'every run') || when.find((text) => text) || '';
+      const when = new Set([...inner.runs].map((run) => again[run])), isRepeated = when.has('every run'), isStored = when.has('this run');
+      const word = isRepeated ? (isStored ? 'partly every run' : 'every run') : isStored ? 'this run' : '';
       return word ? `compiling, ${word}` : 'compiling';
     }
     const words = this.named(parts).filter(([, weight]) => weight), every = words.reduce((sum, [, weight]) => sum + weight, 0), share = ([, weight]) => shareOf(weight, every);

@@ -6,8 +6,8 @@ use crate::words::file_name;
 
 use super::lines::{Lines, wrap};
 
-/// Minimum change in percentage points to show, unless all changes are requested.
-const MIN_CHANGE_POINTS: f64 = 0.3;
+/// Minimum change to show, unless all changes are requested: in percentage points, or in percent of the time before.
+const MIN_CHANGE: f64 = 0.3;
 const MAX_ROWS: usize = 20;
 
 /// Formats the comparison for a terminal. `all` also shows the smallest changes.
@@ -27,45 +27,65 @@ pub fn diff_to_text(before: &Report, after: &Report, width: Option<usize>, all: 
     }
     for path in &difference.changed {
         let path = sanitize(path);
-        lines.write(&format!("note: {path} was changed in between: equal line numbers may be different lines"));
+        let note = format!("note: {path} was changed in between: equal line numbers may be different lines");
+        for line in wrap(&note, " ", lines.columns().saturating_sub(2).max(20)) {
+            lines.write(&line);
+        }
     }
-    write_table(&mut lines, "what was done", &difference.activities, true);
-    write_table(&mut lines, "function", &difference.functions, all);
-    write_table(&mut lines, "line", &difference.lines, all);
+    let limits = Limits { min_seconds: difference.all.0.weight as f64 / 1e9 * MIN_CHANGE / 100.0, all };
+    let activities = [&[difference.program()], &difference.activities[..]].concat();
+    write_table(&mut lines, "what was done", &activities, &Limits { all: true, ..limits });
+    write_table(&mut lines, "function", &difference.functions, &limits);
+    write_table(&mut lines, "line", &difference.lines, &limits);
     lines.into_text()
 }
 
-fn write_table(lines: &mut Lines, heading: &str, changes: &[Change], all: bool) {
+/// Which changes are shown.
+struct Limits {
+    min_seconds: f64,
+    all: bool,
+}
+
+impl Limits {
+    fn show(&self, change: &Change) -> bool {
+        let (size, _) = change.size();
+        match change.seconds {
+            _ if self.all => true,
+            Some(_) => size >= self.min_seconds && change.exceeds_noise(),
+            None => size >= MIN_CHANGE,
+        }
+    }
+}
+
+fn write_table(lines: &mut Lines, heading: &str, changes: &[Change], limits: &Limits) {
     let is_wide = lines.is_wide();
     let in_seconds = changes.iter().any(|change| change.seconds.is_some());
-    let title = match (is_wide, in_seconds) {
-        (true, true) => "   seconds: before, after, change |  self %: before, after, change | total % |",
-        (true, false) => "  self %: before, after, change | total % |",
-        (false, true) => " seconds: before, after, change | total % |",
-        (false, false) => "  self %: before, after, change | total % |",
+    let title = match (in_seconds, is_wide) {
+        (true, true) => "  total s: before, after, change |   self s: before, after, change |",
+        (true, false) => "  total s: before, after, change |  self s |",
+        (false, _) => "  self %: before, after, change | total % |",
     };
     lines.write("");
     lines.write(&format!("{title} {heading}"));
-    let shown_changes = changes.iter().filter(|change| all || change.size() >= MIN_CHANGE_POINTS);
-    let mut is_empty = true;
-    for change in shown_changes.take(if all { usize::MAX } else { MAX_ROWS }) {
-        is_empty = false;
+    let max_rows = if limits.all { usize::MAX } else { MAX_ROWS };
+    let shown: Vec<&Change> = changes.iter().filter(|change| limits.show(change)).take(max_rows).collect();
+    for change in &shown {
         let columns = |(before, after): (f64, f64), digits: usize, width: usize| {
             format!("{before:>width$.digits$} {after:>width$.digits$} {:>+width$.digits$}", after - before)
         };
-        let seconds = change.seconds.map(|pair| columns(pair, 2, if is_wide { 10 } else { 9 }));
-        let (self_percent, total) = (columns(change.self_percent, 1, 9), change.total.1 - change.total.0);
-        let shares = match (is_wide, seconds) {
-            (true, Some(seconds)) => format!(" {seconds} |   {self_percent} | {total:>+7.1} |"),
-            // A caller's own time may not change.
-            (false, Some(seconds)) => format!("   {seconds} | {total:>+7.1} |"),
-            (_, None) => format!("  {self_percent} | {total:>+7.1} |"),
+        let columns = match change.total_seconds.zip(change.seconds) {
+            Some((total, own)) if is_wide => format!("  {} |  {}", columns(total, 2, 10), columns(own, 2, 10)),
+            Some((total, own)) => format!("  {} | {:>+7.2}", columns(total, 2, 9), own.1 - own.0),
+            None => format!("  {} | {:>+7.1}", columns(change.self_percent, 1, 9), change.total.1 - change.total.0),
         };
         // The file name is enough to identify a line.
         let name = sanitize(file_name(&change.name));
-        lines.write(&format!("{shares} {name}  {}", change.source));
+        lines.write(&format!("{columns} | {name}  {}", change.source));
     }
-    if is_empty {
-        lines.write(&format!("no {heading} differs by {MIN_CHANGE_POINTS} points"));
+    match changes.len() - shown.len() {
+        0 => {}
+        _ if shown.is_empty() && in_seconds => lines.write(&format!("no {heading} differs by more than noise")),
+        _ if shown.is_empty() => lines.write(&format!("no {heading} differs by {MIN_CHANGE} points")),
+        _ => {}
     }
 }

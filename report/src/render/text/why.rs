@@ -8,6 +8,7 @@ use crate::loops::{Loop, MIN_PERCENT, MIN_SAMPLES};
 use crate::profile::{Count, SourceLines};
 use crate::report::Report;
 use crate::sanitize::sanitize;
+use crate::symbols::Kind;
 use crate::words::{file_name, group_digits, plural};
 
 /// Requested source line, such as `prog.py:16`.
@@ -123,14 +124,20 @@ fn other_lines(report: &Report, path: &str) -> String {
 fn no_loop(report: &Report, file: &SourceLines, line: u32) -> String {
     let position = format!("{}:{line}", file_name(&file.path));
     let suggestion = other_lines(report, &file.path);
-    match file.lines.get(&line).map(|line| line.shares.total.samples).filter(|samples| *samples != 0) {
-        None => format!("no samples at {position}{suggestion}"),
-        Some(samples) => format!(
-            "no loop at {position}: it has {}, and only x86-64 loops with at least {MIN_SAMPLES} samples and \
-             {MIN_PERCENT} % of compiled code are known{suggestion}",
-            plural(samples as usize, "sample")
-        ),
+    let Some(row) = file.lines.get(&line).filter(|line| line.shares.total.samples != 0) else {
+        return format!("no samples at {position}{suggestion}");
+    };
+    let samples = plural(row.shares.total.samples as usize, "sample");
+    let is_compiled = |function: &u32| report.profile.functions[*function as usize].kind == Kind::Compiled;
+    if !row.functions.iter().any(is_compiled) {
+        return format!(
+            "no loop at {position}: it has {samples}, as a line of Python, which is not compiled{suggestion}"
+        );
     }
+    format!(
+        "no loop at {position}: it has {samples}, and only loops with at least {MIN_SAMPLES} samples and {MIN_PERCENT} % \
+         of compiled code are known{suggestion}"
+    )
 }
 
 fn write_loop(report: &Report, hot_loop: &Loop, text: &mut String) {
