@@ -60,6 +60,12 @@ fn arguments(command: &[String]) -> Option<&[String]> {
     Some(&command[python + 1..])
 }
 
+/// Returns true for the command line of a worker process or a helper of multiprocessing or joblib.
+pub(crate) fn is_worker(command: &[String]) -> bool {
+    let words = ["--multiprocessing-fork", "from multiprocessing.", "joblib.externals.loky"];
+    command.iter().any(|argument| words.iter().any(|word| argument.contains(word)))
+}
+
 /// Returns true if a command runs Python so that it ignores `PYTHONPATH`, or the start-up file that is found by it.
 pub(crate) fn ignores_start_up_file(command: &[String]) -> bool {
     let mut ignores = false;

@@ -329,9 +329,9 @@ fn load_sources(
     };
     let cells = interpreters.iter().flat_map(|facts| &facts.cells);
     let cells: FxHashMap<&str, &str> = cells.map(|(name, text)| (name.as_str(), text.as_str())).collect();
-    let main_text = |path: &str| symbols.main_texts.iter().find(|(main, _)| *main == path)?.1.as_deref();
+    let main_text = |path: &str| symbols.main_texts.iter().find(|(main, _)| *main == path);
     let source_text = |path: &str| match main_text(path) {
-        Some(text) => SourceText::from_text(text),
+        Some((_, text)) => SourceText::from_text(text.as_deref().unwrap_or_default()),
         None if cells.contains_key(path) => SourceText::from_text(cells[path]),
         None => SourceText::open(path, roots, &compiled_text(path)),
     };

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::Report;
 use crate::profile::Count;
-use crate::python_command::PythonProgram;
+use crate::python_command::{PythonProgram, is_worker};
 use crate::recording::Thread;
 use crate::words::{duration, file_name, group_digits, is_perf, plural};
 
@@ -201,12 +201,6 @@ impl Report {
         groups.sort_by(|a, b| b.all.cmp(&a.all).then_with(|| (&a.host, a.pid).cmp(&(&b.host, b.pid))));
         groups
     }
-}
-
-/// Returns true for the command line of a worker process or a helper of multiprocessing or joblib.
-fn is_worker(command: &[String]) -> bool {
-    let words = ["--multiprocessing-fork", "from multiprocessing.", "joblib.externals.loky"];
-    command.iter().any(|argument| words.iter().any(|word| argument.contains(word)))
 }
 
 fn program_name(command: &[String]) -> String {

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::python_command::PythonProgram;
+use crate::python_command::{PythonProgram, is_worker};
 use crate::recording::Recording;
 
 /// Path of a program that was passed with `-c`, and of one on standard input.
@@ -29,6 +29,7 @@ impl MainTexts {
     pub(super) fn new(recording: &Recording) -> MainTexts {
         let facts = &recording.facts;
         let commands = std::iter::once(&facts.command).chain(&facts.other_commands);
+        let commands = commands.filter(|command| !is_worker(command));
         let commands = commands.filter_map(|command| Some((COMMAND, command_text(command)?)));
         let inputs = recording.interpreters.iter().filter_map(|facts| Some((STANDARD_INPUT, facts.stdin.as_deref()?)));
         let mut texts = MainTexts::default();
@@ -115,6 +116,9 @@ mod tests {
         let texts = MainTexts::new(&recording);
         assert_eq!(["f", "g"].map(|function| texts.path("<string>", function, Some(1))), [Some(COMMAND); 2]);
         assert_eq!(texts.into_texts(), [(COMMAND, None)]);
+        let worker = ["python", "-c", "from multiprocessing.spawn import spawn_main", "--multiprocessing-fork"];
+        recording.facts.other_commands = vec![worker.map(str::to_owned).to_vec()];
+        assert!(MainTexts::new(&recording).is_empty());
         recording.facts.other_commands.clear();
         recording.facts.command = ["python", "prog.py", "-c", "x"].map(str::to_owned).to_vec();
         assert!(MainTexts::new(&recording).into_texts().is_empty());
