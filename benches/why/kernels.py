@@ -3057,6 +3057,22 @@ def growth(a):
 growth_changed = njit(fastmath={"reassoc"})(growth.py_func)
 
 
+@njit(error_model="numpy")
+def drawn_points(small_number, divisor):
+    inside = 0
+    x = divisor
+    for i in range(small_number):
+        x = (x * 1103515245 + 12345) & 0x7FFFFFFF
+        y = (x * 1103515245 + 12345) & 0x7FFFFFFF
+        if (x / 2147483647.0) ** 2 + (y / 2147483647.0) ** 2 < 1:  # hot
+            inside += 1
+        x = y
+    return inside
+
+
+drawn_points_changed = njit(error_model="numpy", fastmath={"arcp"})(drawn_points.py_func)
+
+
 @njit
 def near_pairs(present_points, near, start):
     count = 0
@@ -3316,6 +3332,7 @@ MORE = {
     "lengths_of_points": "stride",
     "growth": "fp-order",
     "near_pairs": "-",
+    "drawn_points": "invariant-divisor",
 }
 ALL = {**RULES, **MORE}
 with open(__file__, encoding="utf-8") as file:
@@ -3329,12 +3346,12 @@ EXCEPTIONS = {
     "0.57.1": {
         "present": "fp-order", "enumerated": "-", "of_list": "exception-exit", "classes": "-",
         "block_sums": "strided-sum", "sum_of_large32": "fp-order", "cluster_sums": "gather",
-        "days": "invariant-divisor", "knapsack": "-", "polygon_area": "integer-division",
+        "days": "invariant-divisor", "knapsack": "-", "polygon_area": "integer-division", "drawn_points": "-",
     },
     "0.61.2": {
         "present": "fp-order", "enumerated": "-", "of_list": "-", "is_ascending": "-", "counted_bases": "no loop",
         "reservoirs": "-", "block_sums": "strided-sum", "sum_of_large32": "fp-order", "cluster_sums": "gather",
-        "days": "invariant-divisor", "polygon_area": "integer-division",
+        "days": "invariant-divisor", "polygon_area": "integer-division", "drawn_points": "-",
     },
     # LLVM 20 emits calls of numba_sqrt.
     "0.63.1": {
@@ -3354,7 +3371,8 @@ EXCEPTIONS = {
     # This processor has gather and scatter instructions for strides other than 1.
     "0.68.1 skylake-avx512": {
         "classes": "-", "integer_classes": "-", "mirrored": "gather",
-        "block_sums": "strided-sum", "days": "invariant-divisor", "shortest_paths": "repeated-load", "near_pairs": "gather",
+        "block_sums": "strided-sum", "days": "invariant-divisor", "shortest_paths": "repeated-load",
+        "near_pairs": "gather", "drawn_points": "-",
     },
 }
 

@@ -28,6 +28,8 @@ pub struct Facts {
     pub divisions: u32,
     /// Floating-point divisions whose divisor is compared first, in a loop with several exits.
     pub checked_divisions: u32,
+    /// Cycles that integers need from one iteration to the next, in a loop with a single path.
+    pub integer_latency: u32,
     /// Floating-point divisions by a loop-invariant value.
     pub invariant_divisions: u32,
     /// Floating-point divisions by a value that the same iteration has divided by before.

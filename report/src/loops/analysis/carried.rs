@@ -1,5 +1,7 @@
 //! Values that a loop carries from one round to the next.
 
+use rustc_hash::FxHashMap;
+
 use super::accesses::reads_earlier_results;
 use crate::loops::facts::Facts;
 use crate::loops::hot_loop::Entry;
@@ -186,6 +188,32 @@ pub(in crate::loops) fn classify_entry(body: &[&Instruction], rest: &[&Instructi
     };
     let all_same = read.and(!Registers::VECTORS).numbers().all(starts_same);
     if all_same { Entry::Repeats } else { Entry::StartsAnew }
+}
+
+/// Returns the latency in cycles of the longest chain of integer operations from one iteration to the next, as in a
+/// random number generator. The carried registers are those that the next iteration reads.
+pub(super) fn integer_latency(body: &[&Instruction], carried: Registers) -> u32 {
+    const MULTIPLICATION: u32 = 3;
+    const LOAD: u32 = 4;
+    let carried = carried.and(!Registers::VECTORS);
+    // Cycles after which each register that depends on a carried one is known.
+    let mut known_after: FxHashMap<u8, u32> = carried.numbers().map(|register| (register, 0)).collect();
+    for instruction in body {
+        let inputs = instruction.read.numbers().filter_map(|register| known_after.get(&register));
+        let latency = match instruction.memory {
+            Some(memory) if !memory.is_store => LOAD,
+            _ if instruction.multiplies_integers => MULTIPLICATION,
+            _ => 1,
+        };
+        let result = inputs.max().map(|cycles| cycles + latency);
+        for target in instruction.written.and(!Registers::VECTORS).numbers() {
+            match result {
+                Some(cycles) => known_after.insert(target, cycles),
+                None => known_after.remove(&target),
+            };
+        }
+    }
+    carried.numbers().filter_map(|register| known_after.get(&register).copied()).max().unwrap_or(0)
 }
 
 /// Returns the vector registers whose value depends on their own value in an earlier iteration.

@@ -54,6 +54,7 @@ pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoo
             facts.branched_sums = branches::count_branched_sums(&body, carried);
             facts.carries_floats = carried.intersects(Registers::VECTORS);
         }
+        facts.integer_latency = if facts.carried.is_some() { carried::integer_latency(&body, carried) } else { 0 };
         facts.only_reads_in_order = branches::only_reads_in_order(&body, carried);
     }
     if accesses::reads_earlier_results(&body) {

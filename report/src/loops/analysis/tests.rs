@@ -134,6 +134,16 @@ fn divisions_by_loop_invariant_values() {
 }
 
 #[test]
+fn integers_of_a_random_number_generator_take_their_time() {
+    // imul rcx, rcx, 1103515245; add rcx, 12345; and ecx, 0x7fffffff; cvtsi2sd xmm2, rcx; divsd xmm2, xmm1
+    // addsd xmm0, xmm2; dec rsi; jne; ret
+    let facts = facts_of(
+        b"\x48\x69\xc9\x6d\x4e\xc6\x41\x48\x81\xc1\x39\x30\x00\x00\x81\xe1\xff\xff\xff\x7f\xf2\x48\x0f\x2a\xd1\xf2\x0f\x5e\xd1\xf2\x0f\x58\xc2\x48\xff\xce\x75\xda\xc3",
+    );
+    assert_eq!((facts.invariant_divisions, facts.integer_latency), (1, 5));
+}
+
+#[test]
 fn a_maximum_is_a_choice_and_a_filtered_sum_is_conditional() {
     // vmovsd xmm1, [rdi+rax*8]; vmaxsd xmm0, xmm1, xmm0; inc rax; cmp rax, rsi; jl; ret
     let facts = facts_of(b"\xc5\xfb\x10\x0c\xc7\xc5\xf3\x5f\xc0\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");

@@ -777,6 +777,23 @@ fn only_a_product_of_an_index_goes_down_a_column() {
 }
 
 #[test]
+fn a_division_beside_a_random_number_generator_is_hidden() {
+    let rule = |integer_latency| {
+        let facts = Facts {
+            scalar: 3,
+            divisions: 2,
+            invariant_divisions: 2,
+            instructions: 16,
+            carried: Some(Carried::Nothing),
+            integer_latency,
+            ..Facts::default()
+        };
+        advice(&Loop::from_facts(facts)).first().map(|advice| advice.rule)
+    };
+    assert_eq!((rule(10), rule(1)), (None, Some("invariant-divisor")));
+}
+
+#[test]
 fn a_value_that_stays_the_same_is_loaded_before_the_loop() {
     let has_change = |fixed_gathers| {
         let facts = Facts { gathers: 4, fixed_gathers, packed: 16, width: 512, element: 64, ..Facts::default() };
