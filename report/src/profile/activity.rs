@@ -299,6 +299,11 @@ impl Activities {
     }
 }
 
+/// Function in which OpenBLAS's threads wait for work. They do so busily at first: some 20 ms each after NumPy and SciPy
+/// have loaded it, and after each product.
+const OPENBLAS_THREAD: &str = "blas_thread_server";
+const OPENBLAS_IDLE: &str = "OpenBLAS's idle threads";
+
 impl FunctionRole {
     fn new(
         function: &Function,
@@ -317,9 +322,11 @@ impl FunctionRole {
                 let name = native_library(&function.module);
                 let pool = pool_library(&function.module);
                 let is_base = BASE_LIBRARIES.contains(&name);
-                let package = packages.get(function.module.as_str()).filter(|_| pool.is_none() && !is_base);
+                let idle = (function.base == OPENBLAS_THREAD).then_some(OPENBLAS_IDLE);
+                let is_other = pool.is_some() || is_base || idle.is_some();
+                let package = packages.get(function.module.as_str()).filter(|_| !is_other);
                 Some(Library {
-                    name: names.number(pool.or(package.copied()).unwrap_or(name).to_owned()),
+                    name: names.number(pool.or(idle).or(package.copied()).unwrap_or(name).to_owned()),
                     is_base,
                     is_package: package.is_some_and(|name| *name != STANDARD_LIBRARY),
                     is_pool: pool.is_some(),

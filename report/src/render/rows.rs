@@ -59,6 +59,8 @@ fn row_label(row: &AnswerRow, parent: Option<&str>, names: &FileNames<'_>) -> St
         }
         (RowKind::Compilation, _) => at(&row.path, row.line),
         (_, None) => location(&row.path, row.line),
+        // A lambda on its caller's line.
+        (_, Some((path, line))) if (path, line) == (&row.path, &row.line) => location(path, *line),
         (_, Some((path, line))) => {
             let separator = if row.callers.len() == 1 { '›' } else { '»' };
             let is_one_file = row.callers.iter().all(|(path, _)| *path == row.path);
@@ -112,6 +114,14 @@ mod tests {
         assert_eq!(label("/a/b.py"), "b.py:70›prog.py:22");
         assert_eq!(label("/a/prog.py"), "prog.py:70›22");
         assert_eq!(label("/a/extensions.py"), "»prog.py:22");
+        let lambda = AnswerRow {
+            kind: RowKind::Python,
+            path: "/a/prog.py".to_owned(),
+            line: 22,
+            callers: vec![("/a/prog.py".to_owned(), 22)],
+            ..AnswerRow::default()
+        };
+        assert_eq!(row_label(&lambda, None, &names), "prog.py:22");
         let unknown = AnswerRow { kind: RowKind::Compilation, ..AnswerRow::default() };
         assert_eq!(row_label(&unknown, None, &names), "", "a function from the cache of an unknown file");
     }

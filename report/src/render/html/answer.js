@@ -159,7 +159,8 @@ class LineTree {
     if (isImports) return [position, ...more].join(',');
     const isParentFile = parent && isOneFile && parent.path === path, place = isParentFile ? `:${outer.line}` : `${name(pathOf(outer))}:${outer.line}`;
     if (inner.last) return `${isParentFile ? '' : name(path)}:${line}-${inner.last}`;
-    if (chain.length === 1) return place;
+    // A lambda may be on its caller's line.
+    if (chain.length === 1 || (outer.file === inner.file && outer.line === line)) return place;
     const innermost = isOneFile ? line : position, label = `${place}${chain.length > 2 ? '»' : '›'}${innermost}`;
     return isOneFile || label.length <= this.data.lines.labelColumns ? label : `»${innermost}`;
   }
