@@ -82,10 +82,8 @@ fn write_table(lines: &mut Lines, heading: &str, changes: &[Change], limits: &Li
         let name = sanitize(file_name(&change.name));
         lines.write(&format!("{columns} | {name}  {}", change.source));
     }
-    match changes.len() - shown.len() {
-        0 => {}
-        _ if shown.is_empty() && in_seconds => lines.write(&format!("no {heading} differs by more than noise")),
-        _ if shown.is_empty() => lines.write(&format!("no {heading} differs by {MIN_CHANGE} points")),
-        _ => {}
+    if shown.is_empty() {
+        let limit = if in_seconds { "more than noise".to_owned() } else { format!("{MIN_CHANGE} points") };
+        lines.write(&format!("no {heading} differs by {limit}"));
     }
 }
