@@ -176,8 +176,10 @@ impl Table {
                 for function in line.functions.iter().filter_map(|function| profile.functions.get(*function as usize)) {
                     let row = self.function_row_mut(&report.name_with_file(function), function.kind);
                     let row = row.lines.entry((file.path.clone(), *number)).or_default();
-                    row.shares.self_time.add(line.shares.self_count.weight);
-                    row.shares.total.add(line.shares.total.weight);
+                    // Of a line with several functions, such as comprehensions, each has at most its own time.
+                    let (line, own) = (line.shares, function.shares);
+                    row.shares.self_time.add(line.self_count.weight.min(own.self_count.weight));
+                    row.shares.total.add(line.total.weight.min(own.total.weight));
                     if row.text != text {
                         text.clone_into(&mut row.text);
                     }
