@@ -30,6 +30,8 @@ impl Shim {
 
     /// Reports executable memory of an LLVM instance to the session, and searches it for pending objects.
     pub(crate) fn record_executable(&self, range: AddressRange, kind: Executable) {
+        // Before copied code is found: asking libgcc about it would read LLVM's table of its first place, which is gone.
+        self.detect_unwinders();
         let mut state = self.lock();
         for slot in 0..state.sources.len() {
             state.restore_memory_hooks(slot);
@@ -47,7 +49,7 @@ impl Shim {
         self.search_self_loaded(&mut state, &[range], MAX_SEARCHED_BYTES);
         self.process_overdue(&mut state);
         drop(state);
-        // The first objects may have been found just now, and run next.
+        // The first object of JITLink may have been found just now, and runs next.
         self.detect_unwinders();
     }
 
