@@ -177,7 +177,8 @@ fn libunwind_knows_the_first_object() {
         let host = Host::new(program, "jitlink").argument(&path).argument("1").argument("second");
         let host = host.variable("JITLISTEN", "unwind").variable("JITLISTEN_FRAME_POINTERS", "0");
         let Some(walked) = walk::run_with_walker(host, "libunwind", Preload::Library) else { return };
-        walked.assert_complete();
+        // Some samples are in LLVM, from whose code libunwind does not always find the caller.
+        assert!(walked.samples >= 100 && 10 * walked.complete >= 9 * walked.samples, "LLVM {llvm}: {walked:?}");
     }
 }
 
