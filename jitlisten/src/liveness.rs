@@ -32,6 +32,10 @@ const MAX_DEAD_PROCESSES: usize = 1024;
 /// host's first compilation, and others may have left any number of files on a slow disk. Later processes continue.
 pub(crate) const CLEAN_UP_TIME: Duration = Duration::from_millis(10);
 
+/// Maximum number of directory entries to list in a clean-up. A longer list, perhaps another user's work in `/tmp`, would
+/// take too much of the host's time.
+pub(crate) const MAX_DIRECTORY_ENTRIES: usize = 20_000;
+
 /// Time limit of a part of a clean-up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeLimit {

@@ -47,6 +47,7 @@ use self::file::MapFile;
 use self::lines::{Batch, FREED, Line, UnwrittenBlock, tombstone};
 use self::space::{Block, Hole, Space};
 use super::{FinalizedObject, Sink, SinkContext, SinkError, SinkState, printable};
+use crate::liveness::CLEAN_UP_TIME;
 use crate::log::LogEvent;
 use crate::options::NameStyle;
 use crate::{AddressRange, ObjectId, log_line};
@@ -111,7 +112,7 @@ impl PerfMap {
             && !inherited
             && let Some(directory) = self.path.parent()
         {
-            dead_maps::remove_dead_maps(directory, &self.path, self.context.run);
+            dead_maps::remove_dead_maps(CLEAN_UP_TIME, directory, &self.path, self.context.run);
         }
         let retained = std::mem::take(&mut *self.context.retained_lines.lock().unwrap_or_else(PoisonError::into_inner));
         if retained.file == Some(opened.file.identity()) && retained.size <= opened.size {

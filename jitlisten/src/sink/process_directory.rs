@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime};
 
 use jitlisten_files::{FileName, OwnDirectory, create_with_free_name};
 
-use crate::liveness::{self, CLEAN_UP_TIME, DeadOwner, Lock, Owner, ProcessIdentity, Run, TimeLimit};
+use crate::liveness::{self, DeadOwner, Lock, MAX_DIRECTORY_ENTRIES, Owner, ProcessIdentity, Run, TimeLimit};
 use crate::process::checked_file::{CheckedFile, FileIdentity};
 use crate::process::write_nosignal::{effective_user, write_whole};
 use crate::sink::SinkError;
@@ -113,16 +113,12 @@ fn create_file(directory: &Path, name: FileName) -> Result<File, SinkError> {
     file.map_err(SinkError::io("create", &directory.join(&name)))
 }
 
-/// Removes directories of this user's dead processes below `base`, as many as [`CLEAN_UP_TIME`] allows. `kind` selects
-/// directories by name; the module documentation lists the conditions.
-pub(super) fn remove_dead(base: &Path, kind: fn(&FileName) -> bool, run: Option<Run>) {
-    remove_dead_within(CLEAN_UP_TIME, base, kind, run);
-}
-
-fn remove_dead_within(time: Duration, base: &Path, kind: fn(&FileName) -> bool, run: Option<Run>) {
+/// Removes directories of this user's dead processes below `base`: examines as many as `time` allows, and again removes
+/// as many. `kind` selects directories by name; the module documentation lists the conditions.
+pub(super) fn remove_dead(time: Duration, base: &Path, kind: fn(&FileName) -> bool, run: Option<Run>) {
     let Ok(entries) = fs::read_dir(base) else { return };
     let namespace = liveness::pid_namespace();
-    let names = entries.flatten().map(|entry| entry.file_name());
+    let names = entries.flatten().take(MAX_DIRECTORY_ENTRIES).map(|entry| entry.file_name());
     let own_names = names.filter(|name| FileName::parse(name).is_some_and(|name| kind(&name))).collect();
     let examined = TimeLimit::after(time).entries(own_names);
     let dead = examined.filter_map(|name| MarkedDirectory::open(base, &name)?.check_dead(run, namespace)).collect();
@@ -313,7 +309,7 @@ mod tests {
         }
 
         fn clean(&self) {
-            remove_dead_within(UNLIMITED, &self.0, |_| true, None);
+            remove_dead(UNLIMITED, &self.0, |_| true, None);
         }
 
         fn has(&self, name: &str) -> bool {
@@ -366,7 +362,7 @@ mod tests {
             fs::write(base.0.join(format!("image-5000000-1/object-{number}.so")), "x").unwrap();
         }
         base.mark_dead("image-5000000-1", 8 * 24, 1);
-        remove_dead_within(Duration::ZERO, &base.0, |_| true, None);
+        remove_dead(Duration::ZERO, &base.0, |_| true, None);
         let directory = MarkedDirectory::open(&base.0, OsStr::new("image-5000000-1")).unwrap();
         let (bytes, estimate) = (directory.bytes(), directory.estimated_bytes());
         assert!(directory.file_names().len() == 2002 && estimate.abs_diff(bytes) <= bytes / 10, "{bytes} {estimate}");
@@ -414,7 +410,7 @@ mod tests {
             base.add(&name, UNUSED_PID + number as u32, 1, Some(Run(run)));
             base.mark_dead(&name, 365 * 24, 1);
         }
-        remove_dead_within(UNLIMITED, &base.0, |_| true, Some(Run(in_other_namespace)));
+        remove_dead(UNLIMITED, &base.0, |_| true, Some(Run(in_other_namespace)));
         assert_eq!([0, 1, 2].map(|number| base.has(&format!("image-500000{number}-1"))), [true, false, true]);
         base.clean();
         assert!(!base.has("image-5000002-1"), "whether it is over cannot be seen from here");

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use jitlisten_files::{FileName, OwnDirectory, create_directories};
 
 use super::pages;
-use crate::liveness::Run;
+use crate::liveness::{CLEAN_UP_TIME, Run};
 use crate::process::remote_file::is_remote;
 use crate::process::write_nosignal::write_whole;
 use crate::sink::SinkError;
@@ -57,7 +57,7 @@ impl Directory {
             let error = io::Error::other("a network file system cannot hold code that must not vanish");
             return Err(SinkError::io("use", base)(error));
         }
-        remove_dead(base, |name| matches!(name, FileName::Images { .. }), run);
+        remove_dead(CLEAN_UP_TIME, base, |name| matches!(name, FileName::Images { .. }), run);
         Directory::create(base, run)
     }
 

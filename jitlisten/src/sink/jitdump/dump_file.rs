@@ -24,7 +24,7 @@ use std::ptr;
 
 use jitlisten_files::{FileName, create_directories, open_to_append};
 
-use crate::liveness::Run;
+use crate::liveness::{CLEAN_UP_TIME, Run};
 use crate::process::checked_file::CheckedFile;
 use crate::process::write_nosignal::write_whole;
 use crate::sink::SinkError;
@@ -46,7 +46,7 @@ impl Dump {
     /// Creates a directory below `base`, the file with `header` in it, and the marker. Removes all three on failure.
     pub(super) fn create(base: &Path, header: &[u8], run: Option<Run>) -> Result<Dump, SinkError> {
         create_directories(base).map_err(SinkError::io("create", base))?;
-        remove_dead(base, |name| matches!(name, FileName::Jitdump { .. }), run);
+        remove_dead(CLEAN_UP_TIME, base, |name| matches!(name, FileName::Jitdump { .. }), run);
         let directory = ProcessDirectory::create(
             base,
             |own, attempt| FileName::Jitdump { pid: own.pid, start: own.start, attempt },

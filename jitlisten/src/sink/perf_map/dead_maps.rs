@@ -13,11 +13,9 @@ use std::time::Duration;
 
 use jitlisten_files::FileName;
 
-use crate::liveness::{self, CLEAN_UP_TIME, DeadOwner, Lock, Owner, ProcessIdentity, Run, TimeLimit};
+use crate::liveness::{self, DeadOwner, Lock, MAX_DIRECTORY_ENTRIES, Owner, ProcessIdentity, Run, TimeLimit};
 use crate::process::write_nosignal::{effective_user, overwrite};
 
-/// Maximum number of directory entries to scan. A longer scan of `/tmp` would take too much of the host's time.
-const MAX_DIRECTORY_ENTRIES: usize = 20_000;
 /// Maximum total size of the maps that dead processes have left. It is small because `/tmp` may be in memory.
 const MAX_DEAD_BYTES: u64 = 64 << 20;
 /// Maximum number of bytes of a map that are searched for CPython lines.
@@ -61,13 +59,9 @@ impl FirstLine {
     }
 }
 
-/// Removes maps of this user's dead processes from `directory`, as many as [`CLEAN_UP_TIME`] allows. Keeps `own_path`,
-/// and the maps of `run` and of other runs that have not ended.
-pub(super) fn remove_dead_maps(directory: &Path, own_path: &Path, run: Option<Run>) {
-    remove_dead_maps_within(CLEAN_UP_TIME, directory, own_path, run);
-}
-
-fn remove_dead_maps_within(time: Duration, directory: &Path, own_path: &Path, run: Option<Run>) {
+/// Removes maps of this user's dead processes from `directory`: examines as many as `time` allows, and again removes as
+/// many. Keeps `own_path`, and the maps of `run` and of other runs that have not ended.
+pub(super) fn remove_dead_maps(time: Duration, directory: &Path, own_path: &Path, run: Option<Run>) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     let namespace = liveness::pid_namespace();
     let mut maps = Vec::new();
@@ -77,7 +71,8 @@ fn remove_dead_maps_within(time: Duration, directory: &Path, own_path: &Path, ru
             maps.push((entry.metadata().and_then(|metadata| metadata.modified()).ok(), path));
         }
     }
-    // One scan may find many dead maps. Mark them in the order of their last writes, to keep the latest one longest.
+    // One scan may find many dead maps. Mark them in the order of their last writes, apart from where the scan begins, to
+    // keep the latest ones longest.
     maps.sort();
     let examined = TimeLimit::after(time).entries(maps);
     let dead = examined.filter_map(|(_, path)| check_dead(path, namespace, run)).collect();
@@ -184,7 +179,7 @@ mod tests {
         }
 
         fn clean(&self) {
-            remove_dead_maps_within(Duration::from_secs(600), &self.0, &self.map(1), None);
+            remove_dead_maps(Duration::from_secs(600), &self.0, &self.map(1), None);
         }
     }
 
