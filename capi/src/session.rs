@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::Session;
-use jitlisten::options::{Listening, Options, SinkKind};
+use jitlisten::options::{Listening, Options};
 use jitlisten::plumbing::open_session;
 
 use crate::borrowed::{self, Plain};
@@ -166,15 +166,12 @@ fn open(caller_options: &CallerOptions, listening: Listening) -> Result<(), Fail
         ));
     }
     let environment = |variable: &str| std::env::var_os(variable);
-    let (mut options, mut problems) =
+    let (mut options, problems) =
         Options::read(|variable| caller_options.get(variable).or_else(|| environment(variable)));
     // `JITLISTEN=off` in the environment takes precedence.
     options.active &= Options::read(environment).0.active;
     if options.active {
         heap::follow_forks();
-    }
-    if listening == Listening::Calls && options.sinks.contains(SinkKind::Modules) {
-        problems.push("JITLISTEN: modules has no effect in a session that listens to calls only".to_owned());
     }
     let session = if listening == Listening::Process {
         open_session(options, &problems)

@@ -39,7 +39,7 @@ mod section_addresses;
 
 use crate::Session;
 use crate::live_objects::LiveObjects;
-use crate::options::{Listening, Options};
+use crate::options::{Listening, Options, SinkKind};
 use crate::session::open_session;
 
 pub use loaded_code::LoadedCode;
@@ -50,7 +50,11 @@ pub use section_addresses::{Placed, set_section_addresses};
 /// If the session is open already, returns it unchanged.
 pub fn open(mut options: Options, complaints: &[String]) -> &'static Session {
     options.listening = Listening::Calls;
-    let session = open_session(options, complaints);
+    let mut complaints = complaints.to_vec();
+    if options.sinks.contains(SinkKind::Modules) {
+        complaints.push("JITLISTEN: modules has no effect in a session that listens to calls only".to_owned());
+    }
+    let session = open_session(options, &complaints);
     if session.options().listening == Listening::Calls {
         LiveObjects::of(session).follow_forks();
     }
