@@ -20,12 +20,10 @@ pub struct Change {
     pub self_percent: (f64, f64),
     /// Total time in percent, before and after.
     pub total: (f64, f64),
-    /// Self time in seconds, before and after, if both recordings measure time.
-    pub seconds: Option<(f64, f64)>,
-    /// Total time in seconds, likewise.
-    pub total_seconds: Option<(f64, f64)>,
     /// Samples before and after.
     pub counts: (Shares, Shares),
+    /// True if both recordings measure time, so that the weights of samples are ns.
+    pub is_time: bool,
 }
 
 /// Number of standard errors within which a difference is noise.
@@ -54,12 +52,19 @@ impl Change {
             .any(|(growth, noise)| growth.abs() > noise)
     }
 
+    /// Returns total and self time in seconds, each before and after, if both recordings measure time.
+    pub(crate) fn seconds(&self) -> Option<[(f64, f64); 2]> {
+        let (before, after) = self.counts;
+        let seconds = |before: Count, after: Count| (before.weight as f64 / 1e9, after.weight as f64 / 1e9);
+        self.is_time.then(|| [seconds(before.total, after.total), seconds(before.self_count, after.self_count)])
+    }
+
     /// Returns the largest change: of seconds if both recordings measure time, or else of percentage points. Of several
     /// with the same total, the one whose own time has changed is the cause.
     pub(crate) fn size(&self) -> (f64, f64) {
-        let size = |(before, after): (f64, f64)| (after - before).abs();
-        let own = size(self.seconds.unwrap_or(self.self_percent));
-        (own.max(size(self.total_seconds.unwrap_or(self.total))), own)
+        let [total, own] =
+            self.seconds().unwrap_or([self.total, self.self_percent]).map(|(before, after)| (after - before).abs());
+        (own.max(total), own)
     }
 }
 
@@ -82,17 +87,13 @@ impl Difference {
     /// Returns the change of the whole program.
     pub(crate) fn program(&self) -> Change {
         let whole = |count| Shares { self_count: count, total: count };
-        let in_seconds = |count: Count| count.weight as f64 / 1e9;
-        let is_time = self.activities.iter().any(|change| change.seconds.is_some());
-        let seconds = is_time.then(|| (in_seconds(self.all.0), in_seconds(self.all.1)));
         Change {
             name: "the program".to_owned(),
             source: String::new(),
             self_percent: (100.0, 100.0),
             total: (100.0, 100.0),
-            seconds,
-            total_seconds: seconds,
             counts: (whole(self.all.0), whole(self.all.1)),
+            is_time: self.activities.iter().any(|change| change.is_time),
         }
     }
 
@@ -203,39 +204,26 @@ fn source_text(report: &Report, name: &str) -> Option<String> {
 }
 
 fn compare_rows(before: &Report, after: &Report, rows: impl Fn(&Report) -> Vec<(String, Shares)>) -> Vec<Change> {
-    let mut changes_by_name: BTreeMap<String, Change> = BTreeMap::new();
-    let percents = |report: &Report, shares: &Shares| {
-        let percent = |count: Count| count.percent_of(report.profile.all);
-        (percent(shares.self_count), percent(shares.total))
-    };
-    let seconds = (before.is_time() && after.is_time()).then_some((0.0, 0.0));
-    let change = |name: &String| Change {
-        name: name.clone(),
-        source: String::new(),
-        self_percent: (0.0, 0.0),
-        total: (0.0, 0.0),
-        seconds,
-        total_seconds: seconds,
-        counts: (Shares::default(), Shares::default()),
-    };
-    let in_seconds = |count: Count| count.weight as f64 / 1e9;
+    let mut counts_by_name: BTreeMap<String, (Shares, Shares)> = BTreeMap::new();
     for (name, shares) in rows(before) {
-        let entry = changes_by_name.entry(name.clone()).or_insert_with(|| change(&name));
-        entry.counts.0.add(shares);
-        let sum = entry.counts.0;
-        (entry.self_percent.0, entry.total.0) = percents(before, &sum);
-        entry.seconds.iter_mut().for_each(|seconds| seconds.0 = in_seconds(sum.self_count));
-        entry.total_seconds.iter_mut().for_each(|seconds| seconds.0 = in_seconds(sum.total));
+        counts_by_name.entry(name).or_default().0.add(shares);
     }
     for (name, shares) in rows(after) {
-        let entry = changes_by_name.entry(name.clone()).or_insert_with(|| change(&name));
-        entry.counts.1.add(shares);
-        let sum = entry.counts.1;
-        (entry.self_percent.1, entry.total.1) = percents(after, &sum);
-        entry.seconds.iter_mut().for_each(|seconds| seconds.1 = in_seconds(sum.self_count));
-        entry.total_seconds.iter_mut().for_each(|seconds| seconds.1 = in_seconds(sum.total));
+        counts_by_name.entry(name).or_default().1.add(shares);
     }
-    let mut changes: Vec<Change> = changes_by_name.into_values().filter(|change| change.total != (0.0, 0.0)).collect();
+    let (all_before, all_after) = (before.profile.all, after.profile.all);
+    let percent = |before: Count, after: Count| (before.percent_of(all_before), after.percent_of(all_after));
+    let is_time = before.is_time() && after.is_time();
+    let change = |(name, counts): (String, (Shares, Shares))| Change {
+        name,
+        source: String::new(),
+        self_percent: percent(counts.0.self_count, counts.1.self_count),
+        total: percent(counts.0.total, counts.1.total),
+        counts,
+        is_time,
+    };
+    let changes = counts_by_name.into_iter().map(change);
+    let mut changes: Vec<Change> = changes.filter(|change| change.total != (0.0, 0.0)).collect();
     let order = |a: &Change, b: &Change| {
         let ((size, own), (other, other_own)) = (a.size(), b.size());
         other.total_cmp(&size).then(other_own.total_cmp(&own)).then_with(|| a.name.cmp(&b.name))

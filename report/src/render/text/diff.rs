@@ -49,17 +49,17 @@ struct Limits {
 impl Limits {
     fn show(&self, change: &Change) -> bool {
         let (size, _) = change.size();
-        match change.seconds {
+        match change.is_time {
             _ if self.all => true,
-            Some(_) => size >= self.min_seconds && change.exceeds_noise(),
-            None => size >= MIN_CHANGE,
+            true => size >= self.min_seconds && change.exceeds_noise(),
+            false => size >= MIN_CHANGE,
         }
     }
 }
 
 fn write_table(lines: &mut Lines, heading: &str, changes: &[Change], limits: &Limits) {
     let is_wide = lines.is_wide();
-    let in_seconds = changes.iter().any(|change| change.seconds.is_some());
+    let in_seconds = changes.iter().any(|change| change.is_time);
     let title = match (in_seconds, is_wide) {
         (true, true) => "  total s: before, after, change |   self s: before, after, change |",
         (true, false) => "  total s: before, after, change |  self s |",
@@ -73,9 +73,9 @@ fn write_table(lines: &mut Lines, heading: &str, changes: &[Change], limits: &Li
         let columns = |(before, after): (f64, f64), digits: usize, width: usize| {
             format!("{before:>width$.digits$} {after:>width$.digits$} {:>+width$.digits$}", after - before)
         };
-        let columns = match change.total_seconds.zip(change.seconds) {
-            Some((total, own)) if is_wide => format!("  {} |  {}", columns(total, 2, 10), columns(own, 2, 10)),
-            Some((total, own)) => format!("  {} | {:>+7.2}", columns(total, 2, 9), own.1 - own.0),
+        let columns = match change.seconds() {
+            Some([total, own]) if is_wide => format!("  {} |  {}", columns(total, 2, 10), columns(own, 2, 10)),
+            Some([total, own]) => format!("  {} | {:>+7.2}", columns(total, 2, 9), own.1 - own.0),
             None => format!("  {} | {:>+7.1}", columns(change.self_percent, 1, 9), change.total.1 - change.total.0),
         };
         // The file name is enough to identify a line.
