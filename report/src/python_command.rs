@@ -23,15 +23,16 @@ impl<'a> PythonProgram<'a> {
 
     /// Finds the program in the arguments of Python, after its options: `-X dev -Wd -um pytest`.
     pub(crate) fn find(arguments: &'a [String]) -> PythonProgram<'a> {
-        PythonProgram::scan(arguments, &mut |_| {})
+        PythonProgram::with_flags(arguments).0
     }
 
-    /// Same as [`find`](PythonProgram::find). Calls `on_flags` with the letters of options without a value.
-    fn scan(arguments: &'a [String], on_flags: &mut impl FnMut(&str)) -> PythonProgram<'a> {
+    /// Finds the program, and the letters of all options without a value.
+    fn with_flags(arguments: &'a [String]) -> (PythonProgram<'a>, String) {
+        let mut flags = String::new();
         let mut words = arguments.iter().map(String::as_str);
         while let Some(word) = words.next() {
             let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) else {
-                return if word == "-" { PythonProgram::Input } else { PythonProgram::Script(word) };
+                return (if word == "-" { PythonProgram::Input } else { PythonProgram::Script(word) }, flags);
             };
             if letters.starts_with('-') {
                 if letters == "-check-hash-based-pycs" {
@@ -41,16 +42,16 @@ impl<'a> PythonProgram<'a> {
             }
             // Options without a value come before the one with a value, which may be part of the same word.
             let valued = letters.char_indices().find(|(_, letter)| "cmWX".contains(*letter));
-            on_flags(&letters[..valued.map_or(letters.len(), |(at, _)| at)]);
+            flags.push_str(&letters[..valued.map_or(letters.len(), |(at, _)| at)]);
             let Some((at, option)) = valued else { continue };
             let value = Some(&letters[at + 1..]).filter(|value| !value.is_empty()).or_else(|| words.next());
             match option {
-                'c' => return PythonProgram::Text(value.unwrap_or_default()),
-                'm' => return PythonProgram::Module(value.unwrap_or_default()),
+                'c' => return (PythonProgram::Text(value.unwrap_or_default()), flags),
+                'm' => return (PythonProgram::Module(value.unwrap_or_default()), flags),
                 _ => {}
             }
         }
-        PythonProgram::Input
+        (PythonProgram::Input, flags)
     }
 }
 
@@ -68,10 +69,7 @@ pub(crate) fn is_worker(command: &[String]) -> bool {
 
 /// Returns true if a command runs Python so that it ignores `PYTHONPATH`, or the start-up file that is found by it.
 pub(crate) fn ignores_start_up_file(command: &[String]) -> bool {
-    let mut ignores = false;
-    let mut on_flags = |letters: &str| ignores |= letters.contains(['I', 'E', 'S']);
-    arguments(command).map(|arguments| PythonProgram::scan(arguments, &mut on_flags));
-    ignores
+    arguments(command).is_some_and(|arguments| PythonProgram::with_flags(arguments).1.contains(['I', 'E', 'S']))
 }
 
 #[cfg(test)]
