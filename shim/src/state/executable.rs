@@ -1,5 +1,7 @@
 //! Handles changes of executable memory: memory becomes executable, or stops being executable.
 
+use std::sync::atomic::Ordering;
+
 use jitlisten::options::SinkKind;
 use jitlisten::plumbing::{Executable, MapsLine, mappings_in};
 use jitlisten::{Address, AddressRange};
@@ -7,6 +9,7 @@ use jitlisten::{Address, AddressRange};
 use super::libraries::unless_closing;
 use super::{Shim, State};
 use crate::process::forward;
+use crate::process::lookup;
 use crate::process::mapped_proof::Mapped;
 use crate::source::Source;
 use crate::trackers::copies;
@@ -50,7 +53,9 @@ impl Shim {
         self.process_overdue(&mut state);
         drop(state);
         // The first object of JITLink may have been found just now, and runs next.
-        self.detect_unwinders();
+        if lookup::UNWINDERS_PENDING.load(Ordering::Acquire) {
+            self.detect_unwinders();
+        }
     }
 
     /// Examines memory that `mremap(2)` has moved, because it may contain code.
